@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from trackside.pytorch.step_stages import _Hook
+from trackside.pytorch.hooks import Hook
 from trackside.pytorch.watcher import Watcher
 from trackside.totals.phases import _TimedIterator
 
@@ -24,8 +24,8 @@ def seen_seldom(watcher: Watcher) -> None:
     """Adapt the pacing to hooks that see only every fourth step: otherwise they would measure four times too often."""
     stages = watcher._stages
     assert stages is not None
-    for pace in (watcher._gradients, watcher._weights, stages._lots._pace):
-        pace._share /= SEEN
+    for budget in (watcher._gradients, watcher._weights, stages._sampler._budget):
+        budget._share /= SEEN
 
 
 class Switch:
@@ -91,7 +91,7 @@ class Calls:
 
     def time_watching(self) -> None:
         """Time the hooks that watch a model, and the waits for batches."""
-        self.time(_Hook, "__call__")
+        self.time(Hook, "__call__")
         self.time(Watcher, "_pre_hook", "_post_hook")
         begin, timed = _TimedIterator.__init__, self.timed
 

@@ -82,7 +82,7 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np
     """Return CPU microseconds of the thread per step; some steps are watched."""
     run = trackside.init("stages", endpoint="ipc:///nowhere/push.sock")
     step = step_of(model, optimizer, rows)
-    stages = StepStages(run, model, optimizer)
+    stages = StepStages(run.queue, model, optimizer)
     places = [
         *(model._forward_pre_hooks, model._forward_hooks),
         *(optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks),
@@ -90,7 +90,7 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np
     hooks = [dict(place) for place in places]
     taken = []
     for number, watched in enumerate(arms):
-        run._polled = (stages,) if watched else ()
+        run.queue._polled = (stages,) if watched else ()
         for place, those in zip(places, hooks, strict=True):
             place.clear()
             place.update(those if watched else {})

@@ -139,10 +139,10 @@ def _watched(model: nn.Module, optimizer: torch.optim.Optimizer, calls: Calls) -
 
     def switch(watches: bool) -> None:
         if watches and kept:
-            run._polled, run._joins = kept.pop()
+            run.queue._polled, run.queue.pending = kept.pop()
         elif not watches:
-            kept.append((run._polled, run._joins))
-            run._polled, run._joins = (), None
+            kept.append((run.queue._polled, run.queue.pending))
+            run.queue._polled, run.queue.pending = (), None
 
     return Watched(lambda step, loss: run.push(step=step, loss=loss), run.finish, switch)
 

@@ -1,4 +1,4 @@
-"""Tell trackside what a training is doing.
+"""Report what a training does to the trackside daemon.
 
     import trackside
 

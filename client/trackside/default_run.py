@@ -1,4 +1,4 @@
-"""The default run, which the package's own functions act on."""
+"""The default run, which the functions of the package act on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
 from trackside.log import warn
 from trackside.packing import writable
-from trackside.run import Run, whole
+from trackside.row_queue import whole_number
+from trackside.run import Run
 from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, TimedLoader
 from trackside.transport.process import Process
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RANKS = ("all", "zero")
-"""Which ranks may be chosen to push."""
+"""Values of the argument ``ranks``: which ranks push."""
 
 OFF = frozenset(("", "0", "false", "no", "off"))
+"""Values of ``$TRACKSIDE_DISABLED`` that leave trackside enabled."""
 
 
 def init(
@@ -46,102 +48,118 @@ def init(
     enabled: bool = True,
     ranks: Literal["all", "zero"] | None = None,
 ) -> Run:
-    """Open a run, and make it the one that `push` and `finish` of the module act on.
+    """Open a run, and make it the default run, which `push`, `finish` and the other functions of the package use.
 
     Args:
-        name: What people see; default ``$TRACKSIDE_RUN_NAME``, else the script's name with the cluster's job id.
-        id: The run's id, the same on all ranks; default ``$TRACKSIDE_RUN_ID``, else the launcher's, else random. The id
-            of an ended run resumes it.
-        config: Stored with the run, as JSON; what JSON does not have is written as its text. At most 1 MiB.
-        tags: Words to find the run by; default ``$TRACKSIDE_TAGS``, separated by commas.
-        total_steps: How many steps the run will have: gives progress and time left.
-        flops_per_step: Floating-point operations of the model in a step, of this rank's share; they are summed for MFU.
-            Of these and the next two the first that is told is used, and what is no positive number is left out with
-            a warning.
-        flops_per_token: The same of a token, where ``tokens`` are pushed.
-        parameters: How many the model has: six operations for each and a token (Kaplan et al. 2020; PaLM, appendix B).
-        peak_flops: FLOP/s that this rank's devices can do at most, where the daemon does not know them, or others are
-            meant; by default dense tensor operations in bfloat16.
-        endpoint: Where the daemon listens, ``ipc://PATH`` or ``tcp://HOST:PORT``; default ``$TRACKSIDE_ENDPOINT``,
-            else it is looked for.
-        enabled: False makes a run that does nothing; so does ``$TRACKSIDE_DISABLED=1``.
-        ranks: ``zero``: only rank 0 pushes, and on the others this is a run that does nothing; default
-            ``$TRACKSIDE_RANKS``, else ``all``. A rank is what the launcher's environment or an initialised process group
-            says.
+        name: Name that people see. Default: ``$TRACKSIDE_RUN_NAME``, else the script's name with the cluster's job id.
+        id: Identifier of the run, the same on all ranks. Default: ``$TRACKSIDE_RUN_ID``, else the launcher's, else
+            random. The id of an ended run resumes it as a new attempt.
+        config: Configuration, stored with the run as JSON of at most 1 MiB. Values that JSON does not have are written as
+            text.
+        tags: Words to find the run by. Default: ``$TRACKSIDE_TAGS``, separated by commas.
+        total_steps: Number of steps the run will have, for its progress and the remaining time.
+        flops_per_step: Floating-point operations of the model in a step, of this rank's share. They are summed for MFU.
+            Only the first of this argument and the next two counts. A value that is not a positive number is left out,
+            with a warning.
+        flops_per_token: Floating-point operations of the model for a token, if you push ``tokens``.
+        parameters: Number of parameters of the model; six operations for each parameter and token (Kaplan et al. 2020;
+            PaLM, appendix B).
+        peak_flops: Peak FLOP/s of this rank's devices. Default: the daemon's value for the GPU, for dense tensor
+            operations in bfloat16.
+        endpoint: Address of the daemon, ``ipc://PATH`` or ``tcp://HOST:PORT``. Default: ``$TRACKSIDE_ENDPOINT``, else the
+            client searches the usual sockets.
+        enabled: False opens a run that does nothing; so does ``$TRACKSIDE_DISABLED=1``.
+        ranks: ``zero`` lets only rank 0 push; on other ranks the run does nothing. Default: ``$TRACKSIDE_RANKS``, else
+            ``all``. The rank comes from the launcher's environment or an initialized process group.
+
+    Returns:
+        The run.
 
     Raises:
-        TypeError: ``config`` is no mapping, or ``total_steps`` no whole number.
-        ValueError: ``total_steps`` is negative or beyond int64, or ``ranks`` another word.
+        TypeError: ``config`` is not a mapping, or ``total_steps`` is not a whole number.
+        ValueError: ``total_steps`` is negative or beyond int64, or ``ranks`` is another word.
+
+    Example:
+        >>> run = trackside.init("baseline", config=vars(args), total_steps=10_000)
     """
     try:
-        total_steps = None if total_steps is None else whole(total_steps)
+        total_steps = None if total_steps is None else whole_number(total_steps)
     except (TypeError, ValueError):
-        raise TypeError(f"total_steps is {total_steps!r}, which is no whole number") from None
+        raise TypeError(f"total_steps is {total_steps!r}, which is not a whole number") from None
     if total_steps is not None and not 0 <= total_steps < 2**63:
-        raise ValueError(f"total_steps is {total_steps}, which is no number of steps")
-    words = ((tags,) if isinstance(tags, str) else tuple(map(str, tags))) or os.environ.get("TRACKSIDE_TAGS", "").split(
-        ","
-    )
+        raise ValueError(f"total_steps is {total_steps}, which is not between 0 and 2**63 - 1")
+    words = (tags,) if isinstance(tags, str) else tuple(map(str, tags))
+    words = words or tuple(os.environ.get("TRACKSIDE_TAGS", "").split(","))
     words = tuple(writable(word.strip()) for word in words if word.strip())
     enabled = enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in OFF
-    speaking = _speaking(ranks)
+    pushing = _pushing_ranks(ranks)
     work = flops(flops_per_step, flops_per_token, parameters, peak_flops)
     session = Session(identify(name, id), as_json(config), words, total_steps, flops=work)
     with _process.lock:
         sender = None
-        if enabled and (speaking == "all" or session.identity.rank == 0):
+        if enabled and (pushing == "all" or session.identity.rank == 0):
             sender = _process.sender(endpoint)
-        run = _process.default = Run(session, sender, _process.runs.discard)
+        run = _process.default = Run(session, sender, _process.queues.discard)
         if sender is not None:
             sender.add(session)
-            _process.runs.add(run)
+            _process.queues.add(run.queue)
     return run
 
 
-def opened() -> Run | None:
-    """The default run if it is open; None when there is none, or it has ended, or is the parent's of a forked child."""
+def open_run() -> Run | None:
+    """Return the default run if it is open: not ended, and not inherited from the parent by a forked child."""
     run = _process.default
     return run if run is not None and run is not _process.inherited and run.is_open else None
 
 
 def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
-    """`Run.push` of the default run; the first push opens one."""
-    (_process.default or _default())._push(values, step, named)  # noqa: SLF001
+    """Record one step's numbers in the default run, as `Run.push`. The first push opens a run.
+
+    Example:
+        >>> trackside.push(step=step, loss=loss)
+    """
+    (_process.default or _default()).queue.push(values, step, named)
 
 
 def phase(name: str) -> Phase:
-    """`Run.phase` of the default run, which is looked up when the phase is entered."""
+    """Time a phase of the default run, as `Run.phase`. The run is looked up when the phase begins."""
 
-    def tell(moment: int, mark: Mark) -> None:
+    def mark_default(moment: int, mark: Mark) -> None:
         run = _default() if mark.enters else _process.default  # the end of a phase opens no run
         if run is not None:
-            run._mark(moment, mark)  # noqa: SLF001
+            run.queue.mark(moment, mark)
 
-    return Phase(tell, name)
+    return Phase(mark_default, name)
 
 
 def data(loader: Iterable[T]) -> TimedLoader[T]:
-    """`Run.data` of the default run."""
+    """Wrap a data loader so that its waits are timed in the default run, as `Run.data`."""
     return _default().data(loader)
 
 
 def watch(model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None) -> Watcher:
-    """`Run.watch` of the default run."""
+    """Measure a PyTorch model in the default run, as `Run.watch`."""
     return _default().watch(model, optimizer, layers=layers)
 
 
 def event(kind: str, /, **fields: Any) -> None:
-    """`Run.event` of the default run."""
+    """Record an event in the default run, as `Run.event`."""
     _default().event(kind, **fields)
 
 
 def alert(title: str, text: str = "", severity: str = "warning") -> None:
-    """`Run.alert` of the default run."""
+    """Raise an alert in the default run, as `Run.alert`."""
     _default().alert(title, text, severity)
 
 
 def finish(status: str = "finished") -> None:
-    """`Run.finish` of the default run; the next push would open another. A forked child has no part in its parent's."""
+    """End the default run, as `Run.finish`. The next push opens another one.
+
+    In a forked child this leaves the parent's run alone.
+
+    Raises:
+        ValueError: The status is not ``finished``, ``stopped`` or ``failed``.
+    """
     if status not in STATUSES:
         raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
     with _process.lock:
@@ -154,24 +172,24 @@ def finish(status: str = "finished") -> None:
 
 def _default() -> Run:
     with _process.lock:
-        return _process.default or init(enabled=not _loads_data())
+        return _process.default or init(enabled=not _is_loader_worker())
 
 
-def _speaking(ranks: str | None) -> str:
-    """Which ranks push, by the argument or else the environment."""
+def _pushing_ranks(ranks: str | None) -> str:
+    """Return ``all`` or ``zero``: the argument, else the environment variable."""
     if ranks is not None:
         if ranks not in RANKS:
             raise ValueError(f"ranks is {ranks!r}, which is none of {', '.join(RANKS)}")
         return ranks
-    told = os.environ.get("TRACKSIDE_RANKS", "").strip().lower() or "all"
-    if told not in RANKS:
-        warn(f"$TRACKSIDE_RANKS is {told!r}, which is none of {', '.join(RANKS)}; all ranks push")
+    variable = os.environ.get("TRACKSIDE_RANKS", "").strip().lower() or "all"
+    if variable not in RANKS:
+        warn(f"$TRACKSIDE_RANKS is {variable!r}, which is none of {', '.join(RANKS)}; all ranks push")
         return "all"
-    return told
+    return variable
 
 
-def _loads_data() -> bool:
-    """Whether this is a worker of PyTorch's DataLoader: what a dataset pushes there opens no run of its own."""
+def _is_loader_worker() -> bool:
+    """Return whether this is a worker process of PyTorch's DataLoader: a dataset's pushes there open no run."""
     worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
     return worker is not None and worker() is not None
 

@@ -1,4 +1,4 @@
-"""What the client says to people, through `logging`: one line each, none of which can cost the training anything."""
+"""Log to people through `logging`, one line a message, without any effect on the training."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 
 def warn(message: str) -> None:
-    """Log a warning. A handler that raises, or an interpreter that is going down, does not reach the caller."""
+    """Log a warning. Exceptions of a log handler, or at interpreter shutdown, do not reach the caller."""
     with suppress(Exception):
         import logging
 

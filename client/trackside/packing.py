@@ -1,4 +1,4 @@
-"""Columns of numbers as bytes, little-endian on every machine; and text that can be written."""
+"""Pack columns of numbers as little-endian bytes on every machine, and make text writable as UTF-8."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pack(typecode: str, values: Iterable[float]) -> bytes:
-    """A column as the wire has it: *typecode* ``q`` for int64, ``d`` for float64, little-endian.
+    """Return a column as the wire has it: *typecode* ``q`` for int64, ``d`` for float64, little-endian.
 
     Raises:
         OverflowError: A value does not fit.
@@ -21,7 +21,7 @@ def pack(typecode: str, values: Iterable[float]) -> bytes:
 
 
 def unpack(typecode: str, data: bytes) -> array[Any]:
-    """What `pack` was given."""
+    """Return the numbers that were given to `pack`."""
     column: array[Any] = array(typecode)
     column.frombytes(data)
     return _little_endian(column)
@@ -34,5 +34,5 @@ def _little_endian(column: array[Any]) -> array[Any]:
 
 
 def writable(text: str) -> str:
-    """*text* as UTF-8 can write it: a name from the environment or the command line may hold bytes that are no text."""
+    """Return *text* with all that UTF-8 cannot write replaced: names from the environment may hold undecodable bytes."""
     return text.encode("utf-8", "replace").decode()

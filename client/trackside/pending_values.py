@@ -1,4 +1,4 @@
-"""What is found out beside the user's own numbers, until his next push takes it along."""
+"""Measured values that wait for the user's next push and travel with it."""
 
 from __future__ import annotations
 
@@ -10,83 +10,83 @@ from trackside.pytorch.device_scalars import DeviceScalars
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-STEP_SKIPPED = "\0unless"
-"""A key that travels no further: if its number is not zero, what came with it of gradients is none."""
+STEP_SKIPPED = "\0skipped"
+"""Internal key, which is never sent: nonzero if a gradient scaler skipped the step, so that its norms are discarded."""
 
-SAID = 64
-"""So much at most waits to be said."""
+CALLBACKS = 64
+"""Limit of callbacks that wait for a push."""
 
 
 class PendingValues:
-    """Numbers that join the next push, and what is to be said after it.
+    """Values that join the next push, and callbacks that run after it.
 
     Attributes:
-        own: Keys of these that the user has pushed himself. His word counts: they are left out from then on.
-        known: All keys of these.
-        waits: There is something to join a push, or to be said behind it.
+        keys: Keys of all measured values so far.
+        overridden: Those of `keys` that the user has pushed. The user's value counts: they are left out from then on.
+        is_waiting: Values or callbacks wait for a push.
     """
 
-    __slots__ = ("_after", "_asked", "_waiting", "known", "own", "waits")
+    __slots__ = ("_callbacks", "_device", "_values", "is_waiting", "keys", "overridden")
 
     def __init__(self) -> None:
-        self.own: set[str] = set()
-        self.waits = False
-        self.known: set[str] = set()
-        self._waiting: dict[str, Any] = {}
-        self._after: list[Callable[[], object]] = []
-        self._asked: DeviceScalars | None = None
+        self.keys: set[str] = set()
+        self.overridden: set[str] = set()
+        self.is_waiting = False
+        self._values: dict[str, Any] = {}
+        self._callbacks: list[Callable[[], object]] = []
+        self._device: DeviceScalars | None = None
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """Have these join; of a key that waits already the newest value does."""
-        self.known.update(values)
-        self._waiting = {**self._waiting, **values}
-        self.waits = True
+        """Add *values* to the next push; a newer value replaces an older one of the same key."""
+        self.keys.update(values)
+        self._values = {**self._values, **values}
+        self.is_waiting = True
 
-    def know(self, key: str) -> None:
-        """Take a key for one of these, though it may never be: of what is told by another one to the same end."""
-        self.known.add(key)
+    def reserve(self, key: str) -> None:
+        """Count *key* as measured, although another key (a local norm) may be sent in its place."""
+        self.keys.add(key)
 
-    def after(self, say: Callable[[], object]) -> None:
-        """Have something said behind the next push, so that it stands at that push's step."""
-        if len(self._after) < SAID:
-            self._after.append(say)
-            self.waits = True
+    def after_push(self, callback: Callable[[], object]) -> None:
+        """Run *callback* after the next push, so that what it reports belongs to that push's step."""
+        if len(self._callbacks) < CALLBACKS:
+            self._callbacks.append(callback)
+            self.is_waiting = True
 
-    def ask(self, scalars: Mapping[str, Any], then: Callable[[dict[str, float]], object]) -> None:
-        """Have numbers that are still on a device handed over when they have arrived, at the end at the latest."""
-        if self._asked is None:
-            self._asked = DeviceScalars(lambda _, then, found: then(found), lambda _: None)
-        self._asked.defer(monotonic_ns(), then, scalars)
-        self.waits = True
+    def read_later(self, scalars: Mapping[str, Any], then: Callable[[dict[str, float]], object]) -> None:
+        """Call *then* with the numbers of tensors on a device once they have arrived, at the end at the latest."""
+        if self._device is None:
+            self._device = DeviceScalars(lambda _, then, numbers: then(numbers), lambda _: None)
+        self._device.defer(monotonic_ns(), then, scalars)
+        self.is_waiting = True
 
     def poll(self) -> None:
-        """Hand over what has arrived."""
-        if self._asked is not None:
-            self._asked.poll()
+        """Deliver the numbers that have arrived from a device."""
+        if self._device is not None:
+            self._device.poll()
 
     def drain(self, seconds: float) -> float:
-        """Wait so long at most for what has not arrived, and say all; how many seconds it took."""
-        took = 0.0 if self._asked is None else self._asked.drain(seconds)
-        self.say()
+        """Wait at most *seconds* for numbers on a device and run the callbacks; return the seconds it took."""
+        took = 0.0 if self._device is None else self._device.drain(seconds)
+        self.run_callbacks()
         return took
 
     def join(self, named: dict[str, Any]) -> dict[str, Any]:
-        """The user's numbers, and behind them what waits beside them."""
-        self.waits = self._asked is not None
-        if not self.known.isdisjoint(named):
-            self.own |= self.known & named.keys()
-        waiting, self._waiting = self._waiting, {}
-        return {**named, **{key: value for key, value in waiting.items() if key not in self.own}}
+        """Return the user's numbers followed by the pending ones."""
+        self.is_waiting = self._device is not None
+        if not self.keys.isdisjoint(named):
+            self.overridden |= self.keys & named.keys()
+        values, self._values = self._values, {}
+        return {**named, **{key: value for key, value in values.items() if key not in self.overridden}}
 
-    def arrived(self, values: dict[str, float]) -> dict[str, float]:
-        """What of the numbers that came from a device is to be kept: see `STEP_SKIPPED`."""
+    def filter_arrived(self, values: dict[str, float]) -> dict[str, float]:
+        """Return what to keep of a row that arrived from a device: no gradient norms of a step marked `STEP_SKIPPED`."""
         if not values.pop(STEP_SKIPPED, 0.0):
             return values
-        found = self.known - self.own
-        return {key: value for key, value in values.items() if key not in found or not key.startswith("grad_norm")}
+        measured = self.keys - self.overridden
+        return {key: value for key, value in values.items() if key not in measured or not key.startswith("grad_norm")}
 
-    def say(self) -> None:
-        """Say what was to be said behind the push."""
-        after, self._after = self._after, []
-        for say in after:
-            say()
+    def run_callbacks(self) -> None:
+        """Run the callbacks of `after_push`."""
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback()

@@ -114,14 +114,14 @@ def pushed(messages: Iterable[Message]) -> list[Row]:
 def kept(run: Run) -> tuple[list[Row], Totals]:
     """End a run that has no daemon: the rows that it would send, and its totals."""
     run.finish()
-    bodies = [decode_body(open_envelope(one.frames).kind, one.frames[2]) for one in run._session.pending]
+    bodies = [decode_body(open_envelope(one.frames).kind, one.frames[2]) for one in run.queue.session.pending]
     found = [row for body in bodies if isinstance(body, Pushes) for row in rows(body)]
-    return found, bodies[-1].totals if bodies else run._session.totals
+    return found, bodies[-1].totals if bodies else run.queue.session.totals
 
 
 @contextmanager
 def undrained(run: Run) -> Iterator[None]:
     """The sender takes nothing from the queue of a run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run._session, "drain", lambda _: None)
+        patch.setattr(run.queue.session, "drain", lambda _: None)
         yield

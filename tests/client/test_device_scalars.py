@@ -17,9 +17,9 @@ from client.stream import OnDevice, Stream, on_device
 from processes import DEADLINE, ROOT, clean_environ
 
 import trackside
-from trackside import run as run_module
+from trackside import row_queue as queue_module
 from trackside.pytorch import device_scalars as device_module
-from trackside.pytorch.device_scalars import SLOTS, DeviceScalars, is_on_device, local
+from trackside.pytorch.device_scalars import SLOTS, DeviceScalars, is_on_device, local_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -442,7 +442,7 @@ def test_a_nan_on_a_device_is_counted_and_amounts_are_summed(run: trackside.Run,
 
 def test_without_values_on_a_device_nothing_of_it_is_made(run: trackside.Run) -> None:
     run.push(step=1, loss=0.5, tensor=torch.tensor(0.5), text="none")
-    assert run._device is None
+    assert run.queue._device is None
 
 
 def test_the_wait_for_the_device_is_part_of_the_time_to_flush(
@@ -467,23 +467,23 @@ def test_ctrl_c_in_that_wait_does_not_keep_the_end_from_being_told(
     monkeypatch.setattr(device_module, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run.finish()
-    assert run._session.ended
+    assert run.queue.session.ended
 
 
 def test_what_does_not_arrive_before_the_end_is_counted(
     run: trackside.Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(queue_module, "DRAIN_SECONDS", 0.01)
     run.push(step=1, loss=on_device(0.5), lr=0.1)
     rows, totals = kept(run)
     assert (rows, totals.dropped) == ([(1, {"lr": 0.1})], 1)
-    assert "a value on a device has not arrived before the end" in caplog.text
+    assert "a value on a device did not arrive before the end" in caplog.text
 
 
 def test_dropping_the_oldest_rows_counts_a_push_once(
     run: trackside.Run, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "ROWS_WAITING", 3)
+    monkeypatch.setattr(queue_module, "ROWS_WAITING", 3)
     with undrained(run):
         for step in range(10):
             run.push(step=step, loss=on_device(float(step)))
@@ -499,7 +499,7 @@ def test_wide_pushes_on_a_device_are_counted_in_and_out(run: trackside.Run, stre
         stream.advance()
     rows, _ = kept(run)
     assert [(step, len(values)) for step, values in rows] == [(step, 100) for step in range(3)]
-    assert run._session.heavy_in == run._session.heavy_out == 300
+    assert run.queue.session.heavy_in == run.queue.session.heavy_out == 300
 
 
 # DTensors
@@ -527,7 +527,7 @@ def test_of_a_dtensor_the_local_part_is_taken_without_a_collective(
     unreduced = DTensor.from_local(torch.tensor(0.5), mesh, [Partial()])
     empty = DTensor.from_local(torch.tensor([]), mesh, [Partial()])
     weight = DTensor.from_local(torch.tensor(0.25, requires_grad=True), mesh, [Partial()])
-    assert local(0.5) == 0.5
+    assert local_part(0.5) == 0.5
     for collective in ("full_tensor", "redistribute"):
         monkeypatch.setattr(DTensor, collective, lambda *_: pytest.fail("a collective"))
     monkeypatch.setattr(DTensor, "__torch_dispatch__", classmethod(lambda *_: pytest.fail("an operation on a DTensor")))

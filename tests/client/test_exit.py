@@ -448,7 +448,7 @@ def test_a_program_that_is_started_inherits_no_socket(finished: Callable[..., st
         import os, subprocess, sys, trackside
         trackside.push(loss=0.5)
         run = trackside.init()
-        while not run._sender.connected:
+        while not run.queue._sender.connected:
             pass
         subprocess.run(["ls", "-l", "/proc/self/fd"], close_fds=False, check=True)
         """,

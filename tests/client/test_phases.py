@@ -346,9 +346,9 @@ def test_phases_of_other_threads_count_nothing_and_are_warned_about_once(
     thread.start()
     thread.join()
     run.finish()
-    assert run._session.totals.phases == {}
+    assert run.queue.session.totals.phases == {}
     (record,) = caplog.records
-    assert "phase checkpoint: of another thread than has opened the run" in record.getMessage()
+    assert "phase checkpoint: entered in a thread that did not open the run" in record.getMessage()
 
 
 def test_the_end_of_a_phase_opens_no_run(nowhere: str, monkeypatch: pytest.MonkeyPatch, process: Process) -> None:
@@ -360,4 +360,4 @@ def test_the_end_of_a_phase_opens_no_run(nowhere: str, monkeypatch: pytest.Monke
         trackside.finish()
 
     main()
-    assert (process.default, process.runs) == (None, set())
+    assert (process.default, process.queues) == (None, set())

@@ -20,7 +20,7 @@ from processes import eventually
 
 import trackside
 from trackside.environment.config import CONFIG_BYTES, as_json
-from trackside.run import ROWS_WAITING, VALUES_WAITING, WARNINGS
+from trackside.row_queue import ROWS_WAITING, VALUES_WAITING, WARNINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -250,7 +250,7 @@ def test_a_step_is_anything_that_is_a_whole_number(nowhere: str, step: Any, arri
     run = trackside.init(endpoint=nowhere)
     run.push(step=step, loss=0.5)
     ((arrived, _),), totals = kept(run)
-    assert (arrived, type(run._session._tally.step)) == (arrives, int)
+    assert (arrived, type(run.queue.session._tally.step)) == (arrives, int)
     assert totals.dropped == 0
 
 
@@ -318,9 +318,7 @@ def test_a_logging_handler_that_raises_does_not_reach_the_training(nowhere: str)
         logging.getLogger("trackside").removeHandler(handler)
 
 
-OVERRUN = (
-    "pushes come faster than they can be sent, and the oldest one found no room; it is dropped, and so are further ones"
-)
+OVERRUN = "pushes arrive faster than they can be sent, and the queue is full; it is dropped, and so are further ones"
 
 
 def test_when_pushes_come_faster_than_they_can_be_sent_the_oldest_are_dropped_and_counted(
@@ -342,7 +340,7 @@ def test_wide_pushes_that_wait_are_bounded_by_their_values(nowhere: str, caplog:
     with undrained(run):
         for step in range(1000):
             run.push(wide, step=step)
-        waiting = len(run._session.rows)
+        waiting = len(run.queue.session.rows)
         assert VALUES_WAITING // 1000 - 1 <= waiting <= VALUES_WAITING // 1000
     rows, totals = kept(run)
     assert [step for step, _ in rows] == list(range(1000 - waiting, 1000))
@@ -357,7 +355,7 @@ def test_room_that_wide_pushes_took_is_free_again_once_they_are_sent(
     wide = {f"layer/{number}": 0.5 for number in range(VALUES_WAITING // 4)}
     for step in range(6):
         run.push(wide, step=step)
-        eventually(lambda: not run._session.rows)
+        eventually(lambda: not run.queue.session.rows)
     assert kept(run)[1].dropped == 0
     assert not caplog.records
 
@@ -439,8 +437,11 @@ def test_the_first_push_opens_a_run_even_when_many_threads_make_it(
         thread.start()
     for thread in threads:
         thread.join()
-    (run,) = process.runs
+    (queue,) = process.queues
     assert len(sender_threads()) == 1
+    run = process.default
+    assert run is not None
+    assert run.queue is queue
     assert kept(run)[1].pushes == 8
 
 
@@ -457,7 +458,7 @@ def test_the_module_acts_on_the_default_run_and_a_push_after_its_end_opens_anoth
     trackside.push(loss=0.25)
     second = process.default
     assert second is not None
-    assert (second.id, process.runs) != (first.id, {first, second})
+    assert (second.id, process.queues) != (first.id, {first.queue, second.queue})
     assert kept(second)[0] == [(0, {"loss": 0.25})]
 
 
@@ -477,12 +478,12 @@ def test_finish_twice_ends_once_and_later_pushes_do_nothing(nowhere: str) -> Non
     run = trackside.init(endpoint=nowhere)
     run.push(loss=1.0)
     run.finish("stopped")
-    messages = len(run._session.pending)
+    messages = len(run.queue.session.pending)
     run.finish("failed")
     run.push(loss=2.0)
     run.push("nonsense")  # type: ignore[arg-type]
-    assert len(run._session.pending) == messages
-    assert not run._session.rows
+    assert len(run.queue.session.pending) == messages
+    assert not run.queue.session.rows
 
 
 @pytest.mark.parametrize("status", ["done", "", "lost", "running", None, 0, []])
@@ -566,8 +567,8 @@ def test_a_run_that_is_switched_off_does_nothing_at_all(
     assert not caplog.records
     assert not sender_threads()
     assert len(list(Path("/proc/self/fd").iterdir())) == files
-    assert not process.runs
-    assert not run._session.rows
+    assert not process.queues
+    assert not run.queue.session.rows
 
 
 @pytest.mark.parametrize("value", ["", "0"])
@@ -612,7 +613,7 @@ def hello_of(run: trackside.Run) -> Any:
     from trackside.transport.sender import now
     from trackside.wire import decode_body
 
-    return decode_body("hello", run._session.hello(now())[2])
+    return decode_body("hello", run.queue.session.hello(now())[2])
 
 
 def test_a_run_tells_its_name_id_tags_configuration_and_length(nowhere: str) -> None:
@@ -652,11 +653,11 @@ def test_of_ranks_that_are_silent_but_for_rank_0_nothing_is_sent_and_all_of_them
         run.event("checkpoint")
         hello = hello_of(run)
         assert (run.rank, hello.identity.world) == (rank, 2)
-        assert (run in process.runs, run.is_open) == (rank == 0, rank == 0)
-        assert rank == 0 or not run._rows
+        assert (run.queue in process.queues, run.is_open) == (rank == 0, rank == 0)
+        assert rank == 0 or not run.queue._rows
         assert kept(run)[0] == [(1, {"loss": 0.5})] * (rank == 0)
     monkeypatch.setenv("RANK", "1")
-    assert trackside.init(ranks="all") in process.runs
+    assert trackside.init(ranks="all").queue in process.queues
 
 
 def test_ranks_are_all_or_zero(nowhere: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ import pytest
 import trackside
 from trackside.integrations import run_adapter
 from trackside.integrations.method_patch import MethodPatch
-from trackside.integrations.run_adapter import RESTS, RunAdapter, saved, size_of
+from trackside.integrations.run_adapter import AFTER_TRAINING, RunAdapter, save_checkpoint, size_of
 from trackside.totals.phases import EVALS, PAUSES, SAVES
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def test_a_training_after_another_ends_the_resting_run_of_that() -> None:
     run = first.open()
     first.rest()
     assert run.is_open
-    assert run._session is not None
+    assert run.queue.session is not None
     assert second.open() is not run
     assert not run.is_open
     resumed = first.open()  # which has joined the second's
@@ -68,8 +68,8 @@ def test_a_run_that_the_user_has_ended_is_resumed_by_the_next_training_and_not_b
 
 
 def test_a_rest_is_an_evaluation_and_no_checkpoint() -> None:
-    assert RESTS in EVALS & PAUSES
-    assert RESTS not in SAVES
+    assert AFTER_TRAINING in EVALS & PAUSES
+    assert AFTER_TRAINING not in SAVES
 
 
 def test_what_fails_behind_a_checkpoint_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -79,13 +79,13 @@ def test_what_fails_behind_a_checkpoint_reaches_nobody(caplog: pytest.LogCapture
         raise KeyError("where")
 
     with caplog.at_level(logging.WARNING, logger="trackside"):
-        assert saved(run, lambda: "made", where) == "made"
-        assert saved(run, lambda: "made", lambda _: "a\0b") == "made"
+        assert save_checkpoint(run, lambda: "made", where) == "made"
+        assert save_checkpoint(run, lambda: "made", lambda _: "a\0b") == "made"
     assert [one.getMessage() for one in caplog.records] == [
-        "trackside: a checkpoint: KeyError: 'where'; training goes on without what it tells"
+        "trackside: a checkpoint: KeyError: 'where'; training goes on without these values"
     ]
     with pytest.raises(OSError, match="full"):
-        saved(run, lambda: _raise(OSError("full")), where)
+        save_checkpoint(run, lambda: _raise(OSError("full")), where)
 
 
 def _raise(error: Exception) -> None:
@@ -102,7 +102,7 @@ def test_a_checkpoint_s_size_is_looked_up_within_limits(tmp_path: Path, monkeypa
     monkeypatch.setattr(run_adapter, "FILES", 2)
     assert size_of(tmp_path) is None
     monkeypatch.setattr(run_adapter, "FILES", 3)
-    monkeypatch.setattr(run_adapter, "LOOK_SECONDS", -1.0)
+    monkeypatch.setattr(run_adapter, "SIZE_SECONDS", -1.0)
     assert size_of(tmp_path) is None
 
 
@@ -116,11 +116,11 @@ def test_a_method_is_led_and_given_back_and_none_of_it_is_in_a_copy() -> None:
         assert getattr(copied.add, "__self__", None) is copied
     on_top = MethodPatch(owner, "add", twice)
     assert owner.add(1) == 8
-    led.give_back()  # on top of which there is another
+    led.restore()  # on top of which there is another
     assert owner.add(1) == 8
-    on_top.give_back()
+    on_top.restore()
     assert owner.add(1) == 4
-    led.give_back()
+    led.restore()
     assert "add" not in vars(owner)
     with pytest.raises(AttributeError):
         MethodPatch(owner, "none", twice)

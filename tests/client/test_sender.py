@@ -93,7 +93,7 @@ def test_pushes_go_out_in_order_and_are_done_with_once_they_are_acknowledged(rou
     assert [message.number for message in messages] == [0, *range(1, len(messages))]
     assert messages[-1].body.totals.pushes == 3 * BATCH_ROWS
     assert messages[-1].body.status == "finished"
-    assert run._session.done
+    assert run.queue.session.done
 
 
 def test_finish_waits_for_the_last_acknowledgement(router: Router) -> None:
@@ -105,10 +105,10 @@ def test_finish_waits_for_the_last_acknowledgement(router: Router) -> None:
     bye = router.take("bye")
     router.tell(batch, "ack", batch.number)
     assert ending.is_alive()
-    assert not run._session.done
+    assert not run.queue.session.done
     router.tell(bye, "ack", bye.number)
     ending.join()
-    assert run._session.done
+    assert run.queue.session.done
 
 
 @pytest.mark.parametrize("timeout", ["0", "0.1", "-1", "nan"])
@@ -120,11 +120,11 @@ def test_finish_waits_no_longer_than_it_was_told_to(
     run.push(loss=0.5)
     router.welcome()
     run.finish()
-    assert not run._session.done
+    assert not run.queue.session.done
     router.take("batch")
     bye = router.take("bye")
     router.tell(bye, "ack", bye.number)
-    eventually(lambda: run._session.done)
+    eventually(lambda: run.queue.session.done)
 
 
 def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
@@ -146,7 +146,7 @@ def test_finish_with_no_daemon_anywhere_returns_at_once(nowhere: str, monkeypatc
     run = trackside.init(endpoint=nowhere)
     run.push(loss=0.5)
     run.finish()
-    assert run._session.retired
+    assert run.queue.session.retired
 
 
 def test_finish_returns_at_once_where_a_killed_daemon_has_left_its_socket(
@@ -158,7 +158,7 @@ def test_finish_returns_at_once_where_a_killed_daemon_has_left_its_socket(
     run = trackside.init(endpoint=f"ipc://{place}/push.sock")
     run.push(loss=0.5)
     run.finish()
-    assert run._session.retired
+    assert run.queue.session.retired
 
 
 @pytest.mark.usefixtures("impatient")
@@ -423,7 +423,7 @@ def test_a_run_that_has_ended_does_not_beat(router: Router, monkeypatch: pytest.
     finishing = in_background(ending.finish)
     bye = router.take("bye")
     beats = [router.take("beat", passing=()) for _ in range(3)]
-    assert {beat.session for beat in beats} == {living._session.id}
+    assert {beat.session for beat in beats} == {living.queue.session.id}
     router.tell(bye, "ack", bye.number)
     finishing.join()
 
@@ -554,7 +554,7 @@ def test_each_value_arrives_once_and_in_order_although_the_daemon_is_killed_agai
     stop.set()
     training.join()
     life.live(router, lambda _: life.values == pushed)
-    assert run._session.totals.dropped == 0
+    assert run.queue.session.totals.dropped == 0
 
 
 LINE = (
@@ -670,7 +670,7 @@ def test_runs_that_have_ended_without_a_daemon_are_on_disk_and_do_not_pile_up_in
         run.finish()
     (one,) = process._senders.values()
     assert not one._sessions
-    assert not process.runs
+    assert not process.queues
     assert {left.name for left in leftovers([spool], None)} == {f"run-{number}" for number in range(30)}
 
 
@@ -680,7 +680,7 @@ def test_a_sender_that_fails_says_so_and_costs_neither_push_nor_finish_anything(
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "inf")
     run = trackside.init(endpoint=router.endpoint)
     router.welcome()
-    run._session.rows.append((0,))  # type: ignore[arg-type]
+    run.queue.session.rows.append((0,))  # type: ignore[arg-type]
     eventually(lambda: caplog.records)
     (message,) = said(caplog)
     assert message.startswith("sending ends here, training goes on: TypeError: ")
@@ -695,7 +695,7 @@ class Finishing(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == "training":
-            sender = self.run._sender
+            sender = self.run.queue._sender
             assert sender is not None
             eventually(lambda: sender._told)
             self.run.finish()
@@ -714,7 +714,7 @@ def test_a_logging_handler_may_finish_a_run_while_the_sender_has_something_to_sa
             logging.getLogger("training").warning("SIGTERM")
     finally:
         logging.getLogger().removeHandler(handler)
-    eventually(lambda: handler.run._session.ended)
+    eventually(lambda: handler.run.queue.session.ended)
 
 
 def series(daemon: Daemon, family: str, run: str = "night") -> float | None:
@@ -777,7 +777,7 @@ def test_a_daemon_started_late_is_found_in_the_users_own_directory_and_told_ever
     assert series(daemon, "steps_total") == series(daemon, "client_pushes_total") == 100
     assert series(daemon, "step") == 99
     run.finish()
-    assert run._session.done
+    assert run.queue.session.done
 
 
 def test_a_frozen_daemon_holds_up_neither_push_nor_finish(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -817,6 +817,6 @@ def test_a_disk_that_hangs_delays_neither_init_nor_push_nor_finish(
     second = trackside.init("second", endpoint=nowhere)
     second.push(loss=0.5)
     second.finish()
-    assert not run._session.done
+    assert not run.queue.session.done
     disk.set()
-    eventually(lambda: run._session.retired and second._session.retired)
+    eventually(lambda: run.queue.session.retired and second.queue.session.retired)

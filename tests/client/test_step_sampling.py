@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from trackside.pytorch import step_sampling as lots_module
+from trackside.pytorch import step_sampling as sampling_module
 from trackside.pytorch.step_sampling import StepSampler
 
 SHARE, COST = 0.001, 25e-6
@@ -21,20 +21,20 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(lots_module, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(sampling_module, "monotonic", lambda: clock.now)
     return clock
 
 
 def timed(clock: Clock, seconds: float, steps: int, marks: int = 6) -> dict[int, int]:
     """Which of so many steps of so many seconds are timed, and for how many each stands."""
-    lots, drawn = StepSampler(SHARE, COST), {}
+    sampler, drawn = StepSampler(SHARE, COST), {}
     for step in range(1, steps + 1):
         clock.now += seconds
-        if lots.drawn:
-            lots.marks += marks
-            drawn[step] = lots.stands_for
-        if step >= lots.next:
-            lots.over(step)
+        if sampler.is_sampled:
+            sampler.marks += marks
+            drawn[step] = sampler.weight
+        if step >= sampler.next_step:
+            sampler.step_finished(step)
     return drawn
 
 

@@ -17,7 +17,7 @@ from client.router import kept, undrained
 from torch.utils.checkpoint import checkpoint
 
 import trackside
-from trackside.pytorch import cuda_timer as spans_module
+from trackside.pytorch import cuda_timer as timer_module
 from trackside.pytorch import step_stages as stages_module
 from trackside.pytorch.step_sampling import StepSampler
 from trackside.pytorch.step_stages import StepStages
@@ -54,21 +54,25 @@ class Told:
         self.gpu = Gpu()
 
     def watch(self, model: Any, optimizer: Any = None) -> Any:
-        stages = StepStages(self.run, model, optimizer, self.gpu)
-        self.run._time(stages)
+        stages = StepStages(self.run.queue, model, optimizer, self.gpu)
+        self.run.queue.register(stages)
         if optimizer is not None:
-            optimizer.register_step_post_hook(lambda *_: stages.optimizer_is_over())
+            optimizer.register_step_post_hook(lambda *_: stages.optimizer_stepped())
         return model
 
     def words(self) -> list[str]:
         """The marks since this was asked last."""
-        rows = [self.run._rows.popleft() for _ in range(len(self.run._rows))]
+        rows = [self.run.queue._rows.popleft() for _ in range(len(self.run.queue._rows))]
         return [f"{'+' if said.enters else '-'}{said.phase}" for _, said, _ in rows if isinstance(said, Mark)]
 
     def work(self) -> list[Device]:
         """What was told of GPUs, likewise."""
-        rows = [self.run._rows.popleft() for _ in range(len(self.run._rows))]
+        rows = [self.run.queue._rows.popleft() for _ in range(len(self.run.queue._rows))]
         return [said for _, said, _ in rows if isinstance(said, Device)]
+
+
+def stages_of(run: trackside.Run) -> list[StepStages]:
+    return [timer for timer in run.queue.timers if isinstance(timer, StepStages)]
 
 
 @pytest.fixture
@@ -318,7 +322,7 @@ def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_no_grap
     from torch._dynamo.utils import counters
 
     drawn = iter([True, False, True, False, False, True])
-    monkeypatch.setattr(StepSampler, "over", lambda lots, _: setattr(lots, "drawn", next(drawn)))
+    monkeypatch.setattr(StepSampler, "step_finished", lambda sampler, _: setattr(sampler, "is_sampled", next(drawn)))
     torch._dynamo.reset()
     counters.clear()
     model = Network()
@@ -328,7 +332,7 @@ def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_no_grap
         model.compile(backend="aot_eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     told.watch(model, optimizer)
-    (stages,) = told.run._stages
+    (stages,) = stages_of(told.run)
     called = torch.compile(model, backend="aot_eager", fullgraph=True) if how == "watched before" else model
     words, hooks = [], []
     for step in range(6):
@@ -336,7 +340,7 @@ def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_no_grap
         called(X).sum().backward()
         optimizer.step()
         words.append(told.words())
-        stages.step(step)
+        stages.step_finished(step)
     seen = OPTIMIZER if how == "watched before" else STEP
     mark = {True: ["+"], False: ["-"]}
     assert words == [seen, seen, mark[False], mark[True] + seen, mark[False], []]
@@ -349,11 +353,11 @@ def test_in_steps_that_are_not_timed_no_hook_is_there_but_in_a_graph_and_no_grap
 
 def test_a_timed_stage_of_a_gpu_counts_for_those_that_were_not(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     model = told.watch(Slow(told.gpu))
-    (stages,) = told.run._stages
+    (stages,) = stages_of(told.run)
 
-    monkeypatch.setattr(StepSampler, "over", lambda lots, number: setattr(lots, "stands_for", number))
+    monkeypatch.setattr(StepSampler, "step_finished", lambda sampler, number: setattr(sampler, "weight", number))
     model(X)
-    stages.step(3)
+    stages.step_finished(3)
     model(X)
     told.gpu.advance()
     told.run.push(loss=1.0)
@@ -361,27 +365,27 @@ def test_a_timed_stage_of_a_gpu_counts_for_those_that_were_not(told: Told, monke
 
 
 def test_of_two_models_that_are_watched_each_step_is_timed(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StepSampler, "over", lambda lots, _: setattr(lots, "drawn", False))
+    monkeypatch.setattr(StepSampler, "step_finished", lambda sampler, _: setattr(sampler, "is_sampled", False))
     models = [told.watch(Network())]
-    told.run._stages[0].step(1)
+    stages_of(told.run)[0].step_finished(1)
     assert told.words() == ["-"]
     models.append(told.watch(Network()))
     assert told.words() == ["+"]
     for step in (2, 3):
-        for model, stages in zip(models, told.run._stages, strict=True):
-            stages.step(step)
+        for model, stages in zip(models, stages_of(told.run), strict=True):
+            stages.step_finished(step)
             model(X)
     assert told.words() == FORWARD * 4
     del models[1], model
     gc.collect()
-    told.run._stages[0].step(4)
+    stages_of(told.run)[0].step_finished(4)
     models[0](X)
     assert told.words() == ["-"]
     del models[0]
     gc.collect()
     told.watch(Network())
     assert told.words() == ["+"]
-    assert len(told.run._stages) == 1
+    assert len(stages_of(told.run)) == 1
 
 
 def test_copies_and_pickles_of_a_model_know_nothing_of_its_watching(told: Told) -> None:
@@ -403,7 +407,7 @@ def test_of_one_run_or_after_one_a_model_has_one_that_watches_and_beside_a_livin
     for _ in range(2):
         out = told.watch(model)(X)
         assert told.words() == FORWARD
-    told.run._stages[-1].stop()
+    stages_of(told.run)[-1].stop()
     out.sum().backward()
     model(X)
     assert told.words() == []
@@ -454,7 +458,7 @@ def test_stages_are_phases_of_the_run_beside_the_user_s_own(run: trackside.Run) 
     assert list(totals.phases) == ["other", "backward", "forward", "eval", "optimizer"]
     assert totals.device is None
     model(X).sum().backward()  # after the end there is nobody to tell
-    assert not run._rows
+    assert not run.queue._rows
 
 
 # On a GPU
@@ -544,7 +548,7 @@ def test_the_last_seconds_and_memory_are_told_at_the_end(run: trackside.Run) -> 
 def test_a_stage_for_which_there_is_no_event_is_not_timed_and_nothing_waits(
     told: Told, train: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans_module, "EVENTS", 4)
+    monkeypatch.setattr(timer_module, "EVENTS", 4)
     for _ in range(3):
         train()
     assert len(told.gpu.events) == 4
@@ -560,7 +564,7 @@ def test_a_stage_for_which_there_is_no_event_is_not_timed_and_nothing_waits(
 def test_where_pushes_are_seldom_events_are_asked_when_there_is_none_left(
     told: Told, train: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans_module, "EVENTS", 6)
+    monkeypatch.setattr(timer_module, "EVENTS", 6)
     for _ in range(3):
         train()
         told.gpu.advance()
@@ -572,14 +576,14 @@ def test_where_pushes_are_seldom_events_are_asked_when_there_is_none_left(
 def test_an_allocator_that_has_no_figures_is_said_once_and_costs_only_those(
     told: Told, train: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(stages_module, "LOOK_NANOSECONDS", 0)
+    monkeypatch.setattr(stages_module, "MEMORY_NANOSECONDS", 0)
     monkeypatch.setattr(told.gpu, "memory", lambda _: 1 / 0)
     for _ in range(2):
         train()
         told.gpu.advance()
         told.run.push(loss=1.0)
     assert [set(one.phases) for one in told.work()] == [{"forward", "backward", "optimizer"}] * 2
-    assert caplog.messages == ["trackside: how full GPUs are is not known: ZeroDivisionError: division by zero"]
+    assert caplog.messages == ["trackside: GPU memory cannot be read: ZeroDivisionError: division by zero"]
 
 
 def test_while_a_graph_is_captured_no_event_is_recorded_or_asked(told: Told, train: Callable[[], None]) -> None:
@@ -610,7 +614,7 @@ def test_a_gpu_that_has_failed_is_said_once_and_the_host_s_stages_go_on(
 
 
 def test_of_a_gpu_nothing_is_asked_until_it_is_used(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages_module, "LOOK_NANOSECONDS", 0)
+    monkeypatch.setattr(stages_module, "MEMORY_NANOSECONDS", 0)
     told.gpu.begun = False
     model = told.watch(Slow(told.gpu))
     for told.gpu.begun in (False, True):
@@ -629,7 +633,7 @@ def test_of_a_gpu_nothing_is_asked_until_it_is_used(told: Told, monkeypatch: pyt
 def test_the_maximum_and_the_failures_are_the_run_s_own_whatever_is_reset(
     told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages_module, "LOOK_NANOSECONDS", 0)
+    monkeypatch.setattr(stages_module, "MEMORY_NANOSECONDS", 0)
     told.gpu.fill(allocated=10, peak=90, ooms=2)
     told.watch(Network())
     seen = []

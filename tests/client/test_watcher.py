@@ -22,7 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import trackside
 from trackside.pytorch.norms import Norms
 from trackside.pytorch.overhead_budget import OverheadBudget
-from trackside.pytorch.parameters import LAYERS, Parameters, own_part, sampled
+from trackside.pytorch.parameters import LAYERS, Parameters, local_values, strided_sample
 from trackside.wire import decode_body
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def backward(model: Any, times: int = 1) -> torch.Tensor:
 
 def said(run: trackside.Run) -> list[Any]:
     """The events of a run that has ended and had no daemon."""
-    bodies = [decode_body("batch", one.frames[2]) for one in [*run._session.pending][:-1]]
+    bodies = [decode_body("batch", one.frames[2]) for one in [*run.queue.session.pending][:-1]]
     return [one for body in bodies for one in body.events]
 
 
@@ -99,13 +99,13 @@ def test_norms_are_those_of_pytorch_also_of_accumulated_gradients_and_join_the_p
 def test_of_a_step_that_is_not_measured_only_its_end_is_heard(
     run: trackside.Run, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    monkeypatch.setattr(OverheadBudget, "spent", lambda *_: None)
+    monkeypatch.setattr(OverheadBudget, "add_cost", lambda *_: None)
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watcher = run.watch(model, optimizer if named else None)
     watcher._gradients.every, watcher._weights.every = 4, 8
     assert watcher._stages is not None
-    monkeypatch.setattr(watcher._stages, "step", lambda _: setattr(watcher._stages, "next", 1000))
+    monkeypatch.setattr(watcher._stages, "step_finished", lambda _: setattr(watcher._stages, "next_step", 1000))
     hooks = []
     for step in range(1, 18):
         backward(model)
@@ -253,7 +253,7 @@ def test_an_optimizer_that_is_made_anew_is_found_and_one_that_is_not_named_is_no
 def test_the_norms_are_no_part_of_the_optimizer_s_time(run: trackside.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     model = made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monkeypatch.setattr(OverheadBudget, "spent", lambda *_: None)
+    monkeypatch.setattr(OverheadBudget, "add_cost", lambda *_: None)
     watcher = run.watch(model, optimizer)
     watcher._gradients.every = watcher._weights.every = 3
     stages = watcher._stages
@@ -274,7 +274,7 @@ def test_what_fails_ends_the_stages_too(run: trackside.Run, monkeypatch: pytest.
     monkeypatch.setattr(watcher, "_measure_gradients", MagicMock(side_effect=ValueError("bad")))
     backward(model)
     optimizer.step()
-    assert (watcher._ended, run._stages[0].stopped, len(model._forward_hooks)) == (True, True, 0)
+    assert (watcher._ended, run.queue.timers[0].is_alive, len(model._forward_hooks)) == (True, False, 0)
 
 
 def test_an_optimizer_that_steps_within_the_backward_has_its_end(run: trackside.Run) -> None:
@@ -314,9 +314,9 @@ def test_the_users_own_norm_counts_and_none_is_told_beside_it(run: trackside.Run
 
 def test_what_joins_a_push_without_a_step_does_not_make_it_the_next_one(run: trackside.Run) -> None:
     for _ in range(2):
-        run._beside({"found": 1.0})
+        run.queue.join_next_push({"found": 1.0})
         run.push(loss=0.5)
-        run._beside({"found": 2.0})
+        run.queue.join_next_push({"found": 2.0})
         run.push(accuracy=0.5)
     assert kept(run)[0] == [
         (0, {"found": 1.0, "loss": 0.5}),
@@ -354,7 +354,7 @@ def test_layers_are_told_by_name_by_pattern_and_for_some_steps_when_a_daemon_ask
         optimizer.zero_grad()
         backward(model)
         if step == 2:
-            run._session.ask_layers(1)  # from the next one on
+            run.queue.session.ask_layers(1)  # from the next one on
         optimizer.step()
         wanted.append({name: one.grad.norm().item() for name, one in model.named_parameters()})
         run.push(step=step, loss=1.0)
@@ -453,7 +453,7 @@ def test_what_fails_costs_only_itself_and_is_said_once(run: trackside.Run, caplo
     for _ in range(2):
         backward(model)
         optimizer.step()
-    assert caplog.text.count("what is watched of the model ends here, training goes on") == 1
+    assert caplog.text.count("the model is no longer watched, training goes on") == 1
     assert watcher._ended
 
 
@@ -465,19 +465,19 @@ def test_what_is_on_a_device_is_told_as_tensors_of_the_same_numbers(
         monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda _, here=here: here)
         model = made()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        monkeypatch.setattr(run, "_joins", None)
+        monkeypatch.setattr(run.queue, "pending", None)
         watcher = run.watch(model, optimizer, layers=["0", "*.outer"])
         backward(model)
         optimizer.step()
         watcher.stop()
-        assert run._joins is not None
-        told.append(dict(run._joins._waiting))
+        assert run.queue.pending is not None
+        told.append(dict(run.queue.pending._values))
     numbers, tensors = told
     assert {type(one) for one in tensors.values()} == {torch.Tensor}
     assert {key: float(one) for key, one in tensors.items()} == pytest.approx(numbers, rel=FLOAT)
     bad = Norms([torch.ones(2), torch.tensor([float("inf")]), torch.tensor([float("nan")])])
-    assert [int(one) for one in bad.wrong()] == [2, 1]
-    assert float(Norms([torch.ones(2), torch.ones(7)]).squared) == pytest.approx(9.0)
+    assert [int(one) for one in bad.nonfinite()] == [2, 1]
+    assert float(Norms([torch.ones(2), torch.ones(7)]).total_squared) == pytest.approx(9.0)
 
 
 def test_norms_of_several_devices_are_put_together_where_reading_is_not_awaited(
@@ -486,7 +486,7 @@ def test_norms_of_several_devices_are_put_together_where_reading_is_not_awaited(
     monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda one: one.device.type == "cpu")
     norms = Norms([torch.ones(2), torch.ones(3, device="meta"), torch.ones(4)])
     assert norms.each is None
-    assert norms.whole.device.type == "meta"
+    assert norms.total.device.type == "meta"
 
 
 class Event:
@@ -622,7 +622,7 @@ def test_of_parameters_that_several_ranks_have_one_counts(nowhere: str, monkeypa
             setattr(model, name, nn.Parameter(DTensor.from_local(torch.ones(2, 2), mesh, places)))
         model.plain = nn.Parameter(torch.ones(2))
         parameters = Parameters(model, rank)
-        counted.append([name for name, _ in parameters.living()])
+        counted.append([name for name, _ in parameters.trained()])
         assert parameters.sharded
         del model.shards, model.plain
         run = trackside.init(endpoint=nowhere)
@@ -640,18 +640,18 @@ def test_of_parameters_that_several_ranks_have_one_counts(nowhere: str, monkeypa
 
 def test_halves_are_summed_as_floats_and_sparse_gradients_are_read() -> None:
     halves = [torch.full((100,), 3e4, dtype=torch.float16), torch.ones(9, dtype=torch.float64)]
-    assert Norms(halves).whole == pytest.approx(sqrt(100 * 9e8 + 9), rel=1e-3)
+    assert Norms(halves).total == pytest.approx(sqrt(100 * 9e8 + 9), rel=1e-3)
     table = nn.Embedding(10, 4, sparse=True)
     table(torch.tensor([1, 1, 2])).sum().backward()
-    assert Norms([own_part(table.weight.grad)]).whole == pytest.approx(sqrt(4 * 4 + 4), rel=FLOAT)
-    assert isnan(Norms([torch.tensor([float("nan")]), torch.tensor([float("inf")])]).whole)
+    assert Norms([local_values(table.weight.grad)]).total == pytest.approx(sqrt(4 * 4 + 4), rel=FLOAT)
+    assert isnan(Norms([torch.tensor([float("nan")]), torch.tensor([float("inf")])]).total)
 
 
 def test_samples_of_weights_see_every_column_and_layers_are_not_too_many() -> None:
     weights = torch.arange(64 * 96).reshape(64, 96)
-    assert {int(one) % 96 for one in sampled(weights, 1000)} == set(range(96))
-    assert len(sampled(weights, 1000)) <= 1000
-    assert sampled(weights.t(), 10**6).sort().values.equal(weights.reshape(-1))
+    assert {int(one) % 96 for one in strided_sample(weights, 1000)} == set(range(96))
+    assert len(strided_sample(weights, 1000)) <= 1000
+    assert strided_sample(weights.t(), 10**6).sort().values.equal(weights.reshape(-1))
     deep = nn.Sequential(*(nn.Sequential(*(nn.Linear(1, 1) for _ in range(4))) for _ in range(LAYERS // 2)))
     layers = Parameters(deep, 0).layers(None)
     assert [name for name, _ in layers] == [str(number) for number in range(LAYERS // 2)]

@@ -71,7 +71,11 @@ def test_a_mad_learning_rate_makes_the_loss_overflow(model: Model) -> None:
 
 def test_the_gpu_of_a_rank_tells_its_phases_and_its_memory(model: Model) -> None:
     told: list[Device] = []
-    gpu = SimulatedRankGpu(cast("Run", SimpleNamespace(_tell=lambda _, done: told.append(done))), 3, model)
+    gpu = SimulatedRankGpu(
+        cast("Run", SimpleNamespace(is_open=True, queue=SimpleNamespace(append=lambda _, done: told.append(done)))),
+        3,
+        model,
+    )
     for _ in range(2):
         gpu.step()
     assert [set(one.phases) for one in told] == [{"forward", "backward", "optimizer"}] * 2

@@ -55,7 +55,7 @@ for step in range(1, int(sys.argv[1])):
     if step % 1000 == 0:
         time.sleep(0.03)
 time.sleep(1.5)
-print(most() - before, run._session.totals.dropped, run._session.totals.spooled, flush=True)
+print(most() - before, run.queue.session.totals.dropped, run.queue.session.totals.spooled, flush=True)
 sys.stdin.read()
 """
 

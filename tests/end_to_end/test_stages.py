@@ -25,9 +25,9 @@ def test_stages_and_memory_are_on_the_page_and_a_full_gpu_is_the_cause(daemon: D
 
     def train() -> None:
         with trackside.init("watched", id="watched-1", endpoint=daemon.endpoint) as run:
-            stages = StepStages(run, model, optimizer, gpu)
-            run._time(stages)
-            optimizer.register_step_post_hook(lambda *_: stages.optimizer_is_over())
+            stages = StepStages(run.queue, model, optimizer, gpu)
+            run.queue.register(stages)
+            optimizer.register_step_post_hook(lambda *_: stages.optimizer_stepped())
             for step in range(3):
                 loss = model(torch.ones(2, 4)).sum()
                 loss.backward()

@@ -35,7 +35,7 @@ def train(step, scale=1.0):
 for step in range(100):
     train(step)
 train(100, scale=float("nan"))
-while not run._session.layers[0]:
+while not run.queue.session.layers[0]:
     pass
 for step in range(101, 211):
     train(step)

@@ -16,5 +16,5 @@ def test_the_gpu_that_a_value_comes_from_is_told_by_the_uuid_that_nvidia_smi_sho
     shown = subprocess.run(
         ["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert set(run._session.gpus) <= set(shown)
-    assert run._session.gpus
+    assert set(run.queue.session.gpus) <= set(shown)
+    assert run.queue.session.gpus

@@ -65,10 +65,10 @@ def seconds_of_sleep() -> float:
 
 
 def watched(run: trackside.Run, model: Any, optimizer: Any = None) -> Any:
-    stages = StepStages(run, model, optimizer)
-    run._time(stages)
+    stages = StepStages(run.queue, model, optimizer)
+    run.queue.register(stages)
     if optimizer is not None:
-        optimizer.register_step_post_hook(lambda *_: stages.optimizer_is_over())
+        optimizer.register_step_post_hook(lambda *_: stages.optimizer_stepped())
     return model
 
 

@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import trackside
 from trackside import default_run
-from trackside.integrations import trainer_hooks as seen
+from trackside.integrations import trainer_hooks
 from trackside.integrations.transformers import TracksideCallback
 
 LENGTH = 4
@@ -105,7 +105,7 @@ def main(folder: Path) -> None:
     own = looking.trainer = trainer("own", folder, callback, looking, save_strategy="steps", save_steps=2)
     run = trackside.init("mine")
     own.train()
-    found["opened"] = default_run.opened() is run
+    found["opened"] = default_run.open_run() is run
     found["led"] = {**looking.found, "over": led(own)}
     own.evaluate(own.train_dataset)
     own.args.max_steps = 5
@@ -118,7 +118,7 @@ def main(folder: Path) -> None:
 
     broken = trainer("broken", folder, TracksideCallback(), max_steps=2)
     with (
-        patch.object(seen.TrainerHooks, "_weigh", None),
+        patch.object(trainer_hooks.TrainerHooks, "_count_batch", None),
         patch.object(trackside.integrations.transformers, "_describe", None),
     ):
         broken.train()  # as if a later Transformers had changed

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.environment.git import commit
-from trackside.environment.visible_gpus import given
+from trackside.environment.visible_gpus import visible_gpus
 from trackside.packing import writable
 from trackside.wire import Identity
 
@@ -64,7 +64,7 @@ def identify(
         pid=os.getpid(),
         start=start_time(proc, "self"),  # by its pid /proc may have another, if it is of another pid namespace
         boot=boot_id(proc),
-        gpus=given(environ, local_rank),
+        gpus=visible_gpus(environ, local_rank),
         job_id=job,
         git_commit=commit(sys.argv[0] if sys.argv else ""),
         framework=framework(),
@@ -192,7 +192,7 @@ def _launcher(environ: Mapping[str, str], proc: Path, rank: int) -> str:
     parent = os.getpid() if children and _number(environ, "LOCAL_RANK") == 0 else os.getppid()
     # Of several torch.multiprocessing.spawn in one process each has the next numbers for its processes.
     processes = sys.modules.get("multiprocessing.process")
-    number = () if processes is None else processes.current_process()._identity  # noqa: SLF001
+    number = () if processes is None else getattr(processes.current_process(), "_identity", ())
     first = f"-{number[-1] - rank}" if number else ""
     return f"launch-{boot_id(proc)[:8] or 'local'}-{parent}-{start_time(proc, parent)}{first}"
 

@@ -1,4 +1,4 @@
-"""Which GPUs this process was given, by the names that CUDA has for them."""
+"""Find the GPUs that this process was given, by the names that CUDA uses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def given(environ: Mapping[str, str], local_rank: int) -> tuple[str, ...]:
-    """The entries of CUDA_VISIBLE_DEVICES as they stand; of several the one that the local rank takes by custom.
+def visible_gpus(environ: Mapping[str, str], local_rank: int) -> tuple[str, ...]:
+    """Return the entries of CUDA_VISIBLE_DEVICES; of several only the one that the local rank uses by convention.
 
-    Empty where it is not set, and ``none`` where it hides every GPU.
+    CUDA reads up to the first entry that is neither a number nor a UUID, and sees no GPU if an entry comes twice. Its
+    numbers begin with the fastest GPU. If they follow the bus, as nvidia-smi's do, ``3`` is returned as ``PCI-3``.
 
-    CUDA reads up to the first entry that is neither a number nor a UUID, and sees no GPU at all when one comes twice.
-    Its numbers begin with the fastest GPU; where they follow the bus, as nvidia-smi's do, ``3`` is told as ``PCI-3``.
+    Returns:
+        Empty if the variable is not set, and ``none`` if it hides every GPU.
     """
     order = "PCI-" if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else ""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
@@ -25,12 +26,13 @@ def given(environ: Mapping[str, str], local_rank: int) -> tuple[str, ...]:
     read = tuple(takewhile(lambda entry: entry.isdecimal() or entry.startswith(("GPU-", "MIG-")), entries))
     if not read or len(set(read)) < len(read):
         return ("none",)
-    return tuple(f"{order}{one}" if one.isdecimal() else one for one in read[local_rank : local_rank + 1] or read)
+    own = read[local_rank : local_rank + 1] or read
+    return tuple(f"{order}{entry}" if entry.isdecimal() else entry for entry in own)
 
 
-def named(environ: Mapping[str, str], index: int) -> str:
-    """The name of one that this process sees, by its *index* there, where PyTorch knows no UUID of it."""
-    entries = given(environ, index)
+def gpu_name(environ: Mapping[str, str], index: int) -> str:
+    """Return the name of a GPU by its *index* in this process, for a PyTorch that has no UUID of it."""
+    entries = visible_gpus(environ, index)
     if len(entries) == 1 and entries[0] != "none":
         return entries[0]
     return f"PCI-{index}" if environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" else str(index)

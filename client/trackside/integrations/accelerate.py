@@ -1,12 +1,12 @@
-"""Accelerate: `TracksideTracker` takes what ``accelerator.log`` logs, on every rank, and sees ``save_state``.
+"""Accelerate: `TracksideTracker` pushes what ``accelerator.log`` logs, on every rank, and reports ``save_state``.
 
     from trackside.integrations.accelerate import TracksideTracker
 
     accelerator = Accelerator(log_with=TracksideTracker())
 
-Accelerate calls trackers on the main process alone, and tells a tracker that was made by the user neither the project's
-name nor of checkpoints. So methods of its `Accelerator` are led through here, from the first tracker on; to others and to
-accelerators without one they do what they did.
+Accelerate calls trackers on the main process alone, and gives a tracker that the user created neither the project's name
+nor its checkpoints. So the first tracker patches methods of its `Accelerator`. Other trackers, and accelerators without
+one, behave as before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 
-from trackside.integrations.run_adapter import RunAdapter, harmless, saved, told
+from trackside.integrations.run_adapter import RunAdapter, guarded, never_raises, save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 
 class TracksideTracker(GeneralTracker):
-    """A tracker for ``Accelerator(log_with=…)``; what is logged with ``accelerator.log`` each rank pushes for itself.
+    """A tracker for ``Accelerator(log_with=…)``: each rank pushes what it logs with ``accelerator.log``.
 
-    The run is named as the project that ``init_trackers`` names. It ends with ``end_training``, unless the training
-    code has opened one.
+    The run is named as the project of ``init_trackers``. It ends with ``end_training``, unless the training code has
+    opened the run.
 
     Args:
-        name: As of `trackside.init`, as are *arguments*: ``tags=["baseline"]``, ``total_steps=10_000``, …
+        name: As for `trackside.init`.
+        arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``total_steps=10_000``, …
     """
 
     name = "trackside"
@@ -41,69 +42,67 @@ class TracksideTracker(GeneralTracker):
 
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()
-        self.joined = RunAdapter(name, arguments)
-        _lead()
+        self.adapter = RunAdapter(name, arguments)
+        _patch_accelerator()
 
     @property
     def tracker(self) -> Run:
-        """The run, which this opens if the training code has not."""
-        return self.joined.open()
+        """The run. Reading it opens a run if the training code has not."""
+        return self.adapter.open()
 
-    @harmless
+    @never_raises
     def start(self) -> None:
         """Open the run."""
-        self.joined.begin()
+        self.adapter.begin()
 
-    @harmless
+    @never_raises
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
-        """Keep *values* as the run's configuration."""
-        self.joined.describe(values)
+        """Store *values* as the run's configuration."""
+        self.adapter.describe(values)
 
-    @harmless
+    @never_raises
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
-        """Push numbers; tensors that are on a device are not waited for."""
-        self.joined.open()._push(values, step, {})  # noqa: SLF001  as push, with a call less in each step
+        """Push numbers, without waiting for tensors on a device."""
+        self.adapter.open().queue.push(values, step, {})  # as `Run.push`, with a call less in each step
 
-    @harmless
+    @never_raises
     def finish(self) -> None:
         """End the run."""
-        self.joined.end()
+        self.adapter.end()
 
 
-def _lead() -> None:
-    """Lead the methods of `Accelerator` through here, once."""
-    for name, way in (("init_trackers", _init_trackers), ("log", _log), ("save_state", _save_state)):
+def _patch_accelerator() -> None:
+    """Patch the methods of `Accelerator`, once."""
+    for name, replacement in (("init_trackers", _init_trackers), ("log", _log), ("save_state", _save_state)):
         original = getattr(Accelerator, name)
         if not hasattr(original, "trackside"):
-            setattr(Accelerator, name, _through(original, way))
+            setattr(Accelerator, name, _patched(original, replacement))
 
 
-def _through(original: Callable[..., Any], way: Callable[..., Any]) -> Callable[..., Any]:
+def _patched(original: Callable[..., Any], replacement: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(original)
-    def led(self: Any, *given: Any, **named: Any) -> Any:
-        return way(original, self, *given, **named)
+    def patched(self: Any, *given: Any, **named: Any) -> Any:
+        return replacement(original, self, *given, **named)
 
-    led.trackside = True  # type: ignore[attr-defined]
-    return led
+    patched.trackside = True  # type: ignore[attr-defined]
+    return patched
 
 
 def _ours(trackers: Any) -> list[TracksideTracker]:
-    return [one for one in trackers if isinstance(one, TracksideTracker)]
+    return [tracker for tracker in trackers if isinstance(tracker, TracksideTracker)]
 
 
 def _init_trackers(
     original: Callable[..., Any], self: Any, project_name: str, config: Any = None, *given: Any, **named: Any
 ) -> None:
-    """As Accelerate does it, and so on the ranks on which it does nothing."""
     trackers = _ours(self.log_with)
     for tracker in trackers:
-        tracker.joined.name = tracker.joined.name or str(project_name)
+        tracker.adapter.name = tracker.adapter.name or str(project_name)
     original(self, project_name, config, *given, **named)
-    self.trackside_alone = (
-        () if self.is_main_process else trackers
-    )  # to be told by us: Accelerate tells only the main one's
-    for tracker in [one for one in trackers if one not in self.trackers]:
-        self.trackers.append(tracker)  # to be ended with the others
+    # On other ranks than the main one Accelerate calls no tracker, so `_log` does.
+    self.trackside_alone = () if self.is_main_process else trackers
+    for tracker in [tracker for tracker in trackers if tracker not in self.trackers]:
+        self.trackers.append(tracker)  # ended with the others
         tracker.start()
         if config is not None:
             tracker.store_init_configuration(config)
@@ -118,9 +117,11 @@ def _log(
 
 
 def _save_state(original: Callable[..., Any], self: Any, *given: Any, **named: Any) -> Any:
-    """A checkpoint; what is returned is the folder."""
     trackers = _ours(self.trackers)
-    run = told("Accelerate: a checkpoint", trackers[0].joined.open) if trackers else None
+    run = guarded("Accelerate: a checkpoint", trackers[0].adapter.open) if trackers else None
     if run is None:
         return original(self, *given, **named)
-    return saved(run, lambda: original(self, *given, **named), lambda folder: folder, tells=self.is_main_process)
+    # `save_state` returns the folder.
+    return save_checkpoint(
+        run, lambda: original(self, *given, **named), lambda folder: folder, reports=self.is_main_process
+    )

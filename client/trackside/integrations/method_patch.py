@@ -1,4 +1,4 @@
-"""Methods of a framework's objects that are led through an integration, and given back."""
+"""Replace a method of one of a framework's objects, and put it back."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 
 class MethodPatch(partial[Any]):
-    """Stands in the place of a method of one object. A copy or a pickle of the object has the method itself.
+    """Replaces a method of one object. A copy or a pickle of the object has the original method.
 
     Args:
         owner: The object.
-        name: The method's.
-        way: What is called instead, with the method and all that it is given.
+        name: Name of the method.
+        replacement: Called instead, with the original method and the arguments.
 
     Raises:
-        AttributeError: There is no such method, or none can be put in its place.
+        AttributeError: There is no such method, or it cannot be replaced.
     """
 
     _original: Any
@@ -28,20 +28,20 @@ class MethodPatch(partial[Any]):
     _owner: Any
     _name: str
 
-    def __new__(cls, owner: Any, name: str, way: Callable[..., Any]) -> MethodPatch:  # noqa: PYI034  Self came with Python 3.11
+    def __new__(cls, owner: Any, name: str, replacement: Callable[..., Any]) -> MethodPatch:  # noqa: PYI034  Self came with Python 3.11
         original = getattr(owner, name)
-        led = super().__new__(cls, way, original)
-        update_wrapper(led, original, updated=())
-        led._original, led._before = original, vars(owner).get(name)
-        led._owner, led._name = owner, name
-        setattr(owner, name, led)
-        return led
+        patch = super().__new__(cls, replacement, original)
+        update_wrapper(patch, original, updated=())
+        patch._original, patch._before = original, vars(owner).get(name)
+        patch._owner, patch._name = owner, name
+        setattr(owner, name, patch)
+        return patch
 
     def __init__(self, *_: object) -> None:
-        """All is done."""
+        """Do nothing: `__new__` has done everything, as for any `partial`."""
 
-    def give_back(self) -> None:
-        """Put the method in its place again, unless another has come on top, who goes on through this."""
+    def restore(self) -> None:
+        """Put the original method back, unless another patch lies on top and still calls this one."""
         if vars(self._owner).get(self._name) is not self:
             return
         if self._before is None:

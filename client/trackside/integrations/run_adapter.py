@@ -1,4 +1,4 @@
-"""The run that an integration pushes to, and the checkpoints that it sees. Nothing here needs a framework."""
+"""The run of an integration, and the checkpoints that a framework writes. Nothing here imports a framework."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from trackside.default_run import init, opened
+from trackside.default_run import init, open_run
 from trackside.environment.exit_status import outcome
 from trackside.log import warn
 
@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
     from trackside.run import Run
 
-FILES, LOOK_SECONDS = 10_000, 0.5
-"""Of so many files of a checkpoint the sizes are summed, in so much time; one that has more is told without its size."""
+FILES = 10_000
+"""Limit of files whose sizes are summed for a checkpoint; one with more is reported without its size."""
 
-RESTS = "evaluation"
-"""The phase after a training, until the process ends: one in which no step is missed."""
+SIZE_SECONDS = 0.5
+"""Limit of the time for summing them."""
+
+AFTER_TRAINING = "evaluation"
+"""Phase from the end of a training to the end of the process, in which the daemon expects no steps."""
 
 F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")
@@ -32,10 +35,11 @@ _resting: list[RunAdapter] = []
 
 
 class RunAdapter:
-    """The run that the training code has opened itself, if it has, else one that is opened and ended here.
+    """The run that the training code has opened, else a run that this opens and ends.
 
     Args:
-        name: As `trackside.init` has it; so are *arguments*.
+        name: As for `trackside.init`.
+        arguments: Further arguments of `trackside.init`.
     """
 
     def __init__(self, name: str | None, arguments: Mapping[str, Any]) -> None:
@@ -43,148 +47,151 @@ class RunAdapter:
         self._arguments = dict(arguments)
         self._config: dict[str, Any] = dict(self._arguments.pop("config", None) or {})
         self._run: Run | None = None
-        self._own = self._over = self._was_open = False
+        self._is_own = False
+        self._is_over = False
+        self._was_open = False
 
     @property
     def run(self) -> Run | None:
-        """It; None before it was opened."""
+        """The run; None before it is opened."""
         return self._run
 
     def begin(self) -> Run:
-        """`open` at the beginning of a training: also when the user has ended the run of the one before it."""
-        if self._own and self._was_open and self._run is not None and not self._run.is_open:
-            self._over = True
+        """Return the run at the begin of a training: a new one if the user has ended that of the last training."""
+        if self._is_own and self._was_open and self._run is not None and not self._run.is_open:
+            self._is_over = True
         return self.open()
 
     def open(self) -> Run:
-        """The run, which is opened first, or resumed after it was ended here. One of another that rests is ended."""
+        """Return the run. Open it first, or resume it if this had ended it; end the resting run of another adapter."""
         run = self._run
-        if run is not None and run.is_open and not _resting:  # as at each step
+        if run is not None and run.is_open and not _resting:  # the usual case, at each step
             return run
         for resting in _resting[:]:
             if resting is self:
                 self._wake()
             else:
                 resting.end()
-        gone = run is not None and not self._own and not run.is_open and opened() is not None  # the user has a new one
-        if run is None or self._over or gone:
-            found = opened()
-            run = found or self._init(run if self._own else None)
-            self._run, self._own, self._over, self._was_open = run, found is None, False, run.is_open
+        replaced = run is not None and not self._is_own and not run.is_open and open_run() is not None
+        if run is None or self._is_over or replaced:
+            users = open_run()
+            run = users or self._init(run if self._is_own else None)
+            self._run, self._is_own, self._is_over, self._was_open = run, users is None, False, run.is_open
         return run
 
     def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
-        """Say more of a run of its own; what the user has given stands. A run that is the user's is left as it is."""
+        """Add details to a run that this opened; the user's own values win. The user's run is left as it is."""
         self._config = {**(config or {}), **self._config}
         total_steps = None if "total_steps" in self._arguments else total_steps
-        if self._own and self._run is not None:
-            self._run._describe(self._config or None, total_steps)  # noqa: SLF001
+        if self._is_own and self._run is not None:
+            self._run.queue.describe(self._config or None, total_steps)
 
     def end(self, error: BaseException | None = None, status: str = "") -> None:
-        """End a run of its own, with what follows from an exception, unless a *status* is known."""
-        if not self._own or self._run is None:
+        """End a run that this opened, with *status*, or else with the status that follows from the exception."""
+        if not self._is_own or self._run is None:
             return
         self._wake()
-        self._over = True
-        if type(error).__name__ == "SIGTERMException":  # Lightning's; it derives from SystemExit
-            found = ("stopped", "SIGTERM")
+        self._is_over = True
+        if status:
+            self._run.queue.close(status)
+        elif type(error).__name__ == "SIGTERMException":  # Lightning's; it derives from SystemExit
+            self._run.queue.close("stopped", "SIGTERM")
         else:
-            found = outcome(None if error is None else type(error), error)
-        self._run._end(*((status, "") if status else found))  # noqa: SLF001
+            self._run.queue.close(*outcome(None if error is None else type(error), error))
 
     def rest(self) -> None:
-        """The training is over; what is evaluated and saved after it belongs to the run, which ends with the process.
+        """Leave the run open after the training, for evaluations and checkpoints; it ends with the process.
 
-        That of a notebook may be days later: there it ends now.
+        The process of a notebook may end days later: there the run ends now.
         """
         if hasattr(sys, "ps1") or "ipykernel" in sys.modules:
             self.end()
-        elif self._own and self._run is not None and self not in _resting:
+        elif self._is_own and self._run is not None and self not in _resting:
             _resting.append(self)
-            self._run.phase(RESTS).__enter__()
+            self._run.phase(AFTER_TRAINING).__enter__()
 
     def _wake(self) -> None:
         if self in _resting and self._run is not None:
             _resting.remove(self)
-            self._run.phase(RESTS).__exit__(None, None, None)
+            self._run.phase(AFTER_TRAINING).__exit__(None, None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the run, which is this process's alone: what starts processes may pickle who holds this."""
-        return {**vars(self), "_run": None, "_own": False, "_over": False, "_was_open": False}
+        """Return the state without the run, which belongs to this process: spawned processes get a pickle."""
+        return {**vars(self), "_run": None, "_is_own": False, "_is_over": False, "_was_open": False}
 
     def _init(self, before: Run | None) -> Run:
         again = {} if before is None else {"id": before.id}
         return init(self.name, **{"config": self._config or None, **again, **self._arguments})
 
 
-def told(what: str, tell: Callable[..., T], *given: Any) -> T | None:
-    """Call what cannot cost the training anything: should it fail, that is said once of *what*, and None is returned."""
+def guarded(what: str, call: Callable[..., T], *given: Any) -> T | None:
+    """Return ``call(*given)``; if it raises, log that once for *what*, and return None."""
     try:
-        return tell(*given)
+        return call(*given)
     except Exception as error:  # noqa: BLE001  a framework's objects may hold anything, and training must go on
-        failed(what, error)
+        warn_failed(what, error)
         return None
 
 
-def harmless(hook: F) -> F:
-    """The same method, as `told`."""
+def never_raises(hook: F) -> F:
+    """Guard a method as `guarded` does."""
 
     @wraps(hook)
     def called(self: object, *given: Any, **named: Any) -> Any:
         try:
             return hook(self, *given, **named)
         except Exception as error:  # noqa: BLE001  the same
-            failed(f"{type(self).__name__}.{hook.__name__}", error)
+            warn_failed(f"{type(self).__name__}.{hook.__name__}", error)
             return None
 
     return called  # type: ignore[return-value]
 
 
-def failed(what: str, error: Exception) -> None:
-    """Say once of *what* that it has."""
+def warn_failed(what: str, error: Exception) -> None:
+    """Log once for *what* that it has failed."""
     if what not in _failed:
         _failed.add(what)
-        warn(f"{what}: {type(error).__name__}: {error}; training goes on without what it tells")
+        warn(f"{what}: {type(error).__name__}: {error}; training goes on without these values")
 
 
-def saved(run: Run, save: Callable[[], T], where: Callable[[T], object], *, tells: bool = True) -> T:
-    """Write a checkpoint, as a phase and an event; what *save* returns.
+def save_checkpoint(run: Run, save: Callable[[], T], path_of: Callable[[T], object], *, reports: bool = True) -> T:
+    """Write a checkpoint as a phase, report it as an event, and return what *save* returns.
 
     Args:
-        run: Is told.
-        save: Writes it.
-        where: From what *save* returned the file or folder; called, and the size looked up, only if it *tells*.
-        tells: One rank alone does.
+        run: The run.
+        save: Writes the checkpoint.
+        path_of: Returns the file or folder, given what *save* returned.
+        reports: Report the checkpoint; one rank alone should.
     """
     since = monotonic()
     with run.phase("checkpoint"):
-        made = save()
-        if tells:
+        result = save()
+        if reports:
             seconds = monotonic() - since
-            told("a checkpoint", lambda: tell(run, where(made), seconds))
-    return made
+            guarded("a checkpoint", lambda: report_checkpoint(run, path_of(result), seconds))
+    return result
 
 
-def tell(run: Run, path: object, seconds: float | None = None) -> None:
-    """Tell of a checkpoint that was written to a file or a folder."""
+def report_checkpoint(run: Run, path: object, seconds: float | None = None) -> None:
+    """Record an event for a checkpoint in a file or a folder, with its size in bytes and the seconds it took."""
     place = os.fspath(path) if isinstance(path, str | os.PathLike) else str(path)
     size = None if "://" in place else size_of(Path(place))
-    known = {"bytes": size, "seconds": None if seconds is None else round(seconds, 6)}
-    run.event("checkpoint", path=place, **{name: value for name, value in known.items() if value is not None})
+    fields = {"bytes": size, "seconds": None if seconds is None else round(seconds, 6)}
+    run.event("checkpoint", path=place, **{name: value for name, value in fields.items() if value is not None})
 
 
 def size_of(path: Path) -> int | None:
-    """Bytes of a file, or of all files in a folder; None when it is not there, has none, or too many of them."""
-    until, size, count = monotonic() + LOOK_SECONDS, 0, 0
+    """Return the bytes of a file, or of all files in a folder; None if it is absent, empty, or has too many files."""
+    deadline, size, count = monotonic() + SIZE_SECONDS, 0, 0
     try:
-        for count, one in enumerate(_files(path), 1):
-            if count > FILES or monotonic() > until:
+        for count, file in enumerate(_files(path), 1):
+            if count > FILES or monotonic() > deadline:
                 return None
-            size += one.stat().st_size
+            size += file.stat().st_size
     except OSError:
         return None
     return size if count else None
 
 
 def _files(path: Path) -> Iterator[Path]:
-    return (one for one in path.rglob("*") if one.is_file()) if path.is_dir() else iter((path,))
+    return (file for file in path.rglob("*") if file.is_file()) if path.is_dir() else iter((path,))

@@ -1,9 +1,8 @@
-"""A Trainer of Transformers seen from within: each step's own loss, its batch, and when it evaluates and saves.
+"""Hooks inside a Trainer of Transformers: each step's own loss and batch, and its evaluations and checkpoints.
 
-Its callbacks are told none of that: what they get as the loss is a mean from which `logging_nan_inf_filter`, on by
-default, has taken every NaN, and an evaluation or a checkpoint is told when it is over. So methods of the one Trainer that
-trains are led through here: until the training is over, evaluation until another one begins. Nothing here needs the
-framework itself.
+A Trainer's callbacks get none of that. Their loss is a mean from which `logging_nan_inf_filter`, on by default, has removed
+every NaN, and they run after an evaluation or a checkpoint is over. So methods of the one Trainer that trains are patched:
+until the training is over, those for evaluation until the next training begins. Nothing here imports the framework.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside.integrations.method_patch import MethodPatch
-from trackside.integrations.run_adapter import failed, saved, told
+from trackside.integrations.run_adapter import guarded, save_checkpoint, warn_failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,79 +23,80 @@ if TYPE_CHECKING:
 
 
 class TrainerHooks:
-    """One training of one Trainer.
+    """Hooks of one training of one Trainer.
 
     Args:
-        run: Is told of phases and checkpoints.
-        trainer: A `transformers.Trainer`; it is not kept alive.
+        run: Run that gets the phases and checkpoints.
+        trainer: A `transformers.Trainer`. It is not kept alive.
     """
 
     def __init__(self, run: Run, trainer: Any) -> None:
-        self._run, self._trainer = run, weakref.proxy(trainer)
+        self._run = run
+        self._trainer = weakref.proxy(trainer)
         self._values: dict[str, Any] = {}
         self._accumulates = trainer.args.gradient_accumulation_steps > 1
         self._source: Any = None
-        self._waits: Any = None
-        self._led: list[weakref.ref[MethodPatch]] = []
+        self._timed_source: Any = None
+        self._training: list[weakref.ref[MethodPatch]] = []
         self._evaluating: list[weakref.ref[MethodPatch]] = []
         self._evaluation = run.phase("eval")
 
     def begin(self) -> None:
-        """Lead the methods through here; those that this version of Transformers does not have are left out."""
+        """Patch the methods; those that this version of Transformers does not have are left out."""
         trainer, accelerator = self._trainer, getattr(self._trainer, "accelerator", None)
         evaluates = partial(_within, self._evaluation)
-        self._led = [
-            *_led(trainer, "training_step", self._step),
-            *_led(trainer, "get_batch_samples", self._get_batches),
-            *_led(trainer, "_save_checkpoint", self._save),
-            *_led(accelerator, "clip_grad_norm_", self._clip),
+        self._training = [
+            *_patch(trainer, "training_step", self._step),
+            *_patch(trainer, "get_batch_samples", self._get_batches),
+            *_patch(trainer, "_save_checkpoint", self._save),
+            *_patch(accelerator, "clip_grad_norm_", self._clip),
         ]
-        self._evaluating = [*_led(trainer, "evaluate", evaluates), *_led(trainer, "predict", evaluates)]
+        self._evaluating = [*_patch(trainer, "evaluate", evaluates), *_patch(trainer, "predict", evaluates)]
 
-    def rest(self) -> None:
-        """The training is over: give its methods back. What is evaluated after it is still an evaluation."""
-        self._give_back(self._led)
-        self._values, self._source, self._waits = {}, None, None
+    def end_training(self) -> None:
+        """Restore the methods of the training. Those for evaluation stay: a later evaluation still counts as one."""
+        self._restore(self._training)
+        self._values, self._source, self._timed_source = {}, None, None
 
     def end(self) -> None:
-        """Give all methods back."""
-        self.rest()
-        self._give_back(self._evaluating)
+        """Restore all methods."""
+        self.end_training()
+        self._restore(self._evaluating)
 
-    def take(self) -> dict[str, Any]:
-        """What the step that has ended has shown: ``loss`` and ``grad_norm``, on their device, ``samples``, ``tokens``."""
+    def pop_values(self) -> dict[str, Any]:
+        """Return the values of the finished step: ``loss`` and ``grad_norm``, on their device, ``samples``, ``tokens``."""
         values, self._values = self._values, {}
         return values
 
-    def _give_back(self, led: list[weakref.ref[MethodPatch]]) -> None:
-        while led:
-            if (one := led.pop()()) is not None:
-                told("Transformers: a method", one.give_back)
+    def _restore(self, patches: list[weakref.ref[MethodPatch]]) -> None:
+        while patches:
+            if (patch := patches.pop()()) is not None:
+                guarded("Transformers: a method", patch.restore)
 
     def _step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """`training_step(model, inputs, …)`: forward and backward of one batch; its loss, as a part of the step's."""
+        """Run `training_step(model, inputs, …)`, the forward and backward of one batch, and add its loss."""
         loss = original(*given, **named)
         try:
-            self._weigh(named.get("inputs", given[1] if len(given) > 1 else None))
-            self._add(loss)
-        except Exception as error:  # noqa: BLE001  as `told`, with a call less in each batch
-            failed("Transformers: a step", error)
+            self._count_batch(named.get("inputs", given[1] if len(given) > 1 else None))
+            self._add_loss(loss)
+        except Exception as error:  # noqa: BLE001  as `guarded`, with a call less in each batch
+            warn_failed("Transformers: a step", error)
         return loss
 
     def _get_batches(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """`get_batch_samples(epoch_iterator, …)`: an epoch's batches come from one iterator, whose waits are timed."""
+        """Run `get_batch_samples(epoch_iterator, …)` with a timed iterator; each epoch has one iterator."""
         if given and given[0] is not self._source and hasattr(given[0], "__next__"):
-            told("Transformers: the waits for data", self._begin_epoch, given[0])
+            guarded("Transformers: the waits for data", self._begin_epoch, given[0])
         if given and given[0] is self._source:
-            given = (self._waits, *given[1:])
+            given = (self._timed_source, *given[1:])
         return original(*given, **named)
 
     def _begin_epoch(self, batches: Any) -> None:
-        self._waits = iter(self._run.data(batches))
+        self._timed_source = iter(self._run.data(batches))
         self._source = batches
 
     def _clip(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Accelerate's `clip_grad_norm_`; of a DTensor's norm this rank has a part only, and Trainer logs the whole."""
+        """Run Accelerate's `clip_grad_norm_`; of a DTensor's norm a rank has only a part, so Trainer's log counts."""
         norm = original(*given, **named)
         if _is_readable(norm) and not hasattr(norm, "to_local"):
             self._values["grad_norm"] = norm
@@ -104,14 +104,16 @@ class TrainerHooks:
 
     def _save(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         trial = named.get("trial", given[1] if len(given) > 1 else None)
-        tells = bool(getattr(self._trainer.args, "should_save", False))  # else another rank does
-        return saved(self._run, lambda: original(*given, **named), lambda _: self._folder(trial), tells=tells)
+        reports = bool(getattr(self._trainer.args, "should_save", False))  # else another rank does
+        return save_checkpoint(
+            self._run, lambda: original(*given, **named), lambda _: self._folder(trial), reports=reports
+        )
 
     def _folder(self, trial: Any) -> Path:
-        folder = Path(self._trainer._get_output_dir(trial=trial)).absolute()  # noqa: SLF001
+        folder = Path(self._trainer._get_output_dir(trial=trial)).absolute()  # noqa: SLF001  a trial's has no public name
         return folder / f"checkpoint-{self._trainer.state.global_step}"
 
-    def _weigh(self, inputs: Any) -> None:
+    def _count_batch(self, inputs: Any) -> None:
         """Count a batch by the shapes of its tensors, which are known without waiting for a device."""
         if not hasattr(inputs, "items"):
             return
@@ -126,7 +128,7 @@ class TrainerHooks:
         if tokens:
             values["tokens"] = values.get("tokens", 0) + tokens
 
-    def _add(self, loss: Any) -> None:
+    def _add_loss(self, loss: Any) -> None:
         """Sum the losses of a step, which are shares of its mean, as Trainer does."""
         if not _is_readable(loss):
             return
@@ -138,12 +140,12 @@ class TrainerHooks:
         self._values["loss"] = loss
 
 
-def _led(owner: Any, name: str, way: Callable[..., Any]) -> list[weakref.ref[MethodPatch]]:
-    """Lead a method, which its owner holds then; empty when there is none."""
+def _patch(owner: Any, name: str, replacement: Callable[..., Any]) -> list[weakref.ref[MethodPatch]]:
+    """Patch a method and return the patch, which its owner keeps alive; empty if there is no such method."""
     if not callable(getattr(owner, name, None)):
         return []
-    led = told(f"Transformers: {name}", MethodPatch, owner, name, way)
-    return [] if led is None else [weakref.ref(led)]
+    patch = guarded(f"Transformers: {name}", MethodPatch, owner, name, replacement)
+    return [] if patch is None else [weakref.ref(patch)]
 
 
 def _within(phase: AbstractContextManager[Any], original: Callable[..., Any], *given: Any, **named: Any) -> Any:

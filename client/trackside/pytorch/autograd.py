@@ -1,36 +1,36 @@
-"""What a model returns, and where in the graph of autograd it comes from."""
+"""Find the autograd nodes behind the output of a model."""
 
 from __future__ import annotations
 
 from typing import Any
 
 NODES = 8
-"""At so many of the tensors that a forward returns, the first ones, its backward is waited for."""
+"""Number of tensors in the output of a forward, the first ones, whose gradients are awaited."""
 
 DEPTH = 3
-"""Tensors are looked for so deep in what a forward returns."""
+"""Depth to which nested outputs are searched for tensors."""
 
 
-def nodes(output: Any) -> list[Any]:
-    """The nodes of the graph that the first tensors in *output* come from, each once."""
-    found: list[Any] = []
-    _search(output, found, DEPTH)
-    return list(dict.fromkeys(found))
+def gradient_nodes(output: Any) -> list[Any]:
+    """Return the autograd nodes of the first tensors in *output*, each once."""
+    nodes: list[Any] = []
+    _search(output, nodes, DEPTH)
+    return list(dict.fromkeys(nodes))
 
 
-def _search(output: Any, found: list[Any], depth: int) -> None:
-    if output is None or len(found) >= NODES:
+def _search(output: Any, nodes: list[Any], depth: int) -> None:
+    if output is None or len(nodes) >= NODES:
         return
     node = getattr(output, "grad_fn", None)
     if node is not None:
-        found.append(node)
+        nodes.append(node)
     elif depth and type(output).__module__ != "torch":
         for part in _parts(output):
-            _search(part, found, depth - 1)
+            _search(part, nodes, depth - 1)
 
 
 def _parts(output: Any) -> list[Any]:
-    """What a collection or a data class holds; nothing of anything else."""
+    """Return the elements of a collection or the fields of a data class; of anything else none."""
     if isinstance(output, (tuple, list)):
         return list(output[:NODES])
     if hasattr(output, "values") and hasattr(output, "keys"):

@@ -1,11 +1,11 @@
-"""Norms of many tensors at once, and what follows from them; on a device nothing of it waits."""
+"""Compute norms of many tensors at once; on a device nothing waits."""
 
 from __future__ import annotations
 
 from math import fsum, inf, isfinite, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.pytorch.parameters import SAMPLED, SAMPLED_IN_ALL, sampled
+from trackside.pytorch.parameters import SAMPLED, SAMPLED_IN_ALL, strided_sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,8 @@ class Norms:
         tensors: At least one, of any floating-point types and devices.
 
     Attributes:
-        each: As numbers, if all are on the CPU, else None: then one tensor on the first other device has them.
+        each: The norms as numbers if all tensors are on the CPU. Else None, and one tensor on the first other device
+            has them.
     """
 
     def __init__(self, tensors: Sequence[Any]) -> None:
@@ -29,58 +30,63 @@ class Norms:
         self.each: list[float] | None = self._stack.tolist() if is_here(self._stack) else None
 
     @property
-    def whole(self) -> Any:
-        """The norm of all of them together: a number, or a tensor of one."""
+    def total(self) -> Any:
+        """Norm of all tensors together: a number, or a tensor of one."""
         return self._torch.linalg.vector_norm(self._stack) if self.each is None else sqrt(_squared(self.each))
 
     @property
-    def squared(self) -> Any:
-        """The square of that."""
+    def total_squared(self) -> Any:
+        """Square of `total`."""
         return self._stack.double().square().sum() if self.each is None else _squared(self.each)
 
-    def of(self, places: Sequence[int], *, squared: bool = False) -> Any:
-        """The norm of some of them, which stand one behind the other."""
+    def subset(self, places: Sequence[int], *, squared: bool = False) -> Any:
+        """Return the norm of some tensors, whose places follow each other, or its square."""
         if self.each is not None:
             some = [self.each[place] for place in places]
             return _squared(some) if squared else sqrt(_squared(some))
         part = self._stack[places[0] : places[-1] + 1]
         return part.double().square().sum() if squared else self._torch.linalg.vector_norm(part)
 
-    def wrong(self) -> tuple[Any, Any]:
-        """How many of the tensors have what is not finite in them, and which is the first of these."""
+    def nonfinite(self) -> tuple[Any, Any]:
+        """Return how many of the tensors have non-finite elements, and the place of the first."""
         if self.each is not None:
-            found = [place for place, one in enumerate(self.each) if not isfinite(one)]
-            return len(found), next(iter(found), 0)
-        bad = self._stack.isfinite().logical_not().to(self._torch.int32)
-        return bad.sum(), bad.argmax()
+            bad = [place for place, norm in enumerate(self.each) if not isfinite(norm)]
+            return len(bad), next(iter(bad), 0)
+        is_bad = self._stack.isfinite().logical_not().to(self._torch.int32)
+        return is_bad.sum(), is_bad.argmax()
 
 
 class WeightSample(NamedTuple):
-    """Samples of parameters: their numbers, and for each how many weights it stands for, as a root."""
+    """A sample of the weights of several parameters.
+
+    Attributes:
+        numbers: The weights, as one tensor.
+        roots: For each weight the square root of the number of weights it stands for.
+    """
 
     numbers: Any
     roots: Any
 
     @classmethod
-    def sampled(cls, tensors: Sequence[Any], roots: Mapping[Any, Any]) -> WeightSample:
-        """Some weights of each tensor, copied; *roots* keeps from call to call what depends on sizes alone."""
+    def read(cls, tensors: Sequence[Any], roots: Mapping[Any, Any]) -> WeightSample:
+        """Copy some weights of each tensor; *roots* is a cache of what depends on the sizes alone."""
         import torch
 
         most = max(1, min(SAMPLED, SAMPLED_IN_ALL // max(1, len(tensors))))
-        views = [sampled(one, most) for one in tensors]
+        views = [strided_sample(tensor, most) for tensor in tensors]
         numbers = torch.cat(views).float()
-        counts = tuple((one.numel(), view.numel()) for one, view in zip(tensors, views, strict=True))
+        counts = tuple((tensor.numel(), view.numel()) for tensor, view in zip(tensors, views, strict=True))
         key = numbers.device, counts
         if key not in roots:
-            shares = [  # made where they are used: a copy from the host may wait for the device
-                numbers.new_full((seen,), sqrt(there / max(1, seen))) for there, seen in counts
+            shares = [  # created on their device: a copy from the host may wait for the device
+                numbers.new_full((sampled,), sqrt(size / max(1, sampled))) for size, sampled in counts
             ]
             roots.clear()  # type: ignore[attr-defined]
             roots[key] = torch.cat(shares)  # type: ignore[index]
         return cls(numbers, roots[key])
 
-    def ratio(self, after: WeightSample) -> Any:
-        """The norm of what has changed, over the norm of what was; of all weights, as their samples have it."""
+    def update_ratio(self, after: WeightSample) -> Any:
+        """Return the norm of the change up to *after* over the norm of the weights, estimated for all weights."""
         import torch
 
         norm = torch.linalg.vector_norm
@@ -91,22 +97,22 @@ class WeightSample(NamedTuple):
 
 
 def is_here(tensor: Any) -> bool:
-    """Whether the host can read a tensor without waiting for a device."""
+    """Return whether the host can read a tensor without waiting for a device."""
     return bool(tensor.device.type == "cpu")
 
 
 def _squared(norms: Sequence[float]) -> float:
     try:
-        return fsum(one * one for one in norms)
+        return fsum(norm * norm for norm in norms)
     except OverflowError:  # of a finite sum beyond a float
         return inf
 
 
 def _stacked(torch: Any, tensors: Sequence[Any]) -> Any:
-    """Their norms as one tensor, in order; halves are summed as floats, since their squares are soon infinite."""
+    """Return the norms as one tensor, in order."""
     groups: dict[Any, list[int]] = {}
-    for place, one in enumerate(tensors):
-        groups.setdefault((one.device, one.dtype), []).append(place)
+    for place, tensor in enumerate(tensors):
+        groups.setdefault((tensor.device, tensor.dtype), []).append(place)
     norms: list[Any] = [None] * len(tensors)
     for (_, dtype), places in groups.items():
         some = [tensors[place] for place in places]
@@ -114,16 +120,17 @@ def _stacked(torch: Any, tensors: Sequence[Any]) -> Any:
             norms[place] = norm
     if len(groups) == 1:
         return torch.stack(norms)
-    wide = torch.float64 if any(one.dtype == torch.float64 for one in norms) else torch.float32
+    wide = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
     # Never to the CPU: what is copied there without waiting is read before it has arrived.
-    there = next((one.device for one in norms if not is_here(one)), norms[0].device)
-    return torch.stack([one.to(there, wide, non_blocking=True) for one in norms])
+    target = next((norm.device for norm in norms if not is_here(norm)), norms[0].device)
+    return torch.stack([norm.to(target, wide, non_blocking=True) for norm in norms])
 
 
 def _norms(torch: Any, tensors: list[Any], dtype: Any) -> Sequence[Any]:
+    foreach_norm = torch._foreach_norm  # noqa: SLF001  as clip_grad_norm_ does
     if not dtype.is_floating_point or dtype.itemsize >= 4:
-        return torch._foreach_norm(tensors, 2)  # type: ignore[no-any-return]  # noqa: SLF001  as clip_grad_norm_ does
-    try:
-        return torch._foreach_norm(tensors, 2, torch.float32)  # type: ignore[no-any-return]  # noqa: SLF001  the same
+        return foreach_norm(tensors, 2)  # type: ignore[no-any-return]
+    try:  # as float32: the squares of half types soon overflow
+        return foreach_norm(tensors, 2, torch.float32)  # type: ignore[no-any-return]
     except TypeError:  # before PyTorch 2.5
-        return [torch.linalg.vector_norm(one, 2, dtype=torch.float32) for one in tensors]
+        return [torch.linalg.vector_norm(tensor, 2, dtype=torch.float32) for tensor in tensors]

@@ -1,4 +1,4 @@
-"""How often something may be measured that costs time."""
+"""Keep the cost of a measurement within a share of the training's time."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from math import ceil, log2
 from statistics import fmean, median
 
 MOST = 1024
-"""Steps between two measurements at most, whatever they cost."""
+"""Limit of steps between two measurements, whatever they cost."""
 
 LOWER = 4
-"""So many times too seldom a measurement comes before it comes twice as often: what is measured should come evenly."""
+"""Factor by which a measurement must be too rare before it doubles its rate: measurements should come evenly."""
 
 
 class OverheadBudget:
-    """Each *every*-th step, a power of two, such that measuring takes about *share* of the time at most.
+    """Chooses each *every*-th step for a measurement, a power of two, so that it costs about *share* of the time.
 
-    Ranks of one run that take different powers of two meet at each of the larger one's.
+    Ranks of one run with different powers of two measure together at each step of the larger one.
+
+    Args:
+        share: Share of the time.
 
     Attributes:
-        every: So many steps from one measurement to the next.
+        every: Steps from one measurement to the next.
     """
 
     def __init__(self, share: float) -> None:
@@ -27,24 +30,24 @@ class OverheadBudget:
         self._share = share
         self._costs: deque[float] = deque(maxlen=5)
         self._steps: deque[float] = deque(maxlen=9)
-        self._warm = False
+        self._is_warm = False
 
-    def due(self, step: int) -> bool:
-        """Whether it is to be measured in a step of that number."""
+    def is_due(self, step: int) -> bool:
+        """Return whether step number *step* is measured."""
         return step % self.every == 0
 
-    def after(self, step: int) -> int:
-        """The next step after that one in which it is."""
+    def next_due(self, step: int) -> int:
+        """Return the next step after *step* that is measured."""
         return (step // self.every + 1) * self.every
 
-    def took(self, seconds: float) -> None:
-        """A step takes so long, without what was measured."""
+    def add_step(self, seconds: float) -> None:
+        """Record the duration of a step without measurements."""
         self._steps.append(seconds)
 
-    def spent(self, seconds: float) -> None:
-        """So long the measurement took; the first, which has to prepare much, does not count."""
-        if not self._warm:
-            self._warm = True
+    def add_cost(self, seconds: float) -> None:
+        """Record the cost of a measurement; the first one, with its preparations, does not count."""
+        if not self._is_warm:
+            self._is_warm = True
             return
         self._costs.append(seconds)
         usual = median(self._steps) if self._steps else 0.0

@@ -1,4 +1,4 @@
-"""The parameters of a watched model and what of them this rank counts; none is kept alive."""
+"""The parameters of a watched model, and the part of them that this rank counts. None is kept alive."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ from fnmatch import fnmatchcase
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.pytorch.device_scalars import local
+from trackside.pytorch.device_scalars import local_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Names that compiling and wrapping put into a parameter's name."""
+"""Parts of a parameter's name that compiling and wrapping insert."""
 
 LAYERS = 256
-"""So many layers are told apart; of deeper models the names are cut until there are so few."""
+"""Limit of layers with a norm each; in deeper models the names are cut until there are so few."""
 
 SAMPLED = 4096
-"""Of a parameter so many weights are looked at, evenly spaced, to see how far they move."""
+"""Weights of a parameter that are sampled, evenly spaced, to estimate how far they move."""
+
 SAMPLED_IN_ALL = 2**19
+"""Weights that are sampled of all parameters together."""
 
 
 class UncountableError(Exception):
-    """The norm of all ranks' gradients does not follow from what each rank has."""
+    """The norm over all ranks cannot be computed from each rank's part."""
 
 
-class Named(NamedTuple):
-    """One parameter: its name, a weak reference, and whether this rank counts it where others have the same."""
+class NamedParameter(NamedTuple):
+    """One parameter.
+
+    Attributes:
+        name: Its name without the parts that wrappers insert.
+        parameter: A weak reference.
+        counts: This rank counts it; of ranks with the same part only one does.
+    """
 
     name: str
     parameter: weakref.ref[Any]
@@ -36,90 +44,93 @@ class Named(NamedTuple):
 
 
 class Parameters:
-    """Those of a model, in its order.
+    """The parameters of a model, in its order.
 
     Args:
-        model: Is kept by a weak reference.
-        rank: The process's rank in the run.
+        model: A ``torch.nn.Module``. It is not kept alive.
+        rank: Rank of this process in the run.
 
     Attributes:
-        sharded: Ranks have different parts, so that a norm of one rank's is not the whole one.
+        sharded: Ranks have different parts, so that one rank's norm is not the whole norm.
     """
 
     def __init__(self, model: Any, rank: int) -> None:
         self._model = weakref.ref(model)
         self._rank = rank
-        self._named: list[Named] = []
+        self._named: list[NamedParameter] = []
         self.sharded = False
-        self.look()
+        self.refresh()
 
     @property
-    def gone(self) -> bool:
-        """The model is not there any more."""
+    def is_gone(self) -> bool:
+        """The model was deleted."""
         return self._model() is None
 
-    def look(self) -> None:
-        """Look at the model anew."""
+    def refresh(self) -> None:
+        """Read the model's parameters anew."""
         model = self._model()
         if model is None:
             self._named = []
             return
-        every = [(_plain(name), one) for name, one in model.named_parameters()]  # a frozen one may be trained later
+        every = [
+            (_plain_name(name), one) for name, one in model.named_parameters()
+        ]  # a frozen one may be trained later
         flat = _is_flat(model)
         self.sharded = flat or any(_is_sharded(one) for _, one in every)
         first = flat or (self._rank == 0 and not _is_replica(model))
         self._named = [
-            Named(name, weakref.ref(one), not self.sharded or _counts(one, model, plain=first)) for name, one in every
+            NamedParameter(name, weakref.ref(one), not self.sharded or _counts(one, model, plain=first))
+            for name, one in every
         ]
 
-    def living(self) -> list[tuple[str, Any]]:
-        """Names and parameters that this rank counts, of those that are trained now."""
-        found = [(name, reference(), counts) for name, reference, counts in self._named]
-        if any(one is None for _, one, _ in found):  # sharded or replaced since
-            self.look()
-            found = [(name, reference(), counts) for name, reference, counts in self._named]
-        return [(name, one) for name, one, counts in found if counts and one is not None and one.requires_grad]
+    def trained(self) -> list[tuple[str, Any]]:
+        """Return names and parameters that this rank counts and that are trained now."""
+        every = [(name, reference(), counts) for name, reference, counts in self._named]
+        if any(one is None for _, one, _ in every):  # sharded or replaced since
+            self.refresh()
+            every = [(name, reference(), counts) for name, reference, counts in self._named]
+        return [(name, one) for name, one, counts in every if counts and one is not None and one.requires_grad]
 
-    def holds(self, optimizer: Any) -> bool:
-        """Whether an optimizer has any of them."""
+    def has_any_of(self, optimizer: Any) -> bool:
+        """Return whether an optimizer has any of the parameters."""
         own = {id(one.parameter()) for one in self._named}
-        return any(id(one) in own for one in of(optimizer))
+        return any(id(one) in own for one in optimizer_parameters(optimizer))
 
     def layers(self, patterns: Sequence[str] | None) -> list[tuple[str, list[str]]]:
-        """Layers and the names of their parameters; of *patterns* those that fit, of None all.
+        """Return layers with the names of their parameters: those that match *patterns*, or all for None.
 
-        A name stands for all that is below it; a pattern for each layer of its own, which is a module with parameters.
+        A name selects everything below it, as one layer. A pattern selects each matching module with parameters.
         """
         trained = [(name, reference()) for name, reference, _ in self._named]
         names = [name for name, one in trained if one is not None and one.requires_grad]
         if patterns is None:
             return _grouped(names)
-        found: dict[str, list[str]] = {}
+        layers: dict[str, list[str]] = {}
         for pattern in patterns:
             below = [name for name in names if name == pattern or name.startswith(f"{pattern}.")]
             if below:
-                found[pattern] = below
+                layers[pattern] = below
                 continue
             for name in names:
                 layer = name.rpartition(".")[0] or name
                 if fnmatchcase(layer, pattern) or fnmatchcase(name, pattern):
-                    group = found.setdefault(layer if fnmatchcase(layer, pattern) else name, [])
+                    group = layers.setdefault(layer if fnmatchcase(layer, pattern) else name, [])
                     group.extend([name] if name not in group else [])
-        return list(found.items())[:LAYERS]
+        return list(layers.items())[:LAYERS]
 
 
-def of(optimizer: Any) -> Iterable[Any]:
-    """An optimizer's parameters."""
+def optimizer_parameters(optimizer: Any) -> Iterable[Any]:
+    """Return an optimizer's parameters."""
     return (one for group in optimizer.param_groups for one in group["params"])
 
 
-def own_part(tensor: Any) -> Any:
-    """What of a gradient or a parameter is on this rank, as plain numbers.
+def local_values(tensor: Any) -> Any:
+    """Return this rank's part of a gradient or a parameter, as a dense real tensor.
 
     Raises:
-        UncountableError: It is sparse and on a device, where to make it plain would have the host wait.
+        UncountableError: It is sparse and on a device: the host would have to wait to make it dense.
     """
-    tensor = local(tensor).detach()
+    tensor = local_part(tensor).detach()
     if tensor.is_sparse:
         if tensor.is_cuda:
             raise UncountableError("a sparse gradient on a GPU cannot be read without waiting for it")
@@ -131,53 +142,54 @@ def own_part(tensor: Any) -> Any:
     return tensor
 
 
-def gradient(name: str, parameter: Any) -> Any:
-    """What of a parameter's gradient is on this rank, as `own_part`.
+def local_gradient(name: str, parameter: Any) -> Any:
+    """Return this rank's part of a parameter's gradient, as `local_values`.
 
     Raises:
-        UncountableError: Its ranks have other parts of it than of the parameter, or it is as `own_part` says.
+        UncountableError: The gradient is split over the ranks in another way than the parameter, or is sparse on a
+            device.
     """
     grad = parameter.grad
     placements = getattr(parameter, "placements", None)
-    if getattr(grad, "placements", placements) != placements:  # as under sequence parallelism: a sum not yet made
+    if getattr(grad, "placements", placements) != placements:  # under sequence parallelism: a sum not yet reduced
         raise UncountableError(f"{name} is {placements} over the ranks and its gradient {grad.placements}")
-    return own_part(grad)
+    return local_values(grad)
 
 
-def sampled(tensor: Any, most: int) -> Any:
-    """At most so many of a tensor's numbers, evenly spaced; a view, if its memory has no gaps."""
+def strided_sample(tensor: Any, most: int) -> Any:
+    """Return at most *most* of a tensor's elements, evenly spaced; a view if the tensor is contiguous."""
     count = tensor.numel()
     if not count:
         return tensor.reshape(-1)
     stride, width = -(-count // most), max(1, tensor.shape[-1] if tensor.dim() else 1)
-    while stride > 1 and gcd(stride, width) != 1:  # else it would only ever see the same columns
+    while stride > 1 and gcd(stride, width) != 1:  # else every sample would be of the same columns
         stride += 1
     dense = tensor if tensor.is_contiguous() else tensor.reshape(-1)
     return dense.as_strided((-(-count // stride),), (stride,), dense.storage_offset())
 
 
-def spans(layers: Iterable[tuple[str, list[str]]], names: Sequence[str]) -> Mapping[str, list[int]]:
-    """Where in *names* the parameters of each layer are; layers of which none is there are left out."""
+def layer_positions(layers: Iterable[tuple[str, list[str]]], names: Sequence[str]) -> Mapping[str, list[int]]:
+    """Return the positions in *names* of each layer's parameters; layers without any are left out."""
     places = {name: place for place, name in enumerate(names)}
-    found = {layer: [places[name] for name in own if name in places] for layer, own in layers}
-    return {layer: own for layer, own in found.items() if own}
+    positions = {layer: [places[name] for name in own if name in places] for layer, own in layers}
+    return {layer: own for layer, own in positions.items() if own}
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     parts = [part for part in name.split(".") if part not in _WRAPPERS]
     return ".".join(parts[1:] if parts[0] == "module" and len(parts) > 1 else parts)
 
 
 def _grouped(names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """By the module that has them, or by one above it where there are too many of those."""
+    """Group parameters by their module, or by a parent of it if there are more than `LAYERS` modules."""
     owners = [name.rpartition(".")[0] or name for name in names]
     depth = max((owner.count(".") + 1 for owner in owners), default=1)
     while depth > 1 and len({_cut(owner, depth) for owner in owners}) > LAYERS:
         depth -= 1
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for name, owner in zip(names, owners, strict=True):
-        found.setdefault(_cut(owner, depth), []).append(name)
-    return list(found.items())[:LAYERS]
+        groups.setdefault(_cut(owner, depth), []).append(name)
+    return list(groups.items())[:LAYERS]
 
 
 def _cut(name: str, depth: int) -> str:
@@ -192,29 +204,29 @@ def _is_sharded(parameter: Any) -> bool:
 
 
 def _is_flat(model: Any) -> bool:
-    """Whether FSDP1 has made its parameters flat, of which each rank has a piece as a plain tensor.
+    """Return whether FSDP1 has flattened the parameters: each rank has a piece of them as a plain tensor.
 
     Raises:
-        UncountableError: In groups that hold the same, where nothing tells which of them counts.
+        UncountableError: Several groups have the same pieces, and nothing shows which of them counts.
     """
-    ways = {
+    strategies = {
         getattr(getattr(one, "sharding_strategy", None), "name", "")
         for one in model.modules()
         if type(one).__name__ == "FullyShardedDataParallel"
     }
-    if ways - {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}:
-        raise UncountableError(f"FSDP1 shards in groups ({', '.join(sorted(ways))}); use fully_shard")
-    return bool(ways - {"NO_SHARD"})
+    if strategies - {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"}:
+        raise UncountableError(f"FSDP1 shards in groups ({', '.join(sorted(strategies))}); use fully_shard")
+    return bool(strategies - {"NO_SHARD"})
 
 
 def _is_replica(model: Any) -> bool:
-    """Whether DDP has it in copies, and this is not the first of them."""
+    """Return whether DDP replicates the model, and this is not its first rank."""
     group = getattr(model, "process_group", None)
     return type(model).__name__ == "DistributedDataParallel" and group is not None and group.rank() > 0
 
 
 def _counts(parameter: Any, model: Any, *, plain: bool) -> bool:
-    """Whether this rank counts a parameter: of those that have the same part of it the first one does."""
+    """Return whether this rank counts a parameter: the first of the ranks with the same part does."""
     mesh = getattr(parameter, "device_mesh", None)
     if mesh is None:
         return plain

@@ -1,4 +1,4 @@
-"""Which steps are timed, where timing each would take too much of them."""
+"""Choose the steps that are timed, if timing each step would cost too much."""
 
 from __future__ import annotations
 
@@ -9,42 +9,48 @@ from trackside.pytorch.overhead_budget import OverheadBudget
 
 
 class StepSampler:
-    """Draws steps by chance, so that no rhythm of the training's own is met, and so few that a *share* of the time goes.
+    """Draws steps at random, so that no rhythm of the training is hit, within a share of the time.
 
     Args:
-        share: Of the time, at most.
-        cost: Seconds that a mark takes.
+        share: Share of the time.
+        cost: Seconds that a mark costs.
 
     Attributes:
-        marks: Of the step that is timed, as it is counted by whoever times it.
-        drawn: The step that is under way, or comes, is timed.
-        stands_for: For so many steps, itself and those before it.
-        next: When so many steps are over, `over` is to be called.
+        marks: Marks of the current step, as its timer counts them.
+        is_sampled: The current or the next step is timed.
+        weight: Number of steps that it stands for: itself and those before it that were not timed.
+        next_step: Number of finished steps at which `step_finished` must be called.
     """
 
     def __init__(self, share: float, cost: float) -> None:
-        self.marks = self.next = 0
-        self.drawn, self.stands_for = True, 1
-        self._pace, self._cost = OverheadBudget(share), cost
-        self._chance = Random()  # noqa: S311  no secret; and the training's own generator is not touched
-        self._number, self._timed, self._at, self._since = 0, 0, 0, 0.0
+        self.marks = 0
+        self.next_step = 0
+        self.is_sampled = True
+        self.weight = 1
+        self._budget = OverheadBudget(share)
+        self._cost = cost
+        self._random = Random()  # noqa: S311  no secret; and the training's own generator is not touched
+        self._last_step = 0
+        self._last_timed = 0
+        self._next_sample = 0
+        self._since = 0.0
 
-    def timed(self, number: int) -> None:
-        """So many steps are over, of which the last was timed whatever was drawn, and so is the one that comes."""
-        self._number, self._since, self._timed, self._at = number, monotonic(), number, 0
-        self.marks, self.drawn, self.stands_for, self.next = 0, True, 1, number + 1
+    def step_timed(self, number: int) -> None:
+        """Record that *number* steps are finished, the last one was timed anyway, and the next one will be."""
+        self._last_step, self._since, self._last_timed, self._next_sample = number, monotonic(), number, 0
+        self.marks, self.is_sampled, self.weight, self.next_step = 0, True, 1, number + 1
 
-    def over(self, number: int) -> bool:
-        """So many steps are over; whether the one that comes is timed."""
+    def step_finished(self, number: int) -> bool:
+        """Record that *number* steps are finished, and return whether the next one is timed."""
         now = monotonic()
-        if self._since and number > self._number:
-            self._pace.took((now - self._since) / (number - self._number))
-        self._number, self._since = number, now
-        if self.drawn:
-            self._pace.spent(self.marks * self._cost)
-            self.marks, self._timed = 0, number
-            self._at = number + self._chance.randint(1, 2 * self._pace.every - 1)
-        self.drawn = number + 1 >= self._at
-        self.stands_for = number + 1 - self._timed
-        self.next = number + 1 if self.drawn else self._at - 1
-        return self.drawn
+        if self._since and number > self._last_step:
+            self._budget.add_step((now - self._since) / (number - self._last_step))
+        self._last_step, self._since = number, now
+        if self.is_sampled:
+            self._budget.add_cost(self.marks * self._cost)
+            self.marks, self._last_timed = 0, number
+            self._next_sample = number + self._random.randint(1, 2 * self._budget.every - 1)
+        self.is_sampled = number + 1 >= self._next_sample
+        self.weight = number + 1 - self._last_timed
+        self.next_step = number + 1 if self.is_sampled else self._next_sample - 1
+        return self.is_sampled

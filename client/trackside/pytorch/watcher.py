@@ -1,11 +1,10 @@
-"""Watches a model's gradients and weights where its optimizer steps: no hook on an inner module, no collective, no wait.
+"""Measure a model's gradients and weights when its optimizer steps: no hook on an inner module, no collective, no wait.
 
-Measuring takes time that the training would else have, so that it is done each so many steps that it takes a part of
-the time that is bounded: see `OverheadBudget`.
+`OverheadBudget` chooses the measured steps, so that the measurements cost a bounded share of the time.
 
-Gradients are read before the step, since an optimizer may change them in it, as SGD with Nesterov's momentum does; and
-after it where they are what they should be only then: made by a closure, or unscaled by a fused optimizer for
-`torch.amp.GradScaler`. Of a step that such a scaler skips no gradient is told: infinities are how it finds its scale.
+Gradients are read before the step, since an optimizer may change them in it, as SGD with Nesterov momentum does. They are
+read after the step if they are final only then: computed by a closure, or unscaled by a fused optimizer for
+`torch.amp.GradScaler`. A step that such a scaler skips has no gradient norm: infinities are how it finds its scale.
 """
 
 from __future__ import annotations
@@ -17,87 +16,110 @@ from typing import TYPE_CHECKING, Any
 from trackside.log import warn
 from trackside.pending_values import STEP_SKIPPED
 from trackside.pytorch.device_scalars import is_on_device
+from trackside.pytorch.hooks import unwrapped
 from trackside.pytorch.norms import Norms, WeightSample
 from trackside.pytorch.overhead_budget import OverheadBudget
-from trackside.pytorch.parameters import Parameters, UncountableError, gradient, of, own_part, spans
-from trackside.pytorch.step_stages import StepStages, unwrapped
+from trackside.pytorch.parameters import (
+    Parameters,
+    UncountableError,
+    layer_positions,
+    local_gradient,
+    local_values,
+    optimizer_parameters,
+)
+from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trackside.run import Run
+    from trackside.row_queue import RowQueue
 
     Named = list[tuple[str, Any]]
 
-GRADIENTS_SHARE, WEIGHTS_SHARE = 0.001, 0.0005
-"""So much of the time may be spent on gradients, and on weights."""
+GRADIENTS_SHARE = 0.001
+"""Share of the time that measuring gradients may cost."""
 
-UNWATCHED = "what is watched of the model ends here, training goes on"
+WEIGHTS_SHARE = 0.0005
+"""Share of the time that measuring weights may cost."""
+
+UNWATCHED = "the model is no longer watched, training goes on"
 
 
 class Watcher:
-    """Measures a model for a run until either is gone, or the run has ended, or it is watched anew.
+    """Measures a model for a run, until either is gone, the run ends, or the model is watched anew.
+
+    `Run.watch` creates it.
 
     Args:
-        run: The run.
-        model: Is not kept alive.
-        optimizer: Whose steps are waited for; None for the first that steps and has parameters of the model.
-        layers: Names and patterns of layers whose norms are told one by one.
+        queue: Queue of the run.
+        model: A ``torch.nn.Module``. It is not kept alive.
+        optimizer: Optimizer whose steps are measured; None for the first one that steps and has parameters of the model.
+        layers: Names and patterns of layers whose gradient norms are pushed at each step.
 
     Raises:
-        TypeError: The model is none of PyTorch's.
+        TypeError: The model is not a ``torch.nn.Module``.
     """
 
-    def __init__(self, run: Run, model: Any, optimizer: Any = None, layers: str | Sequence[str] | None = None) -> None:
+    def __init__(
+        self, queue: RowQueue, model: Any, optimizer: Any = None, layers: str | Sequence[str] | None = None
+    ) -> None:
         if not callable(getattr(model, "named_parameters", None)):
             raise TypeError(f"watch takes a torch.nn.Module, and not a {type(model).__name__}")
         import torch
 
-        self._torch, self._is_compiling = torch, torch.compiler.is_compiling
-        self._run = run
+        self._torch = torch
+        self._is_compiling = torch.compiler.is_compiling
+        self._queue = queue
         self._optimizer: weakref.ref[Any] | None = None
         self._patterns = (layers,) if isinstance(layers, str) else tuple(layers or ())
-        self._gradients, self._weights = OverheadBudget(GRADIENTS_SHARE), OverheadBudget(WEIGHTS_SHARE)
+        self._gradients = OverheadBudget(GRADIENTS_SHARE)
+        self._weights = OverheadBudget(WEIGHTS_SHARE)
         self._all_layers = 0
-        self._asked = run._session.layers  # noqa: SLF001  its own
+        self._request = queue.session.layers
         self._roots: dict[Any, Any] = {}
         self._before: WeightSample | None = None
-        self._steps = self._wakes = self._measured = 0
-        """How many are over, when there is something to do, and of which one gradients were measured last."""
-        self._own = self._sampling = 0.0
+        self._steps = 0
+        self._wakes = 0
+        """Number of finished steps at which there is something to do."""
+        self._measured = 0
+        """Step whose gradients were measured last."""
+        self._own_seconds = 0.0
+        self._sampling_seconds = 0.0
         self._since: tuple[int, float] | None = None
-        self._bad = self._ended = self._late = False
-        self._countable = True
+        self._is_bad = False
+        self._ended = False
+        self._reads_after_step = False
+        self._is_countable = True
         self._timings: dict[OverheadBudget, tuple[Any, Any, float]] = {}
         self._stages: StepStages | None = None
         self._handles: dict[str, Any] = {}
         try:
-            self._parameters = Parameters(model, run.rank)
-            if run._sender is not None:  # noqa: SLF001  the same
+            self._parameters = Parameters(model, queue.session.identity.rank)
+            if queue.is_open:
                 self._attach(model, optimizer)
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may raise anything
             self._fail(error)
 
     def layers_for(self, steps: int) -> None:
-        """Tell the gradient norms of all layers at each of so many steps, from the one after the next on."""
+        """Push the gradient norms of all layers for *steps* steps, from the one after the next on."""
         self._all_layers = max(0, int(steps))
         self._wakes = 0
 
     def stop(self) -> None:
-        """Measure and time no more; not to be called by a hook of an optimizer."""
+        """Stop measuring and timing; not to be called by a hook of an optimizer."""
         if self._stages is not None:
             self._stages.stop()
-        self._end_it()
+        self._end_watch()
         _sweep()
 
-    def _end_it(self) -> None:
+    def _end_watch(self) -> None:
         self._ended, self._before = True, None  # events stay: a forked child may free nothing of CUDA's
         _over.extend(self._handles.values())
         self._handles = {}
 
     def _attach(self, model: Any, optimizer: Any) -> None:
         _sweep()
-        self._run._made_beside().know("grad_norm")  # noqa: SLF001  its own
+        self._queue.pending_values().reserve("grad_norm")
         optimizer = unwrapped(optimizer)
         if hasattr(optimizer, "register_step_post_hook"):
             self._optimizer = weakref.ref(optimizer)
@@ -109,27 +131,27 @@ class Watcher:
             self._handles["before any"] = every.register_optimizer_step_pre_hook(self._any_pre_hook)
             self._handles["after"] = every.register_optimizer_step_post_hook(self._post_hook)
             optimizer = None
-        self._time(model, optimizer)  # its hook comes last: what we do before a step is no part of the optimizer's time
+        # Its hook comes last, so that what this does before a step is no part of the optimizer's time.
+        self._time_stages(model, optimizer)
 
-    def _time(self, model: Any, optimizer: Any) -> None:
+    def _time_stages(self, model: Any, optimizer: Any) -> None:
         try:
-            self._stages = StepStages(self._run, model, optimizer)
-            self._run._time(self._stages)  # noqa: SLF001  its own
+            self._stages = StepStages(self._queue, model, optimizer)
+            self._queue.register(self._stages)
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may take no hooks
             warn(f"the stages of the model's steps are not timed: {type(error).__name__}: {str(error)[:200]}")
 
     def _pre_hook(self, optimizer: Any, args: Sequence[Any] = (), named: Mapping[str, Any] | None = None) -> None:
-        """Before a step."""
         if not self._is_compiling():
             self._safely(self._begin, optimizer, args, named or {})
 
     def _any_pre_hook(self, optimizer: Any, *given: Any) -> None:
-        """Before a step of any optimizer, until it is known which one counts."""
+        """Run before a step of any optimizer, until the first step shows which one counts."""
         if self._optimizer is None or self._optimizer() is None:
             self._pre_hook(optimizer, *given)
 
     def _post_hook(self, optimizer: Any, *_: Any) -> None:
-        """After a step; of most of them there is nothing to say, and this alone is done."""
+        # After most steps there is nothing to measure, and only this runs.
         if self._is_compiling():
             return
         stages = self._stages
@@ -140,8 +162,8 @@ class Watcher:
         if self._optimizer is not None and self._optimizer() is optimizer:
             self._steps += 1
             if stages is not None and stages.is_timing:
-                stages.optimizer_is_over()
-            elif self._steps < self._wakes and self._run._session.layers is self._asked:  # noqa: SLF001  its own
+                stages.optimizer_stepped()
+            elif self._steps < self._wakes and self._queue.session.layers is self._request:
                 return
         self._safely(self._end, optimizer)
 
@@ -151,8 +173,8 @@ class Watcher:
                 return
             stages = self._stages
             over = stages is not None and stages.stopped
-            if over or self._run._sender is None or self._parameters.gone:  # noqa: SLF001  its own
-                self._end_it()
+            if over or not self._queue.is_open or self._parameters.is_gone:
+                self._end_watch()
             elif stages is not None and stages.in_backward:  # a step for each gradient as it comes
                 return
             elif self._is_watched(optimizer) and not self._is_captured():
@@ -164,198 +186,202 @@ class Watcher:
     def _fail(self, error: Exception) -> None:
         why = str(error) if isinstance(error, UncountableError) else f"{type(error).__name__}: {str(error)[:200]}"
         warn(f"{UNWATCHED}: {why}")
-        self._end_it()
+        self._end_watch()
 
     def _is_watched(self, optimizer: Any) -> bool:
-        known = None if self._optimizer is None else self._optimizer()
-        if known is None and self._parameters.holds(optimizer):
-            self._optimizer, known = weakref.ref(optimizer), optimizer
-            if "before" in self._handles:  # of one that is gone
+        watched = None if self._optimizer is None else self._optimizer()
+        if watched is None and self._parameters.has_any_of(optimizer):
+            self._optimizer, watched = weakref.ref(optimizer), optimizer
+            if "before" in self._handles:  # of an optimizer that is gone
                 self._handles.pop("before").remove()
             if self._stages is not None:
-                self._stages.follow(optimizer)
-        return known is optimizer
+                self._stages.add_optimizer(optimizer)
+        return watched is optimizer
 
     def _is_captured(self) -> bool:
         cuda = self._torch.cuda
         return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
     def _wait_for_step(self) -> None:
-        """Be called before the next step if there is something to do before it."""
+        """Add the pre-hook if the next step is measured, else remove it."""
         optimizer = None if self._optimizer is None or self._ended else self._optimizer()
         waits = self._is_due(self._steps + 1) and "before any" not in self._handles
         if waits and optimizer is not None and "before" not in self._handles:
             self._handles["before"] = optimizer.register_step_pre_hook(self._pre_hook)
             if self._stages is not None:
-                self._stages.follow_others()
+                self._stages.hook_optimizers_last()
         elif not waits and "before" in self._handles:
             self._handles.pop("before").remove()
 
     def _is_due(self, step: int) -> bool:
-        return bool(self._gradients.due(step) or self._weights.due(step) or self._all_layers or self._patterns)
+        return bool(self._gradients.is_due(step) or self._weights.is_due(step) or self._all_layers or self._patterns)
 
     def _begin(self, optimizer: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self._before = None
         closure = args[1] if len(args) > 1 else named.get("closure")
-        self._late = closure is not None or getattr(optimizer, "grad_scale", None) is not None
-        if not self._late:
+        self._reads_after_step = closure is not None or getattr(optimizer, "grad_scale", None) is not None
+        if not self._reads_after_step:
             self._measure_gradients(optimizer, self._steps + 1)
-        if self._weights.due(self._steps + 1):
-            sampled = perf_counter()
-            if tensors := self._moving(self._parameters.living()):
-                self._before = WeightSample.sampled(tensors, self._roots)
-            self._sampling = perf_counter() - sampled
-            self._own += self._sampling
+        if self._weights.is_due(self._steps + 1):
+            began = perf_counter()
+            if tensors := self._moving(self._parameters.trained()):
+                self._before = WeightSample.read(tensors, self._roots)
+            self._sampling_seconds = perf_counter() - began
+            self._own_seconds += self._sampling_seconds
 
     def _end(self, optimizer: Any) -> None:
         stages = self._stages
         if (
             "before any" in self._handles
-        ):  # from here on it is known which; PyTorch may go through these in another thread
+        ):  # the optimizer is found; PyTorch may iterate over the hooks in another thread
             _over.append(self._handles.pop("before any"))
-        if self._late:
-            self._late = False
+        if self._reads_after_step:
+            self._reads_after_step = False
             self._measure_gradients(optimizer, self._steps)
         if self._before is not None:
-            self._measure(self._weights, self._tell_weights, self._sampling)
-        self._take_time()
+            self._measure(self._weights, self._push_weights, self._sampling_seconds)
+        self._record_step_time()
         self._poll()
-        asked = self._run._session.layers  # noqa: SLF001  its own
-        if asked is not self._asked:
-            self._asked, self._all_layers = asked, asked[1]
-        if stages is not None and self._steps >= stages.next:
-            stages.step(self._steps)
+        request = self._queue.session.layers
+        if request is not self._request:
+            self._request, self._all_layers = request, request[1]
+        if stages is not None and self._steps >= stages.next_step:
+            stages.step_finished(self._steps)
         self._wait_for_step()
-        paces = [self._gradients.after(self._steps) - 1, self._weights.after(self._steps) - 1]
-        ends = [self._steps + 1] if "before" in self._handles else []
-        self._wakes = min(*paces, *ends, *([] if stages is None else [stages.next]))
+        wakes = [self._gradients.next_due(self._steps) - 1, self._weights.next_due(self._steps) - 1]
+        if "before" in self._handles:
+            wakes.append(self._steps + 1)
+        if stages is not None:
+            wakes.append(stages.next_step)
+        self._wakes = min(wakes)
 
-    def _take_time(self) -> None:
-        """How long steps have taken since this was asked last, without what is done here."""
+    def _record_step_time(self) -> None:
+        """Record the mean duration of the steps since the last call, without the measurements."""
         now = perf_counter()
         if self._since is not None and self._steps > self._since[0]:
-            seconds = (now - self._since[1] - self._own) / (self._steps - self._since[0])
-            self._gradients.took(seconds)
-            self._weights.took(seconds)
-        self._since, self._own = (self._steps, now), 0.0
+            seconds = (now - self._since[1] - self._own_seconds) / (self._steps - self._since[0])
+            self._gradients.add_step(seconds)
+            self._weights.add_step(seconds)
+        self._since, self._own_seconds = (self._steps, now), 0.0
 
     def _measure_gradients(self, optimizer: Any, step: int) -> None:
-        """Measure them if it is time to, but for those of a step that a scaler skips."""
-        if self._countable and (self._gradients.due(step) or self._all_layers or self._patterns):
+        """Measure the gradients if they are due and no scaler skips the step."""
+        if self._is_countable and (self._gradients.is_due(step) or self._all_layers or self._patterns):
             self._measured = step
-            found = getattr(optimizer, "found_inf", None)
-            waits = is_on_device(found)
-            if found is None or waits or not float(found):
-                skips = found if waits else None
-                self._measure(self._gradients, lambda living: self._tell_gradients(living, skips))
+            found_inf = getattr(optimizer, "found_inf", None)
+            waits = is_on_device(found_inf)
+            if found_inf is None or waits or not float(found_inf):
+                skips = found_inf if waits else None
+                self._measure(self._gradients, lambda trained: self._push_gradients(trained, skips))
         self._all_layers = max(0, self._all_layers - 1)
 
-    def _measure(self, pace: OverheadBudget, tell: Callable[[Named], Any], before: float = 0.0) -> None:
-        """Measure, and tell the pace how long that took, *before* it included; of a device also its own time."""
+    def _measure(self, budget: OverheadBudget, push: Callable[[Named], Any], before: float = 0.0) -> None:
+        """Measure, and add the cost to the budget: *before* included, and the time of a device if that is longer."""
         began = perf_counter()
-        living = self._parameters.living()
-        device = None if pace in self._timings else next((one.device for _, one in living if one.is_cuda), None)
+        trained = self._parameters.trained()
+        device = None if budget in self._timings else next((one.device for _, one in trained if one.is_cuda), None)
         first = None if device is None else self._mark(device)
-        on_device = tell(living)
-        spent = before + perf_counter() - began
-        self._own += spent - before
+        on_device = push(trained)
+        cost = before + perf_counter() - began
+        self._own_seconds += cost - before
         if not on_device:
-            pace.spent(spent)
+            budget.add_cost(cost)
         elif device is not None:
-            self._timings[pace] = first, self._mark(device), spent
+            self._timings[budget] = first, self._mark(device), cost
 
     def _mark(self, device: Any) -> Any:
-        """An event there, and nowhere else: it would take a GPU's memory that the training does not use."""
+        # On the device of the parameters only: an event on another one would take memory of a GPU that is not used.
         event = self._torch.cuda.Event(enable_timing=True)
         event.record(self._torch.cuda.current_stream(device))
         return event
 
     def _poll(self) -> None:
-        """Take what has arrived from a device."""
-        if self._run._joins is not None:  # noqa: SLF001  its own
-            self._run._joins.poll()  # noqa: SLF001  the same
-        for pace, (first, last, spent) in tuple(self._timings.items()):
+        """Deliver what has arrived from a device."""
+        if self._queue.pending is not None:
+            self._queue.pending.poll()
+        for budget, (first, last, cost) in tuple(self._timings.items()):
             if last.query():
-                del self._timings[pace]
-                pace.spent(max(spent, first.elapsed_time(last) / 1000))
+                del self._timings[budget]
+                budget.add_cost(max(cost, first.elapsed_time(last) / 1000))
 
-    def _moving(self, living: Named) -> list[Any]:
-        """What the optimizer changes, of this rank's, where it is all on one device."""
+    def _moving(self, trained: Named) -> list[Any]:
+        """Return this rank's part of the parameters that the optimizer changes, if they are all on one device."""
         optimizer = None if self._optimizer is None else self._optimizer()
-        own = {id(one) for one in of(optimizer)} if optimizer is not None else set()
-        tensors = [own_part(one) for _, one in living if id(one) in own]
+        own = {id(one) for one in optimizer_parameters(optimizer)} if optimizer is not None else set()
+        tensors = [local_values(one) for _, one in trained if id(one) in own]
         return tensors if len({one.device for one in tensors}) == 1 else []
 
-    def _tell_gradients(self, counted: Named, skips: Any) -> bool:
-        """Tell the norm of the gradients and of layers that are asked for; whether it is still on a device."""
-        trained = [(name, one) for name, one in counted if one.grad is not None]
-        if not trained:
-            if self._parameters.sharded and not counted:  # others have the same part, and count it
-                self._run._beside({"grad_norm_local_squared": 0.0, "param_norm_local_squared": 0.0})  # noqa: SLF001  its own
+    def _push_gradients(self, trained: Named, skips: Any) -> bool:
+        """Push the norm of the gradients and of requested layers; return whether they are still on a device."""
+        with_gradient = [(name, one) for name, one in trained if one.grad is not None]
+        if not with_gradient:
+            if self._parameters.sharded and not trained:  # other ranks have the same part, and count it
+                self._queue.join_next_push({"grad_norm_local_squared": 0.0, "param_norm_local_squared": 0.0})
             return False
         try:
-            norms = Norms([gradient(name, one) for name, one in trained])
+            norms = Norms([local_gradient(name, one) for name, one in with_gradient])
         except UncountableError as error:
-            self._countable = False
+            self._is_countable = False
             warn(f"gradients are not measured: {error}")
             return False
-        names, values = [name for name, _ in trained], {}
+        names, values = [name for name, _ in with_gradient], {}
         sharded = self._parameters.sharded
         key = "grad_norm_local_squared" if sharded else "grad_norm"
-        beside = self._run._joins  # noqa: SLF001  its own
-        if beside is None or not {"grad_norm", key} & beside.own:
-            values[key] = norms.squared if sharded else norms.whole
+        pending = self._queue.pending
+        if pending is None or not {"grad_norm", key} & pending.overridden:
+            values[key] = norms.total_squared if sharded else norms.total
         for layer, places in self._layers(names).items():
-            values[f"{key}/{layer}"] = norms.of(places, squared=sharded)
+            values[f"{key}/{layer}"] = norms.subset(places, squared=sharded)
         if skips is not None:
             values[STEP_SKIPPED] = skips
-        self._run._beside(values)  # noqa: SLF001  the same
-        return self._look_for_wrong(names, norms, skips)
+        self._queue.join_next_push(values)
+        return self._find_nonfinite(names, norms, skips)
 
     def _layers(self, names: Sequence[str]) -> dict[str, list[int]]:
         if not self._all_layers and not self._patterns:
             return {}
-        device = self._run._device  # noqa: SLF001  its own
-        if device is not None and device.is_crowded:  # the user's own values find room
+        if self._queue.is_device_crowded:  # leave room for the user's own values
             return {}
-        wanted = self._parameters.layers(None if self._all_layers else self._patterns)
-        return dict(spans(wanted, names))
+        layers = self._parameters.layers(None if self._all_layers else self._patterns)
+        return dict(layer_positions(layers, names))
 
-    def _tell_weights(self, counted: Named) -> bool:
-        """Tell the norm of the weights and how far they have moved; whether it is still on a device."""
+    def _push_weights(self, trained: Named) -> bool:
+        """Push the norm of the weights and how far they moved; return whether they are still on a device."""
         before, self._before = self._before, None
-        moving = self._moving(counted)
+        moving = self._moving(trained)
         if before is None or not moving:
             return False
-        norms, after = Norms([own_part(one) for _, one in counted]), WeightSample.sampled(moving, self._roots)
-        values = (
-            {"param_norm_local_squared": norms.squared} if self._parameters.sharded else {"param_norm": norms.whole}
-        )
+        norms = Norms([local_values(one) for _, one in trained])
+        after = WeightSample.read(moving, self._roots)
+        if self._parameters.sharded:
+            values = {"param_norm_local_squared": norms.total_squared}
+        else:
+            values = {"param_norm": norms.total}
         if after.numbers.shape == before.numbers.shape:
-            values["update_ratio"] = before.ratio(after)
-        self._run._beside(values)  # noqa: SLF001  its own
+            values["update_ratio"] = before.update_ratio(after)
+        self._queue.join_next_push(values)
         return norms.each is None
 
-    def _look_for_wrong(self, names: list[str], norms: Norms, skips: Any) -> bool:
-        count, first = norms.wrong()
-        step, asked = self._measured, {"count": count, "first": first}
+    def _find_nonfinite(self, names: list[str], norms: Norms, skips: Any) -> bool:
+        count, first = norms.nonfinite()
+        step, scalars = self._measured, {"count": count, "first": first}
         if not is_on_device(count):
-            self._arrived(step, names, asked)
+            self._nonfinite_arrived(step, names, scalars)
             return False
         if skips is not None:
-            asked["skips"] = skips
-        self._run._ask_beside(asked, lambda found: self._arrived(step, names, found))  # noqa: SLF001  its own
+            scalars["skips"] = skips
+        self._queue.read_later(scalars, lambda numbers: self._nonfinite_arrived(step, names, numbers))
         return True
 
-    def _arrived(self, step: int, names: list[str], found: dict[str, float]) -> None:
-        """Say which layer is the first whose gradient is not finite, once until all are finite again."""
-        if found.get("skips") or "first" not in found:
+    def _nonfinite_arrived(self, step: int, names: list[str], numbers: dict[str, float]) -> None:
+        """Record an event with the first layer whose gradient is not finite, once until all are finite again."""
+        if numbers.get("skips") or "first" not in numbers:
             return
-        count = int(found["count"])
-        was, self._bad = self._bad, count > 0
-        if not count or was:
+        count = int(numbers["count"])
+        was_bad, self._is_bad = self._is_bad, count > 0
+        if not count or was_bad:
             return
-        name = names[int(found["first"])]
+        name = names[int(numbers["first"])]
         fields: dict[str, Any] = {
             "layer": name.rpartition(".")[0] or name,
             "parameter": name,
@@ -364,11 +390,11 @@ class Watcher:
         }
         if self._steps > step:
             fields["steps_ago"] = self._steps - step
-        self._run._say_beside(lambda: self._run.event("nonfinite_gradients", **fields))  # noqa: SLF001  its own
+        self._queue.after_push(lambda: self._queue.event("nonfinite_gradients", fields))
 
 
 _over: list[Any] = []
-"""Hooks that have ended within a step: PyTorch goes through them there, so that they can be taken away only later."""
+"""Hooks that ended within a step: PyTorch iterates over them then, so they are removed later."""
 
 
 def _sweep() -> None:

@@ -1,4 +1,4 @@
-"""What all runs of one process share: their senders, the process's end, and its forks."""
+"""State that all runs of one process share: their senders, the process's end, and its forks."""
 
 from __future__ import annotations
 
@@ -15,24 +15,33 @@ from trackside.transport.sender import Sender
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from trackside.row_queue import RowQueue
     from trackside.run import Run
 
 
 class Process:
-    """What all runs of one process share."""
+    """State that all runs of one process share.
+
+    Attributes:
+        lock: Guards the default run.
+        default: The default run; None before it is opened and after it has ended.
+        inherited: In a forked child, the parent's default run.
+        queues: Queues of the open runs.
+        outcome: Status and cause of the process's end, as far as it is known.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.default: Run | None = None
         self.inherited: Run | None = None
-        self.runs: set[Run] = set()
+        self.queues: set[RowQueue] = set()
         self.outcome = ("finished", "")
         self._senders: dict[str | None, Sender] = {}
-        self._parents: list[Sender | Run] = []
+        self._parents: list[Sender | RowQueue] = []
         self._watching = self._exiting = False
 
     def sender(self, endpoint: str | None) -> Sender | None:
-        """The sender for an endpoint, None where there can be none; the first also watches for the process's end."""
+        """Return the sender for an endpoint, None if there can be none; the first call also watches for the exit."""
         if self._exiting:
             return None
         if endpoint not in self._senders or not self._senders[endpoint].alive:
@@ -47,7 +56,7 @@ class Process:
         return self._senders[endpoint]
 
     def _watch_child_exit(self) -> None:
-        """A child of multiprocessing catches what its target raises, and may end by os._exit, which calls no atexit."""
+        # A child of multiprocessing catches what its target raises, and may end by os._exit, which calls no atexit.
         processes = sys.modules.get("multiprocessing.process")
         if processes is None or processes.parent_process() is None:
             return
@@ -72,32 +81,33 @@ class Process:
         atexit.register(self.exit)
 
     def exit(self) -> None:
-        """Say the end of all runs, which share one flush timeout; a second Ctrl-C cuts it short.
+        """End all runs, which share one flush timeout; a second Ctrl-C cuts it short.
 
-        A part of it is left for the senders, which write what was not acknowledged to the spool.
+        A quarter of the time is left for the senders, which write unacknowledged messages to the spool.
         """
         self._exiting = True
         timeout = flush_timeout()
         deadline = monotonic() + timeout
-        hurried = False
-        for run in list(self.runs):
-            left = 0.0 if hurried else max(0.0, deadline - timeout / 4 - monotonic())
+        interrupted = False
+        for queue in list(self.queues):
+            left = 0.0 if interrupted else max(0.0, deadline - timeout / 4 - monotonic())
             try:
-                run._end(*self.outcome, provisional=True, timeout=left)  # noqa: SLF001
+                queue.close(*self.outcome, provisional=True, timeout=left)
             except KeyboardInterrupt:
-                hurried = True
+                interrupted = True
         for sender in self._senders.values():
             sender.stop(max(0.2, deadline - monotonic()))
         self._senders = {}
 
     def forked(self) -> None:
-        """In a forked child nothing sends: the parent's thread and socket are the parent's alone."""
-        for run in self.runs:
-            run.forked()
+        """Stop sending in a forked child: the thread and the socket are the parent's alone."""
+        for queue in self.queues:
+            queue.forked()
         for sender in self._senders.values():
             sender.forked()
         self.lock = threading.RLock()
         self.inherited = self.default
-        self._parents += (*self._senders.values(), *self.runs)  # kept: nothing of ZeroMQ's or CUDA's is freed here
-        self.runs = set()
+        # References are kept: freeing objects of ZeroMQ or CUDA in the child would abort it.
+        self._parents += (*self._senders.values(), *self.queues)
+        self.queues = set()
         self._senders = {}

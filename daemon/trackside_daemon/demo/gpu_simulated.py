@@ -50,4 +50,5 @@ class SimulatedRankGpu:
         self._peak = max(self._peak, allocated)
         phases = {phase: BUSY * seconds * self._random.uniform(0.98, 1.02) for phase, seconds in PHASES.items()}
         memory = {self._uuid: Memory(self._state, round(RESERVED * self._peak), self._peak)}
-        self._run._tell(monotonic_ns(), Device(phases=phases, memory=memory))  # noqa: SLF001  as a watched model does
+        if self._run.is_open:
+            self._run.queue.append(monotonic_ns(), Device(phases=phases, memory=memory))  # as a watched model does

@@ -1,0 +1,421 @@
+"""Stamp what the training code pushes and queue it for the sender thread.
+
+In: values, phases, events and GPU measurements, from the threads of the training. Out: rows in `Session.rows`, which the
+sender thread drains. A push never waits and never raises; when the queue is full, it drops the oldest row.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from contextlib import suppress
+from threading import get_ident
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trackside.environment.config import as_json
+from trackside.environment.exit_status import flush_timeout
+from trackside.log import warn
+from trackside.packing import writable
+from trackside.pending_values import PendingValues
+from trackside.pytorch.device_scalars import DeviceScalars, local_part, read_number
+from trackside.totals.phases import Phase
+from trackside.totals.session_totals import Deferred
+from trackside.transport.session import HEAVY, Session
+from trackside.wire import TrainingAlert, TrainingEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trackside.totals.phases import Mark
+    from trackside.transport.sender import Sender
+    from trackside.wire import Device
+
+ROWS_WAITING = 32_768
+"""Limit of queued rows: a tight loop can push faster than the sender thread drains."""
+
+VALUES_WAITING = 262_144
+"""Limit of queued values in rows of more than `HEAVY` values: about 30 MB."""
+
+WARNINGS = 1000
+"""Number of keys that get a warning each."""
+
+DRAIN_SECONDS = 0.5
+"""Time at the end of a run for values that are still on a device."""
+
+TEXT_LENGTH = 4096
+"""Characters that are sent of an alert's text, and of an event's kind and fields together."""
+
+_TEXT = (str, bytes, bytearray)
+_NUMBERS = frozenset((float, int))
+_SEVERITIES = ("info", "warning", "critical")
+
+
+class StepTimer(Protocol):
+    """Measures the steps of one model, and appends rows of its own to the queue."""
+
+    @property
+    def is_alive(self) -> bool:
+        """The model still exists, and the timer was not stopped."""
+
+    @property
+    def polls(self) -> bool:
+        """`poll` has something to do at pushes."""
+
+    def poll(self) -> None:
+        """Append what devices have measured."""
+
+    def accompany(self) -> bool:
+        """Prepare for another timer in the same run; return False if this one has ended."""
+
+    def close(self) -> None:
+        """Append the rest at the end of the run."""
+
+
+class RowQueue:
+    """The queue of one run, filled by the threads of the training and drained by the sender thread.
+
+    Args:
+        session: Session whose `rows` this fills.
+        sender: Sender thread that serves the session; None if nothing is sent.
+        on_close: Called with this queue when the run has ended.
+
+    Attributes:
+        session: The session.
+        is_open: Rows are sent: the run has not ended, and trackside is not disabled.
+        thread: Identifier of the thread that opened the run.
+        pending: Values that join the next push; None before the first.
+        timers: Step timers of the watched models, in the order of registration.
+    """
+
+    __slots__ = (
+        "_device",
+        "_lock",
+        "_on_close",
+        "_polled",
+        "_rows",
+        "_sender",
+        "_warned",
+        "is_open",
+        "pending",
+        "session",
+        "thread",
+        "timers",
+    )
+
+    def __init__(
+        self, session: Session, sender: Sender | None, on_close: Callable[[RowQueue], None] = lambda _: None
+    ) -> None:
+        self.session = session
+        self.is_open = sender is not None
+        self.thread = get_ident()
+        self.pending: PendingValues | None = None
+        self.timers: tuple[StepTimer, ...] = ()
+        self._sender = sender
+        self._on_close = on_close
+        self._rows = session.rows
+        self._device: DeviceScalars | None = None
+        self._polled: tuple[DeviceScalars | StepTimer, ...] = ()
+        self._warned: set[object] = set()
+        self._lock = threading.RLock()  # a signal handler may push in the midst of a push
+
+    def push(self, values: Mapping[str, Any] | None, step: int | None, named: dict[str, Any]) -> None:
+        """Queue one step's numbers: `Run.push` with the keyword arguments as a dict, which this may keep.
+
+        Args:
+            values: Numbers by key, or None.
+            step: Step of the numbers; None to join the current step.
+            named: More numbers by key.
+        """
+        # Between two steps of a training the CPU caches are cold, and each object touched is a cache miss. So this is
+        # one piece, and it calls no function that the usual push does not need.
+        if not self.is_open:
+            return
+        pushed_at = monotonic_ns()
+        if values is not None:
+            named = self._merge(values, named)
+        if type(step) is not int and step is not None:
+            step = self._whole_step(step)
+        for source in self._polled:
+            source.poll()
+        place: int | Deferred | None = step
+        every = self.pending
+        pending = every if every is not None and (every.is_waiting or not every.keys.isdisjoint(named)) else None
+        if pending is not None:
+            named, place = _joined(pending, named, step)
+        for value in named.values():
+            if type(value) is not float and type(value) is not int:
+                named, place = self._read_numbers(pushed_at, place, named)
+                break
+        rows = self._rows
+        if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._count_heavy(len(named))):
+            self._drop_oldest()
+        rows.append((pushed_at, place, named))
+        if pending is not None:
+            pending.run_callbacks()
+
+    def append(self, moment: int, message: Mark | Device | TrainingEvent | TrainingAlert) -> None:
+        """Queue a row without values, also while the run ends.
+
+        Args:
+            moment: Monotonic nanoseconds.
+            message: A phase mark, GPU measurements, an event or an alert.
+        """
+        if len(self._rows) >= ROWS_WAITING:
+            self._drop_oldest()
+        self._rows.append((moment, message, None))
+
+    def mark(self, moment: int, mark: Mark) -> None:
+        """Queue the begin or the end of a phase, at *moment* in monotonic nanoseconds."""
+        # `append` in one piece, since a step has several marks.
+        if not self.is_open:
+            return
+        if get_ident() != self.thread:
+            text = f"phase {mark.phase}: entered in a thread that did not open the run; its time is not counted"
+            self.warn_once(Phase, text)
+            return
+        if len(self._rows) >= ROWS_WAITING:
+            self._drop_oldest()
+        self._rows.append((moment, mark, None))
+
+    def event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Queue an event: see `Run.event`."""
+        if not self.is_open:
+            return
+        text = as_json(fields, f"event {kind}") if fields else ""
+        if len(text) + len(str(kind)) > TEXT_LENGTH:
+            reason = f"more than {TEXT_LENGTH} characters; it is kept without its fields"
+            self.warn_once(TrainingEvent, f"event {str(kind)[:40]}: {reason}")
+            text = ""
+        moment = monotonic_ns()
+        self.append(moment, TrainingEvent(writable(str(kind))[:TEXT_LENGTH], moment, None, text))
+
+    def alert(self, title: str, text: str, severity: str) -> None:
+        """Queue an alert: see `Run.alert`."""
+        if severity not in _SEVERITIES:
+            reason = f"severity {severity!r} is none of {', '.join(_SEVERITIES)}; warning is used"
+            self.warn_once(TrainingAlert, f"alert {title!s:.40}: {reason}")
+            severity = "warning"
+        if self.is_open:
+            moment = monotonic_ns()
+            title, text = (writable(str(part))[:TEXT_LENGTH] for part in (title, text))
+            self.append(moment, TrainingAlert(title, moment, text, severity))
+
+    def join_next_push(self, values: Mapping[str, Any]) -> None:
+        """Add measured values to the next push; the user's value of a key replaces the measured one.
+
+        Args:
+            values: Numbers, or tensors of one number on any device, by key. They do not decide the step of a push
+                without one.
+        """
+        if self.is_open and values:
+            self.pending_values().add(values)
+
+    def read_later(self, scalars: Mapping[str, Any], then: Callable[[dict[str, float]], object]) -> None:
+        """Call *then* with the numbers of tensors on a device, at a later push or at the end of the run."""
+        if self.is_open:
+            self.pending_values().read_later(scalars, then)
+
+    def after_push(self, callback: Callable[[], object]) -> None:
+        """Call *callback* after the next push, or at the end of the run."""
+        if self.is_open:
+            self.pending_values().after_push(callback)
+
+    def pending_values(self) -> PendingValues:
+        """Return the values that join the next push; create the collection at the first call."""
+        with self._lock:
+            self.pending = self.pending or PendingValues()
+        return self.pending
+
+    @property
+    def is_device_crowded(self) -> bool:
+        """Half of this thread's slots for values on a device are in use."""
+        return self._device is not None and self._device.is_crowded
+
+    def register(self, timer: StepTimer) -> None:
+        """Poll a step timer at each push from now on; timers that have ended are removed."""
+        with self._lock:
+            others, self.timers = self.timers, ()
+            for other in others:
+                if other.accompany():
+                    self.timers += (other,)
+            self.timers += (timer,)
+            self.update_polled()
+
+    def update_polled(self) -> None:
+        """Find out anew what each push has to poll; to be called when `StepTimer.polls` changes."""
+        with self._lock:
+            timers = tuple(timer for timer in self.timers if timer.polls)
+            self._polled = timers if self._device is None else (self._device, *timers)
+
+    def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
+        """Send a configuration or a number of steps that was unknown when the run was opened."""
+        if self.is_open:
+            self.session.describe(as_json(config), total_steps)
+
+    def refuse(self, values: int, key: object, message: str) -> None:
+        """Count dropped values, and log *message* once per *key*.
+
+        Args:
+            values: How many are dropped.
+            key: The key they belong to; any other object if no single key is concerned.
+            message: The reason.
+        """
+        with self._lock:
+            self.session.refused += values
+        self.warn_once(key, f"{message}; it is dropped, and so are further ones")
+
+    def warn_once(self, key: object, message: str) -> None:
+        """Log a warning once per *key*."""
+        with self._lock:
+            if key in self._warned or len(self._warned) >= WARNINGS:
+                return
+            self._warned.add(key)
+        warn(message)
+
+    def close(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
+        """End the run: read what is still on a device, and send or spool everything. Later calls do nothing.
+
+        Args:
+            status: ``finished``, ``stopped`` or ``failed``.
+            cause: The exception's type and a known reason, or empty.
+            provisional: The exit status of the process is not known yet.
+            timeout: Seconds to wait at most; None for ``$TRACKSIDE_FLUSH_TIMEOUT``.
+        """
+        timeout = flush_timeout() if timeout is None else timeout
+        try:
+            if self.pending is not None and self.is_open:
+                timeout = max(0.0, timeout - self.pending.drain(min(DRAIN_SECONDS, timeout)))
+        finally:  # also when Ctrl-C interrupts the wait
+            self._close(status, cause, provisional=provisional, timeout=timeout)
+
+    def forked(self) -> None:
+        """Close the queue in a forked child: the parent's sender thread does not exist there."""
+        self.is_open, self._sender = False, None
+        self._lock = threading.RLock()
+
+    def _close(self, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
+        with self._lock:
+            sender, self._sender = self._sender, None
+            self.is_open = False
+        if sender is not None:
+            try:
+                if self._device is not None:
+                    timeout = max(0.0, timeout - self._device.drain(min(DRAIN_SECONDS, timeout)))
+                for timer in self.timers:
+                    timer.close()
+            finally:  # also when Ctrl-C interrupts the wait
+                sender.end(self.session, status, cause, provisional=provisional, timeout=timeout)
+                self._on_close(self)
+
+    def _merge(self, values: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {**values, **named}
+        except Exception:  # noqa: BLE001  a mapping of the user's own may raise anything, and training must go on
+            self.refuse(1, type(values), f"push cannot read numbers by key from a {type(values).__name__}")
+            return named
+
+    def _whole_step(self, step: Any) -> int | None:
+        try:
+            return whole_number(step)
+        except Exception:  # noqa: BLE001  the same
+            self.refuse(0, operator.index, f"step: a {type(step).__name__} is not a whole number")
+            return None
+
+    def _read_numbers(
+        self, pushed_at: int, step: int | Deferred | None, named: dict[str, Any]
+    ) -> tuple[dict[str, float], int | Deferred | None]:
+        """Return the numbers that the host has, and the step; a `Deferred` step if others are still on a device."""
+        numbers: dict[str, float] = {}
+        scalars: dict[str, Any] = {}
+        for key, value in named.items():
+            if type(value) in _NUMBERS:
+                numbers[key] = value
+                continue
+            try:
+                if isinstance(value, _TEXT):  # float() would read "3"
+                    raise TypeError  # noqa: TRY301
+                if (number := read_number(value)) is None:
+                    scalars[key] = local_part(value)
+                else:
+                    numbers[key] = number
+            except Exception:  # noqa: BLE001  a value's own __float__ may raise anything
+                self.refuse(1, key, f"{_shown(key)}: a {type(value).__name__} is not a number")
+        return numbers, self._defer(pushed_at, step, numbers, scalars) if scalars else step
+
+    def _defer(
+        self, pushed_at: int, step: int | Deferred | None, numbers: dict[str, float], scalars: dict[str, Any]
+    ) -> Deferred:
+        """Start the copies of values on a device; they follow in a row of their own."""
+        deferred = step if isinstance(step, Deferred) else Deferred(step, (*numbers, *scalars))
+        if self._device is None:
+            with self._lock:
+                self._device = self._device or DeviceScalars(self._arrived, self._lose, self.session.gpus.append)
+                self.update_polled()
+        for key, reason in self._device.defer(pushed_at, deferred, scalars).items():
+            self.refuse(1, key, f"{_shown(key)}: {reason}")
+        return deferred
+
+    def _arrived(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
+        if self.pending is not None:
+            values = self.pending.filter_arrived(values)
+        if len(self._rows) >= ROWS_WAITING or (len(values) > HEAVY and not self._count_heavy(len(values))):
+            self._drop_oldest()
+        self._rows.append((pushed_at, deferred, values))
+
+    def _lose(self, values: int) -> None:
+        if values:
+            reason = "a value on a device did not arrive before the end, or its device failed"
+            self.refuse(values, DeviceScalars, reason)
+
+    def _count_heavy(self, values: int) -> bool:
+        """Count a row of more than `HEAVY` values in, and return whether the queue has room for it."""
+        session = self.session
+        with self._lock:
+            session.heavy_in += values
+            return session.heavy_in - session.heavy_out <= VALUES_WAITING
+
+    def _drop_oldest(self) -> None:
+        """Drop the rows that have waited longest until the queue is within its limits."""
+        session, rows = self.session, self._rows
+        dropped = 0
+        with self._lock, suppress(IndexError):  # the sender thread drains concurrently
+            while len(rows) >= ROWS_WAITING or session.heavy_in - session.heavy_out > VALUES_WAITING:
+                _, step, row = rows.popleft()
+                if row is None:  # no push
+                    continue
+                values = len(row)
+                session.heavy_in -= values if values > HEAVY else 0
+                session.overrun += not (isinstance(step, Deferred) and step.resolved)
+                if isinstance(step, Deferred):
+                    step.resolved = True
+                dropped += values
+        if dropped:
+            self.refuse(dropped, Session, "pushes arrive faster than they can be sent, and the queue is full")
+
+
+def whole_number(number: Any) -> int:
+    """Return *number* as an int; it is an int, a float without a fraction, or a tensor of either.
+
+    Raises:
+        TypeError: It is not a whole number. Its methods may raise anything else.
+    """
+    try:
+        return int(operator.index(number))
+    except TypeError:
+        if isinstance(number, _TEXT) or not (real := float(number)).is_integer():
+            raise
+        return int(real)
+
+
+def _joined(
+    pending: PendingValues, named: dict[str, Any], step: int | None
+) -> tuple[dict[str, Any], int | Deferred | None]:
+    """Return the user's numbers with the pending ones, and their step, which the user's keys alone decide."""
+    pending.poll()
+    every = pending.join(named)
+    return every, Deferred(None, tuple(named)) if step is None and len(every) > len(named) else step
+
+
+def _shown(key: object) -> str:
+    return writable(key) if isinstance(key, str) else type(key).__name__
