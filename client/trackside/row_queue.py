@@ -119,7 +119,7 @@ class RowQueue:
         self._warned: set[object] = set()
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
 
-    def push(self, values: Mapping[str, Any] | None, step: int | None, named: dict[str, Any]) -> None:
+    def push(self, values: Mapping[str, Any] | None, step: int | Deferred | None, named: dict[str, Any]) -> None:
         """Queue one step's numbers: `Run.push` with the keyword arguments as a dict, which this may keep.
 
         Args:
@@ -138,19 +138,18 @@ class RowQueue:
             step = self._whole_step(step)
         for source in self._polled:
             source.poll()
-        place: int | Deferred | None = step
         every = self.pending
         pending = every if every is not None and (every.is_waiting or not every.keys.isdisjoint(named)) else None
         if pending is not None:
-            named, place = _joined(pending, named, step)
+            named, step = _joined(pending, named, step)
         for value in named.values():
             if type(value) is not float and type(value) is not int:
-                named, place = self._read_numbers(pushed_at, place, named)
+                named, step = self._read_numbers(pushed_at, step, named)
                 break
         rows = self._rows
         if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._count_heavy(len(named))):
             self._drop_oldest()
-        rows.append((pushed_at, place, named))
+        rows.append((pushed_at, step, named))
         if pending is not None:
             pending.run_callbacks()
 
@@ -409,7 +408,7 @@ def whole_number(number: Any) -> int:
 
 
 def _joined(
-    pending: PendingValues, named: dict[str, Any], step: int | None
+    pending: PendingValues, named: dict[str, Any], step: int | Deferred | None
 ) -> tuple[dict[str, Any], int | Deferred | None]:
     """Return the user's numbers with the pending ones, and their step, which the user's keys alone decide."""
     pending.poll()

@@ -196,7 +196,7 @@ def test_what_fails_is_said_once_and_costs_only_itself(trained: Trained) -> None
     assert trained.found["broken"] == 2
     told = [line for line in trained.said.splitlines() if line.startswith("trackside: ")]
     assert len(told) == 2, told
-    assert told[0].startswith("trackside: Transformers: not all of the configuration can be told (")
+    assert told[0].startswith("trackside: Transformers: not all of the configuration can be read (")
     assert told[1].startswith("trackside: Transformers: a step: TypeError: ")
     assert "Traceback" not in trained.said
     assert "trackside: " not in trained.all.said[0]
