@@ -137,7 +137,7 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     top.press("x", "x", "x")
     eventually(lambda: not top.shows(r"│ q +quit"))
     top.press("/")
-    eventually(lambda: top.shows(r"^a part of a run's name"))
+    eventually(lambda: top.shows(r"^part of a run's name"))
     top.press("e")
     eventually(lambda: top.shows(r"^e *$"))
     assert FIXED.findall(top.screen("-e")) == []
@@ -149,7 +149,7 @@ def test_a_training_is_watched_through_its_trouble_and_a_restart_of_the_daemon(
     eventually(lambda: top.shows(r"^  RUN .* ALERTS") and not top.shows("RANKS"))
 
     daemon.stop()
-    eventually(lambda: top.shows(r"^no answer since \d\d:\d\d:\d\d, trying on: "))
+    eventually(lambda: top.shows(r"^no answer since \d\d:\d\d:\d\d, retrying: "))
     assert step(top)
     start_daemon("--collector.gpu.simulate=2")
     eventually(lambda: top.shows(r"^q quit "))  # the daemon answers again, and the line is what it was

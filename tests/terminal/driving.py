@@ -26,7 +26,7 @@ def driven(
     size: tuple[int, int] = (80, 24),
     directory: Path | None = None,
 ) -> None:
-    """Run the dashboard, asking often, and have a test play on it once it has drawn a plot."""
+    """Run the dashboard with a short interval; after the first plot, run the test's actions."""
 
     async def run() -> None:
         app = Top(Asked(fake.url), 0.05, directory)

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from terminal.fake import BEGUN, alert, gpu, overview, run
 
 from trackside_daemon.terminal.curves import loss, throughput
-from trackside_daemon.terminal.frame import Told, frame
-from trackside_daemon.terminal.plot import Curve, Dot, plot
-from trackside_daemon.terminal.styled_lines import Line, coloured, fitted, plain, wide
+from trackside_daemon.terminal.frame import DaemonData, render_frame
+from trackside_daemon.terminal.plot import Curve, Point, plot
+from trackside_daemon.terminal.styled_lines import Line, fit, line_width, to_ansi, to_text
 from trackside_daemon.terminal.view import View, Window
 
 
 def drawn(said: dict[str, Any], width: int = 80, height: int | None = 23, **look: Any) -> list[Line]:
     """The lines of a frame."""
     series = [{"key": "loss", "rank": 0, "points": [[1, 1.0, 2.0, 2.0, 2.0], [9, 2.0, 1.0, 1.5, 1.0]]}]
-    panes = frame(Told(said, series, "gpt-small-1"), View(**look), width, height)
+    panes = render_frame(DaemonData(said, series, "gpt-small-1"), View(**look), width, height)
     return [line for pane in panes for line in pane]
 
 
@@ -34,8 +34,8 @@ def test_a_frame_has_the_size_that_is_asked_for(width: int, height: int, many: i
         alerts=[alert("warning", f"Alert{number}") for number in range(many)],
     )
     for large in (False, True):
-        lines = drawn(said, width, height, large=large)
-        assert {wide(line) for line in lines} == {width}
+        lines = drawn(said, width, height, enlarged=large)
+        assert {line_width(line) for line in lines} == {width}
         assert len(lines) <= height
         assert len(lines) == height or (height < 12 or many == 0)
 
@@ -61,29 +61,29 @@ def test_whatever_is_said_is_drawn(data: st.DataObject) -> None:
     points = data.draw(st.lists(st.lists(JSON, max_size=5) | JSON, max_size=3) | JSON)
     odd = data.draw(st.lists(st.floats() | JSON, max_size=3) | JSON)
     series = [{"key": key, "points": points, "nonfinite": odd} for key in ("loss", "tokens")]
-    asked = view.question(said)
-    panes = frame(Told(said, series, asked[0][1] if asked else ""), view, 80, 23)
-    printed = "".join(plain(line) for pane in panes for line in pane)
+    asked = view.series_query(said)
+    panes = render_frame(DaemonData(said, series, asked[0][1] if asked else ""), view, 80, 23)
+    printed = "".join(to_text(line) for pane in panes for line in pane)
     assert "".join(one for one in printed if not one.isprintable()) == ""
 
 
 @pytest.mark.parametrize("told", ["nan", "inf", "-inf"])
 def test_a_time_that_is_no_number_is_none(told: str) -> None:
-    lines = map(plain, drawn(overview(runs=[run("net") | {"remaining_seconds": told}])))
+    lines = map(to_text, drawn(overview(runs=[run("net") | {"remaining_seconds": told}])))
     assert any(re.search(r"^[> ] net +running +\d+ +- ", line) for line in lines)
 
 
 @given(st.lists(st.tuples(*[st.floats(allow_nan=False, allow_infinity=False)] * 4), min_size=1, max_size=20))
 def test_any_finite_numbers_are_a_curve(numbers: list[tuple[float, float, float, float]]) -> None:
-    dots = [Dot(step, *sorted(values)) for step, *values in numbers]
-    lines = plot(Curve("loss", [Dot(one.step, one.low, one.last, one.high) for one in dots]), 40, 8)
-    assert {wide(line) for line in lines} == {40}
-    assert any(0x2800 < ord(letter) <= 0x28FF for line in lines for letter in plain(line))
+    dots = [Point(step, *sorted(values)) for step, *values in numbers]
+    lines = plot(Curve("loss", [Point(one.step, one.low, one.last, one.high) for one in dots]), 40, 8)
+    assert {line_width(line) for line in lines} == {40}
+    assert any(0x2800 < ord(letter) <= 0x28FF for line in lines for letter in to_text(line))
 
 
 def test_a_curve_is_drawn_where_its_values_are() -> None:
-    rising = [Dot(step, step, step, step) for step in range(9)]
-    lines = [plain(line) for line in plot(Curve("loss 8", rising), 12, 5)]
+    rising = [Point(step, step, step, step) for step in range(9)]
+    lines = [to_text(line) for line in plot(Curve("loss 8", rising), 12, 5)]
     assert lines[0] == "loss 8"
     assert lines[1].startswith("8 ")
     assert lines[3].startswith("0 ")
@@ -95,10 +95,10 @@ def test_what_is_not_finite_is_a_mark_and_not_a_height() -> None:
     points = [[step, BEGUN + step, 1.0, 2.0, 2.0] for step in range(1, 50)]
     curve = loss([{"key": "loss", "rank": 0, "points": [*points, [50, BEGUN + 50, "nan", "inf", "nan"]]}], run("a"))
     assert curve.title == "loss nan  !1 not finite"
-    assert curve.marked == [50]
+    assert curve.nonfinite_steps == [50]
     lines = plot(curve, 60, 6)
     assert lines[-1][-2] == ("!", "critical")
-    assert plain(lines[1]).startswith("2 ")
+    assert to_text(lines[1]).startswith("2 ")
 
 
 def test_what_is_not_finite_amid_a_bucket_is_a_mark_below_it_and_counted() -> None:
@@ -106,10 +106,10 @@ def test_what_is_not_finite_amid_a_bucket_is_a_mark_below_it_and_counted() -> No
     series = [{"key": "loss", "rank": 0, "points": points, "nonfinite": [0, 0, 7, 0, 1]}]
     curve = loss(series, run("a", world_size=4))
     assert curve.title == "loss 2  rank 0 of 4  !8 not finite"
-    assert curve.marked == [30, 50]
+    assert curve.nonfinite_steps == [30, 50]
     lines = plot(curve, 60, 6)
     assert [piece for piece, ink in lines[-1] if ink == "critical"] == ["!", "!"]
-    axis, columns = plain(lines[-1]), 60 - 2
+    axis, columns = to_text(lines[-1]), 60 - 2
     assert axis.index("!") == 2 + round((columns - 1) / 2), "below the middle of the curve"
 
 
@@ -118,7 +118,7 @@ def test_throughput_is_reckoned_from_steps_and_times_across_attempts() -> None:
         {"key": "tokens", "rank": 0, "points": [[0, 100.0, 64, 64, 64], [10, 105.0, 64, 64, 64]]},
         {"key": "tokens", "rank": 0, "points": [[5, 200.0, 64, 64, 64], [15, 201.0, 64, 64, 64]]},
     ]
-    assert [(dot.step, dot.last) for dot in throughput(series, run("a")).dots] == [(10, 128.0), (15, 640.0)]
+    assert [(dot.step, dot.last) for dot in throughput(series, run("a")).points] == [(10, 128.0), (15, 640.0)]
     many = run("a", world_size=4, tokens_per_second=2560.0)
     assert throughput(series, many).title == "tokens/s 640  rank 0 of 4, all 2.56k"
     steps = [{"key": "train_loss", "points": [[0, 100.0, 1, 1, 1], [10, 105.0, 1, 1, 1]]}]
@@ -128,16 +128,16 @@ def test_throughput_is_reckoned_from_steps_and_times_across_attempts() -> None:
 def test_a_gpu_that_is_lost_and_one_that_is_held_back_are_words() -> None:
     for width in (80, 160):
         said = overview(gpus=[gpu(0, up=False), gpu(1, limited=["hw_thermal"])])
-        text = "\n".join(map(plain, drawn(said, width)))
-        assert " 0 NOT UP" in text
+        text = "\n".join(map(to_text, drawn(said, width)))
+        assert " 0 DOWN" in text
         assert "!hw_thermal" in text
     many = overview(gpus=[gpu(number, up=number < 60) for number in range(64)])
-    assert "more, 4 not up" in "\n".join(map(plain, drawn(many)))
+    assert "more, 4 down" in "\n".join(map(to_text, drawn(many)))
 
 
 def test_what_is_cut_off_at_the_end_of_a_line_is_seen_to_be() -> None:
     line: Line = [("a name  ", "dim"), ("that goes on", "")]
-    assert [plain(fitted(line, width)) for width in (20, 19, 13, 8, 7, 6, 5, 1, 0)] == [
+    assert [to_text(fit(line, width)) for width in (20, 19, 13, 8, 7, 6, 5, 1, 0)] == [
         *("a name  that goes on", "a name  that goes …", "a name  that…"),
         *("a name", "a name", "a name", "a na…", "…", ""),
     ]
@@ -148,7 +148,7 @@ def test_a_full_disk_is_named_first_and_with_a_sign() -> None:
         {"mountpoint": mountpoint, "size_bytes": 100, "avail_bytes": free}
         for mountpoint, free in (("/", 50), ("/a", 1), ("/b", 90))
     ]
-    first = plain(drawn(overview(host={"name": "gpu7", "disks": disks}))[0])
+    first = to_text(drawn(overview(host={"name": "gpu7", "disks": disks}))[0])
     assert "gpu7  /a 99%!  / 50%" in first
     assert "/b" not in first
 
@@ -157,32 +157,32 @@ def test_alerts_that_find_no_room_are_counted_and_the_silent_say_so() -> None:
     said = overview(
         alerts=[*(alert("critical", "NonFinite") for _ in range(30)), alert("warning", "Own", silenced=True)]
     )
-    text = "\n".join(map(plain, drawn(said)))
+    text = "\n".join(map(to_text, drawn(said)))
     assert "ALERTS 30 critical, 1 warning" in text
     assert "more: trackside alerts --firing" in text
-    assert "silenced Own" in "\n".join(map(plain, drawn(said, height=None)))
+    assert "silenced Own" in "\n".join(map(to_text, drawn(said, height=None)))
 
 
 def test_what_was_not_measured_is_left_out() -> None:
     said = overview(host={"name": "gpu7"}, gpus=[{"gpu": "0", "up": True}], runs=[{"id": "a", "name": "a"}], alerts=[])
-    text = "\n".join(map(plain, drawn(said)))
+    text = "\n".join(map(to_text, drawn(said)))
     assert "cpu" not in text
-    assert "none fires" in text
+    assert "none firing" in text
     assert "nan" not in text.lower().replace("none", "")
 
 
 def test_colours_are_the_terminal_s_own_and_end_with_the_text() -> None:
     line: Line = [("a", "critical"), ("b", "")]
-    assert coloured(line) == "\x1b[1;31ma\x1b[0mb"
+    assert to_ansi(line) == "\x1b[1;31ma\x1b[0mb"
 
 
 def test_a_window_narrows_moves_and_goes_on_with_the_newest_step() -> None:
     half = Window().scaled(1000, 0.5)
-    assert half.asked(1000) == {"from": 500}
-    assert half.asked(1200) == {"from": 700}
+    assert half.parameters(1000) == {"from": 500}
+    assert half.parameters(1200) == {"from": 700}
     back = half.moved(1000, -0.5)
-    assert back.asked(5000) == {"from": 250, "to": 750}
-    assert back.moved(1000, -9).asked(1000) == {"from": 0, "to": 500}
+    assert back.parameters(5000) == {"from": 250, "to": 750}
+    assert back.moved(1000, -9).parameters(1000) == {"from": 0, "to": 500}
     assert back.moved(1000, 0.5) == half
     assert half.scaled(1000, 2) == Window()
     assert Window().moved(1000, -0.5) == Window()

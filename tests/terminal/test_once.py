@@ -119,7 +119,7 @@ def test_what_another_version_says_is_one_line(fake: Fake) -> None:
     fake.overview = {"runs": {}}
     status, printed, complaints = once("--once", f"--url={fake.url}")
     assert (status, printed) == (2, "")
-    assert complaints == "trackside: what the daemon says has no runs: it is of another version\n"
+    assert complaints == "trackside: the daemon's overview has no runs: the daemon is of another version\n"
 
 
 def test_other_commands_do_not_load_textual() -> None:

@@ -16,7 +16,7 @@ from textual.geometry import Region
 from trackside_daemon.cli.commands.top import Asked
 from trackside_daemon.cli.sources import daemon_lookup
 from trackside_daemon.terminal.panes import Help
-from trackside_daemon.terminal.polling import Answer, Asking, UnansweredError
+from trackside_daemon.terminal.polling import Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.view import View
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_a_filter_is_typed_kept_and_ended(fake: Fake) -> None:
         assert "filter 'WIDE'" in text(app, "status")
         await pilot.press("slash", *"qs")  # letters here, not keys
         await pilot.pause()
-        assert "no run fits 'qs'" in text(app, "runs")
+        assert "no run matches 'qs'" in text(app, "runs")
         await pilot.press("escape")
         await pilot.pause()
         assert "gpt-small" in text(app, "runs")
@@ -256,7 +256,7 @@ def test_a_daemon_that_goes_is_one_line_and_what_it_said_stays_until_it_is_back(
     async def play(pilot: Pilot[None], app: Top) -> None:
         fake.overview = None
         await until(pilot, lambda: "no answer since" in text(app, "status"))
-        assert "trying on: " in text(app, "status")
+        assert "retrying: " in text(app, "status")
         assert "gpt-small" in text(app, "runs")
         fake.token = "another"
         await until(pilot, lambda: "a token is needed" in text(app, "status"))
@@ -318,13 +318,13 @@ class Late:
 
 
 def test_it_asks_at_once_when_told_so_and_finds_a_daemon_that_comes() -> None:
-    daemon, answers = Late(), SimpleQueue[Answer]()
-    asking = Asking(daemon, View().question, answers.put, 3600.0)
-    asking.start()
-    assert answers.get(timeout=DEADLINE).trouble == "nobody is there"
+    daemon, answers = Late(), SimpleQueue[PollResult]()
+    poller = Poller(daemon, View().series_query, answers.put, 3600.0)
+    poller.start()
+    assert answers.get(timeout=DEADLINE).error == "nobody is there"
     daemon.there = True
-    asking.now()
-    said = answers.get(timeout=DEADLINE).said
+    poller.poll_now()
+    said = answers.get(timeout=DEADLINE).data
     assert said is not None
     assert said.overview == overview()
-    asking.end()
+    poller.stop()

@@ -1,12 +1,12 @@
-"""What fires, the worst first: severity in a word, and in its colour."""
+"""Pane of the firing alerts, in the daemon's order: critical first."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.model.text import duration
-from trackside_daemon.terminal.formatting import cell, real, told
-from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, fitted
+from trackside_daemon.terminal.formatting import pad, text_field, to_float
+from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,44 +14,44 @@ if TYPE_CHECKING:
     Alert = Mapping[str, Any]
 
 
-def fired(alerts: Sequence[Alert], now: float, width: int, height: int) -> list[Line]:
-    """So many lines: how many fire, and each in a line."""
+def render_alerts(alerts: Sequence[Alert], now: float, width: int, height: int) -> list[Line]:
+    """Return *height* lines: the number of alerts by severity, and an alert per line."""
     lines: list[Line] = [_title(alerts)]
-    longest = max((len(told(one, "alert")) for one in alerts), default=0)
+    longest = max((len(text_field(alert, "alert")) for alert in alerts), default=0)
     rows = height - 1
-    shown = alerts if len(alerts) <= rows else alerts[: max(0, rows - 1)]
-    lines += [_line(one, now, min(longest, width // 4)) for one in shown]
-    if len(shown) < len(alerts) and rows > 0:
-        lines.append([(f"+{len(alerts) - len(shown)} more: trackside alerts --firing", "dim")])
-    return [fitted(line, width) for line in (lines + [[]] * height)[:height]]
+    visible = alerts if len(alerts) <= rows else alerts[: max(0, rows - 1)]
+    lines += [_line(alert, now, min(longest, width // 4)) for alert in visible]
+    if len(visible) < len(alerts) and rows > 0:
+        lines.append([(f"+{len(alerts) - len(visible)} more: trackside alerts --firing", "dim")])
+    return [fit(line, width) for line in (lines + [[]] * height)[:height]]
 
 
-def ink(alert: Alert) -> str:
-    """The colour of an alert."""
-    severity = told(alert, "severity")
+def style_of(alert: Alert) -> str:
+    """Return the style of an alert."""
+    severity = text_field(alert, "severity")
     return "dim" if alert.get("silenced") else severity if severity in SEVERITIES else "info"
 
 
 def _title(alerts: Sequence[Alert]) -> Line:
-    counts = [(sum(one.get("severity") == severity for one in alerts), severity) for severity in SEVERITIES]
-    told_ = ", ".join(f"{count} {severity}" for count, severity in counts if count)
-    return [("ALERTS ", "title"), (told_ or "none fires", "" if told_ else "dim")]
+    counts = [(sum(alert.get("severity") == severity for alert in alerts), severity) for severity in SEVERITIES]
+    text = ", ".join(f"{count} {severity}" for count, severity in counts if count)
+    return [("ALERTS ", "title"), (text or "none firing", "" if text else "dim")]
 
 
-def _line(alert: Alert, now: float, name: int) -> Line:
-    started = real(alert.get("started"))
+def _line(alert: Alert, now: float, name_width: int) -> Line:
+    started = to_float(alert.get("started"))
     age = duration(None if started is None else max(0.0, now - started))
-    colour = ink(alert)
+    style = style_of(alert)
     return [
-        (cell("silenced" if alert.get("silenced") else told(alert, "severity"), 8), colour),
-        (" " + cell(told(alert, "alert"), name), colour),
-        (" " + cell(age, 7, right=True), "dim"),
-        (f" {_about(alert)}", ""),
+        (pad("silenced" if alert.get("silenced") else text_field(alert, "severity"), 8), style),
+        (" " + pad(text_field(alert, "alert"), name_width), style),
+        (" " + pad(age, 7, right=True), "dim"),
+        (f" {_description(alert)}", ""),
     ]
 
 
-def _about(alert: Alert) -> str:
-    """What it says, with the run's name before it where that is not in it."""
-    summary = told(alert, "summary")
-    subject = told(alert, "name") or told(alert, "run") or told(alert, "subject")
+def _description(alert: Alert) -> str:
+    """Return the summary, after the run's name if the summary does not contain it."""
+    summary = text_field(alert, "summary")
+    subject = text_field(alert, "name") or text_field(alert, "run") or text_field(alert, "subject")
     return f"{subject}: {summary}" if subject and subject not in summary else summary

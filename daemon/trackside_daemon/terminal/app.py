@@ -1,4 +1,4 @@
-"""The dashboard on a terminal."""
+"""Textual application of `trackside top`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from textual.message import Message
 
 from trackside_daemon.model.text import shown
 from trackside_daemon.terminal import snapshot
-from trackside_daemon.terminal.frame import Frame, Told, columns, frame
-from trackside_daemon.terminal.once import colourless
+from trackside_daemon.terminal.frame import DaemonData, Frame, plot_columns, render_frame
+from trackside_daemon.terminal.once import no_colour
 from trackside_daemon.terminal.panes import FilterLine, Help, Pane
-from trackside_daemon.terminal.polling import Answer, Asking, Daemon
-from trackside_daemon.terminal.runs import first_shown
-from trackside_daemon.terminal.styled_lines import Line, fitted
+from trackside_daemon.terminal.polling import Daemon, Poller, PollResult
+from trackside_daemon.terminal.runs import first_visible
+from trackside_daemon.terminal.styled_lines import Line, fit
 from trackside_daemon.terminal.view import View, Window
 
 if TYPE_CHECKING:
@@ -27,19 +27,18 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.widgets import Input
 
-KEYS = "q quit  s snapshot  r reset  / filter  Enter this run alone  +/- zoom  ? help"
-ZOOM = 2.0
-SHORTEST = 6
-"""Of a terminal with fewer lines the last ones are not to be seen."""
+KEYS = "q quit  s snapshot  r reset  / filter  Enter expand  +/- zoom  ? help"
+MIN_LINES = 6
+"""Lines of the lowest frame; a lower terminal cuts it off."""
 
 
 class Top(App[None]):
     """`trackside top`.
 
     Args:
-        daemon: Whom it asks.
-        interval: Seconds from one question to the next.
-        directory: Where snapshots go; None for the working one.
+        daemon: Daemon to poll.
+        interval: Seconds between two polls.
+        directory: Directory of snapshots; None for the working directory.
     """
 
     CSS = """
@@ -60,39 +59,39 @@ class Top(App[None]):
         Binding("r", "reset", "reset"),
         Binding("slash", "filter", "filter"),
         Binding("question_mark", "help", "help"),
-        Binding("up,k", "choose(-1)", "up"),
-        Binding("down,j", "choose(1)", "down"),
-        Binding("pageup", "choose(-10)", "up"),
-        Binding("pagedown", "choose(10)", "down"),
-        Binding("enter", "enlarge", "this run alone"),
+        Binding("up,k", "select(-1)", "up"),
+        Binding("down,j", "select(1)", "down"),
+        Binding("pageup", "select(-10)", "up"),
+        Binding("pagedown", "select(10)", "down"),
+        Binding("enter", "enlarge", "expand"),
         Binding("escape", "shrink", "back"),
         Binding("left", "pan(-0.5)", "back"),
-        Binding("right", "pan(0.5)", "on"),
+        Binding("right", "pan(0.5)", "forward"),
         Binding("plus,equals_sign", "zoom(0.5)", "fewer steps"),
         Binding("minus", "zoom(2.0)", "more steps"),
     ]
 
-    class Answered(Message):
-        """The daemon has answered, or has not."""
+    class Polled(Message):
+        """A poll has ended, with or without an answer."""
 
-        def __init__(self, answer: Answer) -> None:
+        def __init__(self, result: PollResult) -> None:
             super().__init__()
-            self.answer = answer
+            self.result = result
 
     def __init__(self, daemon: Daemon, interval: float = 1.0, directory: Path | None = None) -> None:
-        if colourless():
+        if no_colour():
             os.environ["NO_COLOR"] = "1"
         super().__init__(ansi_color=True)
         self.view = View()
         self._directory = directory
-        self._said: Told | None = None
-        self._trouble = ""
+        self._data: DaemonData | None = None
+        self._error = ""
         self._silent_since = time.time()
         self._note: Line = []
         self._panes = {name: Pane(id=name) for name in (*Frame._fields, "status")}
-        self._filter = FilterLine(compact=True, placeholder="a part of a run's name, id or state")
-        self._asking = Asking(
-            daemon, self.view.question, lambda answer: self.post_message(self.Answered(answer)), interval
+        self._filter = FilterLine(compact=True, placeholder="part of a run's name, id or state")
+        self._poller = Poller(
+            daemon, self.view.series_query, lambda result: self.post_message(self.Polled(result)), interval
         )
 
     def compose(self) -> ComposeResult:
@@ -103,96 +102,96 @@ class Top(App[None]):
     def on_mount(self) -> None:
         """See Textual."""
         self._draw()
-        self._asking.start()
+        self._poller.start()
 
     def on_unmount(self) -> None:
         """See Textual."""
-        self._asking.end()
+        self._poller.stop()
 
-    def on_top_answered(self, message: Answered) -> None:
-        """Draw what the daemon has said; what it said before stays when it says nothing."""
-        said, trouble, asked = message.answer
-        if trouble and not self._trouble:
-            self._silent_since = asked
-        self._trouble = shown(trouble)
-        if said is not None:
-            self._said = said
-            self.view.follow(said.overview)
+    def on_top_polled(self, message: Polled) -> None:
+        """Draw the new data; after an error, the last data stay."""
+        data, error, polled_at = message.result
+        if error and not self._error:
+            self._silent_since = polled_at
+        self._error = shown(error)
+        if data is not None:
+            self._data = data
+            self.view.update_selection(data.overview)
         self._draw()
 
     def on_resize(self, event: events.Resize) -> None:
         """See Textual."""
-        self.view.columns = columns(event.size.width)
+        self.view.columns = plot_columns(event.size.width)
         self._draw()
-        self._asking.now()
+        self._poller.poll_now()
 
     def on_pane_clicked(self, message: Pane.Clicked) -> None:
-        """Choose the run that was clicked."""
-        runs = self.view.runs(self._overview)
+        """Select the run that was clicked."""
+        runs = self.view.matching_runs(self._overview)
         height = len(self._frame().runs)
-        place = first_shown(len(runs), self.view.place(runs), height) + message.row - 1
-        if message.pane == "runs" and message.row and place < len(runs):
-            self.view.choose(str(runs[place].get("id")))
-            self._changed()
+        index = first_visible(len(runs), self.view.selected_index(runs), height) + message.row - 1
+        if message.pane == "runs" and message.row and index < len(runs):
+            self.view.select(str(runs[index].get("id")))
+            self._view_changed()
 
     def on_input_changed(self, message: Input.Changed) -> None:
-        """Filter while it is typed."""
+        """Apply the filter while the user types."""
         self.view.filter = message.value
-        self.view.follow(self._overview)
-        self._changed()
+        self.view.update_selection(self._overview)
+        self._view_changed()
 
     def on_input_submitted(self, _message: Input.Submitted) -> None:
-        """Keep the filter, and give the keys back."""
+        """Keep the filter, and hide its input."""
         self._filter.display = False
         self.set_focus(None)
         self._draw()
 
-    def action_choose(self, by: int) -> None:
-        """The run so many further down."""
-        self.view.move(self._overview, by)
-        self._changed()
+    def action_select(self, by: int) -> None:
+        """Select the run that many lines further down."""
+        self.view.move_selection(self._overview, by)
+        self._view_changed()
 
     def action_enlarge(self) -> None:
-        """The chosen run alone, or the list again."""
-        self.view.large = not self.view.large
-        self._changed()
+        """Expand the selected run, or show the list again."""
+        self.view.enlarged = not self.view.enlarged
+        self._view_changed()
 
     def action_shrink(self) -> None:
-        """The list."""
-        self.view.large = False
-        self._changed()
+        """Show the list."""
+        self.view.enlarged = False
+        self._view_changed()
 
     def action_reset(self) -> None:
-        """All steps."""
+        """Show all steps."""
         self.view.window = Window()
-        self._changed()
+        self._view_changed()
 
     def action_zoom(self, factor: float) -> None:
-        """More or fewer steps."""
+        """Show more or fewer steps."""
         self.view.window = self.view.window.scaled(self._last_step, factor)
-        self._changed()
+        self._view_changed()
 
     def action_pan(self, share: float) -> None:
-        """Other steps."""
+        """Show earlier or later steps."""
         self.view.window = self.view.window.moved(self._last_step, share)
-        self._changed()
+        self._view_changed()
 
     def action_filter(self) -> None:
-        """Have a filter typed."""
+        """Show the input of the filter."""
         self._filter.display = True
         self._filter.focus()
 
     def action_help(self) -> None:
-        """The keys."""
+        """Show the help."""
         self.push_screen(Help())
 
     def action_save(self) -> None:
-        """Write a snapshot, and say where."""
-        if self._said is None:
-            self._note = [("nothing to save yet", "warning")]
+        """Write a snapshot, and show its path."""
+        if self._data is None:
+            self._note = [("no data to save yet", "warning")]
         else:
             try:
-                self._note = [(f"saved {shown(snapshot.save(self._said, self._directory))}", "good")]
+                self._note = [(f"saved {shown(snapshot.save(self._data, self._directory))}", "good")]
             except OSError as error:
                 self._note = [
                     (f"not saved: {shown(error.filename)}: {(error.strerror or str(error)).lower()}", "critical")
@@ -201,40 +200,40 @@ class Top(App[None]):
 
     @property
     def _overview(self) -> Any:
-        return self._said.overview if self._said is not None else {}
+        return self._data.overview if self._data is not None else {}
 
     @property
     def _last_step(self) -> float:
         return self.view.last_step(self._overview)
 
-    def _changed(self) -> None:
-        """Draw what is looked at now, and ask for it."""
+    def _view_changed(self) -> None:
+        """Draw the new view, and fetch its data."""
         self._note = []
         self._draw()
-        self._asking.now()
+        self._poller.poll_now()
 
     def _frame(self) -> Frame:
-        said = self._said or Told({})
-        return frame(said, self.view, self.size.width, max(SHORTEST, self.size.height - 1))
+        data = self._data or DaemonData({})
+        return render_frame(data, self.view, self.size.width, max(MIN_LINES, self.size.height - 1))
 
     def _draw(self) -> None:
-        if self._said is not None:
+        if self._data is not None:
             for name, lines in self._frame()._asdict().items():
                 self._panes[name].draw(lines)
-        self._panes["status"].draw([fitted(self._status(), self.size.width)])
+        self._panes["status"].draw([fit(self._status(), self.size.width)])
 
     def _status(self) -> Line:
-        """Trouble, what was just done, what is looked at, or the keys."""
-        if self._trouble:
+        """Return the error, the result of the last action, or the filter and window with the keys."""
+        if self._error:
             since = time.strftime("%H:%M:%S", time.localtime(self._silent_since))
-            return [(f"no answer since {since}, trying on: {self._trouble}", "critical")]
+            return [(f"no answer since {since}, retrying: {self._error}", "critical")]
         if self._note:
             return self._note
-        looked = [f"filter {shown(self.view.filter)!r}"] if self.view.filter else []
+        active = [f"filter {shown(self.view.filter)!r}"] if self.view.filter else []
         steps, end = self.view.window
         if steps is not None:
-            looked.append(f"{steps:.0f} steps{'' if end is None else f' to {end:.0f}'}")
+            active.append(f"{steps:.0f} steps{'' if end is None else f' to {end:.0f}'}")
         return [
-            ("".join(f"{one}  " for one in looked), "info"),
-            ("asking the daemon" if self._said is None else KEYS, "dim"),
+            ("".join(f"{text}  " for text in active), "info"),
+            ("connecting to the daemon" if self._data is None else KEYS, "dim"),
         ]

@@ -1,4 +1,4 @@
-"""Curves of a run, from what `/api/v1/series` says."""
+"""Curves of a run, from the buckets of `/api/v1/series`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import isfinite, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.history.read.series import LOSSES
-from trackside_daemon.terminal.formatting import brief, large, real
-from trackside_daemon.terminal.plot import Curve, Dot
+from trackside_daemon.terminal.formatting import short_number, to_float, with_prefix
+from trackside_daemon.terminal.plot import Curve, Point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,73 +22,75 @@ class _Bucket(NamedTuple):
     low: float
     high: float
     last: float
-    odd: int
+    nonfinite: int
 
 
 def loss(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
-    """The loss by step, with marks where it was not finite, and how often; of a run with many ranks it says whose."""
+    """Return the loss by step, with marks at NaN and infinities; the title names the rank if there are several."""
     for key in LOSSES:
-        if found := list(_buckets(series, key)):
-            dots = [dot for one in found if (dot := _dot(one)) is not None]
-            odd = sum(one.odd for one in found)
-            whose, counted = _rank(series, key, run), f"  !{brief(odd)} not finite" if odd else ""
-            title = f"{key} {brief(found[-1].last)}{whose}{counted}"
-            return Curve(title, dots, [one.step for one in found if one.odd])
+        if buckets := list(_buckets(series, key)):
+            points = [point for bucket in buckets if (point := _point(bucket)) is not None]
+            nonfinite = sum(bucket.nonfinite for bucket in buckets)
+            count = f"  !{short_number(nonfinite)} not finite" if nonfinite else ""
+            title = f"{key} {short_number(buckets[-1].last)}{_rank(series, key, run)}{count}"
+            return Curve(title, points, [bucket.step for bucket in buckets if bucket.nonfinite])
     return Curve("loss")
 
 
 def throughput(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
-    """Tokens a second by step; samples or steps of a run that says no tokens. Of one rank, and of many the newest sum.
+    """Return tokens per second by step; samples or steps per second if the run pushes no tokens.
 
-    What a bucket's last step had is taken for all of its steps.
+    The curve is of one rank; if there are several, the title has their newest sum. The value at a bucket's last step
+    counts for all steps of the bucket.
     """
     for key in ("tokens", "samples"):
-        if dots := list(_rates(list(_buckets(series, key)), whole=False)):
-            whose, together = _rank(series, key, run), large(run.get(f"{key}_per_second"))
-            title = f"{key}/s {large(dots[-1].last)}{whose}{f', all {together}' if whose else ''}"
-            return Curve(title, dots, floor=0.0)
-    dots = next(filter(None, (list(_rates(list(_buckets(series, key)), whole=True)) for key in LOSSES)), [])
-    return Curve(f"steps/s {brief(dots[-1].last)}" if dots else "throughput", dots, floor=0.0)
+        if points := list(_rates(list(_buckets(series, key)), in_steps=False)):
+            rank = _rank(series, key, run)
+            total = f", all {with_prefix(run.get(f'{key}_per_second'))}" if rank else ""
+            return Curve(f"{key}/s {with_prefix(points[-1].last)}{rank}{total}", points, baseline=0.0)
+    points = next(filter(None, (list(_rates(list(_buckets(series, key)), in_steps=True)) for key in LOSSES)), [])
+    return Curve(f"steps/s {short_number(points[-1].last)}" if points else "throughput", points, baseline=0.0)
 
 
-def _rates(found: Sequence[_Bucket], *, whole: bool) -> Iterator[Dot]:
-    """Amounts a second, or steps."""
-    for before, one in pairwise(found):
-        seconds, steps = one.time - before.time, one.step - before.step
-        rate = steps * (1.0 if whole else one.last) / seconds if seconds > 0 and steps > 0 else nan
+def _rates(buckets: Sequence[_Bucket], *, in_steps: bool) -> Iterator[Point]:
+    """Yield the rate per second of the values, or of the steps."""
+    for before, bucket in pairwise(buckets):
+        seconds = bucket.time - before.time
+        steps = bucket.step - before.step
+        rate = steps * (1.0 if in_steps else bucket.last) / seconds if seconds > 0 and steps > 0 else nan
         if isfinite(rate):
-            yield Dot(one.step, rate, rate, rate)
+            yield Point(bucket.step, rate, rate, rate)
 
 
-def _dot(one: _Bucket) -> Dot | None:
-    """What is finite of a bucket."""
-    finite = [value for value in one[2:5] if isfinite(value)]
+def _point(bucket: _Bucket) -> Point | None:
+    """Return the finite values of a bucket; None if there are none."""
+    finite = [value for value in (bucket.low, bucket.high, bucket.last) if isfinite(value)]
     if not finite:
         return None
-    return Dot(one.step, min(finite), max(finite), one.last if isfinite(one.last) else finite[0])
+    return Point(bucket.step, min(finite), max(finite), bucket.last if isfinite(bucket.last) else finite[0])
 
 
 def _buckets(series: Sequence[Mapping[str, Any]], key: str) -> Iterator[_Bucket]:
-    """Those of all attempts, one behind the other."""
-    for one in series:
-        points, counts = (one.get(name) if one.get("key") == key else () for name in ("points", "nonfinite"))
-        every = chain(counts if isinstance(counts, list) else (), repeat(0))
-        for point, count in zip(points if isinstance(points, list) else (), every, strict=False):
-            numbers = [real(value) for value in point] if isinstance(point, list) else []
-            known = [number for number in numbers if number is not None]
-            if len(known) == len(numbers) == 5 and isfinite(known[0]):
-                step, time, low, high, last = known
-                odd = max(_count(count), not (isfinite(low) and isfinite(high) and isfinite(last)))
-                yield _Bucket(step, time, low, high, last, odd)
+    """Yield the buckets of all attempts, in order."""
+    for attempt in series:
+        rows, counts = (attempt.get(name) if attempt.get("key") == key else () for name in ("points", "nonfinite"))
+        padded_counts = chain(counts if isinstance(counts, list) else (), repeat(0))
+        for row, count in zip(rows if isinstance(rows, list) else (), padded_counts, strict=False):
+            values = [to_float(value) for value in row] if isinstance(row, list) else []
+            numbers = [number for number in values if number is not None]
+            if len(numbers) == len(values) == 5 and isfinite(numbers[0]):
+                step, time, low, high, last = numbers
+                nonfinite = max(_count(count), not (isfinite(low) and isfinite(high) and isfinite(last)))
+                yield _Bucket(step, time, low, high, last, nonfinite)
 
 
 def _count(value: object) -> int:
-    found = real(value)
-    return int(found) if found is not None and isfinite(found) else 0
+    number = to_float(value)
+    return int(number) if number is not None and isfinite(number) else 0
 
 
 def _rank(series: Sequence[Mapping[str, Any]], key: str, run: Mapping[str, Any]) -> str:
-    """Whose it is, where a run has several ranks."""
-    rank = next((one.get("rank") for one in series if one.get("key") == key), None)
-    world = real(run.get("world_size")) or 1
-    return f"  rank {rank} of {world:.0f}" if world > 1 and rank is not None else ""
+    """Return the rank of the series, if the run has several ranks."""
+    rank = next((attempt.get("rank") for attempt in series if attempt.get("key") == key), None)
+    world_size = to_float(run.get("world_size")) or 1
+    return f"  rank {rank} of {world_size:.0f}" if world_size > 1 and rank is not None else ""

@@ -1,4 +1,4 @@
-"""What a daemon says, which may be absent, in few letters."""
+"""Short texts of values from the daemon, any of which may be absent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from trackside_daemon.model.text import cells, cut, shown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NONE = "-"
+ABSENT = "-"
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def real(value: object) -> float | None:
-    """A number, of which NaN and infinities come as texts; None of what is none."""
+def to_float(value: object) -> float | None:
+    """Return a number, which may be NaN or infinite and then comes as text; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -24,64 +24,67 @@ def real(value: object) -> float | None:
         return None
 
 
-def brief(value: object) -> str:
-    """A number in at most nine letters, NaN and infinities as such."""
-    found = real(value)
-    if found is None:
-        return NONE
-    if isfinite(found) and found.is_integer() and abs(found) < 10_000_000:
-        return str(int(found))
-    if not isfinite(found):
-        return str(found)
-    size = abs(found)
-    return f"{found:.4g}" if 1e-3 <= size < 1e4 else f"{found:.0f}" if 1e4 <= size < 1e7 else f"{found:.2e}"
+def short_number(value: object) -> str:
+    """Return a number in at most nine characters, also NaN and infinities."""
+    number = to_float(value)
+    if number is None:
+        return ABSENT
+    if isfinite(number) and number.is_integer() and abs(number) < 10_000_000:
+        return str(int(number))
+    if not isfinite(number):
+        return str(number)
+    size = abs(number)
+    return f"{number:.4g}" if 1e-3 <= size < 1e4 else f"{number:.0f}" if 1e4 <= size < 1e7 else f"{number:.2e}"
 
 
 def percent(ratio: object) -> str:
-    """A ratio of a whole, in at most four letters."""
-    found = real(ratio)
-    return NONE if found is None or not isfinite(found) else f"{100 * found:.0f}%"
+    """Return a ratio as a percentage in at most four characters."""
+    number = to_float(ratio)
+    return ABSENT if number is None or not isfinite(number) else f"{100 * number:.0f}%"
 
 
-def large(value: object, base: int = 1000) -> str:
-    """A number in at most five letters: ``12.3k``; of bytes with a *base* of 1024."""
-    found = real(value)
-    if found is None or not isfinite(found):
-        return NONE
-    for unit in ("", "k" if base == 1000 else "K", "M", "G", "T", "P"):
-        if abs(found) < base * 0.9995:
-            return f"{found:.0f}{unit}" if abs(found) >= 100 or found == int(found) else f"{found:.3g}{unit}"
-        found /= base
-    return f"{found:.0f}E"
+def with_prefix(value: object, base: int = 1000) -> str:
+    """Return a number in at most five characters, such as ``12.3k``; for bytes, *base* is 1024."""
+    number = to_float(value)
+    if number is None or not isfinite(number):
+        return ABSENT
+    for prefix in ("", "k" if base == 1000 else "K", "M", "G", "T", "P"):
+        if abs(number) < base * 0.9995:
+            return f"{number:.0f}{prefix}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}{prefix}"
+        number /= base
+    return f"{number:.0f}E"
 
 
-def told(of: Mapping[str, Any], name: str, default: str = "") -> str:
-    """A text from outside, fit to be shown; *default* where there is none."""
-    value = of.get(name)
+def text_field(row: Mapping[str, Any], name: str, default: str = "") -> str:
+    """Return a field of *row* as printable text; *default* if it is absent or empty."""
+    value = row.get(name)
     return default if value is None or value == "" else shown(value)
 
 
-def cell(text: str, width: int, *, right: bool = False) -> str:
-    """A text in exactly so many columns."""
+def pad(text: str, width: int, *, right: bool = False) -> str:
+    """Return the text cut or padded to exactly *width* columns; *right* aligns it to the right."""
     part = cut(text, width)
     padding = " " * (width - cells(part))
     return padding + part if right else part + padding
 
 
 def bar(ratio: object, width: int) -> str:
-    """A ratio of a whole as a bar."""
-    found = real(ratio)
-    if found is None or not isfinite(found):
+    """Return a bar of *width* columns, filled by the ratio."""
+    number = to_float(ratio)
+    if number is None or not isfinite(number):
         return "·" * width
-    full = round(width * min(1.0, max(0.0, found)))
+    full = round(width * min(1.0, max(0.0, number)))
     return "█" * full + "░" * (width - full)
 
 
 def sparkline(values: object, width: int) -> str:
-    """The newest of some values, a letter each; ``!`` for one that is not finite."""
-    numbers = [nan if (found := real(one)) is None else found for one in values] if isinstance(values, list) else []
+    """Return the newest values, one character each; ``!`` for one that is not finite."""
+    numbers = (
+        [nan if (number := to_float(value)) is None else number for value in values] if isinstance(values, list) else []
+    )
     numbers = numbers[-width:]
-    finite = [one for one in numbers if isfinite(one)]
-    low, span = (min(finite), max(finite) - min(finite)) if finite else (0.0, 0.0)
-    letters = [_BLOCKS[round(7 * (one - low) / (span or 1))] if isfinite(one) else "!" for one in numbers]
-    return "".join(letters).rjust(width)
+    finite = [number for number in numbers if isfinite(number)]
+    low = min(finite, default=0.0)
+    span = max(finite, default=0.0) - low
+    blocks = [_BLOCKS[round(7 * (number - low) / (span or 1))] if isfinite(number) else "!" for number in numbers]
+    return "".join(blocks).rjust(width)

@@ -1,33 +1,34 @@
-"""A frame: the lines of all panes, for a terminal of some size."""
+"""A frame: the lines of all panes, for a terminal of a given size."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.terminal import curves
-from trackside_daemon.terminal.alerts import fired
-from trackside_daemon.terminal.formatting import NONE, real, told
-from trackside_daemon.terminal.gpus import barred, rows_wanted
-from trackside_daemon.terminal.host import hosted
-from trackside_daemon.terminal.plot import LEAST_ROWS, plot
-from trackside_daemon.terminal.runs import listed
-from trackside_daemon.terminal.styled_lines import Line, fitted
+from trackside_daemon.terminal.alerts import render_alerts
+from trackside_daemon.terminal.formatting import ABSENT, text_field, to_float
+from trackside_daemon.terminal.gpus import gpu_rows, render_gpus
+from trackside_daemon.terminal.host import render_host
+from trackside_daemon.terminal.plot import MIN_ROWS, plot
+from trackside_daemon.terminal.runs import render_runs
+from trackside_daemon.terminal.styled_lines import Line, fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trackside_daemon.terminal.view import View
 
-BETWEEN = 2
+PLOT_GAP = 2
 """Columns between two plots."""
 
 
-class Told(NamedTuple):
-    """What a daemon has said.
+class DaemonData(NamedTuple):
+    """Responses of a daemon.
 
     Attributes:
-        overview: `/api/v1/overview`.
-        series: Of `/api/v1/series`, those of *run*, an id.
+        overview: Response of `/api/v1/overview`.
+        series: Response of `/api/v1/series`.
+        run: Id of the run of these series.
     """
 
     overview: Mapping[str, Any]
@@ -35,8 +36,8 @@ class Told(NamedTuple):
     run: str = ""
 
 
-class Heights(NamedTuple):
-    """Lines of each pane."""
+class PaneHeights(NamedTuple):
+    """Number of lines of each pane."""
 
     host: int
     runs: int
@@ -46,7 +47,7 @@ class Heights(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """The lines of each pane, from above."""
+    """Lines of each pane, from top to bottom."""
 
     host: list[Line]
     runs: list[Line]
@@ -55,56 +56,62 @@ class Frame(NamedTuple):
     alerts: list[Line]
 
 
-def columns(width: int) -> int:
-    """Of each of the two plots."""
-    return max(8, (width - BETWEEN) // 2)
+def plot_columns(width: int) -> int:
+    """Return the width of each of the two plots."""
+    return max(8, (width - PLOT_GAP) // 2)
 
 
-def heights(overview: Mapping[str, Any], view: View, width: int, height: int | None) -> Heights:
-    """How many lines each pane has, of so many; of None as many as they want."""
-    gpus, alerts = rows_wanted(overview.get("gpus", ()), width), 1 + len(overview.get("alerts", ()))
-    runs = 0 if view.large else 1 + max(1, len(view.runs(overview)))
+def pane_heights(overview: Mapping[str, Any], view: View, width: int, height: int | None) -> PaneHeights:
+    """Divide *height* lines among the panes; with None, each has as many as it needs."""
+    gpus = gpu_rows(overview.get("gpus", ()), width)
+    alerts = 1 + len(overview.get("alerts", ()))
+    runs = 0 if view.enlarged else 1 + max(1, len(view.matching_runs(overview)))
     if height is None:
-        return Heights(1, runs, 10, gpus, alerts)
+        return PaneHeights(1, runs, 10, gpus, alerts)
     room = height - 1
-    gpus, alerts = min(gpus, max(1, room // 5)), min(alerts, 1 + max(2, room // 7))
+    gpus = min(gpus, max(1, room // 5))
+    alerts = min(alerts, 1 + max(2, room // 7))
     runs = min(runs, 1 + max(3, room // 4))
-    while room - gpus - alerts - runs < LEAST_ROWS and gpus + alerts + runs > 5:
-        runs, alerts, gpus = max(min(runs, 2), runs - 1), max(min(alerts, 2), alerts - 1), max(min(gpus, 1), gpus - 1)
+    while room - gpus - alerts - runs < MIN_ROWS and gpus + alerts + runs > 5:
+        runs = max(min(runs, 2), runs - 1)
+        alerts = max(min(alerts, 2), alerts - 1)
+        gpus = max(min(gpus, 1), gpus - 1)
     plots = max(0, room - gpus - alerts - runs)
-    return Heights(1, runs, plots if plots >= LEAST_ROWS else 0, gpus, alerts)
+    return PaneHeights(1, runs, plots if plots >= MIN_ROWS else 0, gpus, alerts)
 
 
-def frame(said: Told, view: View, width: int, height: int | None) -> Frame:
-    """All panes."""
-    overview = said.overview
-    sizes = heights(overview, view, width, height)
-    runs = view.runs(overview)
+def render_frame(data: DaemonData, view: View, width: int, height: int | None) -> Frame:
+    """Return the lines of all panes."""
+    overview = data.overview
+    heights = pane_heights(overview, view, width, height)
+    runs = view.matching_runs(overview)
+    now = to_float(overview.get("time")) or 0.0
     return Frame(
-        [hosted(overview, width)],
-        _listed(runs, view, width, sizes.runs) if sizes.runs else [],
-        _plots(said, view, width, sizes.plots) if sizes.plots else [],
-        barred(overview.get("gpus", ()), width, sizes.gpus) if sizes.gpus else [],
-        fired(overview.get("alerts", ()), real(overview.get("time")) or 0.0, width, sizes.alerts),
+        [render_host(overview, width)],
+        _runs(runs, view, width, heights.runs) if heights.runs else [],
+        _plots(data, view, width, heights.plots) if heights.plots else [],
+        render_gpus(overview.get("gpus", ()), width, heights.gpus) if heights.gpus else [],
+        render_alerts(overview.get("alerts", ()), now, width, heights.alerts),
     )
 
 
-def _listed(runs: Sequence[Mapping[str, Any]], view: View, width: int, height: int) -> list[Line]:
+def _runs(runs: Sequence[Mapping[str, Any]], view: View, width: int, height: int) -> list[Line]:
     if runs:
-        return listed(runs, view.place(runs), width, height)
-    why = f"no run fits {view.filter!r}; Esc in the filter (/) shows all" if view.filter else "no run lives"
-    empty: list[Line] = [[("RUN", "title")], [(why, "dim")], *([[]] * height)]
-    return [fitted(line, width) for line in empty[:height]]
+        return render_runs(runs, view.selected_index(runs), width, height)
+    note = f"no run matches {view.filter!r}; press / and Esc to show all" if view.filter else "no live runs"
+    empty: list[Line] = [[("RUN", "title")], [(note, "dim")], *([[]] * height)]
+    return [fit(line, width) for line in empty[:height]]
 
 
-def _plots(said: Told, view: View, width: int, height: int) -> list[Line]:
-    """Loss and throughput side by side."""
-    run = view.run(said.overview)
+def _plots(data: DaemonData, view: View, width: int, height: int) -> list[Line]:
+    """Return the plots of loss and throughput side by side."""
+    run = view.selected_run(data.overview)
     if run is None:
-        return [fitted([], width)] * height
-    series = said.series if said.run == str(run.get("id")) else ()
-    wide = columns(width)
-    name = told(run, "name", NONE)
-    left, right = curves.loss(series, run), curves.throughput(series, run)
-    pair = zip(plot(left._replace(title=f"{name}  {left.title}"), wide, height), plot(right, wide, height), strict=True)
-    return [fitted([*one, (" " * BETWEEN, ""), *other], width) for one, other in pair]
+        return [fit([], width)] * height
+    series = data.series if data.run == str(run.get("id")) else ()
+    columns = plot_columns(width)
+    left = curves.loss(series, run)
+    left = left._replace(title=f"{text_field(run, 'name', ABSENT)}  {left.title}")
+    right = curves.throughput(series, run)
+    pairs = zip(plot(left, columns, height), plot(right, columns, height), strict=True)
+    return [fit([*left_line, (" " * PLOT_GAP, ""), *right_line], width) for left_line, right_line in pairs]

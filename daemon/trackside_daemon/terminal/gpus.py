@@ -1,12 +1,12 @@
-"""A bar for each GPU."""
+"""Pane of the GPUs, with a bar of utilization for each."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.model.text import cut, shown
-from trackside_daemon.terminal.formatting import bar, cell, large, percent, real, told
-from trackside_daemon.terminal.styled_lines import Line, fitted, wide
+from trackside_daemon.terminal.formatting import bar, pad, percent, text_field, to_float, with_prefix
+from trackside_daemon.terminal.styled_lines import Line, fit, line_width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,34 +14,34 @@ if TYPE_CHECKING:
     Gpu = Mapping[str, Any]
 
 NARROW, MIDDLE, WIDE = 19, 39, 78
-"""Columns of a GPU: with use alone; with memory, power and heat; and with its name and ranks."""
+"""Columns of a GPU: with utilization only; with memory, power and temperature; and also with its name and ranks."""
 
 
-def rows_wanted(gpus: Sequence[Gpu], width: int) -> int:
-    """Lines that they take when there is room."""
+def gpu_rows(gpus: Sequence[Gpu], width: int) -> int:
+    """Return the number of lines that the GPUs need."""
     return -(-len(gpus) // max(1, width // MIDDLE)) if len(gpus) > 2 else len(gpus)
 
 
-def barred(gpus: Sequence[Gpu], width: int, height: int) -> list[Line]:
-    """So many lines, with as much of each GPU as there is room for."""
+def render_gpus(gpus: Sequence[Gpu], width: int, height: int) -> list[Line]:
+    """Return *height* lines with as much about each GPU as fits."""
     columns, size = _grid(len(gpus), width, height)
-    cells = [_one(gpu, size) for gpu in gpus]
+    cells = [_gpu(gpu, size) for gpu in gpus]
     if len(cells) > columns * height:
-        kept = max(0, columns * height - 1)
-        hidden = [gpu for gpu in gpus[kept:] if not gpu.get("up", True)]
-        said = f"+{len(cells) - kept} more{f', {len(hidden)} not up' if hidden else ''}"
-        cells = [*cells[:kept], fitted([(said, "critical" if hidden else "dim")], size)]
+        visible = max(0, columns * height - 1)
+        down = sum(not gpu.get("up", True) for gpu in gpus[visible:])
+        note = f"+{len(cells) - visible} more{f', {down} down' if down else ''}"
+        cells = [*cells[:visible], fit([(note, "critical" if down else "dim")], size)]
     lines = []
     for row in range(height):
         line: Line = []
-        for one in cells[row::height]:
-            line += [*one, ("  ", "")]
-        lines.append(fitted(line, width))
+        for cell in cells[row::height]:
+            line += [*cell, ("  ", "")]
+        lines.append(fit(line, width))
     return lines
 
 
 def _grid(count: int, width: int, height: int) -> tuple[int, int]:
-    """The columns, and how wide each is."""
+    """Return the number of columns of GPUs, and the width of each."""
     for size in (WIDE, MIDDLE, NARROW):
         columns = max(1, (width + 2) // (size + 2))
         if columns * height >= count or size == NARROW:
@@ -50,36 +50,39 @@ def _grid(count: int, width: int, height: int) -> tuple[int, int]:
     raise AssertionError
 
 
-def _one(gpu: Gpu, size: int) -> Line:
-    number = cell(told(gpu, "gpu", "?"), 2, right=True)
+def _gpu(gpu: Gpu, size: int) -> Line:
+    number = pad(text_field(gpu, "gpu", "?"), 2, right=True)
     if not gpu.get("up", True):
-        return fitted([(f"{number} ", ""), ("NOT UP ", "critical"), (told(gpu, "name"), "dim")], size)
-    line: Line = [(cell(percent(gpu.get("utilization_ratio")), 5, right=True), "")]
+        return fit([(f"{number} ", ""), ("DOWN ", "critical"), (text_field(gpu, "name"), "dim")], size)
+    line: Line = [(pad(percent(gpu.get("utilization_ratio")), 5, right=True), "")]
     limits = gpu.get("limited")
-    reasons = ",".join(shown(one) for one in limits) if isinstance(limits, list) else ""
-    roomy = size >= WIDE - 2
-    if roomy or (size >= MIDDLE - 2 and not reasons):
-        memory = f"{large(gpu.get('memory_used_bytes'), 1024)}/{large(gpu.get('memory_bytes'), 1024)}"
-        line.append((f" {cell(memory, 11, right=True)}", ""))
-    line += _measured(gpu, power=size >= MIDDLE - 2)
-    if roomy:
-        name = "" if reasons else told(gpu, "name")  # it gives way to them
-        line += [(f" {text}", ink) for text, ink in ((name, "dim"), (_ranks(gpu), "")) if text]
+    reasons = ",".join(shown(reason) for reason in limits) if isinstance(limits, list) else ""
+    is_wide = size >= WIDE - 2
+    if is_wide or (size >= MIDDLE - 2 and not reasons):
+        memory = f"{with_prefix(gpu.get('memory_used_bytes'), 1024)}/{with_prefix(gpu.get('memory_bytes'), 1024)}"
+        line.append((f" {pad(memory, 11, right=True)}", ""))
+    line += _power_and_temperature(gpu, power=size >= MIDDLE - 2)
+    if is_wide:
+        name = "" if reasons else text_field(gpu, "name")  # the reasons need the room
+        line += [(f" {text}", style) for text, style in ((name, "dim"), (_ranks(gpu), "")) if text]
     if reasons:
-        line.append((f" {cut(f'!{reasons}', max(4, size - 8 - wide(line)))}", "warning"))
-    length = max(4, min(24 if roomy else 12, size - 3 - wide(line)))
-    return fitted([(f"{number} ", ""), (bar(gpu.get("utilization_ratio"), length), "good"), *line], size)
+        line.append((f" {cut(f'!{reasons}', max(4, size - 8 - line_width(line)))}", "warning"))
+    length = max(4, min(24 if is_wide else 12, size - 3 - line_width(line)))
+    return fit([(f"{number} ", ""), (bar(gpu.get("utilization_ratio"), length), "good"), *line], size)
 
 
-def _measured(gpu: Gpu, *, power: bool) -> Line:
-    """Power, where there is room, and heat; of what was not measured blanks, so that the columns stay."""
-    watts, heat = real(gpu.get("power_watts")), real(gpu.get("temperature_celsius"))
+def _power_and_temperature(gpu: Gpu, *, power: bool) -> Line:
+    """Return both, with blanks for a missing value, so that the columns stay aligned."""
+    watts = to_float(gpu.get("power_watts"))
+    celsius = to_float(gpu.get("temperature_celsius"))
     line: Line = [(" " * 6 if watts is None else f"{watts:5.0f}W", "")] if power else []
-    return [*line, (" " * 5 if heat is None else f"{heat:4.0f}C", "")]
+    return [*line, (" " * 5 if celsius is None else f"{celsius:4.0f}C", "")]
 
 
 def _ranks(gpu: Gpu) -> str:
-    """Who trains on it."""
-    ranks = gpu.get("ranks")
-    known = [one for one in ranks if isinstance(one, dict)] if isinstance(ranks, list) else []
-    return ",".join(f"{told(one, 'name') or told(one, 'run')}:{told(one, 'rank')}" for one in known)
+    """Return the ranks that train on the GPU, as RUN:RANK."""
+    values = gpu.get("ranks")
+    ranks = [rank for rank in values if isinstance(rank, dict)] if isinstance(values, list) else []
+    return ",".join(
+        f"{text_field(rank, 'name') or text_field(rank, 'run')}:{text_field(rank, 'rank')}" for rank in ranks
+    )

@@ -1,56 +1,59 @@
-"""The line of the host."""
+"""Line of the host."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.terminal.formatting import brief, large, percent, real, told
-from trackside_daemon.terminal.styled_lines import Line, Piece, fitted, joined
+from trackside_daemon.terminal.formatting import percent, short_number, text_field, to_float, with_prefix
+from trackside_daemon.terminal.styled_lines import Line, Piece, fit, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-FULL = 0.95
-"""Memory or a disk of which so much is used is named in colour, with a ``!``."""
+NEARLY_FULL = 0.95
+"""Used fraction of memory or of a disk at which it is marked with a colour and ``!``."""
 
 
-def hosted(overview: Mapping[str, Any], width: int) -> Line:
-    """The host's name, and how busy it is; what was not measured is left out."""
+def render_host(overview: Mapping[str, Any], width: int) -> Line:
+    """Return the host's name, its load and the time; values that are not measured are left out."""
     host = overview.get("host") or {}
-    now = real(overview.get("time"))
+    now = to_float(overview.get("time"))
     clock = "" if now is None else time.strftime("%H:%M:%S", time.localtime(now))
-    line = joined([(told(host, "name", "trackside"), "title"), *_busy(host)])
-    return [*fitted(line, max(0, width - len(clock) - 1)), (" ", ""), (clock, "dim")]
+    line = join([(text_field(host, "name", "trackside"), "title"), *_load(host)])
+    return [*fit(line, max(0, width - len(clock) - 1)), (" ", ""), (clock, "dim")]
 
 
-def _busy(host: Mapping[str, Any]) -> Iterator[Piece]:
-    if real(host.get("cpu_ratio")) is not None:
-        cpus = f" of {brief(host['cpus'])}" if real(host.get("cpus")) else ""
+def _load(host: Mapping[str, Any]) -> Iterator[Piece]:
+    if to_float(host.get("cpu_ratio")) is not None:
+        cpus = f" of {short_number(host['cpus'])}" if to_float(host.get("cpus")) else ""
         yield f"cpu {percent(host['cpu_ratio'])}{cpus}", ""
-    memory, available = real(host.get("memory_bytes")), real(host.get("memory_available_bytes"))
+    memory = to_float(host.get("memory_bytes"))
+    available = to_float(host.get("memory_available_bytes"))
     if memory and available is not None:
-        text = f"mem {large(memory - available, 1024)}/{large(memory, 1024)}"
-        yield _warned(text, (memory - available) / memory)
-    if swap := real(host.get("swap_used_bytes")):
-        yield f"swap {large(swap, 1024)}", ""
+        text = f"mem {with_prefix(memory - available, 1024)}/{with_prefix(memory, 1024)}"
+        yield _usage(text, (memory - available) / memory)
+    if swap := to_float(host.get("swap_used_bytes")):
+        yield f"swap {with_prefix(swap, 1024)}", ""
     yield from _disks(host)
-    down, up = (real(host.get(f"{way}_bytes_per_second")) for way in ("receive", "transmit"))
+    down = to_float(host.get("receive_bytes_per_second"))
+    up = to_float(host.get("transmit_bytes_per_second"))
     if down is not None and up is not None:
-        yield f"net in {large(down)}B/s out {large(up)}B/s", ""
+        yield f"net in {with_prefix(down)}B/s out {with_prefix(up)}B/s", ""
 
 
 def _disks(host: Mapping[str, Any]) -> Iterator[Piece]:
-    """How full they are, the fullest first."""
-    disks = host.get("disks")
-    found = []
-    for one in [one for one in disks if isinstance(one, dict)] if isinstance(disks, list) else ():
-        size, free = real(one.get("size_bytes")), real(one.get("avail_bytes"))
+    """Yield the usage of the two fullest disks."""
+    values = host.get("disks")
+    usages = []
+    for disk in [disk for disk in values if isinstance(disk, dict)] if isinstance(values, list) else ():
+        size = to_float(disk.get("size_bytes"))
+        free = to_float(disk.get("avail_bytes"))
         if size and free is not None:
-            found.append((1 - free / size, told(one, "mountpoint")))
-    for used, mountpoint in sorted(found, reverse=True)[:2]:
-        yield _warned(f"{mountpoint} {percent(used)}", used)
+            usages.append((1 - free / size, text_field(disk, "mountpoint")))
+    for used, mountpoint in sorted(usages, reverse=True)[:2]:
+        yield _usage(f"{mountpoint} {percent(used)}", used)
 
 
-def _warned(text: str, used: float) -> Piece:
-    return (f"{text}!", "warning") if used >= FULL else (text, "")
+def _usage(text: str, used: float) -> Piece:
+    return (f"{text}!", "warning") if used >= NEARLY_FULL else (text, "")

@@ -8,9 +8,9 @@ import sys
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from trackside_daemon.terminal.frame import columns, frame
-from trackside_daemon.terminal.polling import ask
-from trackside_daemon.terminal.styled_lines import coloured, plain
+from trackside_daemon.terminal.frame import plot_columns, render_frame
+from trackside_daemon.terminal.polling import fetch
+from trackside_daemon.terminal.styled_lines import to_ansi, to_text
 from trackside_daemon.terminal.view import View
 
 if TYPE_CHECKING:
@@ -18,25 +18,27 @@ if TYPE_CHECKING:
 
     from trackside_daemon.terminal.polling import Daemon
 
-LEAST_WIDTH = 40
+MIN_WIDTH = 40
 
 
-def colourless() -> bool:
-    """Whether the user or the terminal wants no colour."""
+def no_colour() -> bool:
+    """Return whether the user or the terminal wants no colour."""
     return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM", "").endswith(("dumb", "-m", "-mono"))
 
 
-def once(daemon: Daemon) -> Iterator[str]:
-    """The lines of a frame, as wide as the terminal or $COLUMNS; without a terminal or $LINES as high as it wants.
+def render_once(daemon: Daemon) -> Iterator[str]:
+    """Return the lines of a frame, as wide as the terminal or $COLUMNS.
+
+    The frame is as high as the terminal or $LINES; without both, as high as necessary.
 
     Raises:
         UnansweredError: The daemon does not answer.
     """
-    terminal = sys.stdout.isatty()
+    is_terminal = sys.stdout.isatty()
     size = shutil.get_terminal_size()
-    width = max(LEAST_WIDTH, size.columns)
-    height = size.lines - 1 if terminal or os.environ.get("LINES", "").isdecimal() else None
-    view = View(columns=columns(width))
-    said = ask(daemon, view.question)
-    write = coloured if terminal and not colourless() else plain
-    return (write(line) for line in chain.from_iterable(frame(said, view, width, height)))
+    width = max(MIN_WIDTH, size.columns)
+    height = size.lines - 1 if is_terminal or os.environ.get("LINES", "").isdecimal() else None
+    view = View(columns=plot_columns(width))
+    data = fetch(daemon, view.series_query)
+    render = to_ansi if is_terminal and not no_colour() else to_text
+    return (render(line) for line in chain.from_iterable(render_frame(data, view, width, height)))

@@ -1,4 +1,4 @@
-"""The parts of the screen that are not text alone: lines in their colours, the line for a filter, the keys."""
+"""Textual widgets: panes of styled lines, the input of the filter, and the help."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ if TYPE_CHECKING:
 
     from trackside_daemon.terminal.styled_lines import Line
 
-STYLES = {
+TEXTUAL_STYLES = {
     "title": "bold",
     "dim": "dim",
     "good": "ansi_green",
     "info": "ansi_cyan",
     "warning": "ansi_yellow",
     "critical": "bold ansi_red",
-    "chosen": "reverse",
+    "selected": "reverse",
 }
-"""What Textual calls the inks."""
+"""Textual's styles by ours."""
 
 HELP = """\
-up, down     choose a run
-Enter, Esc   the chosen run alone, and back
-+, -         fewer or more steps in the plots
-left, right  back and on by half a window
-r            all steps again
-/            filter by name, id or state; Esc ends it
+up, down     select a run
+Enter, Esc   expand the selected run, and go back to the list
++, -         show fewer or more steps in the plots
+left, right  move back or forward by half a window
+r            show all steps
+/            filter by name, id or state; Esc clears the filter
 s            save a snapshot (JSON) in the working directory
-?            this page
+?            show this help
 q            quit
 
-In a plot, ! below the curve is a stretch of steps with NaN
-or infinities; + looks closer. The numbers beside a plot are
-its extremes. With several ranks it is of the lowest.
-In the list, > is the run that is plotted, and its rate that
-of all ranks together.\
+The numbers next to a plot are its lowest and highest value.
+A ! below the curve marks steps with NaN or infinite values;
+press + to see more detail. With several ranks, the plots show
+the lowest rank. In the list, > marks the selected run, and
+RATE is that of all ranks together.\
 """
 
 
 class Pane(Static):
-    """Lines."""
+    """Pane of styled lines."""
 
     class Clicked(Message):
         """A line was clicked.
 
         Attributes:
-            pane: The id of the pane.
-            row: The number of the line.
+            pane: Id of the pane.
+            row: Index of the line.
         """
 
         def __init__(self, pane: str, row: int) -> None:
@@ -65,34 +65,34 @@ class Pane(Static):
             self.row = row
 
     def draw(self, lines: Sequence[Line]) -> None:
-        """Show these instead."""
+        """Replace the lines."""
         self.styles.height = len(lines)
         self.display = bool(lines)
         parts = [
-            (text, STYLES[ink]) if ink else text
+            (text, TEXTUAL_STYLES[style]) if style else text
             for number, line in enumerate(lines)
-            for text, ink in (*([("\n", "")] if number else []), *line)
+            for text, style in (*([("\n", "")] if number else []), *line)
         ]
         self.update(Content.assemble(*parts))
 
     def on_click(self, event: events.Click) -> None:
-        """Say which line it was."""
+        """Post the line that was clicked."""
         self.post_message(self.Clicked(self.id or "", event.y))
 
 
 class FilterLine(Input):
-    """Where a filter is typed."""
+    """Input of the filter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "all runs")]
 
     def action_leave(self) -> None:
-        """No filter."""
+        """Clear the filter."""
         self.value = ""
         self.post_message(self.Submitted(self, ""))
 
 
 class Help(ModalScreen[None]):
-    """The keys; any of them ends it."""
+    """Help on the keys; any key closes it."""
 
     def compose(self) -> ComposeResult:
         """See Textual."""
@@ -101,13 +101,13 @@ class Help(ModalScreen[None]):
     def on_key(self, event: events.Key) -> None:
         """See Textual."""
         event.stop()
-        self._leave()
+        self._close_help()
 
     def on_click(self) -> None:
         """See Textual."""
-        self._leave()
+        self._close_help()
 
-    def _leave(self) -> None:
-        """Keys that were pressed before the first of them was seen all come here."""
+    def _close_help(self) -> None:
+        # Keys pressed before the first one was handled all arrive here.
         if self.is_current:
             self.dismiss()

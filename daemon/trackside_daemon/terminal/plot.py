@@ -1,23 +1,24 @@
-"""A curve in braille: each letter has two dots across and four down."""
+"""Plot of a curve in braille characters, each with two dots across and four down."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.terminal.formatting import NONE, brief
-from trackside_daemon.terminal.styled_lines import Line, fitted, wide
+from trackside_daemon.terminal.formatting import ABSENT, short_number
+from trackside_daemon.terminal.styled_lines import Line, fit, line_width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+"""Bits of a character's dots, by column and row."""
 _EMPTY = 0x2800
-LEAST_ROWS = 4
-"""A title, an axis, and two rows for the curve."""
+MIN_ROWS = 4
+"""Rows of the smallest plot: a title, an axis, and two for the curve."""
 
 
-class Dot(NamedTuple):
-    """A bucket of a curve; all are finite."""
+class Point(NamedTuple):
+    """A bucket of steps on a curve; all numbers are finite."""
 
     step: float
     low: float
@@ -26,106 +27,109 @@ class Dot(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """What is drawn.
+    """A curve with its title.
 
     Attributes:
-        title: Its name and newest value.
-        dots: In the order in which they came: where steps fall, the pen is lifted.
-        marked: The last steps of buckets with a value that was not finite.
-        floor: Where it begins at the latest, below; None for at its least value.
+        title: Name and newest value.
+        points: Points in order; where the step falls, as between attempts, the line is interrupted.
+        nonfinite_steps: Last steps of the buckets with NaN or infinities.
+        baseline: Highest lower end of the value axis; None for the lowest value.
     """
 
     title: str
-    dots: Sequence[Dot] = ()
-    marked: Sequence[float] = ()
-    floor: float | None = None
+    points: Sequence[Point] = ()
+    nonfinite_steps: Sequence[float] = ()
+    baseline: float | None = None
 
 
 def plot(curve: Curve, width: int, height: int) -> list[Line]:
-    """So many lines: the title, the curve beside its extremes, and the axis of the steps with its marks."""
+    """Return *height* lines: the title, the curve next to its extremes, and the axis of steps with its marks."""
     rows = height - 2
-    steps = [*(dot.step for dot in curve.dots), *curve.marked]
+    steps = [*(point.step for point in curve.points), *curve.nonfinite_steps]
     if not steps:
-        return [fitted(line, width) for line in ([(curve.title, "title")], [("nothing yet", "dim")], *([[]] * rows))]
+        return [fit(line, width) for line in ([(curve.title, "title")], [("no data yet", "dim")], *([[]] * rows))]
     low, high = _range(curve)
-    labels = [brief(high), *([""] * (rows - 2)), brief(low)] if curve.dots else [NONE] * rows
-    side = max(map(len, labels))
-    columns = max(1, width - side - 1)
+    labels = [short_number(high), *([""] * (rows - 2)), short_number(low)] if curve.points else [ABSENT] * rows
+    label_width = max(map(len, labels))
+    columns = max(1, width - label_width - 1)
     first, last = min(steps), max(steps)
-    across = [_part(dot.step, first, last) for dot in curve.dots]
-    grid = _drawn(curve.dots, across, (low, high), columns, rows)
+    across = [_position(point.step, first, last) for point in curve.points]
+    grid = _grid(curve.points, across, (low, high), columns, rows)
     lines: list[Line] = [[(curve.title, "title")]]
     lines += [
-        [(f"{label:>{side}} ", "dim"), ("".join(map(_letter, row)), "good")]
+        [(f"{label:>{label_width}} ", "dim"), ("".join(map(_character, row)), "good")]
         for label, row in zip(labels, grid, strict=True)
     ]
-    lines.append([(" " * (side + 1), ""), *_axis(curve.marked, first, last, columns)])
-    return [fitted(line, width) for line in lines]
+    lines.append([(" " * (label_width + 1), ""), *_axis(curve.nonfinite_steps, first, last, columns)])
+    return [fit(line, width) for line in lines]
 
 
 def _range(curve: Curve) -> tuple[float, float]:
-    if not curve.dots:
+    """Return the lowest and highest value of the axis."""
+    if not curve.points:
         return 0.0, 1.0
-    floor = [] if curve.floor is None else [curve.floor]
-    return min([*floor, *(dot.low for dot in curve.dots)]), max(dot.high for dot in curve.dots)
+    baseline = [] if curve.baseline is None else [curve.baseline]
+    return min([*baseline, *(point.low for point in curve.points)]), max(point.high for point in curve.points)
 
 
-def _part(value: float, low: float, high: float) -> float:
-    """How far a value is from *low* to *high*: 0 to 1; halved first, since their difference may be no number."""
+def _position(value: float, low: float, high: float) -> float:
+    """Return the position of a value between *low* and *high*, from 0 to 1."""
+    # Halved first, because the difference of two finite numbers may be infinite.
     span = high / 2 - low / 2
     return (value / 2 - low / 2) / span if span > 0 else 0.5
 
 
-def _drawn(
-    dots: Sequence[Dot], across: Sequence[float], extent: tuple[float, float], columns: int, rows: int
+def _grid(
+    points: Sequence[Point], across: Sequence[float], extent: tuple[float, float], columns: int, rows: int
 ) -> list[list[int]]:
-    """The letters of each row."""
+    """Return the characters of each row, as code points."""
     grid = [[_EMPTY] * columns for _ in range(rows)]
 
-    def down(value: float) -> int:
-        return round((1 - _part(value, *extent)) * (4 * rows - 1))
+    def y_of(value: float) -> int:
+        return round((1 - _position(value, *extent)) * (4 * rows - 1))
 
     def fill(x: int, top: int, bottom: int) -> None:
         for y in range(top, bottom + 1):
             grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
 
     before: tuple[int, int, float] | None = None
-    for dot, part in zip(dots, across, strict=True):
-        x, y = round(part * (2 * columns - 1)), down(dot.last)
-        if before is not None and dot.step > before[2]:
-            _link(fill, before[:2], (x, y))
-        fill(x, down(dot.high), down(dot.low))
-        before = x, y, dot.step
+    for point, position in zip(points, across, strict=True):
+        x = round(position * (2 * columns - 1))
+        y = y_of(point.last)
+        if before is not None and point.step > before[2]:
+            _connect(fill, before[:2], (x, y))
+        fill(x, y_of(point.high), y_of(point.low))
+        before = x, y, point.step
     return grid
 
 
-def _link(fill: Callable[[int, int, int], None], start: tuple[int, int], end: tuple[int, int]) -> None:
-    """A line without a gap."""
+def _connect(fill: Callable[[int, int, int], None], start: tuple[int, int], end: tuple[int, int]) -> None:
+    """Draw a line without gaps."""
     (x0, y0), (x1, y1) = start, end
     y = y0
     for x in range(x0 + 1, x1 + 1):
-        then = round(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
-        fill(x, min(y, then), max(y, then))
-        y = then
+        next_y = round(y0 + (y1 - y0) * (x - x0) / (x1 - x0))
+        fill(x, min(y, next_y), max(y, next_y))
+        y = next_y
 
 
-def _letter(dots: int) -> str:
-    """A blank without dots, since some fonts draw rings there."""
-    return " " if dots == _EMPTY else chr(dots)
+def _character(code: int) -> str:
+    # Some fonts draw empty circles for a braille character without dots.
+    return " " if code == _EMPTY else chr(code)
 
 
-def _axis(marked: Sequence[float], first: float, last: float, columns: int) -> Line:
-    """The steps at both ends, and a ``!`` below each value that was not finite."""
+def _axis(nonfinite_steps: Sequence[float], first: float, last: float, columns: int) -> Line:
+    """Return the first and last step, with a ``!`` below each value that is not finite."""
     left, right = f"step {first:.0f}", f"{last:.0f}"
     gap = columns - len(left) - len(right)
     line: Line = [(left + " " * gap + right if gap > 0 else right.rjust(columns), "dim")]
-    for place in sorted({round(_part(step, first, last) * (columns - 1)) for step in marked}):
-        line = _with(line, place)
+    for column in sorted({round(_position(step, first, last) * (columns - 1)) for step in nonfinite_steps}):
+        line = _with_mark(line, column)
     return line
 
 
-def _with(line: Line, place: int) -> Line:
-    """A line whose last piece has a mark at a column."""
-    *before, (text, ink) = line
-    at = place - wide(before)
-    return [*before, (text[:at], ink), ("!", "critical"), (text[at + 1 :], ink)]
+def _with_mark(line: Line, column: int) -> Line:
+    """Return a line with a mark at a column of its last piece."""
+    *before, (text, style) = line
+    at = column - line_width(before)
+    return [*before, (text[:at], style), ("!", "critical"), (text[at + 1 :], style)]

@@ -1,4 +1,4 @@
-"""Asks a daemon again and again, in a thread of its own: a slow answer must not hold up a key."""
+"""Polling of a daemon in a thread, so that a slow response does not delay a key."""
 
 from __future__ import annotations
 
@@ -6,113 +6,113 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from trackside_daemon.terminal.frame import Told
+from trackside_daemon.terminal.frame import DaemonData
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    Question = Callable[[dict[str, Any]], list[tuple[str, str]]]
+    SeriesQuery = Callable[[dict[str, Any]], list[tuple[str, str]]]
+    """Returns the query parameters for `/api/v1/series` from an overview, the ``run`` first; empty for no query."""
 
 
 class UnansweredError(Exception):
-    """A question has no answer; the message says why in one line."""
+    """The daemon did not answer; the message states why, in one line."""
 
 
 class Daemon(Protocol):
-    """A daemon that can be asked; both raise `UnansweredError`."""
+    """The daemon's API; both methods raise `UnansweredError`."""
 
     def overview(self) -> dict[str, Any]:
-        """What `/api/v1/overview` says."""
+        """Return the response of `/api/v1/overview`."""
         ...
 
-    def series(self, asked: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """What `/api/v1/series` says."""
+    def series(self, parameters: Sequence[tuple[str, str]], /) -> list[dict[str, Any]]:
+        """Return the response of `/api/v1/series`."""
         ...
 
 
-class Answer(NamedTuple):
-    """What came of asking.
+class PollResult(NamedTuple):
+    """Result of one poll.
 
     Attributes:
-        said: None where nothing was.
-        trouble: Why not, in one line; empty where all is well.
-        time: When it was asked, in Unix seconds.
+        data: Responses; None after an error.
+        error: Error in one line; empty without one.
+        time: Unix time of the poll, in seconds.
     """
 
-    said: Told | None
-    trouble: str
+    data: DaemonData | None
+    error: str
     time: float
 
 
-def ask(daemon: Daemon, question: Question) -> Told:
-    """An overview, and the series of a run.
+def fetch(daemon: Daemon, series_query: SeriesQuery) -> DaemonData:
+    """Return an overview and the series of a run.
 
     Raises:
-        UnansweredError: There is none.
+        UnansweredError: The daemon did not answer, or its overview has another form.
     """
     overview = _checked(daemon.overview())
-    asked = question(overview)
-    series = [one for one in daemon.series(asked) if isinstance(one, dict)] if asked else []
-    return Told(overview, series, asked[0][1] if asked else "")
+    parameters = series_query(overview)
+    series = [row for row in daemon.series(parameters) if isinstance(row, dict)] if parameters else []
+    return DaemonData(overview, series, parameters[0][1] if parameters else "")
 
 
 def _checked(overview: dict[str, Any]) -> dict[str, Any]:
-    """An overview of the form that is drawn."""
     for name in ("runs", "gpus", "alerts"):
         rows = overview.get(name)
-        if not isinstance(rows, list) or not all(isinstance(one, dict) for one in rows):
-            raise UnansweredError(f"what the daemon says has no {name}: it is of another version")
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise UnansweredError(f"the daemon's overview has no {name}: the daemon is of another version")
     if not isinstance(overview.get("host", {}), dict):
-        raise UnansweredError("what the daemon says has no host: it is of another version")
+        raise UnansweredError("the daemon's overview has no host: the daemon is of another version")
     return overview
 
 
-class Asking:
-    """The thread.
+class Poller:
+    """Thread that polls a daemon.
 
     Args:
-        daemon: Whom it asks.
-        question: What to ask of `/api/v1/series` after an overview, the ``run`` first; empty for nothing.
-        tell: Told each answer, in this thread.
-        interval: Seconds from one question to the next.
+        daemon: Daemon to poll.
+        series_query: Chooses the series to fetch.
+        on_result: Receives each result, in the thread.
+        interval: Seconds between two polls.
     """
 
     def __init__(
         self,
         daemon: Daemon,
-        question: Question,
-        tell: Callable[[Answer], object],
+        series_query: SeriesQuery,
+        on_result: Callable[[PollResult], object],
         interval: float,
     ) -> None:
         self._daemon = daemon
-        self._question = question
-        self._tell = tell
+        self._series_query = series_query
+        self._on_result = on_result
         self._interval = interval
-        self._wanted = threading.Event()
-        self._ended = False
-        self._thread = threading.Thread(target=self._run, name="asking", daemon=True)
+        self._wakeup = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="poller", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
-    def now(self) -> None:
-        """Ask at once: another run or window is wanted."""
-        self._wanted.set()
+    def poll_now(self) -> None:
+        """Poll at once, because another run or window is selected."""
+        self._wakeup.set()
 
-    def end(self) -> None:
-        """Tell nothing more; a question that is under way is not waited for."""
-        self._ended = True
-        self._wanted.set()
+    def stop(self) -> None:
+        """Report no more results, without waiting for a poll in progress."""
+        self._stopped = True
+        self._wakeup.set()
 
     def _run(self) -> None:
-        while not self._ended:
-            self._wanted.clear()
-            asked = time.time()
+        while not self._stopped:
+            self._wakeup.clear()
+            now = time.time()
             try:
-                answer = Answer(ask(self._daemon, self._question), "", asked)
+                result = PollResult(fetch(self._daemon, self._series_query), "", now)
             except UnansweredError as error:
-                answer = Answer(None, str(error), asked)
-            if not self._ended:
-                self._tell(answer)
-            self._wanted.wait(self._interval)
+                result = PollResult(None, str(error), now)
+            if not self._stopped:
+                self._on_result(result)
+            self._wakeup.wait(self._interval)

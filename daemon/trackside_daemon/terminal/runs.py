@@ -1,97 +1,118 @@
-"""The list of runs."""
+"""Pane of the runs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.model.text import duration
-from trackside_daemon.terminal.formatting import NONE, brief, cell, large, percent, real, sparkline, told
-from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, fitted
+from trackside_daemon.terminal.formatting import (
+    ABSENT,
+    pad,
+    percent,
+    short_number,
+    sparkline,
+    text_field,
+    to_float,
+    with_prefix,
+)
+from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, Piece, fit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-INK = {"running": "good", "starting": "info", "stopped": "warning", "finished": "dim"}
-"""Of states; the others are critical."""
+STATE_STYLES = {"running": "good", "starting": "info", "stopped": "warning", "finished": "dim"}
+"""Styles by state; all other states are critical."""
 
 MARK = "> "
+
+
+class _Column(NamedTuple):
+    """A column of the list; *min_frame* is the narrowest frame that shows it."""
+
+    name: str
+    width: int
+    right: bool = True
+    min_frame: int = 0
+
+
 _COLUMNS = (
-    ("STATE", 8, False, 0),
-    ("STEP", 8, True, 0),
-    ("DONE", 4, True, 90),
-    ("LEFT", 7, True, 0),
-    ("LOSS", 9, True, 0),
-    ("RATE", 8, True, 0),
-    ("RANKS", 5, True, 100),
-    ("TRY", 3, True, 110),
-    ("LOSS OF LATE", 24, False, 120),
-    ("ALERTS", 13, False, 0),
+    _Column("STATE", 8, right=False),
+    _Column("STEP", 8),
+    _Column("DONE", 4, min_frame=90),
+    _Column("LEFT", 7),
+    _Column("LOSS", 9),
+    _Column("RATE", 8),
+    _Column("RANKS", 5, min_frame=100),
+    _Column("ATTEMPT", 7, min_frame=110),
+    _Column("RECENT LOSS", 24, right=False, min_frame=120),
+    _Column("ALERTS", 13, right=False),
 )
-"""Name, columns, whether aligned to the right, and the width of a frame from which on it is there."""
 
 
-def listed(runs: Sequence[Mapping[str, Any]], chosen: int, width: int, height: int) -> list[Line]:
-    """So many lines: the names of the columns, and the runs around the chosen one."""
-    columns = [one for one in _COLUMNS if width >= one[3]]
-    room = max(6, width - len(MARK) - sum(wide + 1 for _, wide, _, _ in columns))
-    names = [" " * len(MARK) + cell(_counted(runs, height), room)]
-    names += [cell(name, wide, right=right) for name, wide, right, _ in columns]
+def render_runs(runs: Sequence[Mapping[str, Any]], selected: int, width: int, height: int) -> list[Line]:
+    """Return *height* lines: the names of the columns, and the runs around the selected one."""
+    columns = [column for column in _COLUMNS if width >= column.min_frame]
+    name_width = max(6, width - len(MARK) - sum(column.width + 1 for column in columns))
+    names = [" " * len(MARK) + pad(_title(runs, height), name_width)]
+    names += [pad(column.name, column.width, right=column.right) for column in columns]
     lines: list[Line] = [[(" ".join(names), "title")]]
-    first = first_shown(len(runs), chosen, height)
+    first = first_visible(len(runs), selected, height)
     for number, run in enumerate(runs[first : first + height - 1], first):
-        said = _cells(run)
-        line: Line = [(MARK if number == chosen else " " * len(MARK), "")]
-        line.append((cell(told(run, "name", NONE), room), "chosen" if number == chosen else ""))
-        for name, wide, right, _ in columns:
-            text, ink = said[name]
-            line += [(" ", ""), (cell(text, wide, right=right), ink)]
+        cells = _cells(run)
+        line: Line = [(MARK if number == selected else " " * len(MARK), "")]
+        line.append((pad(text_field(run, "name", ABSENT), name_width), "selected" if number == selected else ""))
+        for column in columns:
+            text, style = cells[column.name]
+            line += [(" ", ""), (pad(text, column.width, right=column.right), style)]
         lines.append(line)
-    return [fitted(line, width) for line in (lines + [[]] * height)[:height]]
+    return [fit(line, width) for line in (lines + [[]] * height)[:height]]
 
 
-def first_shown(count: int, chosen: int, height: int) -> int:
-    """The number of the run in the first line, so that the chosen one is in sight."""
+def first_visible(count: int, selected: int, height: int) -> int:
+    """Return the index of the run in the first line, so that the selected one is visible."""
     rows = max(1, height - 1)
-    return max(0, min(chosen - rows // 2, count - rows))
+    return max(0, min(selected - rows // 2, count - rows))
 
 
-def _counted(runs: Sequence[Mapping[str, Any]], height: int) -> str:
+def _title(runs: Sequence[Mapping[str, Any]], height: int) -> str:
     return f"RUN ({len(runs)})" if len(runs) >= height else "RUN"
 
 
-def _cells(run: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The text and the ink of each column."""
-    state = told(run, "state", NONE)
-    loss = brief(run.get("loss"))
+def _cells(run: Mapping[str, Any]) -> dict[str, Piece]:
+    """Return the text and style of each column."""
+    state = text_field(run, "state", ABSENT)
+    loss = short_number(run.get("loss"))
     return {
-        "STATE": (state, INK.get(state, "" if state == NONE else "critical")),
-        "STEP": (brief(run.get("step")), ""),
+        "STATE": (state, STATE_STYLES.get(state, "" if state == ABSENT else "critical")),
+        "STEP": (short_number(run.get("step")), ""),
         "DONE": (percent(run.get("progress_ratio")), ""),
-        "LEFT": (duration(real(run.get("remaining_seconds"))), ""),
+        "LEFT": (duration(to_float(run.get("remaining_seconds"))), ""),
         "LOSS": (loss, "critical" if loss in {"nan", "inf", "-inf"} else ""),
         "RATE": (_rate(run), ""),
-        "RANKS": (brief(run.get("world_size")), ""),
-        "TRY": (brief(run.get("attempt")), ""),
-        "LOSS OF LATE": (sparkline(run.get("sparkline"), 24), "good"),
+        "RANKS": (short_number(run.get("world_size")), ""),
+        "ATTEMPT": (short_number(run.get("attempt")), ""),
+        "RECENT LOSS": (sparkline(run.get("sparkline"), 24), "good"),
         "ALERTS": _alerts(run.get("alerts")),
     }
 
 
 def _rate(run: Mapping[str, Any]) -> str:
-    """Tokens a second, or samples, or steps."""
+    """Return tokens, samples or steps per second, whichever the run has first."""
     for name, unit in (("tokens_per_second", "tok"), ("samples_per_second", "smp")):
-        if real(run.get(name)) is not None:
-            return f"{large(run[name])}{unit}"
-    seconds = real(run.get("step_seconds"))
-    return f"{large(1 / seconds)}step" if seconds else NONE
+        if to_float(run.get(name)) is not None:
+            return f"{with_prefix(run[name])}{unit}"
+    seconds = to_float(run.get("step_seconds"))
+    return f"{with_prefix(1 / seconds)}step" if seconds else ABSENT
 
 
-def _alerts(counts: object) -> tuple[str, str]:
-    """How many of the worst, in words, and how many more."""
-    found = [(one, int(real(counts.get(one)) or 0)) for one in SEVERITIES] if isinstance(counts, dict) else []
-    found = [(severity, count) for severity, count in found if count]
-    if not found:
-        return NONE, "dim"
-    worst, count = found[0]
-    more = sum(other for _, other in found[1:])
-    return f"{count} {worst}{f' +{more}' if more else ''}", worst
+def _alerts(counts: object) -> Piece:
+    """Return the number of alerts of the highest severity, and of all others."""
+    if not isinstance(counts, dict):
+        return ABSENT, "dim"
+    numbers = {severity: int(to_float(counts.get(severity)) or 0) for severity in SEVERITIES}
+    firing = [(severity, number) for severity, number in numbers.items() if number]
+    if not firing:
+        return ABSENT, "dim"
+    highest, number = firing[0]
+    others = sum(other for _, other in firing[1:])
+    return f"{number} {highest}{f' +{others}' if others else ''}", highest

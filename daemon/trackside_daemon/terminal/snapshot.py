@@ -1,4 +1,4 @@
-"""What is on the screen, as a JSON file."""
+"""Snapshot of the data on the screen, as a JSON file."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trackside_daemon.terminal.frame import Told
+    from trackside_daemon.terminal.frame import DaemonData
 
 
-def save(said: Told, directory: Path | None = None) -> Path:
-    """Write ``trackside-top-DATE.json`` with the overview, and the series of the chosen run.
+def save(data: DaemonData, directory: Path | None = None) -> Path:
+    """Write ``trackside-top-DATE.json`` with the overview, and the series of the selected run.
 
     Args:
-        said: What the daemon has said.
-        directory: None for the working one.
+        data: Responses of the daemon.
+        directory: Directory of the file; None for the working directory.
+
+    Returns:
+        The path of the file. No existing file is overwritten.
 
     Raises:
-        OSError: It cannot be written; nothing that was there is overwritten.
+        OSError: The file cannot be written.
     """
     folder = (directory or Path()).absolute()
     stem = time.strftime("trackside-top-%Y%m%d-%H%M%S")
@@ -32,6 +35,6 @@ def save(said: Told, directory: Path | None = None) -> Path:
             number += 1
             continue
         with stream:
-            json.dump({"overview": said.overview, "run": said.run, "series": list(said.series)}, stream, indent=1)
+            json.dump({"overview": data.overview, "run": data.run, "series": list(data.series)}, stream, indent=1)
             stream.write("\n")
         return file

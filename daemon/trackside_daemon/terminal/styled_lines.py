@@ -1,4 +1,4 @@
-"""Lines of a frame: pieces of text, each in a colour that has a meaning."""
+"""Lines of a frame: pieces of text, each with a style that has a meaning."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Piece = tuple[str, str]
-"""A text, fit to be shown, and its ink: one of `INKS`, or empty for the terminal's own."""
+"""A printable text and its style: a key of `SGR`, or empty for the terminal's default."""
 
 Line = list[Piece]
 
-INKS = {
+SGR = {
     "title": "1",
     "dim": "2",
     "good": "32",
     "info": "36",
     "warning": "33",
     "critical": "1;31",
-    "chosen": "7",
+    "selected": "7",
 }
-"""What the inks are called, and the parameters of a terminal's SGR sequence; the user's own palette says what they look like."""
+"""Parameters of a terminal's SGR sequence by style; the colours are those of the user's palette."""
 
 SEVERITIES = ("critical", "warning", "info")
 
 
-def plain(line: Line) -> str:
-    """A line without colour."""
+def to_text(line: Line) -> str:
+    """Return a line without styles."""
     return "".join(text for text, _ in line).rstrip()
 
 
-def coloured(line: Line) -> str:
-    """A line as a terminal takes it."""
-    return "".join(f"\x1b[{INKS[ink]}m{text}\x1b[0m" if ink else text for text, ink in line)
+def to_ansi(line: Line) -> str:
+    """Return a line with SGR sequences for a terminal."""
+    return "".join(f"\x1b[{SGR[style]}m{text}\x1b[0m" if style else text for text, style in line)
 
 
-def fitted(line: Line, width: int) -> Line:
-    """Exactly so many columns of a line, with ``…`` where words are cut off."""
-    made: Line = []
+def fit(line: Line, width: int) -> Line:
+    """Return exactly *width* columns of a line, with ``…`` where words are cut off."""
+    fitted: Line = []
     room = width
-    for text, ink in line:
+    for text, style in line:
         fits = cells(text) <= room
-        part = text if fits else _begun(text, room)
-        made.append((part, ink))
+        part = text if fits else _cut_off(text, room)
+        fitted.append((part, style))
         room -= cells(part)
         if not fits:
             break
-    return [*made, (" " * room, "")] if room else made
+    return [*fitted, (" " * room, "")] if room else fitted
 
 
-def _begun(text: str, room: int) -> str:
-    """The beginning of a text that is too long; blanks may go without a sign."""
+def _cut_off(text: str, room: int) -> str:
+    """Return the beginning of a text that is too long; if only blanks are lost, without ``…``."""
     return f"{head(text, room - 1)}…" if cells(text.rstrip()) > room > 0 else head(text, room)
 
 
-def joined(pieces: Iterable[Piece], gap: str = "  ") -> Line:
-    """Pieces in a row with a gap between each two."""
-    made: Line = []
+def join(pieces: Iterable[Piece], gap: str = "  ") -> Line:
+    """Return the pieces with a gap between each two."""
+    line: Line = []
     for piece in pieces:
-        made += [(gap, ""), piece] if made else [piece]
-    return made
+        line += [(gap, ""), piece] if line else [piece]
+    return line
 
 
-def wide(line: Line) -> int:
-    """Columns that a line takes."""
+def line_width(line: Line) -> int:
+    """Return the columns of a line."""
     return sum(cells(text) for text, _ in line)

@@ -1,4 +1,4 @@
-"""What the user looks at: a run of those that fit the filter, and a window of its steps."""
+"""State of the view: the filter, the selected run, and the window of its steps."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.terminal.curves import KEYS
-from trackside_daemon.terminal.formatting import real
+from trackside_daemon.terminal.formatting import to_float
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Run = Mapping[str, Any]
 
-LEAST_STEPS = 16
-"""A window is not made smaller."""
+MIN_STEPS = 16
+"""Steps of the smallest window."""
 
 
 def _finite(value: object) -> float:
-    """A number; 0 for what is none."""
-    found = real(value)
-    return found if found is not None and isfinite(found) else 0.0
+    """Return a finite number; 0 for anything else."""
+    number = to_float(value)
+    return number if number is not None and isfinite(number) else 0.0
 
 
 class Window(NamedTuple):
-    """Steps that are drawn.
+    """Steps that the plots show.
 
     Attributes:
-        steps: How many; None for all.
-        end: The last; None for the newest, with which the window goes on.
+        steps: Number of steps; None for all.
+        end: Last step; None for the newest, which the window follows.
     """
 
     steps: float | None = None
     end: float | None = None
 
     def scaled(self, last: float, factor: float) -> Window:
-        """A larger or smaller one with the same end; of more than there is, all."""
-        steps = max(LEAST_STEPS, (last if self.steps is None else self.steps) * factor)
+        """Return a larger or smaller window with the same end; all steps if it is larger than the run."""
+        steps = max(MIN_STEPS, (last if self.steps is None else self.steps) * factor)
         return Window() if steps >= last else Window(steps, self.end)
 
     def moved(self, last: float, share: float) -> Window:
-        """One further on, or back with a *share* below zero; beyond the newest step it goes on with it."""
+        """Return a window moved by a *share* of its size; beyond the newest step it follows that."""
         if self.steps is None:
             return self
         end = max(self.steps, (last if self.end is None else self.end) + share * self.steps)
         return Window(self.steps, None if end >= last else end)
 
-    def asked(self, last: float) -> dict[str, float]:
-        """What `/api/v1/series` is asked for."""
+    def parameters(self, last: float) -> dict[str, float]:
+        """Return the query parameters of `/api/v1/series` for the window."""
         if self.steps is None:
             return {}
         end = last if self.end is None else self.end
@@ -57,68 +57,70 @@ class Window(NamedTuple):
 
 @dataclass
 class View:
-    """What is shown.
+    """State of the view.
 
     Attributes:
-        chosen: A run's id; empty for the first.
-        filter: Of its name, id and state, one has this in it.
-        large: The chosen run has the room of the list.
-        window: Of its steps.
-        columns: Of a plot.
+        selected: Id of the selected run; empty for the first.
+        filter: Text in the name, id or state of the runs to show.
+        enlarged: Whether the selected run's plots take the place of the list.
+        window: Window of the selected run's steps.
+        columns: Width of a plot.
     """
 
-    chosen: str = ""
+    selected: str = ""
     filter: str = ""
-    large: bool = False
+    enlarged: bool = False
     window: Window = field(default_factory=Window)
     columns: int = 40
 
-    def runs(self, overview: Mapping[str, Any]) -> list[Run]:
-        """Those that fit the filter."""
-        wanted = self.filter.casefold()
+    def matching_runs(self, overview: Mapping[str, Any]) -> list[Run]:
+        """Return the runs that match the filter."""
+        text = self.filter.casefold()
         return [
             run
             for run in overview.get("runs", ())
-            if any(wanted in str(run.get(name, "")).casefold() for name in ("name", "id", "state"))
+            if any(text in str(run.get(name, "")).casefold() for name in ("name", "id", "state"))
         ]
 
-    def place(self, runs: Sequence[Run]) -> int:
-        """The number of the chosen one, or of the first."""
-        return next((place for place, run in enumerate(runs) if str(run.get("id")) == self.chosen), 0)
+    def selected_index(self, runs: Sequence[Run]) -> int:
+        """Return the index of the selected run; 0 if it is not among *runs*."""
+        return next((index for index, run in enumerate(runs) if str(run.get("id")) == self.selected), 0)
 
-    def run(self, overview: Mapping[str, Any]) -> Run | None:
-        """The chosen one; None where none fits."""
-        runs = self.runs(overview)
-        return runs[self.place(runs)] if runs else None
+    def selected_run(self, overview: Mapping[str, Any]) -> Run | None:
+        """Return the selected run; None if no run matches the filter."""
+        runs = self.matching_runs(overview)
+        return runs[self.selected_index(runs)] if runs else None
 
-    def move(self, overview: Mapping[str, Any], by: int) -> None:
-        """Choose the run so many further down."""
-        runs = self.runs(overview)
+    def move_selection(self, overview: Mapping[str, Any], by: int) -> None:
+        """Select the run that many lines further down."""
+        runs = self.matching_runs(overview)
         if runs:
-            self.choose(str(runs[min(len(runs) - 1, max(0, self.place(runs) + by))].get("id")))
+            index = min(len(runs) - 1, max(0, self.selected_index(runs) + by))
+            self.select(str(runs[index].get("id")))
 
-    def choose(self, run: str) -> None:
-        """Choose a run by its id; another one is shown whole."""
-        if run != self.chosen:
-            self.chosen, self.window = run, Window()
+    def select(self, run: str) -> None:
+        """Select a run by its id; show all steps of a run that was not selected before."""
+        if run != self.selected:
+            self.selected = run
+            self.window = Window()
 
-    def follow(self, overview: Mapping[str, Any]) -> None:
-        """Choose the run that is shown, where the chosen one is not there."""
-        run = self.run(overview)
+    def update_selection(self, overview: Mapping[str, Any]) -> None:
+        """Select the first matching run if the selected one is gone."""
+        run = self.selected_run(overview)
         if run is not None:
-            self.choose(str(run.get("id")))
+            self.select(str(run.get("id")))
 
     def last_step(self, overview: Mapping[str, Any]) -> float:
-        """Of the chosen run."""
-        return _finite((self.run(overview) or {}).get("step"))
+        """Return the last step of the selected run."""
+        return _finite((self.selected_run(overview) or {}).get("step"))
 
-    def question(self, overview: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """What `/api/v1/series` is asked, as pairs; empty where there is no run."""
-        run = self.run(overview)
+    def series_query(self, overview: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return the query parameters of `/api/v1/series`, as pairs; empty if there is no run."""
+        run = self.selected_run(overview)
         if run is None:
             return []
         attempts = max(1, int(_finite(run.get("attempt"))))
         points = max(2, 2 * self.columns // attempts)
-        asked = {"by": "step", "points": points, **self.window.asked(_finite(run.get("step")))}
+        parameters = {"by": "step", "points": points, **self.window.parameters(_finite(run.get("step")))}
         pairs = [("run", str(run.get("id"))), *(("key", key) for key in KEYS)]
-        return pairs + [(name, str(value)) for name, value in asked.items()]
+        return pairs + [(name, str(value)) for name, value in parameters.items()]

@@ -38,11 +38,11 @@ class Asked:
         self._found: ApiSource | None = None
 
     def overview(self) -> dict[str, Any]:
-        """See `terminal.asking.Daemon`."""
+        """See `terminal.polling.Daemon`."""
         return self._answer(lambda source: source.overview())
 
     def series(self, asked: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
-        """See `terminal.asking.Daemon`."""
+        """See `terminal.polling.Daemon`."""
         return self._answer(lambda source: source.series(asked))
 
     def _answer(self, question: Callable[[ApiSource], T]) -> T:
@@ -85,9 +85,9 @@ def top(
         daemon = Asked(url)
         try:
             if once:
-                from trackside_daemon.terminal.once import once as lines
+                from trackside_daemon.terminal.once import render_once
 
-                print_lines(lines(daemon))
+                print_lines(render_once(daemon))
                 return
         except UnansweredError as error:
             raise WrongError(str(error)) from None
