@@ -303,7 +303,7 @@ def _code(text: str) -> str:
 
 def _groups() -> list[rule_file.Group]:
     """Return the rule groups of a daemon without a configuration."""
-    return rule_file.groups(AlertsSection(), watchers.families(), rule_file.Wanted())
+    return rule_file.groups(AlertsSection(), watchers.families(), rule_file.RuleFileOptions())
 
 
 def rules() -> str:

@@ -195,7 +195,7 @@ def test_it_fires_on_its_trouble_alone_and_is_over_with_it(
     assert not re.search(r"[{}]", first.summary + first.description), first
     ended = machine.run(2000, lambda since: healthy(TROUBLE_AT + within + since), 5.0)
     assert alert in {one.alert for one in ended if one.over}
-    assert not machine.watcher._firing
+    assert not machine.evaluator._firing
 
 
 def test_every_alert_has_a_trouble_here() -> None:
@@ -211,7 +211,7 @@ def test_every_family_that_a_rule_names_exists_and_has_its_labels() -> None:
     families = catalogue()
     assert families.keys() <= exported
     for rule in builtin.rules(ThresholdsSection()):
-        vectors = [Vector(rule.when)]
+        vectors = [Vector(rule.query)]
         for vector in vectors:
             query = vector.query
             assert query.metric in exported
@@ -221,7 +221,7 @@ def test_every_family_that_a_rule_names_exists_and_has_its_labels() -> None:
             parts = (query.over, query.minus, *query.only, *query.unless)
             vectors += [Vector(part) for part in parts if part is not None]
         for text in (rule.summary, rule.description):
-            check(text, rule.when.by if rule.when.by is not None else families[rule.when.metric].labels)
+            check(text, rule.query.by if rule.query.by is not None else families[rule.query.metric].labels)
 
 
 def test_a_threshold_can_be_set() -> None:

@@ -75,11 +75,11 @@ def test_a_rank_that_has_ended_is_no_trouble_of_a_rule(tmp_path: Path) -> None:
     machine = Machine(rules)
     machine.run(60, lambda now: {tokens: 100 * now, **lives("r")})
     machine.run(60, lambda _: {tokens: 6000.0, **lives("r", "finished")})
-    assert not machine.alarms
+    assert not machine.findings
     machine = Machine(rules)
     machine.run(60, lambda now: {tokens: 100 * now, **lives("r")})
     machine.run(60, lambda _: {tokens: 6000.0, **lives("r", "stalled")})
-    assert [one.summary for one in machine.alarms] == [
+    assert [one.summary for one in machine.findings] == [
         "the rate of trackside_training_tokens_total of run r, rank 0 is 47.62 a second, below 50"
     ]
 
@@ -106,7 +106,7 @@ def test_a_name_is_one_alert_s(tmp_path: Path) -> None:
     rule = "{alert: %s, metric: trackside_host_load1, above: %d}"
     assert "rule GpuHot: trackside has an alert of this name" in refusal(tmp_path, rule % ("GpuHot", 1))
     assert "rule LossSpike: trackside has an alert of this name" in refusal(tmp_path, rule % ("LossSpike", 1))
-    assert "rule A: there is another of this name" in refusal(tmp_path, f"{rule % ('A', 1)}, {rule % ('A', 2)}")
+    assert "rule A: another rule has this name" in refusal(tmp_path, f"{rule % ('A', 1)}, {rule % ('A', 2)}")
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,17 @@ def test_conditions(tmp_path: Path, text: str, promql: str) -> None:
         ),
         ("{alert: A, metric: trackside_host_load1, above: 1, rate: 1m, change: 1m}", "rate and change and above"),
         ("{alert: A, metric: trackside_host_laod1, above: 1}", "did you mean trackside_host_load1?"),
-        ("{alert: A, metric: loss, above: 1}", "rule A: no family loss; a key that is pushed is written key:loss"),
+        ("{alert: A, metric: loss, above: 1}", "rule A: there is no family loss; a pushed key is written key:loss"),
         ("{alert: A, metric: trackside_host_load1, labels: {x: y}, above: 1}", "has no label x"),
         ('{alert: A, metric: "key:loss", labels: {run: "~("}, above: 1}', "not a regular expression"),
         ("{alert: A, metric: trackside_training_step_duration_seconds, above: 1}", "is a histogram"),
-        ('{alert: A, metric: "key:loss", above: 1, summary: "{value.__class__}"}', "is no name"),
+        ('{alert: A, metric: "key:loss", above: 1, summary: "{value.__class__}"}', "is not a name"),
         ('{alert: A, metric: "key:loss", above: 1, summary: "{gpu}"}', "there is no {gpu}"),
-        ('{alert: A, metric: "key:loss", above: 1, summary: "{value"}', "a brace"),
-        ("{alert: A, metric: trackside_host_load1, over: trackside_gpu_power_limit_watts, above: 1}", "say which one"),
+        ('{alert: A, metric: "key:loss", above: 1, summary: "{value"}', "unmatched brace"),
+        (
+            "{alert: A, metric: trackside_host_load1, over: trackside_gpu_power_limit_watts, above: 1}",
+            "choose the value",
+        ),
         ("5", "alerts.rules"),
     ],
 )

@@ -64,7 +64,7 @@ def test_only_the_ends_of_ticks_are_judged() -> None:
     machine = Machine([hot()])
     machine.tick({gpu(0): 70.0})
     machine.state.update(Batch("test", [], complete=True))
-    assert machine.watcher.accept(Batch("gpu")) == []
+    assert machine.evaluator.accept(Batch("gpu")) == []
 
 
 def test_each_series_has_an_alert_of_its_own_but_not_without_end() -> None:
@@ -83,14 +83,14 @@ def test_what_is_absent() -> None:
 
 
 def test_a_counter_that_begins_anew_has_grown_by_what_it_has() -> None:
-    rule = Rule("Xid", "warning", Query(XIDS, how="change", window=60.0, above=0.0), "{value:whole}")
+    rule = Rule("Xid", "warning", Query(XIDS, function="change", window=60.0, above=0.0), "{value:whole}")
     machine = Machine([rule])
     assert machine.run(60, lambda _: {gpu(0, XIDS, xid="13"): 7.0}) == []
     assert [one.summary for one in machine.tick({gpu(0, XIDS, xid="13"): 2.0})] == ["2"]
 
 
 def test_a_series_that_returns_within_the_window_has_not_begun_anew() -> None:
-    rule = Rule("Xid", "warning", Query(XIDS, how="change", window=60.0, fresh=True, above=0.0), "{value:whole}")
+    rule = Rule("Xid", "warning", Query(XIDS, function="change", window=60.0, fresh=True, above=0.0), "{value:whole}")
     machine = Machine([rule])
     assert [one.over for one in machine.run(100, lambda _: {gpu(0, XIDS, xid="13"): 1.0})] == [False, True]
     machine.run(20, lambda _: {})
@@ -98,18 +98,18 @@ def test_a_series_that_returns_within_the_window_has_not_begun_anew() -> None:
 
 
 def test_a_value_that_is_no_number_poisons_no_mean() -> None:
-    rule = Rule("Mean", "warning", Query(TEMPERATURE, how="mean", window=10.0, above=80.0), "{value}")
+    rule = Rule("Mean", "warning", Query(TEMPERATURE, function="mean", window=10.0, above=80.0), "{value}")
     machine = Machine([rule])
     machine.run(3, lambda _: {gpu(0): float("nan")})
     assert [one.alert for one in machine.run(15, lambda _: {gpu(0): 90.0})] == ["Mean"]
 
 
 def test_what_a_window_keeps_is_bounded() -> None:
-    machine = Machine([Rule("R", "info", Query(XIDS, how="rate", window=60.0, above=1e9), "")])
+    machine = Machine([Rule("R", "info", Query(XIDS, function="rate", window=60.0, above=1e9), "")])
     for begun in range(20):
         machine.run(20, lambda since, begun=begun: {gpu(0, XIDS, xid=f"{begun}-{since}"): 1.0})  # type: ignore[misc]
     machine.run(600, lambda since: {gpu(0, XIDS, xid="1"): since})
-    (watched,) = machine.watcher._watched
+    (watched,) = machine.evaluator._rules
     assert len(watched.vector._windows) <= 150
     assert all(window is None or len(window._points) <= 14 for window in watched.vector._windows.values())
 
@@ -118,13 +118,13 @@ def test_what_a_window_keeps_is_bounded() -> None:
 def test_an_adopted_alert_neither_fires_again_nor_ends_before_its_window_is_full(
     celsius: float, ends: list[bool]
 ) -> None:
-    when = Query(TEMPERATURE, how="mean", window=60.0, above=80.0)
+    when = Query(TEMPERATURE, function="mean", window=60.0, above=80.0)
     machine = Machine(
         [Rule("Mean", "warning", when, "{value}"), Rule("Mean", "critical", when, "{value}", lasting=1e6)]
     )
     labels = {"gpu": "0", "uuid": "G0", "sensor": "gpu"}
-    machine.watcher.restore(Alert("Mean", "warning", EPOCH, labels=labels, summary="as it was"))
-    machine.watcher.restore(Alert("NoLonger", "warning", EPOCH))
+    machine.evaluator.restore(Alert("Mean", "warning", EPOCH, labels=labels, summary="as it was"))
+    machine.evaluator.restore(Alert("NoLonger", "warning", EPOCH))
     renewed = machine.run(50, lambda _: {gpu(0, sensor="gpu"): celsius})
     assert [(one.severity, one.over, one.summary) for one in renewed] == [("warning", False, "as it was")]
     assert [one.over for one in machine.run(30, lambda _: {gpu(0, sensor="gpu"): celsius})] == ends

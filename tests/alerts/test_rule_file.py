@@ -11,8 +11,8 @@ import yaml
 from processes import DEADLINE, clean_environ, command
 
 from trackside_daemon.alerts.rules.custom import RuleError
-from trackside_daemon.alerts.rules.promql_format import laid_out
-from trackside_daemon.alerts.rules.rule_file import Wanted, groups
+from trackside_daemon.alerts.rules.promql_format import format_promql
+from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
 from trackside_daemon.alerts.rules.rule_text import prometheus
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection, ThresholdsSection
 from trackside_daemon.service.watchers import families
@@ -29,9 +29,9 @@ CUSTOM = (
 )
 
 
-def made(wanted: Wanted | None = None, **settings: Any) -> dict[str, list[dict[str, Any]]]:
+def made(wanted: RuleFileOptions | None = None, **settings: Any) -> dict[str, list[dict[str, Any]]]:
     """The rules by the group that they are in."""
-    found = groups(AlertsSection(**settings), families(), wanted or Wanted())
+    found = groups(AlertsSection(**settings), families(), wanted or RuleFileOptions())
     return {group["name"].removeprefix("trackside."): group["rules"] for group in found}
 
 
@@ -72,7 +72,7 @@ def test_rules_of_ones_own_are_among_the_thresholds() -> None:
 
 def test_windows_are_four_scrapes_at_least() -> None:
     assert "[1m]" in named(made()["thresholds"], "IoBottleneck")[0]["expr"]
-    wide = made(Wanted(scrape=30.0))["thresholds"]
+    wide = made(RuleFileOptions(scrape=30.0))["thresholds"]
     assert "[2m]" in named(wide, "IoBottleneck")[0]["expr"]
     (_, throttled) = named(wide, "GpuThrottled")
     assert "[2m]" in throttled["expr"]
@@ -82,7 +82,7 @@ def test_windows_are_four_scrapes_at_least() -> None:
 
 def test_a_threshold_outlives_the_scrapes_that_a_restart_costs() -> None:
     assert {rule["keep_firing_for"] for rule in made()["thresholds"]} == {"1m", "10m"}
-    assert named(made(Wanted(scrape=30.0))["thresholds"], "GpuLost")[0]["keep_firing_for"] == "2m"
+    assert named(made(RuleFileOptions(scrape=30.0))["thresholds"], "GpuLost")[0]["keep_firing_for"] == "2m"
 
 
 def test_a_cause_is_known_by_its_name_in_prometheus() -> None:
@@ -95,15 +95,15 @@ def test_where_alerts_are_not_wanted_the_fleet_is_watched_still() -> None:
 
 
 def test_job_and_runbooks_can_be_said() -> None:
-    found = made(Wanted(job="ml", runbooks="https://wiki/x"))
+    found = made(RuleFileOptions(job="ml", runbooks="https://wiki/x"))
     assert named(found["fleet"], "SidecarDown")[0]["expr"] == 'up{job="ml"} == 0'
     assert named(found["detectors"], "NonFinite")[0]["annotations"]["runbook_url"] == "https://wiki/x#nonfinite"
-    bare = made(Wanted(runbooks=""))
+    bare = made(RuleFileOptions(runbooks=""))
     assert not [rule for rules in bare.values() for rule in rules if "runbook_url" in rule.get("annotations", {})]
 
 
 def test_a_run_goes_beyond_the_labels_of_a_place() -> None:
-    found = made(Wanted(places=("rack", "instance")))
+    found = made(RuleFileOptions(places=("rack", "instance")))
     exprs = {rule.get("record", rule.get("alert")): rule["expr"] for rules in found.values() for rule in rules}
     beyond = "without (instance, node, pod, rack"
     named = ("run:trackside_training_tokens:rate5m", "TracksideRunVanished", "run:trackside_training_restarts:count1d")
@@ -111,7 +111,7 @@ def test_a_run_goes_beyond_the_labels_of_a_place() -> None:
 
 
 def test_words_tell_the_window_that_is_looked_at() -> None:
-    (wide,) = named(made(Wanted(scrape=30.0))["thresholds"], "IoBottleneck")
+    (wide,) = named(made(RuleFileOptions(scrape=30.0))["thresholds"], "IoBottleneck")
     (narrow,) = named(made()["thresholds"], "IoBottleneck")
     assert "of the last 2 min, for 5 min already" in wide["annotations"]["description"]
     assert "of the last minute, for 5 min already" in narrow["annotations"]["description"]
@@ -133,17 +133,17 @@ def test_a_rule_of_the_daemon_names_its_alert() -> None:
     ],
 )
 def test_laying_an_expression_out_changes_blanks_only(expr: str) -> None:
-    assert "".join(laid_out(expr).split()) == "".join(expr.split())
+    assert "".join(format_promql(expr).split()) == "".join(expr.split())
 
 
 def test_what_is_quoted_is_never_broken() -> None:
     text = 'key="a or b unless c / d and (e"'
-    assert text in laid_out(f"x{{{text}}} or " + f"y{{{text}}} and on (job) " * 5 + "z")
+    assert text in format_promql(f"x{{{text}}} or " + f"y{{{text}}} and on (job) " * 5 + "z")
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_takes_odd_rules(tmp_path: Path) -> None:
-    found = groups(AlertsSection(rules=CUSTOM, off=("ShmFull@a b-*",)), families(), Wanted(60.0, 'j"b', "x"))
+    found = groups(AlertsSection(rules=CUSTOM, off=("ShmFull@a b-*",)), families(), RuleFileOptions(60.0, 'j"b', "x"))
     file = tmp_path / "rules.yml"
     file.write_text(prometheus(found, "trackside rules"), encoding="utf-8")
     assert yaml.safe_load(file.read_text(encoding="utf-8"))["groups"] == found
@@ -187,7 +187,7 @@ def test_a_manifest_has_the_same_groups() -> None:
         "namespace": "monitoring",
         "labels": {"app.kubernetes.io/name": "trackside", "release": "prometheus"},
     }
-    assert manifest["spec"]["groups"] == groups(AlertsSection(), families(), Wanted())
+    assert manifest["spec"]["groups"] == groups(AlertsSection(), families(), RuleFileOptions())
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], words: str) -> No
 
 @pytest.mark.parametrize("alert", ["Watchdog", "RunVanished", "TracksideSidecarDown", "GpuHot", "NonFinite"])
 def test_a_rule_of_ones_own_has_a_name_of_its_own(alert: str) -> None:
-    with pytest.raises(RuleError, match=rf"rule {alert}: trackside has an alert of this name; give yours another"):
+    with pytest.raises(RuleError, match=rf"rule {alert}: trackside has an alert of this name; choose another name"):
         made(rules=(RuleSection(alert=alert, metric="trackside_gpu_up", below=1),))
 
 

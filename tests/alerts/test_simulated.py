@@ -39,9 +39,9 @@ def told(seconds: int, profile: str, *troubles: str) -> set[tuple[str, str, str]
     begun = machine.now
     while machine.now < begun + seconds:
         machine.state.update(Batch("gpu", collector.collect(), complete=True, time=machine.now))
-        machine.judge()
+        machine.evaluate()
         machine.now += 1.0
-    return {(one.alert, one.severity, dict(one.labels)["gpu"]) for one in machine.alarms if not one.over}
+    return {(one.alert, one.severity, dict(one.labels)["gpu"]) for one in machine.findings if not one.over}
 
 
 @pytest.mark.parametrize("profile", ["h100", "a100", "l40s"])

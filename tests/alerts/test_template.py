@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.alerts.rules.template import check, fill, prometheus
+from trackside_daemon.alerts.rules.template import check, fill, prometheus_template
 
 
 def test_numbers_have_forms() -> None:
@@ -27,4 +27,4 @@ def test_anything_else_is_refused(text: str) -> None:
 
 def test_it_can_be_told_to_prometheus() -> None:
     text = "GPU {gpu} {value:percent} since {since}"
-    assert prometheus(text) == "GPU {{ $labels.gpu }} {{ humanizePercentage $value }} since the alert's start"
+    assert prometheus_template(text) == "GPU {{ $labels.gpu }} {{ humanizePercentage $value }} since the alert's start"

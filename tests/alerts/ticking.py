@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules import builtin
-from trackside_daemon.alerts.rules.evaluation import Rules
+from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.model.metric import Batch, Sample
@@ -26,30 +26,30 @@ Values = dict[str, float]
 
 
 class Machine:
-    """The watcher that is tested, with a state and a clock."""
+    """Rule evaluator with a state and a clock."""
 
     def __init__(self, rules: Iterable[Rule] | None = None) -> None:
         self.now = 1000.0
         self.state = State()
         built = builtin.rules(ThresholdsSection()) if rules is None else rules
-        self.watcher = Rules(self.state, built, lambda: self.now, lambda: EPOCH + self.now)
-        self.alarms: list[Finding] = []
+        self.evaluator = RuleEvaluator(self.state, built, lambda: self.now, lambda: EPOCH + self.now)
+        self.findings: list[Finding] = []
 
     def tick(self, values: Mapping[str, float], every: float = 1.0) -> list[Finding]:
-        """One tick at which all values are these, and *every* seconds until the next."""
+        """Run one tick with these values, and advance the clock by *every* seconds."""
         self.state.update(Batch("test", [sample(name, value) for name, value in values.items()], complete=True))
-        found = self.judge()
+        found = self.evaluate()
         self.now += every
         return found
 
-    def judge(self) -> list[Finding]:
-        """The end of a tick."""
-        found = self.watcher.accept(Batch("sampler"))
-        self.alarms += found
+    def evaluate(self) -> list[Finding]:
+        """Evaluate the rules at the end of a tick."""
+        found = self.evaluator.accept(Batch("sampler"))
+        self.findings += found
         return found
 
     def run(self, seconds: int, values: Callable[[float], Mapping[str, float]], every: float = 1.0) -> list[Finding]:
-        """Ticks for some seconds, with the values as they are so many seconds after the first of them."""
+        """Run ticks for some seconds, with the values at each second after the first tick."""
         begun, found = self.now, []
         while self.now <= begun + seconds:
             found += self.tick(values(self.now - begun), every)
@@ -57,7 +57,7 @@ class Machine:
 
 
 def sample(series: str, value: float) -> Sample:
-    """As `Values` has it."""
+    """Return the sample of a series that is written as in `Values`."""
     name, _, rest = series.partition("{")
     metric = FAMILIES[name]
     given = dict(part.split("=", 1) for part in rest.rstrip("}").split(",") if part)

@@ -64,7 +64,7 @@ def shape(node: Node) -> Shape:
 
 def bounds() -> list[tuple[Shape, float]]:
     """What each alert looks at, and its bound."""
-    rules = [(shape(parsed(one.when.promql())), one.threshold) for one in builtin.rules(DEFAULTS) if not one.absent]
+    rules = [(shape(parsed(one.query.promql())), one.threshold) for one in builtin.rules(DEFAULTS) if not one.absent]
     return [*rules, *((shape(parsed(expr)), bound) for expr, bound in DETECTED)]
 
 

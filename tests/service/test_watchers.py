@@ -9,7 +9,7 @@ import pytest
 from processes import clean_environ, command
 
 from trackside_daemon.alerts.process_leaks import ProcessLeaks
-from trackside_daemon.alerts.rules.evaluation import Rules
+from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection
 from trackside_daemon.model.state import State
 from trackside_daemon.service.watchers import all_watchers, rules
@@ -75,5 +75,5 @@ def test_a_daemon_warns_of_what_is_turned_off_and_is_no_alert(
 def test_a_daemon_watches_by_the_rules_and_for_leaks() -> None:
     own = RuleSection(alert="Skipped", metric="trackside_collector_skipped_total", change=300.0, above=3.0)
     assert rules(AlertsSection(rules=(own,)))[-1].alert == "Skipped"
-    assert [type(one) for one in all_watchers(State(), AlertsSection(), [])][-2:] == [Rules, ProcessLeaks]
+    assert [type(one) for one in all_watchers(State(), AlertsSection(), [])][-2:] == [RuleEvaluator, ProcessLeaks]
     assert all_watchers(State(), AlertsSection(enabled=False), []) == []

@@ -11,7 +11,7 @@ from trackside_daemon.alerts.process_leaks import ProcessLeaks
 from trackside_daemon.alerts.registry import RestorableSource, sources
 from trackside_daemon.alerts.replay_history import past_ranks
 from trackside_daemon.alerts.rules import builtin, custom
-from trackside_daemon.alerts.rules.evaluation import Rules
+from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.ingest import sessions
@@ -87,7 +87,7 @@ def all_watchers(
     """
     if not section.enabled:
         return []
-    judges = Rules(state, rules(section), clock, wall)
+    judges = RuleEvaluator(state, rules(section), clock, wall)
     leaks = ProcessLeaks(state, section.thresholds.leak_ratio, clock, wall)
     for alert in fired:
         judges.restore(alert)

@@ -1,4 +1,4 @@
-"""The user's own rules: what the configuration says becomes a rule like those that are built in."""
+"""Rules of the configuration, converted to the form of the built-in ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
 from trackside_daemon.alerts.rules.fleet import NAMES
-from trackside_daemon.alerts.rules.query import How, Matcher, Query
+from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import check
 from trackside_daemon.training.families import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
 
 KEY = "key:"
 LIKE = "~"
-TAKEN = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAMES)}
-"""What routes and people know as something else."""
+RESERVED_NAMES = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAMES)}
+"""Names of the alerts of trackside, which a rule of the configuration must not have."""
 
-LIVES = Query(RANK_STATE.name, (Matcher("state", "starting|running|stalled", "=~"),), above=0.0)
-"""The ranks that live: what the page keeps of one that has ended stands still, and is no trouble of it."""
+LIVE_RANKS = Query(RANK_STATE.name, (Matcher("state", "starting|running|stalled", "=~"),), above=0.0)
+"""Selects the live ranks: the series of an ended rank stay constant for a while, and must raise no alert."""
 
-UNSAID = ("uuid", "key")
-"""Labels that a summary does without: the GPU's number is there, and the key is what it is about."""
+OMITTED_LABELS = ("uuid", "key")
+"""Labels that a default summary omits: it has the number of the GPU, and the key is its subject."""
 
 
 class RuleError(ValueError):
-    """A rule cannot be used; the message names the rule, and says what to write instead."""
+    """A rule is invalid; the message names the rule and the remedy."""
 
 
 def rules(sections: Iterable[RuleSection], families: Mapping[str, Metric]) -> list[Rule]:
-    """The rules of the configuration.
+    """Return the rules of the configuration.
 
     Args:
-        sections: As they were read.
-        families: Those that there are, by name.
+        sections: The settings.
+        families: All families, by name.
 
     Raises:
-        RuleError: In one line, the first thing that is wrong.
+        RuleError: A rule is invalid; the text is one line about the first error.
     """
-    found: list[Rule] = []
+    converted: list[Rule] = []
     for section in sections:
-        if any(one.alert == section.alert for one in found):
-            raise RuleError(f"alerts.rules: rule {section.alert}: there is another of this name; choose another name")
-        found.append(_rule(section, families))
-    return found
+        if any(rule.alert == section.alert for rule in converted):
+            raise RuleError(f"alerts.rules: rule {section.alert}: another rule has this name; choose another name")
+        converted.append(_rule(section, families))
+    return converted
 
 
 def _rule(section: RuleSection, families: Mapping[str, Metric]) -> Rule:
     try:
         _check_name(section.alert)
         query, labels = _query(section, families)
-        summary = section.summary or _said(section, labels)
+        summary = section.summary or _default_summary(section, labels)
         for text in (summary, section.description):
             check(text, labels)
     except ValueError as error:
@@ -76,34 +76,34 @@ def _rule(section: RuleSection, families: Mapping[str, Metric]) -> Rule:
 
 
 def _check_name(alert: str) -> None:
-    if alert.removeprefix(PREFIX) in TAKEN:
-        raise ValueError("trackside has an alert of this name; give yours another")
+    if alert.removeprefix(PREFIX) in RESERVED_NAMES:
+        raise ValueError("trackside has an alert of this name; choose another name")
 
 
 def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query, tuple[str, ...]]:
-    """What is looked at, and the labels of what is found."""
-    metric, matchers = _chosen(section.metric, section.labels, families)
-    how: How = "rate" if section.rate else "change" if section.change else "value"
+    """Return the query of a rule, and the labels of its series."""
+    metric, matchers = _selection(section.metric, section.labels, families)
+    function: Function = "rate" if section.rate else "change" if section.change else "value"
     over: Query | None = None
     on: tuple[str, ...] = RANK if set(RANK) <= set(metric.labels) else ()
     if section.over is not None:
-        other, chosen = _chosen(section.over.metric, section.over.labels, families)
-        fixed = {matcher.label for matcher in chosen if matcher.operator == "="}
-        over = Query(other.name, chosen)
+        other, other_matchers = _selection(section.over.metric, section.over.labels, families)
+        fixed = {matcher.label for matcher in other_matchers if matcher.operator == "="}
+        over = Query(other.name, other_matchers)
         on = tuple(name for name in metric.labels if name in other.labels and name not in fixed)
-        if left := [name for name in other.labels if name not in (*on, *fixed)]:
-            raise ValueError(f"over: {other.name} has {', '.join(left)} too; say which one under over.labels")
-    lives = on == RANK and metric not in {RANK_STATE, ENDED_AT} and not section.absent
+        if ambiguous := [name for name in other.labels if name not in (*on, *fixed)]:
+            raise ValueError(f"over: {other.name} also has {', '.join(ambiguous)}; choose the value under over.labels")
+    of_ranks = on == RANK and metric not in {RANK_STATE, ENDED_AT} and not section.absent
     query = Query(
         metric.name,
         matchers,
-        how,
+        function,
         section.rate or section.change or 0.0,
         over=over,
         on=on,
         above=section.above,
         below=section.below,
-        only=(LIVES,) if lives else (),
+        only=(LIVE_RANKS,) if of_ranks else (),
     )
     labels = metric.labels
     if section.absent:
@@ -111,8 +111,10 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
     return query, labels
 
 
-def _chosen(name: str, labels: Mapping[str, str], families: Mapping[str, Metric]) -> tuple[Metric, tuple[Matcher, ...]]:
-    """The family, or that of a pushed key, and what chooses its series."""
+def _selection(
+    name: str, labels: Mapping[str, str], families: Mapping[str, Metric]
+) -> tuple[Metric, tuple[Matcher, ...]]:
+    """Return a family, or that of a pushed key, and the matchers of its series."""
     matchers = []
     if name.startswith(KEY):
         key = name.removeprefix(KEY)
@@ -122,10 +124,10 @@ def _chosen(name: str, labels: Mapping[str, str], families: Mapping[str, Metric]
         metric = families[name]
     else:
         near = difflib.get_close_matches(name, families, 1)
-        hint = f"did you mean {near[0]}?" if near else f"a key that is pushed is written {KEY}{name}"
-        raise ValueError(f"no family {name}; {hint}")
+        hint = f"did you mean {near[0]}?" if near else f"a pushed key is written {KEY}{name}"
+        raise ValueError(f"there is no family {name}; {hint}")
     if metric.kind == "histogram":
-        raise ValueError(f"{name} is a histogram, which has no one value")
+        raise ValueError(f"{name} is a histogram, which has no single value")
     return metric, (*matchers, *(_matcher(label, value, metric) for label, value in labels.items()))
 
 
@@ -142,21 +144,21 @@ def _matcher(label: str, value: str, metric: Metric) -> Matcher:
     return Matcher(label, pattern, "=~")
 
 
-def _said(section: RuleSection, labels: Iterable[str]) -> str:
-    """What is said where the user does not say: it names the series by its *labels*."""
-    what = _plain(section.metric)
+def _default_summary(section: RuleSection, labels: Iterable[str]) -> str:
+    """Return the summary of a rule that has none, which names the series by its *labels*."""
+    subject = _plain(section.metric)
     if section.absent:
-        chosen = [f"{name} {_plain(value)}" for name, value in section.labels.items()]
-        return f"there is no {what}" + (f" of {', '.join(chosen)}" if chosen else "")
-    named = [f"{name} {{{name}}}" for name in labels if name not in UNSAID]
-    of = f" of {', '.join(named)}" if named else ""
-    way = "the rate of " if section.rate else "the change of " if section.change else ""
+        fixed = [f"{name} {_plain(value)}" for name, value in section.labels.items()]
+        return f"there is no {subject}" + (f" of {', '.join(fixed)}" if fixed else "")
+    named = [f"{name} {{{name}}}" for name in labels if name not in OMITTED_LABELS]
+    series = f" of {', '.join(named)}" if named else ""
+    function = "the rate of " if section.rate else "the change of " if section.change else ""
     over = f" over {_plain(section.over.metric)}" if section.over else ""
     side = "above" if section.above is not None else "below"
-    each = " a second" if section.rate else ""
-    return f"{way}{what}{over}{of} is {{value}}{each}, {side} {{threshold}}"
+    unit = " a second" if section.rate else ""
+    return f"{function}{subject}{over}{series} is {{value}}{unit}, {side} {{threshold}}"
 
 
 def _plain(text: str) -> str:
-    """Without what means something in a template."""
+    """Return the text without the prefix of a key, and without braces, which mark fields in a template."""
     return text.removeprefix(KEY).replace("{", "").replace("}", "")

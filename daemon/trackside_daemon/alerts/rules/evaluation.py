@@ -1,4 +1,4 @@
-"""The rules, judged once a tick: what is so for long enough is an alarm, and once it is so no more that is one too."""
+"""Evaluation of the rules once per tick: a condition that lasts long enough is a finding, and so is its end."""
 
 from __future__ import annotations
 
@@ -22,48 +22,57 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
 
 TICK = "sampler"
-"""The source whose batch is the last of a tick, when all others of it are in the state."""
+"""Source of the last batch of a tick, when the state has all others of that tick."""
 
 MOST = 64
-"""Of one rule so many alerts fire at once; the further ones would say nothing new."""
+"""Most alerts of one rule that fire at once; further ones would add no information."""
 
-Named = tuple[tuple[str, str], ...]
+NamedLabels = tuple[tuple[str, str], ...]
 
 
-class _Standing:
-    """One alert of one rule, from when it is so; times in seconds of the clock, but for *began*, in Unix seconds."""
+class _RuleAlert:
+    """Alert of one rule, pending or firing.
 
-    __slots__ = ("began", "clear_until", "fires", "last", "named", "run", "since", "value")
+    All times are seconds of the monotonic clock, except *began*, in Unix seconds.
+    """
 
-    def __init__(self, named: Named, now: float, began: float) -> None:
-        self.named = named
+    __slots__ = ("began", "fires", "keep_until", "labels", "last", "run", "since", "value")
+
+    def __init__(self, labels: NamedLabels, now: float, began: float) -> None:
+        self.labels = labels
         self.run = ""
         self.since = self.last = now
         self.began = began
-        self.clear_until = 0.0
+        self.keep_until = 0.0
         self.value = 0.0
         self.fires = False
 
 
-class _Watched:
-    """A rule with what stands of it."""
+class _RuleState:
+    """Rule with its alerts, by the labels of its vector.
+
+    Attributes:
+        alerts: Pending and firing alerts.
+        cooldowns: Time until which an ended alert may not fire again.
+        to_restore: Alerts of an earlier daemon that are not restored yet.
+    """
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
-        self.vector = Vector(rule.when)
-        self.standing: dict[Labels, _Standing] = {}
-        self.quiet: dict[Labels, float] = {}
-        self.adopted: list[Alert] = []
+        self.vector = Vector(rule.query)
+        self.alerts: dict[Labels, _RuleAlert] = {}
+        self.cooldowns: dict[Labels, float] = {}
+        self.to_restore: list[Alert] = []
 
 
-class Rules:
-    """A watcher that judges rules over the newest values.
+class RuleEvaluator:
+    """Finding source that evaluates rules over the newest values.
 
     Args:
-        state: Where the values are.
-        rules: Judged in this order; the cause of another comes before it.
-        clock: Seconds of the monotonic clock, by which the state forgets and durations are measured.
-        wall: Unix time in seconds, for what is said.
+        state: Newest values of all families.
+        rules: Rules in the order of their evaluation; an inhibiting rule comes before those that it inhibits.
+        clock: Monotonic clock, in seconds, which the state uses too.
+        wall: Unix time, in seconds, for the findings.
     """
 
     def __init__(
@@ -74,135 +83,142 @@ class Rules:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
-        self._watched = [_Watched(rule) for rule in rules]
+        self._rules = [_RuleState(rule) for rule in rules]
         self._clock = clock
         self._wall = wall
-        self._names = frozenset(name for one in self._watched for name in one.vector.names()) | {RUN_INFO.name}
-        self._firing: dict[tuple[str, Named], int] = {}
+        self._names = frozenset(name for state in self._rules for name in state.vector.names()) | {RUN_INFO.name}
+        self._firing: dict[tuple[str, NamedLabels], int] = {}
 
     def accept(self, batch: Batch) -> list[Finding]:
-        """The alarms of a tick, when the batch is its last."""
-        return self.judge(self._clock()) if batch.source == TICK else []
+        """Return the findings of a tick if the batch is its last."""
+        return self.evaluate(self._clock()) if batch.source == TICK else []
 
-    def judge(self, now: float) -> list[Finding]:
-        """What begins and what is over at *now*, in seconds of the clock."""
-        found = self._state.named(now, self._names)
-        families = {name: Family(metric, values) for name, (metric, values) in found.items()}
-        alarms: list[Finding] = []
-        for one in self._watched:
-            alarms += self._judge(one, now, families)
-        return alarms
+    def evaluate(self, now: float) -> list[Finding]:
+        """Return what begins and what ends at *now*, in seconds of the monotonic clock."""
+        named = self._state.named(now, self._names)
+        families = {name: Family(metric, values) for name, (metric, values) in named.items()}
+        findings: list[Finding] = []
+        for state in self._rules:
+            findings += self._evaluate(state, now, families)
+        return findings
 
     def restore(self, alert: Alert) -> None:
-        """An alert fired when the daemon before this one ended: it goes on, or is over when its rule knows enough."""
-        for one in self._watched:
-            if (one.rule.alert, one.rule.severity) == (alert.alert, alert.severity):
-                one.adopted.append(alert)
+        """Continue an alert that fired when an earlier daemon ended, until its rule has enough values to decide."""
+        for state in self._rules:
+            if (state.rule.alert, state.rule.severity) == (alert.alert, alert.severity):
+                state.to_restore.append(alert)
 
-    def _judge(self, one: _Watched, now: float, families: Families) -> Iterator[Finding]:
-        rule, standing = one.rule, one.standing
-        hits = one.vector.at(now, families)
+    def _evaluate(self, state: _RuleState, now: float, families: Families) -> Iterator[Finding]:
+        rule, alerts = state.rule, state.alerts
+        series = state.vector.evaluate(now, families)
         if rule.absent:
-            hits = {} if hits else {(): 0.0}
-        if one.adopted:
-            yield from self._take_over(one, now)
-        for labels, value in hits.items():
-            known = standing.get(labels)
-            if known is None:
-                known = standing[labels] = _Standing(self._named(one, labels), now, self._wall())
-            if rule.because and self._is_caused(rule, known.named):
+            series = {} if series else {(): 0.0}
+        if state.to_restore:
+            yield from self._restore(state, now)
+        for labels, value in series.items():
+            alert = alerts.get(labels)
+            if alert is None:
+                alert = alerts[labels] = _RuleAlert(self._named(state, labels), now, self._wall())
+            if rule.inhibited_by and self._is_inhibited(rule, alert.labels):
                 continue
-            known.value, known.last = value, now
-            if not known.fires and now - known.since >= rule.lasting and self._may_fire(one, labels, now):
-                yield self._begin(rule, known, families)
-        if len(standing) > len(hits) or rule.because:
-            yield from self._end(one, now)
+            alert.value, alert.last = value, now
+            if not alert.fires and now - alert.since >= rule.lasting and self._may_fire(state, labels, now):
+                yield self._begin(rule, alert, families)
+        if len(alerts) > len(series) or rule.inhibited_by:
+            yield from self._end(state, now)
 
-    def _take_over(self, one: _Watched, now: float) -> Iterator[Finding]:
-        """Adopted alerts stand as soon as it is known what labels the rule has; some time is given to windows to fill."""
-        if not one.vector.known and not one.rule.absent:
+    def _restore(self, state: _RuleState, now: float) -> Iterator[Finding]:
+        """Yield the restored alerts as open, once the labels of the vector are known; let windows fill before they end."""
+        if not state.vector.is_bound and not state.rule.absent:
             return
-        names = () if one.rule.absent else one.vector.labels
-        for kept in one.adopted:
-            known = _Standing(tuple(sorted(kept.labels.items())), now, kept.started)
-            known.fires, known.run = True, kept.run
-            known.clear_until = now + max(one.rule.when.window, one.rule.lasting)
-            one.standing[tuple(kept.labels.get(name, "") for name in names)] = known
-            self._count(one.rule, known, 1)
-            severity = one.rule.severity
-            yield Finding(kept.alert, severity, known.named, self._wall(), kept.summary, kept.description, run=kept.run)
-        one.adopted.clear()
+        names = () if state.rule.absent else state.vector.labels
+        for record in state.to_restore:
+            alert = _RuleAlert(tuple(sorted(record.labels.items())), now, record.started)
+            alert.fires, alert.run = True, record.run
+            alert.keep_until = now + max(state.rule.query.window, state.rule.lasting)
+            state.alerts[tuple(record.labels.get(name, "") for name in names)] = alert
+            self._count(state.rule, alert, 1)
+            yield Finding(
+                record.alert,
+                state.rule.severity,
+                alert.labels,
+                self._wall(),
+                record.summary,
+                record.description,
+                run=record.run,
+            )
+        state.to_restore.clear()
 
-    def _may_fire(self, one: _Watched, labels: Labels, now: float) -> bool:
-        if one.quiet and one.quiet.get(labels, now) > now:
+    def _may_fire(self, state: _RuleState, labels: Labels, now: float) -> bool:
+        if state.cooldowns and state.cooldowns.get(labels, now) > now:
             return False
-        return sum(known.fires for known in one.standing.values()) < MOST
+        return sum(alert.fires for alert in state.alerts.values()) < MOST
 
-    def _is_caused(self, rule: Rule, named: Named) -> bool:
+    def _is_inhibited(self, rule: Rule, labels: NamedLabels) -> bool:
         return any(
-            known.named == named
-            for other in self._watched
-            if other.rule.alert in rule.because
-            for known in other.standing.values()
+            alert.labels == labels
+            for other in self._rules
+            if other.rule.alert in rule.inhibited_by
+            for alert in other.alerts.values()
         )
 
-    def _named(self, one: _Watched, labels: Labels) -> Named:
-        if one.rule.absent:
-            chosen = one.rule.when.matchers
-            return tuple(sorted((matcher.label, matcher.value) for matcher in chosen if matcher.operator == "="))
-        pairs = zip(one.vector.labels, labels, strict=True)
+    def _named(self, state: _RuleState, labels: Labels) -> NamedLabels:
+        if state.rule.absent:
+            matchers = state.rule.query.matchers
+            return tuple(sorted((matcher.label, matcher.value) for matcher in matchers if matcher.operator == "="))
+        pairs = zip(state.vector.labels, labels, strict=True)
         return tuple(sorted((name, value) for name, value in pairs if value))
 
-    def _begin(self, rule: Rule, known: _Standing, families: Families) -> Finding:
-        known.fires, known.run = True, _run_id(dict(known.named).get("run", ""), families)
-        self._count(rule, known, 1)
-        return self._alarm(rule, known)
+    def _begin(self, rule: Rule, alert: _RuleAlert, families: Families) -> Finding:
+        alert.fires, alert.run = True, _run_id(dict(alert.labels).get("run", ""), families)
+        self._count(rule, alert, 1)
+        return self._finding(rule, alert)
 
-    def _end(self, one: _Watched, now: float) -> Iterator[Finding]:
-        """What was not so at *now* is dropped, or is over."""
-        rule = one.rule
-        for labels, known in [*one.standing.items()]:
-            if known.last == now or now < known.clear_until:
+    def _end(self, state: _RuleState, now: float) -> Iterator[Finding]:
+        """Remove the alerts whose condition was not met at *now*, and yield the end of those that fired."""
+        rule = state.rule
+        for labels, alert in [*state.alerts.items()]:
+            if alert.last == now or now < alert.keep_until:
                 continue
-            if known.fires and now - known.last < rule.keep_firing:
+            if alert.fires and now - alert.last < rule.keep_firing:
                 continue
-            del one.standing[labels]
-            if not known.fires:
+            del state.alerts[labels]
+            if not alert.fires:
                 continue
             if rule.cooldown:
-                one.quiet = {quiet: until for quiet, until in one.quiet.items() if until > now}
-                one.quiet[labels] = now + rule.cooldown
-            if not self._count(rule, known, -1):
-                yield self._alarm(rule, known, over=True)
+                state.cooldowns = {key: until for key, until in state.cooldowns.items() if until > now}
+                state.cooldowns[labels] = now + rule.cooldown
+            if not self._count(rule, alert, -1):
+                yield self._finding(rule, alert, over=True)
 
-    def _count(self, rule: Rule, known: _Standing, more: int) -> int:
-        """How many rules still find the same alert."""
-        key = (rule.alert, known.named)
-        count = self._firing.pop(key, 0) + more
+    def _count(self, rule: Rule, alert: _RuleAlert, change: int) -> int:
+        """Change and return the number of rules that report the same alert."""
+        key = (rule.alert, alert.labels)
+        count = self._firing.pop(key, 0) + change
         if count > 0:
             self._firing[key] = count
         return count
 
-    def _alarm(self, rule: Rule, known: _Standing, *, over: bool = False) -> Finding:
-        numbers = {"value": known.value, "threshold": rule.threshold}
-        began = datetime.fromtimestamp(known.began, timezone.utc).strftime("%H:%M:%S UTC")
-        texts = {**dict(known.named), "since": began, "window": rule.window}
+    def _finding(self, rule: Rule, alert: _RuleAlert, *, over: bool = False) -> Finding:
+        numbers = {"value": alert.value, "threshold": rule.threshold}
+        began = datetime.fromtimestamp(alert.began, timezone.utc).strftime("%H:%M:%S UTC")
+        texts = {**dict(alert.labels), "since": began, "window": rule.window}
         return Finding(
             rule.alert,
             rule.severity,
-            known.named,
+            alert.labels,
             self._wall(),
             fill(rule.summary, numbers, texts),
             fill(rule.description, numbers, texts),
             over=over,
-            run=known.run,
-            evidence={"value": json_number(known.value), "since": known.began},
+            run=alert.run,
+            evidence={"value": json_number(alert.value), "since": alert.began},
         )
 
 
 def _run_id(run: str, families: Families) -> str:
-    """The id of the run with the name; empty for the machine."""
+    """Return the id of the run with this name; empty for the machine."""
     if not run or RUN_INFO.name not in families:
         return ""
-    at, of = RUN_INFO.labels.index("run"), RUN_INFO.labels.index("run_id")
-    return next((labels[of] for labels in families[RUN_INFO.name].values if labels[at] == run), "")
+    name, run_id = RUN_INFO.labels.index("run"), RUN_INFO.labels.index("run_id")
+    return next((labels[run_id] for labels in families[RUN_INFO.name].values if labels[name] == run), "")

@@ -1,4 +1,4 @@
-"""The families that a rule can name, by their names."""
+"""Catalogue of the families that a rule can name."""
 
 from __future__ import annotations
 
@@ -29,16 +29,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _COLLECTORS = (
-    *(CpuCollector, LoadCollector, MemoryCollector, VmstatCollector, PressureCollector, DiskCollector),
-    *(FilesystemCollector, NetworkCollector, InfinibandCollector, CgroupCollector, ProcessCollector, TimeCollector),
-    *(ThermalCollector, GpuCollector, NvmlCollector, RanksCollector),
+    CpuCollector,
+    LoadCollector,
+    MemoryCollector,
+    VmstatCollector,
+    PressureCollector,
+    DiskCollector,
+    FilesystemCollector,
+    NetworkCollector,
+    InfinibandCollector,
+    CgroupCollector,
+    ProcessCollector,
+    TimeCollector,
+    ThermalCollector,
+    GpuCollector,
+    NvmlCollector,
+    RanksCollector,
 )
 
 
 def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
-    """Those of the collectors, of trainings and of the history, and *more* that rooms above this one have."""
-    training = (one for one in vars(families).values() if isinstance(one, Metric))
-    known = [
+    """Return the families of collectors, trainings and the history, by name, with *more* from the layers above."""
+    training = (value for value in vars(families).values() if isinstance(value, Metric))
+    metrics = [
         *training,
         *families.KNOWN.values(),
         *families.MEMORY.values(),
@@ -47,5 +60,5 @@ def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
         writer.EXCESS,
         *more,
     ]
-    known += [RATIO, *(metric for collector in _COLLECTORS for metric in collector.metrics)]
-    return {metric.name: metric for metric in known}
+    metrics += [RATIO, *(metric for collector in _COLLECTORS for metric in collector.metrics)]
+    return {metric.name: metric for metric in metrics}

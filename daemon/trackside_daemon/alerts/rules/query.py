@@ -1,8 +1,7 @@
-"""What a rule looks at: series of a family, how they are looked at, and when it is so.
+"""Query of a rule: the series of a family, a function over them, and a condition.
 
-Each query is evaluated by the daemon (`trackside_daemon.alerts.rules.vector`) and can be written as PromQL, and the two mean
-the same. Where they could differ, both are told to do the safe thing: a mean and a prediction need a window that is full,
-and what divides is greater than nought.
+The daemon evaluates each query itself (`trackside_daemon.alerts.rules.vector`), and writes it as PromQL; both mean the same.
+Where they could differ, both do the safe thing: a mean and a prediction need a full window, and a divisor is greater than 0.
 """
 
 from __future__ import annotations
@@ -12,34 +11,35 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-How = Literal["value", "rate", "change", "mean", "predict"]
+Function = Literal["value", "rate", "change", "mean", "predict"]
 Operator = Literal["=", "!=", "=~", "!~"]
 
 MACHINE = ("job", "instance", "pod")
-"""What Prometheus adds to all series of one daemon: they alone are joined, and they stay apart. While a pod is replaced two
-of them have one instance; a label that is missing equals one that is missing too."""
+"""Labels that Prometheus adds to all series of one daemon: only series of one daemon are joined, and daemons stay separate.
 
+While a pod is replaced, two of them have the same instance. A missing label equals another missing one.
+"""
 
 BEGAN = "process_start_time_seconds"
-"""When the daemon began, in Unix seconds; prometheus_client says so on its page."""
+"""Start of the daemon, in Unix seconds, as prometheus_client exports it."""
 
 
 @dataclass(frozen=True)
 class Matcher:
-    """Chooses series by one label, as PromQL does: regular expressions match all of a value."""
+    """Selects series by one label, as PromQL does: a regular expression matches the whole value."""
 
     label: str
     value: str
     operator: Operator = "="
 
     def matches(self, value: str) -> bool:
-        """Whether a series with this value of the label is chosen."""
+        """Return True if a series with this value of the label is selected."""
         if self.operator in ("=", "!="):
             return (value == self.value) is (self.operator == "=")
         return bool(re.fullmatch(self.value, value)) is (self.operator == "=~")
 
     def promql(self) -> str:
-        """As PromQL writes it."""
+        """Return the matcher in PromQL."""
         return f"{self.label}{self.operator}{json.dumps(self.value, ensure_ascii=False)}"
 
 
@@ -48,27 +48,27 @@ class Query:
     """Series of one family, each with one value.
 
     Attributes:
-        metric: The family's full name.
-        matchers: All of them choose.
-        how: The ``value``; its ``rate`` a second, or how much it ``change``d, over the window (of a counter, as it grew);
-            its ``mean`` over the window; or what its line over the window will have come to (``predict``).
+        metric: Full name of the family.
+        matchers: All of them must match.
+        function: The ``value``; its ``rate`` per second, or its ``change``, over the window (of a counter, its growth); its
+            ``mean`` over the window; or the value that its trend over the window reaches (``predict``).
         window: Seconds.
-        ahead: Seconds from now to what is predicted.
+        ahead: Seconds from now to the predicted value.
         fresh: Each series of the counter began at 0 when it appeared, so that its first value is growth too. Prometheus
-            is sure of that when it saw the daemon a window ago, without the series, or the daemon has begun since.
-        over: What each value is divided by, where that is more than 0.
-        minus: What is subtracted from each value.
-        on: The labels by which *over*, *minus*, *only* and *unless* are joined; none for one value for all series.
-        by: The labels that are left, of those series the most extreme one; None for all labels.
-        above: Only series whose value is greater.
-        below: Only series whose value is less.
-        only: Only series that have a partner in each of these.
-        unless: Only series that have a partner in none of these.
+            assumes that if it saw the daemon one window ago without the series, or if the daemon has begun since.
+        over: Divisor of each value; only values greater than 0 divide.
+        minus: Subtrahend of each value.
+        on: Labels that join *over*, *minus*, *only* and *unless*; none for one value for all series.
+        by: Labels to keep, with the most extreme of the series that share them; None for all labels.
+        above: Keep only series with a greater value.
+        below: Keep only series with a smaller value.
+        only: Keep only series that have a partner in each of these.
+        unless: Keep only series that have a partner in none of these.
     """
 
     metric: str
     matchers: tuple[Matcher, ...] = ()
-    how: How = "value"
+    function: Function = "value"
     window: float = 0.0
     ahead: float = 0.0
     fresh: bool = False
@@ -82,18 +82,18 @@ class Query:
     unless: tuple[Query, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.how != "value" and self.window <= 0:
-            raise ValueError(f"{self.metric}: the {self.how} of a value is over a window, which is missing")
+        if self.function != "value" and self.window <= 0:
+            raise ValueError(f"{self.metric}: the {self.function} of a value needs a window")
         if self.over is not None and self.minus is not None:
-            raise ValueError(f"{self.metric}: a value is divided, or less another, not both")
+            raise ValueError(f"{self.metric}: over and minus cannot be combined")
 
     @property
     def is_counter(self) -> bool:
-        """Whether it only grows, and begins anew at 0."""
+        """True for a counter, which only grows, and restarts at 0."""
         return self.metric.endswith("_total")
 
     def promql(self) -> str:
-        """The query as PromQL, without a condition on top where there is none."""
+        """Return the query in PromQL; the bounds are left out if there are none."""
         on = f"on ({listed(self.on)})"
         text = self._windowed()
         if self.over is not None:
@@ -112,44 +112,46 @@ class Query:
         return text
 
     def widened(self, least: float) -> Query:
-        """With windows of *least* seconds at least, as one that sees fewer values needs them."""
-        parts = {
-            name: None if one is None else one.widened(least)
-            for name, one in (("over", self.over), ("minus", self.minus))
-        }
-        window = max(self.window, least) if self.how != "value" else self.window
-        only, unless = (tuple(one.widened(least) for one in others) for others in (self.only, self.unless))
-        return replace(self, window=window, only=only, unless=unless, over=parts["over"], minus=parts["minus"])
+        """Return the query with windows of *least* seconds at least, for a Prometheus that scrapes less often."""
+        window = max(self.window, least) if self.function != "value" else self.window
+        return replace(
+            self,
+            window=window,
+            only=tuple(part.widened(least) for part in self.only),
+            unless=tuple(part.widened(least) for part in self.unless),
+            over=None if self.over is None else self.over.widened(least),
+            minus=None if self.minus is None else self.minus.widened(least),
+        )
 
     def selector(self) -> str:
-        """The series, as PromQL chooses them."""
-        chosen = ", ".join(matcher.promql() for matcher in self.matchers)
-        return f"{self.metric}{{{chosen}}}" if chosen else self.metric
+        """Return the selector of the series in PromQL."""
+        matchers = ", ".join(matcher.promql() for matcher in self.matchers)
+        return f"{self.metric}{{{matchers}}}" if matchers else self.metric
 
     def _windowed(self) -> str:
         series, window = self.selector(), duration(self.window)
         ranged, before = f"{series}[{window}]", f"{series} offset {window}"
-        if self.how == "value":
+        if self.function == "value":
             return series
-        if self.how == "rate":
+        if self.function == "rate":
             return f"rate({ranged})" if self.is_counter else f"deriv({ranged})"
-        if self.how == "mean":
+        if self.function == "mean":
             return f"(avg_over_time({ranged}) and {before})"
-        if self.how == "predict":
+        if self.function == "predict":
             return f"(predict_linear({ranged}, {_number(self.ahead)}) and {before})"
         if self.fresh:
-            known = f"up offset {window} == 1 or time() - {BEGAN} < {_number(self.window)}"
-            return f"(({series} unless {before}) and on ({listed(())}) ({known}) or increase({ranged}))"
+            seen = f"up offset {window} == 1 or time() - {BEGAN} < {_number(self.window)}"
+            return f"(({series} unless {before}) and on ({listed(())}) ({seen}) or increase({ranged}))"
         return f"increase({ranged})" if self.is_counter else f"delta({ranged})"
 
 
 def listed(labels: tuple[str, ...]) -> str:
-    """Label names for ``on`` and ``by``, with those of the machine."""
+    """Return label names for ``on`` and ``by``, with those of the machine."""
     return ", ".join((*MACHINE, *labels))
 
 
 def duration(seconds: float) -> str:
-    """As PromQL writes it: in the largest unit of which it is a whole number."""
+    """Return a PromQL duration, in the largest unit that divides it."""
     for length, unit in ((3600, "h"), (60, "m"), (1, "s")):
         if seconds and seconds % length == 0:
             return f"{seconds / length:.0f}{unit}"

@@ -1,4 +1,4 @@
-"""Recording rules: a run over all of its nodes and ranks, so that a dashboard of a thousand ranks reads ten series."""
+"""Recording rules: a run over all its nodes and ranks, so that a dashboard of a thousand ranks reads ten series."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
 
 GPU = ("gpu", "uuid")
 PLACE = ("instance", "node", "pod")
-"""The labels that tell one machine's daemon from another's, those of a PodMonitor too: a run goes beyond them."""
+"""Labels that differ between the machines of one run, including those of a PodMonitor."""
 
 APART = ("job", "run", "run_id", "attempt", "rank", "phase", "key", "gpu", "uuid")
-"""The labels by which they are told apart within a place, or beyond it."""
+"""Labels of trackside that identify runs, ranks and GPUs, within one machine or beyond."""
 
 WINDOW = "5m"
 
 
-class Recorded(NamedTuple):
-    """One recording rule: ``level:family:operation``."""
+class RecordingRule(NamedTuple):
+    """Recording rule; its name is ``level:family:operation``."""
 
     record: str
     expr: str
 
 
-def recorded(places: Sequence[str] = PLACE) -> list[Recorded]:
-    """All that are evaluated each time; what one is made of comes before it.
+def recording_rules(places: Sequence[str] = PLACE) -> list[RecordingRule]:
+    """Return the rules that Prometheus evaluates at every interval; a rule comes after those that it uses.
 
     Args:
-        places: The labels that a run goes beyond.
+        places: Labels that differ between the machines of one run.
     """
     place = ", ".join(places)
-    return [*_speed(place), *_phases(place), *_waits(place), *_norms(place), *_worth(place), *_gpus(place)]
+    return [*_speed(place), *_phases(place), *_waits(place), *_norms(place), *_efficiency(place), *_gpus(place)]
 
 
 def attempts(place: str, window: str) -> str:
-    """How many attempts of each run were seen in a window, as an expression."""
+    """Return an expression for the number of attempts of each run in a window."""
     rest = "host, world_size, git_commit, framework, job_id"
     return f"""\
 count without (attempt) (
@@ -47,17 +47,17 @@ count without (attempt) (
 )"""
 
 
-def seldom(places: Sequence[str] = PLACE) -> list[Recorded]:
-    """Those that look at a day, which is read every few minutes only."""
+def daily_rules(places: Sequence[str] = PLACE) -> list[RecordingRule]:
+    """Return the rules over a day, which Prometheus evaluates only every few minutes."""
     expr = f"{attempts(', '.join(places), '1d')} - 1"
-    return [Recorded("run:trackside_training_restarts:count1d", expr)]
+    return [RecordingRule("run:trackside_training_restarts:count1d", expr)]
 
 
 def _summed(family: str, labels: str) -> str:
     return f"sum without ({labels}) (rate({family}[{WINDOW}]))"
 
 
-def _speed(place: str) -> list[Recorded]:
+def _speed(place: str) -> list[RecordingRule]:
     duration = "trackside_training_step_duration_seconds"
     ranks = f"{place}, rank"
     means = {
@@ -65,24 +65,27 @@ def _speed(place: str) -> list[Recorded]:
         for level, labels in (("run", ranks), ("run_rank", place))
     }
     return [
-        Recorded("run:trackside_training_tokens:rate5m", _summed("trackside_training_tokens_total", ranks)),
-        Recorded("run:trackside_training_samples:rate5m", _summed("trackside_training_samples_total", ranks)),
-        Recorded(
+        RecordingRule("run:trackside_training_tokens:rate5m", _summed("trackside_training_tokens_total", ranks)),
+        RecordingRule("run:trackside_training_samples:rate5m", _summed("trackside_training_samples_total", ranks)),
+        RecordingRule(
             "run:trackside_training_steps:max_rate5m",
             f"max without ({ranks}) (rate(trackside_training_steps_total[{WINDOW}]))",
         ),
-        *(Recorded(f"{level}:{duration}:mean5m", expr) for level, expr in means.items()),
+        *(RecordingRule(f"{level}:{duration}:mean5m", expr) for level, expr in means.items()),
     ]
 
 
-def _phases(place: str) -> list[Recorded]:
-    """A rank's own time: without what it waits for others, which a phase of its own tells, or else is in backward."""
+def _phases(place: str) -> list[RecordingRule]:
+    """Return the rules for a rank's part of a step, without its waits for other ranks.
+
+    A run either measures these waits in separate phases, or they are part of the backward phase.
+    """
     family = "trackside_training_phase_seconds_total"
     own = "run_rank:trackside_training_phase_seconds:own_rate5m"
     syncs = "|".join(sorted(SYNC_PHASES))
     data = f'{family}{{phase="data"}}'
     return [
-        Recorded(
+        RecordingRule(
             own,
             f"""\
 sum without ({place}, phase) (
@@ -93,54 +96,57 @@ sum without ({place}, phase) (
     {family}{{phase=~"{syncs}"}}
 )""",
         ),
-        Recorded(
+        RecordingRule(
             "run:trackside_training_straggler:ratio_rate5m",
             f"  max without (rank) ({own})\n/\n  (quantile without (rank) (0.5, {own}) > 0)",
         ),
-        Recorded(
+        RecordingRule(
             "run:trackside_training_data_wait:ratio_rate5m",
             f"  {_summed(data, f'{place}, rank, phase')}\n/\n  {_summed(family, f'{place}, rank, phase')}",
         ),
     ]
 
 
-def _waits(place: str) -> list[Recorded]:
-    """Percentiles over all ranks, for each batch but the first of an epoch."""
+def _waits(place: str) -> list[RecordingRule]:
+    """Return the percentiles of the data wait over all ranks, for each batch except the first of an epoch."""
     family = "trackside_training_data_wait_seconds"
     buckets = _summed(f"{family}_bucket", f"{place}, rank")
     return [
-        Recorded(f"run:{family}:p{percent}_rate5m", f"histogram_quantile(0.{percent}, {buckets})")
+        RecordingRule(f"run:{family}:p{percent}_rate5m", f"histogram_quantile(0.{percent}, {buckets})")
         for percent in (50, 95, 99)
     ]
 
 
-def _worth(place: str) -> list[Recorded]:
-    """What the time is worth: the share in which ranks train, and the model's operations over the most that there could be."""
+def _efficiency(place: str) -> list[RecordingRule]:
+    """Return the rules for goodput, the share of time spent training, and for MFU, model FLOPs over peak FLOPs."""
     lost, done = "trackside_training_lost_seconds_total", "trackside_training_model_flops_total"
     peak = "trackside_training_peak_flops_per_second"
     return [
-        Recorded(
+        RecordingRule(
             "run:trackside_training_goodput:ratio",
             f"clamp_min(1 - avg without ({place}, rank) ({_summed(lost, 'cause')}), 0)",
         ),
-        Recorded(
+        RecordingRule(
             "run:trackside_training_mfu:ratio",
             f"  {_summed(done, f'{place}, rank')}\n/\n  sum without ({place}, rank) ({peak} and {done})",
         ),
     ]
 
 
-def _norms(place: str) -> list[Recorded]:
-    """Over the parts of all ranks, which are told by different daemons: each's last, so that steps may differ by one."""
+def _norms(place: str) -> list[RecordingRule]:
+    """Return the rule for the gradient norm over the parts of all ranks.
+
+    Different daemons export the parts, and each is the latest, so the steps may differ by one.
+    """
     squared = "trackside_training_grad_norm_local_squared"
-    return [Recorded("run:trackside_training_grad_norm:l2", f"sqrt(sum without ({place}, rank) ({squared}))")]
+    return [RecordingRule("run:trackside_training_grad_norm:l2", f"sqrt(sum without ({place}, rank) ({squared}))")]
 
 
-def _gpus(place: str) -> list[Recorded]:
-    """Of the GPUs that the run's ranks train on; a GPU of two runs counts for both."""
+def _gpus(place: str) -> list[RecordingRule]:
+    """Return the rules over the GPUs of a run's ranks; a GPU that two runs share counts for both."""
     kinds = (("utilization_ratio", "avg"), ("memory_used_bytes", "sum"), ("power_watts", "sum"))
     return [
-        Recorded(
+        RecordingRule(
             f"run:trackside_gpu_{name}:{operation}",
             f"""\
 {operation} without ({place}, rank, gpu, uuid) (

@@ -1,4 +1,4 @@
-"""A rule: when a query has series for long enough, each of them is an alert."""
+"""Rule: each series that its query returns for long enough is an alert."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import duration, listed
-from trackside_daemon.alerts.rules.template import fill, prometheus, written
+from trackside_daemon.alerts.rules.template import fill, format_number, prometheus_template
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.rules.query import Query
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rule:
-    """What is wrong when, how bad that is, and how it is said.
+    """Condition of an alert, its severity and its texts.
 
     Attributes:
-        alert: The alert's name; several rules may find the same.
-        severity: How bad it is.
-        when: It is so for each series that this has.
-        summary: A template, as `trackside_daemon.alerts.rules.template` has it: what it is, where and how bad.
-        description: A template: since when, and what to look at next.
-        lasting: Seconds for which it is so before the alert fires (``for``).
-        keep_firing: Seconds for which it is not so before the alert ends.
-        cooldown: Seconds after its end for which it does not fire anew; Prometheus knows no such thing.
-        absent: It is so when *when* has no series at all.
-        variant: What tells it apart from another rule for the same alert in a file of Prometheus rules.
-        because: Alerts that are the cause: while one of them, with the same labels, is so, this one is not told.
+        alert: Name of the alert; several rules may have the same.
+        severity: Severity of the alert.
+        query: Condition, met for each series that it returns.
+        summary: Template, see `trackside_daemon.alerts.rules.template`: what is wrong, where and how bad.
+        description: Template: since when, and what to check next.
+        lasting: Seconds for which the condition is met before the alert fires (``for``).
+        keep_firing: Seconds for which the condition is not met before the alert ends.
+        cooldown: Seconds after its end for which the alert does not fire again; Prometheus has no equivalent.
+        absent: The condition is that *query* returns no series.
+        variant: Label that distinguishes rules for the same alert in a Prometheus rule file.
+        inhibited_by: Alerts that inhibit this one while their condition is met for the same labels.
     """
 
     alert: str
     severity: Severity
-    when: Query
+    query: Query
     summary: str
     description: str = ""
     lasting: float = 0.0
@@ -41,55 +41,57 @@ class Rule:
     cooldown: float = 0.0
     absent: bool = False
     variant: str = ""
-    because: tuple[str, ...] = ()
+    inhibited_by: tuple[str, ...] = ()
 
     @property
     def threshold(self) -> float:
-        """The bound that is passed; 0 when there is none."""
-        return next((bound for bound in (self.when.above, self.when.below) if bound is not None), 0.0)
+        """Bound of the query; 0 if it has none."""
+        return next((bound for bound in (self.query.above, self.query.below) if bound is not None), 0.0)
 
     @property
     def window(self) -> str:
-        """What is looked at, as it stands behind "the last": ``minute``, ``10 min``."""
-        minutes = self.when.window / 60
+        """Window of the query as a text that follows "the last": ``minute``, ``10 min``."""
+        minutes = self.query.window / 60
         return "minute" if minutes == 1 else f"{minutes:.3g} min"
 
     def promql(self, prefix: str = "") -> str:
-        """The condition as a PromQL expression, which has a series for each alert.
+        """Return the condition as a PromQL expression, which has one series per alert.
 
         Args:
-            prefix: Of the names of the alerts.
+            prefix: Prefix of the names of alerts.
         """
         if self.absent:
-            return f"absent({self.when.selector()})"
-        text = self.when.promql()
-        for cause in self.because:
-            text = f'({text}) unless on ({listed(self.when.by or ())}) ALERTS{{alertname="{prefix}{cause}"}}'
+            return f"absent({self.query.selector()})"
+        text = self.query.promql()
+        for alert in self.inhibited_by:
+            text = f'({text}) unless on ({listed(self.query.by or ())}) ALERTS{{alertname="{prefix}{alert}"}}'
         return text
 
     def prometheus(self, prefix: str = "") -> dict[str, object]:
-        """The rule as a Prometheus rule file has it, with a prefix of the alert's name."""
+        """Return the rule as a Prometheus rule file has it, with a prefix of the alert's name."""
         rule: dict[str, object] = {"alert": prefix + self.alert, "expr": self.promql(prefix)}
         if self.lasting:
             rule["for"] = duration(self.lasting)
         if self.keep_firing:
             rule["keep_firing_for"] = duration(self.keep_firing)
         texts = {"summary": self.summary, "description": self.description}
-        known = {"{threshold}": written(self.threshold), "{window}": self.window}
-        fixed = {name: _replaced(text, known) for name, text in texts.items()}
-        annotations = {name: prometheus(_forms(text, self.threshold)) for name, text in fixed.items() if text}
+        constants = {"{threshold}": format_number(self.threshold), "{window}": self.window}
+        fixed = {name: _replaced(text, constants) for name, text in texts.items()}
+        annotations = {
+            name: prometheus_template(_with_threshold(text, self.threshold)) for name, text in fixed.items() if text
+        }
         labels = {"severity": self.severity, **({"variant": self.variant} if self.variant else {})}
         return {**rule, "labels": labels, "annotations": annotations}
 
 
-def _replaced(text: str, known: dict[str, str]) -> str:
-    for name, value in known.items():
+def _replaced(text: str, constants: dict[str, str]) -> str:
+    for name, value in constants.items():
         text = text.replace(name, value)
     return text
 
 
-def _forms(text: str, threshold: float) -> str:
-    """The threshold in its forms, which does not change."""
+def _with_threshold(text: str, threshold: float) -> str:
+    """Return the text with all forms of the threshold filled in, because it is constant."""
     for form in ("percent", "bytes", "duration", "whole"):
         text = text.replace(f"{{threshold:{form}}}", fill(f"{{threshold:{form}}}", {"threshold": threshold}, {}))
     return text

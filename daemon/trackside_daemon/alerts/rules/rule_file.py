@@ -1,4 +1,4 @@
-"""Prometheus' rules for a configuration: what the daemon judges, what it finds, and what it cannot tell of itself."""
+"""Prometheus rules for a configuration: thresholds, alerts of detectors, and alerts about daemons and runs."""
 
 from __future__ import annotations
 
@@ -8,35 +8,39 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
-from trackside_daemon.alerts.families import FIRING
+from trackside_daemon.alerts.families import FIRING, SILENCED
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import fleet
-from trackside_daemon.alerts.rules.promql_format import laid_out
+from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.query import Matcher
-from trackside_daemon.alerts.rules.recording import PLACE, recorded, seldom
+from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trackside_daemon.alerts.rules.recording import Recorded
+    from trackside_daemon.alerts.rules.recording import RecordingRule
     from trackside_daemon.alerts.rules.rule import Rule
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.model.metric import Metric
 
-SILENCED = "trackside_alert_silenced"
 SCRAPES = 4
-"""So many scrapes are in a window at least: one may be missed, and a rate needs two. For as long an alert fires on without
-its series, as it is while the daemon is restarted."""
+"""Least scrapes per window: one may be missed, and a rate needs two.
+
+Also the time for which an alert keeps firing without its series, as while the daemon restarts.
+"""
 
 HELD = "alert:trackside_alert_firing:held20m"
 HOLD = "20m"
-"""So long what fired last is held when its series is away, as a daemon that is restarted is; a series of 0 ends it at once.
-When its machine is lost, TracksideRunVanished has taken over by then."""
+"""Time for which an alert keeps firing while its series is missing, as during a restart; a series of 0 ends it at once.
+
+If the machine is lost, TracksideRunVanished fires by then.
+"""
 
 POD = "pod, container, endpoint"
 """Labels of a target that change when a pod is replaced, while the machine stays."""
 
-SELDOM = "5m"
+DAILY_INTERVAL = "5m"
+"""Interval at which rules over a day are evaluated."""
 
 Group = dict[str, Any]
 
@@ -47,14 +51,14 @@ _MORE = " `trackside alerts show {alert}` on {{{{ $labels.instance }}}} has the 
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What differs from one Prometheus to another.
+class RuleFileOptions:
+    """Facts about the Prometheus that reads the rules.
 
     Attributes:
-        scrape: Seconds between two scrapes.
-        job: The label ``job`` of the daemons' targets.
-        runbooks: The page with a section for each alert; empty for no links.
-        places: Further labels of its targets, such as ``rack``: a run goes beyond them.
+        scrape: Scrape interval, in seconds.
+        job: Value of the label ``job`` of the daemons' targets.
+        runbooks: Page with a section for each alert; empty for no links.
+        places: Further labels of its targets, such as ``rack``, that differ between the machines of one run.
     """
 
     scrape: float = 15.0
@@ -63,126 +67,129 @@ class Wanted:
     places: tuple[str, ...] = ()
 
 
-def groups(section: AlertsSection, families: Mapping[str, Metric], wanted: Wanted) -> list[Group]:
-    """The groups of the file; where alerts are not wanted, only those about daemons and runs.
+def groups(section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions) -> list[Group]:
+    """Return the groups of the file; if alerts are disabled, only those about daemons and runs.
 
     Args:
         section: The settings.
-        families: Those that a rule of the user's own can name.
-        wanted: What Prometheus is like.
+        families: Families that a rule of the configuration can name.
+        options: Facts about Prometheus.
 
     Raises:
-        RuleError: One of the user's rules cannot be used.
+        RuleError: A rule of the configuration is invalid.
     """
-    places = tuple(dict.fromkeys((*PLACE, *wanted.places)))
-    found = {
-        "recording": [_record(one) for one in recorded(places)],
-        "seldom": [_record(one) for one in seldom(places)],
-        "thresholds": _thresholds(section, families, wanted) if section.enabled else [],
-        "detectors": _detectors(section, wanted) if section.enabled else [],
-        "fleet": _fleet(wanted, places),
+    places = tuple(dict.fromkeys((*PLACE, *options.places)))
+    by_group = {
+        "recording": [_record(rule) for rule in recording_rules(places)],
+        "seldom": [_record(rule) for rule in daily_rules(places)],
+        "thresholds": _thresholds(section, families, options) if section.enabled else [],
+        "detectors": _detectors(section, options) if section.enabled else [],
+        "fleet": _fleet(options, places),
     }
-    every = {"seldom": {"interval": SELDOM}}
+    intervals = {"seldom": {"interval": DAILY_INTERVAL}}
     return [
-        {"name": f"trackside.{name}", **every.get(name, {}), "rules": rules} for name, rules in found.items() if rules
+        {"name": f"trackside.{name}", **intervals.get(name, {}), "rules": rules}
+        for name, rules in by_group.items()
+        if rules
     ]
 
 
-def _record(one: Recorded) -> Group:
-    return {"record": one.record, "expr": laid_out(one.expr)}
+def _record(rule: RecordingRule) -> Group:
+    return {"record": rule.record, "expr": format_promql(rule.expr)}
 
 
-def _thresholds(section: AlertsSection, families: Mapping[str, Metric], wanted: Wanted) -> list[Group]:
-    """The rules that the daemon judges too, in its order: a cause comes before what it causes."""
-    off = DisabledAlerts(section.off)
+def _thresholds(section: AlertsSection, families: Mapping[str, Metric], options: RuleFileOptions) -> list[Group]:
+    """Return the rules that the daemon evaluates too, in its order: an inhibiting rule comes first."""
+    disabled = DisabledAlerts(section.off)
     rules: list[Group] = []
     for rule in builtin.rules(section.thresholds):
         text = f"{_sentence(rule.summary)} {rule.description.removeprefix(_SINCE)}"
-        said = replace(rule, summary=RULED[rule.alert].summary, description=text)
-        rules += _threshold(said, off, families, wanted, wanted.runbooks)
+        described = replace(rule, summary=RULED[rule.alert].summary, description=text)
+        rules += _threshold(described, disabled, families, options, options.runbooks)
     for rule in custom.rules(section.rules, families):
-        said = replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.")
-        rules += _threshold(said, off, families, wanted, "")
+        described = replace(rule, description=rule.description.removeprefix(_SINCE) or "A rule of alerts.rules.")
+        rules += _threshold(described, disabled, families, options, "")
     return rules
 
 
 def _threshold(
-    rule: Rule, off: DisabledAlerts, families: Mapping[str, Metric], wanted: Wanted, runbooks: str
+    rule: Rule, disabled: DisabledAlerts, families: Mapping[str, Metric], options: RuleFileOptions, runbooks: str
 ) -> Iterator[dict[str, Any]]:
-    kept = _kept(rule, off, families)
-    if kept is None:
+    enabled = _enabled(rule, disabled, families)
+    if enabled is None:
         return
-    least = SCRAPES * wanted.scrape
-    seen = replace(kept, when=kept.when.widened(least), keep_firing=max(kept.keep_firing, least))
-    found: dict[str, Any] = seen.prometheus(PREFIX)
-    found["expr"] = laid_out(found["expr"])
-    yield _linked(found, runbooks, rule.alert)
+    least = SCRAPES * options.scrape
+    adapted = replace(enabled, query=enabled.query.widened(least), keep_firing=max(enabled.keep_firing, least))
+    written: dict[str, Any] = adapted.prometheus(PREFIX)
+    written["expr"] = format_promql(written["expr"])
+    yield _linked(written, runbooks, rule.alert)
 
 
-def _kept(rule: Rule, off: DisabledAlerts, families: Mapping[str, Metric]) -> Rule | None:
-    """The rule without the runs for which it is off; None when nothing is left."""
+def _enabled(rule: Rule, disabled: DisabledAlerts, families: Mapping[str, Metric]) -> Rule | None:
+    """Return the rule without the runs for which it is off; None if it is off for all."""
     if rule.absent:
-        fixed = {matcher.label: matcher.value for matcher in rule.when.matchers if matcher.operator == "="}
-        return None if off.contains(rule.alert, fixed) else rule
-    patterns = off.patterns(rule.alert)
-    labels = families[rule.when.metric].labels if rule.when.by is None else rule.when.by
+        fixed = {matcher.label: matcher.value for matcher in rule.query.matchers if matcher.operator == "="}
+        return None if disabled.contains(rule.alert, fixed) else rule
+    patterns = disabled.patterns(rule.alert)
+    labels = families[rule.query.metric].labels if rule.query.by is None else rule.query.by
     if not patterns:
         return rule
     if "run" not in labels or "" in patterns:
-        return None if any(not one or fnmatchcase("", one) for one in patterns) else rule
-    but = Matcher("run", "|".join(map(run_regex, patterns)), "!~")
-    return replace(rule, when=replace(rule.when, matchers=(*rule.when.matchers, but)))
+        return None if any(not pattern or fnmatchcase("", pattern) for pattern in patterns) else rule
+    enabled_runs = Matcher("run", "|".join(map(run_regex, patterns)), "!~")
+    return replace(rule, query=replace(rule.query, matchers=(*rule.query.matchers, enabled_runs)))
 
 
-def _detectors(section: AlertsSection, wanted: Wanted) -> list[Group]:
-    """What the daemon finds and says on its page; a run for which it is off is not there."""
-    off = DisabledAlerts(section.off)
-    rules = [_held()]
-    for alert, said in DETECTED.items():
-        if "" in off.patterns(alert):
+def _detectors(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
+    """Return the rules for the alerts that the daemon exports; runs for which an alert is off have no series."""
+    disabled = DisabledAlerts(section.off)
+    rules = [_held_rule()]
+    for alert, fixed in DETECTED.items():
+        if "" in disabled.patterns(alert):
             continue
-        text = f"{_ABOUT}{said.description}{_MORE.format(alert=alert)}"
+        text = f"{_ABOUT}{fixed.description}{_MORE.format(alert=alert)}"
         of_runs = ', run!=""' if alert in RULED else ""
         rule = {
             "alert": PREFIX + alert,
             "expr": f'{HELD}{{alert="{alert}"{of_runs}}}',
-            "annotations": {"summary": said.summary, "description": text},
+            "annotations": {"summary": fixed.summary, "description": text},
         }
-        rules.append(_linked(rule, wanted.runbooks, alert))
+        rules.append(_linked(rule, options.runbooks, alert))
     return rules
 
 
-def _held() -> Group:
-    """What fires and is not silenced, once for all rules below it in its group, which Prometheus evaluates in order.
+def _held_rule() -> Group:
+    """Return the recording rule of the alerts that fire and are not silenced.
 
-    It is held unless a pod that took the place of the one before says how it is; of a run, wherever that pod is.
+    Prometheus evaluates a group in order, so all rules below it in its group use its result. An alert is held while its
+    series is missing, unless the pod that replaced the former one exports it; for a run, wherever that pod is.
     """
     expr = f"""\
 max without ({POD}) (
     (
       {FIRING.name} == 1
-      unless ignoring ({POD}) {SILENCED} == 1
+      unless ignoring ({POD}) {SILENCED.name} == 1
     )
   or
     (
       last_over_time({FIRING.name}[{HOLD}]) == 1
       unless ignoring ({POD}) {FIRING.name}
       unless ignoring ({POD}, instance, node) {FIRING.name}{{run!=""}}
-      unless ignoring ({POD}) last_over_time({SILENCED}[{HOLD}]) == 1
+      unless ignoring ({POD}) last_over_time({SILENCED.name}[{HOLD}]) == 1
     )
 )"""
     return {"record": HELD, "expr": expr}
 
 
-def _fleet(wanted: Wanted, places: tuple[str, ...]) -> list[Group]:
+def _fleet(options: RuleFileOptions, places: tuple[str, ...]) -> list[Group]:
     rules = []
-    for one in fleet(wanted.job, places):
-        rule: dict[str, Any] = {"alert": one.alert, "expr": one.expr}
-        if one.lasting:
-            rule["for"] = one.lasting
-        rule["labels"] = {"severity": one.severity}
-        rule["annotations"] = {"summary": one.summary, "description": one.description}
-        rules.append(_linked(rule, wanted.runbooks, one.alert))
+    for fleet_rule in fleet(options.job, places):
+        rule: dict[str, Any] = {"alert": fleet_rule.alert, "expr": fleet_rule.expr}
+        if fleet_rule.lasting:
+            rule["for"] = fleet_rule.lasting
+        rule["labels"] = {"severity": fleet_rule.severity}
+        rule["annotations"] = {"summary": fleet_rule.summary, "description": fleet_rule.description}
+        rules.append(_linked(rule, options.runbooks, fleet_rule.alert))
     watchdog = {
         "alert": "Watchdog",
         "expr": "vector(1)",
@@ -192,16 +199,16 @@ def _fleet(wanted: Wanted, places: tuple[str, ...]) -> list[Group]:
             "description": "This alert always fires. Route it to a service that notifies you when it stops arriving.",
         },
     }
-    return [*rules, _linked(watchdog, wanted.runbooks, "Watchdog")]
+    return [*rules, _linked(watchdog, options.runbooks, "Watchdog")]
 
 
 def _linked(rule: dict[str, Any], runbooks: str, alert: str) -> dict[str, Any]:
-    """With the section of the page that its alert has."""
+    """Add the link to the alert's section of the runbooks."""
     if runbooks:
         rule["annotations"] = {**rule["annotations"], "runbook_url": f"{runbooks}#{alert.lower()}"}
     return rule
 
 
 def _sentence(text: str) -> str:
-    """With a capital letter and a period; a name at the beginning stays as it is."""
+    """Return the text with a capital letter and a period."""
     return f"{text[0].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

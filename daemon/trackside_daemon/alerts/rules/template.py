@@ -1,7 +1,7 @@
-"""The words of a rule's alert: ``{value}`` and ``{label}`` in plain text, and nothing that could be executed.
+"""Templates for the texts of a rule's alert: ``{value}`` and ``{label}`` in plain text, with nothing that can be executed.
 
-``{value}``, ``{threshold}``, ``{since}``, ``{window}`` and every label of the series are known by name. A number can be written as
-``{value:percent}``, ``{value:bytes}``, ``{value:duration}`` or ``{value:whole}``.
+The names are ``{value}``, ``{threshold}``, ``{since}``, ``{window}`` and every label of the series. A number can be written
+as ``{value:percent}``, ``{value:bytes}``, ``{value:duration}`` or ``{value:whole}``.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ LONGEST = 200
 
 
 def check(text: str, labels: Collection[str] | None) -> None:
-    """That a template can be filled.
+    """Check that a template can be filled.
 
     Args:
         text: The template.
-        labels: What the series have; None when that is not known yet.
+        labels: Label names of the series; None if they are unknown.
 
     Raises:
-        ValueError: It names what is not there, or writes it in a way that there is not.
+        ValueError: A name or a form does not exist; the text names it.
     """
     if re.search(r"[{}]", _FIELD.sub("", text)):
-        raise ValueError(f"a brace without its other one in {text!r:.80}")
-    for written in _FIELD.findall(text):
-        found = _NAME.fullmatch(written)
-        if found is None:
-            raise ValueError(f"{{{written}}} is no name; write {{value}}, {{value:percent}} or {{LABEL}}")
-        name, form = found[1], found[2] or ""
+        raise ValueError(f"unmatched brace in {text!r:.80}")
+    for field in _FIELD.findall(text):
+        match = _NAME.fullmatch(field)
+        if match is None:
+            raise ValueError(f"{{{field}}} is not a name; write {{value}}, {{value:percent}} or {{LABEL}}")
+        name, form = match[1], match[2] or ""
         if form not in FORMS or (form and name not in NUMBERS):
-            raise ValueError(f"{{{written}}}: numbers are written as {', '.join(FORMS[1:])}, and texts as they are")
+            raise ValueError(f"{{{field}}}: the forms of a number are {', '.join(FORMS[1:])}; a text has none")
         if labels is not None and name not in (*NUMBERS, *TEXTS, *labels):
             raise ValueError(f"there is no {{{name}}}; there are {', '.join((*NUMBERS, *TEXTS, *labels))}")
 
 
 def fill(text: str, numbers: Mapping[str, float], texts: Mapping[str, str]) -> str:
-    """The template with its names replaced in one pass, so that braces in a label are no names."""
+    """Return the template with its names replaced, in one pass, so that braces in a label's value are kept."""
 
-    def one(found: re.Match[str]) -> str:
-        name, _, form = found[1].partition(":")
+    def replacement(match: re.Match[str]) -> str:
+        name, _, form = match[1].partition(":")
         if name in numbers:
-            return written(numbers[name], form)
-        return texts[name][:LONGEST] if name in texts else found[0]
+            return format_number(numbers[name], form)
+        return texts[name][:LONGEST] if name in texts else match[0]
 
-    return _FIELD.sub(one, text)
+    return _FIELD.sub(replacement, text)
 
 
-def written(value: float, form: str = "") -> str:
-    """A number in one of the forms."""
+def format_number(value: float, form: str = "") -> str:
+    """Return a number in one of the forms."""
     if form == "percent":
         return f"{100 * value:.3g} %"
     if form == "whole":
@@ -69,8 +69,8 @@ def written(value: float, form: str = "") -> str:
     return in_bytes(value) if form == "bytes" else number(value)
 
 
-def prometheus(text: str) -> str:
-    """The template as an annotation of a Prometheus rule; what its own language would read is taken out of it."""
+def prometheus_template(text: str) -> str:
+    """Return the template as an annotation of a Prometheus rule."""
     forms = {
         "percent": "humanizePercentage $value",
         "bytes": 'printf "%sB" (humanize $value)',
@@ -78,13 +78,13 @@ def prometheus(text: str) -> str:
         "whole": 'printf "%.0f" $value',
     }
 
-    def one(found: re.Match[str]) -> str:
-        name, _, form = found[1].partition(":")
+    def replacement(match: re.Match[str]) -> str:
+        name, _, form = match[1].partition(":")
         if name == "value":
             return f"{{{{ {forms.get(form, 'humanize $value')} }}}}"
         return "the alert's start" if name == "since" else f"{{{{ $labels.{name} }}}}"
 
-    return _FIELD.sub(one, text)
+    return _FIELD.sub(replacement, text)
 
 
 def _duration(seconds: float) -> str:

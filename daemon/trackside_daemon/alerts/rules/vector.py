@@ -1,4 +1,4 @@
-"""A query as the daemon evaluates it, once a tick, over the newest values."""
+"""Evaluation of a query by the daemon, once per tick, over the newest values."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Labels = tuple[str, ...]
 Values = dict[Labels, float]
 
 SPARE = 64
-"""So many series more than there are may be remembered before those that are gone are forgotten."""
+"""Remembered series beyond the present ones before absent series are dropped."""
 
 
 class Family(NamedTuple):
-    """A family's newest values."""
+    """Newest values of a family."""
 
     metric: Metric
     values: Mapping[Labels, float | Distribution]
@@ -32,10 +32,10 @@ Families = dict[str, Family]
 
 
 class Vector:
-    """The series of a query.
+    """Series of a query.
 
     Attributes:
-        labels: The label names of what `at` returned last, in the order of its labels.
+        labels: Label names of the latest result of `evaluate`, in the order of its keys.
     """
 
     def __init__(self, query: Query) -> None:
@@ -44,91 +44,94 @@ class Vector:
         self._metric: Metric | None = None
         self._places: tuple[int, ...] = ()
         self._windows: dict[Labels, Window | None] = {}
-        self._others: set[Labels] = set()
+        self._rejected: set[Labels] = set()
         self._over = Vector(query.over) if query.over is not None else None
         self._minus = Vector(query.minus) if query.minus is not None else None
-        self._only = [Vector(one) for one in query.only]
-        self._unless = [Vector(one) for one in query.unless]
+        self._only = [Vector(part) for part in query.only]
+        self._unless = [Vector(part) for part in query.unless]
 
     def names(self) -> Iterator[str]:
-        """The families that it reads."""
+        """Yield the names of the families that the query reads."""
         yield self.query.metric
         parts = (self._over, self._minus, *self._only, *self._unless)
         yield from chain.from_iterable(part.names() for part in parts if part is not None)
 
     @property
-    def known(self) -> bool:
-        """Whether its family was ever there, so that its labels are known."""
+    def is_bound(self) -> bool:
+        """True once the family was present, so that its labels are known."""
         return self._metric is not None
 
-    def at(self, now: float, families: Families) -> Values:
-        """The series for which it is so, with their values.
+    def evaluate(self, now: float, families: Families) -> Values:
+        """Return the series that meet the condition, with their values.
 
         Args:
-            now: Seconds of a clock that only goes forward.
-            families: By name, those that are there.
+            now: Monotonic time, in seconds.
+            families: Present families, by name.
         """
         query = self.query
         family = families.get(query.metric)
-        found = self._chosen(now, family) if family is not None else {}
+        values = self._selected(now, family) if family is not None else {}
         if self._over is not None:
-            right = self._right(self._over, now, families)
-            found = {
+            right = self._joined(self._over, now, families)
+            values = {
                 labels: value / divisor
-                for labels, value in found.items()
+                for labels, value in values.items()
                 if (divisor := right.get(self._key(labels), 0.0)) > 0
             }
         if self._minus is not None:
-            right = self._right(self._minus, now, families)
-            found = {
-                labels: value - right[key] for labels, value in found.items() if (key := self._key(labels)) in right
+            right = self._joined(self._minus, now, families)
+            values = {
+                labels: value - right[key] for labels, value in values.items() if (key := self._key(labels)) in right
             }
-        return self._partnered(self._bounded(self._reduced(found)), now, families)
+        return self._filtered(self._within_bounds(self._aggregated(values)), now, families)
 
-    def _chosen(self, now: float, family: Family) -> Values:
+    def _selected(self, now: float, family: Family) -> Values:
+        """Return the results of the function for the series that the matchers select."""
         if family.metric is not self._metric:
             self._bind(family.metric)
-        found: Values = {}
-        windows, others, windowed = self._windows, self._others, self.query.how != "value"
+        results: Values = {}
+        windows, rejected, windowed = self._windows, self._rejected, self.query.function != "value"
         for labels, value in family.values.items():
-            if labels in others or value.__class__ is not float:
+            if labels in rejected or value.__class__ is not float:
                 continue
-            if labels not in windows and not self._meet(labels):
+            if labels not in windows and not self._add_series(labels):
                 continue
             if windowed:
                 window = windows[labels]
-                answer = window.add(now, value) if window is not None and isfinite(value) else None
-                if answer is not None:
-                    found[labels] = answer
+                result = window.add(now, value) if window is not None and isfinite(value) else None
+                if result is not None:
+                    results[labels] = result
             else:
-                found[labels] = value
-        if len(windows) + len(others) > len(family.values) + SPARE:
-            self._forget(now, family)
-        return found
+                results[labels] = value
+        if len(windows) + len(rejected) > len(family.values) + SPARE:
+            self._expire(now, family)
+        return results
 
     def _bind(self, metric: Metric) -> None:
-        """The family is seen for the first time, and so its labels are."""
+        """Set the labels from a family that is seen for the first time."""
         self._metric = metric
         self.labels = metric.labels
-        self._windows, self._others = {}, set()
+        self._windows, self._rejected = {}, set()
         self._places = tuple(metric.labels.index(name) for name in self.query.on if name in metric.labels)
 
-    def _meet(self, labels: Labels) -> bool:
-        """A series is new: whether it is chosen."""
+    def _add_series(self, labels: Labels) -> bool:
+        """Add a new series, and return True if the matchers select it."""
         assert self._metric is not None  # noqa: S101  it was bound
-        query, of = self.query, dict(zip(self._metric.labels, labels, strict=True))
-        if not all(matcher.matches(of.get(matcher.label, "")) for matcher in query.matchers):
-            self._others.add(labels)
+        query, by_name = self.query, dict(zip(self._metric.labels, labels, strict=True))
+        if not all(matcher.matches(by_name.get(matcher.label, "")) for matcher in query.matchers):
+            self._rejected.add(labels)
             return False
         window = None
-        if query.how != "value":
-            window = Window(query.how, query.window, growing=query.is_counter, ahead=query.ahead, fresh=query.fresh)
+        if query.function != "value":
+            window = Window(
+                query.function, query.window, counter=query.is_counter, ahead=query.ahead, fresh=query.fresh
+            )
         self._windows[labels] = window
         return True
 
-    def _forget(self, now: float, family: Family) -> None:
-        """What is gone, and longer than for a window: what came back within it had no other beginning."""
-        self._others &= family.values.keys()
+    def _expire(self, now: float, family: Family) -> None:
+        """Drop series that have been absent for longer than the window; one that returns sooner continues."""
+        self._rejected &= family.values.keys()
         self._windows = {
             labels: window
             for labels, window in self._windows.items()
@@ -138,46 +141,47 @@ class Vector:
     def _key(self, labels: Labels) -> Labels:
         return tuple([labels[place] for place in self._places])
 
-    def _right(self, other: Vector, now: float, families: Families) -> Values:
-        """Another's values by the labels on which it is joined."""
-        found = other.at(now, families)
+    def _joined(self, other: Vector, now: float, families: Families) -> Values:
+        """Return the values of another vector by the labels of the join."""
+        values = other.evaluate(now, families)
         places = [other.labels.index(name) for name in self.query.on if name in other.labels]
-        return {tuple([labels[place] for place in places]): value for labels, value in found.items()}
+        return {tuple([labels[place] for place in places]): value for labels, value in values.items()}
 
-    def _reduced(self, found: Values) -> Values:
-        """By the labels that are left, the most extreme."""
+    def _aggregated(self, values: Values) -> Values:
+        """Return the most extreme value for each combination of the labels in ``by``."""
         by = self.query.by
         if by is None or self._metric is None:
-            return found
+            return values
         places = [self._metric.labels.index(name) for name in by]
-        least = self.query.above is None and self.query.below is not None
-        reduced: Values = {}
-        for labels, value in found.items():
+        lowest = self.query.above is None and self.query.below is not None
+        aggregated: Values = {}
+        for labels, value in values.items():
             key = tuple([labels[place] for place in places])
-            known = reduced.get(key)
-            if known is None or (value < known if least else value > known):
-                reduced[key] = value
+            extreme = aggregated.get(key)
+            if extreme is None or (value < extreme if lowest else value > extreme):
+                aggregated[key] = value
         self.labels = by
-        return reduced
+        return aggregated
 
-    def _bounded(self, found: Values) -> Values:
+    def _within_bounds(self, values: Values) -> Values:
         above, below = self.query.above, self.query.below
         if above is not None:
-            found = {labels: value for labels, value in found.items() if value > above}
+            values = {labels: value for labels, value in values.items() if value > above}
         if below is not None:
-            found = {labels: value for labels, value in found.items() if value < below}
-        return found
+            values = {labels: value for labels, value in values.items() if value < below}
+        return values
 
-    def _partnered(self, found: Values, now: float, families: Families) -> Values:
+    def _filtered(self, values: Values, now: float, families: Families) -> Values:
+        """Return the values that ``only`` and ``unless`` leave."""
         if not self._only and not self._unless:
-            return found
+            return values
         places = [self.labels.index(name) for name in self.query.on if name in self.labels]
-        for others, wanted in ((self._only, True), (self._unless, False)):
+        for others, required in ((self._only, True), (self._unless, False)):
             for other in others:
-                right = self._right(other, now, families)
-                found = {
+                right = self._joined(other, now, families)
+                values = {
                     labels: value
-                    for labels, value in found.items()
-                    if (tuple([labels[place] for place in places]) in right) is wanted
+                    for labels, value in values.items()
+                    if (tuple([labels[place] for place in places]) in right) is required
                 }
-        return found
+        return values

@@ -1,4 +1,4 @@
-"""What one series was over a window, in a few points."""
+"""One series over a window, stored in a few points."""
 
 from __future__ import annotations
 
@@ -6,32 +6,45 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trackside_daemon.alerts.rules.query import How
+    from trackside_daemon.alerts.rules.query import Function
 
 POINTS = 12
-"""So many parts of the window have a point each: what is said of the window is right to a twelfth of it."""
+"""Points per window: results are accurate to a twelfth of the window."""
 
 FULL = 0.9
-"""The part of the window that must be known before a rate, a mean or a prediction is one: sampling has its jitter."""
+"""Share of the window that must be known before a rate, a mean or a prediction exists, because sampling has jitter."""
 
 
 class Window:
     """One series over a window of *seconds*.
 
     Args:
-        how: What is asked of it, as `trackside_daemon.alerts.rules.query.Query` has it.
-        seconds: The window's length.
-        growing: It is a counter: what counts is how it grows, and a fall is a new beginning at 0.
-        ahead: Seconds from now to what is predicted.
-        fresh: What it has at its first sample grew since it was last looked for.
+        function: Function over the window, see `trackside_daemon.alerts.rules.query.Query`.
+        seconds: Length of the window.
+        counter: The series is a counter: only its growth counts, and a fall is a reset to 0.
+        ahead: Seconds from now to the predicted value.
+        fresh: The first value counts as growth.
     """
 
-    __slots__ = ("_ahead", "_count", "_growing", "_how", "_last", "_points", "_seconds", "_slope", "_total", "seen")
+    __slots__ = (
+        "_ahead",
+        "_count",
+        "_counter",
+        "_function",
+        "_last",
+        "_points",
+        "_seconds",
+        "_slope",
+        "_total",
+        "seen",
+    )
 
-    def __init__(self, how: How, seconds: float, *, growing: bool, ahead: float = 0.0, fresh: bool = False) -> None:
-        self._how = how
+    def __init__(
+        self, function: Function, seconds: float, *, counter: bool, ahead: float = 0.0, fresh: bool = False
+    ) -> None:
+        self._function = function
         self._seconds = seconds
-        self._growing = growing
+        self._counter = counter
         self._ahead = ahead
         self._last = 0.0 if fresh else None
         self._total = 0.0
@@ -41,15 +54,15 @@ class Window:
         self.seen = 0.0
 
     def add(self, now: float, value: float) -> float | None:
-        """The value at *now*, in seconds of a clock that only goes forward.
+        """Add the value at *now*, in seconds of the monotonic clock.
 
         Returns:
-            What is asked of the series; None while too little is known.
+            The result of the function; None while the window has too few values.
         """
         self.seen = now
         fresh = not self._points and self._last is not None
         before = self._total
-        self._grow(value)
+        self._accumulate(value)
         points, window = self._points, self._seconds
         if fresh:
             points.append((now, before, 0))
@@ -57,36 +70,36 @@ class Window:
             points.append((now, self._total, self._count))
             while len(points) > 1 and points[1][0] <= now - window:
                 points.popleft()
-            if self._how == "predict" or (self._how == "rate" and not self._growing):
+            if self._function == "predict" or (self._function == "rate" and not self._counter):
                 self._slope = _slope(points)
-        return self._answer(now, value)
+        return self._result(now, value)
 
-    def _grow(self, value: float) -> None:
+    def _accumulate(self, value: float) -> None:
         self._count += 1
-        if self._how == "mean":
+        if self._function == "mean":
             self._total += value
-        elif not self._growing:
+        elif not self._counter:
             self._total = value
         elif self._last is not None:
             self._total += value - self._last if value >= self._last else value
         self._last = value
 
-    def _answer(self, now: float, value: float) -> float | None:
+    def _result(self, now: float, value: float) -> float | None:
         since, total, count = self._points[0]
-        if self._how == "change":
+        if self._function == "change":
             return self._total - total
-        known = now - since
-        if known < FULL * self._seconds:
+        covered = now - since
+        if covered < FULL * self._seconds:
             return None
-        if self._how == "mean":
+        if self._function == "mean":
             return (self._total - total) / (self._count - count)
-        if self._how == "predict":
+        if self._function == "predict":
             return value + self._slope * self._ahead
-        return (self._total - total) / known if self._growing else self._slope
+        return (self._total - total) / covered if self._counter else self._slope
 
 
 def _slope(points: deque[tuple[float, float, int]]) -> float:
-    """Of the line of least squares, a second."""
+    """Return the slope of the least-squares line, per second."""
     if len(points) < 2:
         return 0.0
     middle = sum(time for time, _, _ in points) / len(points)

@@ -15,7 +15,7 @@ from trackside_daemon.cli.commands.runs import WrongError, told
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
-    from trackside_daemon.alerts.rules.rule_file import Group, Wanted
+    from trackside_daemon.alerts.rules.rule_file import Group, RuleFileOptions
 
 _LABEL = re.compile(r"(?:[a-z0-9.-]+/)?[A-Za-z0-9][\w.-]*", re.ASCII)
 _VALUE = re.compile(r"(?:[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -70,13 +70,15 @@ def rules(
     """
     with told():
         from trackside_daemon.alerts.rules import rule_text
-        from trackside_daemon.alerts.rules.rule_file import Wanted
+        from trackside_daemon.alerts.rules.rule_file import RuleFileOptions
 
         if form is Format.prometheus and (label or namespace):
             raise WrongError("--label and --namespace are of a PrometheusRule: add --format kubernetes")
         manifest = _Manifest(dict(map(_pair, label or ())), _namespace(namespace))
         places = tuple(map(_place, place_label or ()))
-        found = _groups(config_file, Wanted(_interval(scrape_interval), _job(job), _runbooks(runbook_url), places))
+        found = _groups(
+            config_file, RuleFileOptions(_interval(scrape_interval), _job(job), _runbooks(runbook_url), places)
+        )
         command = shlex.join(["trackside", "rules", *sys.argv[2:]])
         if form is Format.prometheus:
             typer.echo(rule_text.prometheus(found, command), nl=False)
@@ -84,7 +86,7 @@ def rules(
             typer.echo(rule_text.kubernetes(found, command, *manifest), nl=False)
 
 
-def _groups(config_file: Path | None, wanted: Wanted) -> list[Group]:
+def _groups(config_file: Path | None, wanted: RuleFileOptions) -> list[Group]:
     from trackside_daemon.alerts.rules.custom import RuleError
     from trackside_daemon.alerts.rules.rule_file import groups
     from trackside_daemon.config.loading import ConfigError, load

@@ -35,7 +35,7 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
     stalled = Query(
         "trackside_cgroup_pressure_waiting_seconds_total",
         (Matcher("resource", "memory"),),
-        how="rate",
+        function="rate",
         window=MINUTE,
         above=thresholds.host_memory_stalled_ratio,
     )
@@ -70,9 +70,9 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
         "warning",
         Query(
             "trackside_cgroup_cpu_throttled_periods_total",
-            how="rate",
+            function="rate",
             window=MINUTE,
-            over=Query("trackside_cgroup_cpu_periods_total", how="rate", window=MINUTE),
+            over=Query("trackside_cgroup_cpu_periods_total", function="rate", window=MINUTE),
             on=CGROUP,
             above=thresholds.cpu_throttled_ratio,
         ),
@@ -88,7 +88,7 @@ def _killed() -> Rule:
     return Rule(
         "OomKilled",
         "info",
-        Query("trackside_cgroup_oom_kills_total", how="change", window=600.0, above=0.0),
+        Query("trackside_cgroup_oom_kills_total", function="change", window=600.0, above=0.0),
         "the OOM killer killed {value:whole} processes of the cgroup {cgroup} in the last {window}",
         "Since {since}. dmesg names them and the memory of each. Raise the limit, or check which memory grew before.",
     )

@@ -52,7 +52,7 @@ def _filling(thresholds: ThresholdsSection) -> list[Rule]:
             Query(
                 AVAILABLE,
                 NOT_SHM,
-                how="predict",
+                function="predict",
                 window=3600.0,
                 ahead=thresholds.disk_full_in,
                 on=MOUNT,

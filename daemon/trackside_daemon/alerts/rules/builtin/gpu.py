@@ -84,7 +84,7 @@ def _throttled(thresholds: ThresholdsSection) -> list[Rule]:
             "hw_power_brake, check the power supplies of the machine.",
             keep_firing=MINUTE,
             variant=variant,
-            because=("GpuHot",),
+            inhibited_by=("GpuHot",),
         )
         for variant, when in queries.items()
     ]
@@ -104,5 +104,5 @@ def _capped(thresholds: ThresholdsSection) -> Rule:
         ),
         "GPU {gpu} was at its power limit for {value:percent} of the last {window}",
         "Since {since}. That is normal for a busy GPU. nvidia-smi -q -d POWER shows whether somebody lowered the limit.",
-        because=("GpuHot", "GpuThrottled"),
+        inhibited_by=("GpuHot", "GpuThrottled"),
     )

@@ -22,7 +22,7 @@ GPU = ("gpu", "uuid")
 IDLE = 0.005
 """Utilization below which a GPU counts as idle; the driver reports whole percents."""
 
-STEPS = Query("trackside_training_steps_total", how="rate", window=300.0, above=0.0)
+STEPS = Query("trackside_training_steps_total", function="rate", window=300.0, above=0.0)
 TRAINS = Query("trackside_gpu_rank_info", on=("run", "rank"), only=(STEPS,))
 """Selects the GPUs whose rank makes steps."""
 
@@ -56,7 +56,7 @@ def _held(thresholds: ThresholdsSection) -> Rule:
         "warning",
         Query(
             "trackside_gpu_utilization_ratio",
-            how="mean",
+            function="mean",
             window=600.0,
             on=GPU,
             by=GPU,
@@ -75,7 +75,7 @@ def _underutilized(thresholds: ThresholdsSection) -> Rule:
         "warning",
         Query(
             "trackside_gpu_utilization_ratio",
-            how="mean",
+            function="mean",
             window=300.0,
             on=GPU,
             by=GPU,
@@ -86,7 +86,7 @@ def _underutilized(thresholds: ThresholdsSection) -> Rule:
         "Since {since}. Check what the step waits for: trackside_training_data_wait_seconds, the phases, the CPUs. A larger "
         "batch or more data loader workers may help.",
         keep_firing=60.0,
-        because=("GpuIdleButHeld",),
+        inhibited_by=("GpuIdleButHeld",),
     )
 
 

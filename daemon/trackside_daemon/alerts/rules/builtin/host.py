@@ -50,7 +50,7 @@ def _memory(thresholds: ThresholdsSection) -> list[Rule]:
             "warning",
             Query(
                 "trackside_host_pressure_memory_stalled_seconds_total",
-                how="rate",
+                function="rate",
                 window=MINUTE,
                 above=thresholds.host_memory_stalled_ratio,
             ),
@@ -67,7 +67,7 @@ def _io(thresholds: ThresholdsSection) -> Rule:
         "warning",
         Query(
             "trackside_host_pressure_io_stalled_seconds_total",
-            how="rate",
+            function="rate",
             window=MINUTE,
             above=thresholds.io_stalled_ratio,
         ),
@@ -85,7 +85,7 @@ def _cpu(thresholds: ThresholdsSection) -> Rule:
         "warning",
         Query(
             "trackside_host_pressure_cpu_waiting_seconds_total",
-            how="rate",
+            function="rate",
             window=MINUTE,
             above=thresholds.cpu_waiting_ratio,
         ),

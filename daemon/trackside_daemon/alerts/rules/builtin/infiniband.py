@@ -32,7 +32,7 @@ def rules(_thresholds: ThresholdsSection) -> list[Rule]:
         Rule(
             "InfinibandDegraded",
             "warning",
-            Query("trackside_host_infiniband_port_state", how="change", window=HOUR, by=PORT, below=-0.5),
+            Query("trackside_host_infiniband_port_state", function="change", window=HOUR, by=PORT, below=-0.5),
             "port {port} of {device} is down, and was up within the last {window}",
             ADVICE,
             lasting=60.0,
@@ -41,7 +41,7 @@ def rules(_thresholds: ThresholdsSection) -> list[Rule]:
         Rule(
             "InfinibandDegraded",
             "warning",
-            Query("trackside_host_infiniband_link_downed_total", how="change", window=LATELY, by=PORT, above=0.0),
+            Query("trackside_host_infiniband_link_downed_total", function="change", window=LATELY, by=PORT, above=0.0),
             "the link of port {port} of {device} went down {value:whole} times in the last {window}",
             ADVICE,
             variant="flaps",

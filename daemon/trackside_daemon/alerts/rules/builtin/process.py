@@ -60,7 +60,7 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "critical",
             Query(
                 "trackside_dataloader_deaths_total",
-                how="change",
+                function="change",
                 window=600.0,
                 fresh=True,
                 by=(*RANK, "cause"),
