@@ -1,4 +1,4 @@
-"""A dashboard: its variables, its links to the others, and its rows of panels."""
+"""Dashboards as JSON: their variables, links, annotations and rows of panels."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ VARIABLES = {
     "rank": ("Rank", "label_values(trackside_training_rank_state{RUN}, rank)"),
     "gpu": ("GPU", "label_values(trackside_gpu_info{HERE}, gpu)"),
 }
-"""Label and query of each variable that a dashboard may have, in the order in which they depend on each other."""
+"""Label and query of each variable, in the order in which they depend on each other."""
 
-SAFE = "/^[^`]*$/"
-"""Runs that can be chosen: no format of Grafana escapes what ends the quotes of `RUN`, and one name would break each panel."""
+RUN_FILTER = "/^[^`]*$/"
+"""Selectable runs: no format of Grafana escapes a backtick, which would end the quotes of `RUN` and break each panel."""
 
 
 class Row:
-    """A heading and the panels below it, which are hidden until it is clicked when it is *collapsed*."""
+    """A heading and the panels below it; a *collapsed* row hides its panels until it is clicked."""
 
     def __init__(self, title: str, *panels: Any, collapsed: bool = False) -> None:
         self.title = title
@@ -37,21 +37,23 @@ class Row:
         self.collapsed = collapsed
 
 
-def marks(name: str, expr: str, title: str, text: str, color: str, *, tags: str = "", moments: bool = False) -> Any:
-    """What is marked on all charts: the time in which *expr* is above 0.
+def annotation(
+    name: str, expr: str, title: str, text: str, color: str, *, tags: str = "", timestamps: bool = False
+) -> Any:
+    """Return an annotation of all charts: the times at which *expr* is above 0.
 
     Args:
-        name: Of the switch above the charts.
+        name: Label of its switch above the charts.
         expr: PromQL, with the tokens of `grafana.panels`.
-        title: Of a mark; ``{{label}}`` is a label's value.
-        text: Below it.
-        color: Of the line.
-        tags: Labels that are shown as tags, with commas between them.
-        moments: The value is the time, in Unix milliseconds.
+        title: Title of a mark; ``{{label}}`` is a label's value.
+        text: Text below the title.
+        color: Color of the line.
+        tags: Labels shown as tags, separated by commas.
+        timestamps: The value is the time of the mark, in Unix milliseconds.
     """
-    made = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color)
-    made.expr(expand(expr)).title_format(title).text_format(text).tag_keys(tags)
-    return made.use_value_for_time(True) if moments else made
+    query = dashboard.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color)
+    query.expr(expand(expr)).title_format(title).text_format(text).tag_keys(tags)
+    return query.use_value_for_time(True) if timestamps else query
 
 
 def board(
@@ -65,67 +67,67 @@ def board(
     annotations: Sequence[Any] = (),
     refresh: str = "30s",
 ) -> str:
-    """A dashboard as JSON, of the classic schema.
+    """Return a dashboard as JSON, in the classic schema.
 
     Args:
-        uid: By which links know it; never to be changed.
-        title: Without the project's name.
-        description: What it answers.
-        rows: From above.
-        variables: Of `VARIABLES`, beside ``datasource``, ``job`` and ``instance``, which each has.
-        single: Those of them that have one value at a time.
-        annotations: `marks` on all charts.
-        refresh: How often it is asked anew.
+        uid: Its identifier in links; it must never change.
+        title: Title without the project's name.
+        description: The questions that it answers.
+        rows: Rows from top to bottom.
+        variables: Names from `VARIABLES`, in addition to ``datasource``, ``job`` and ``instance``.
+        single: Variables with exactly one value.
+        annotations: Annotations of all charts.
+        refresh: Interval of automatic reloads.
     """
-    made = dashboard.Dashboard(f"Trackside / {title}").uid(uid).description(description).tags([TAG])
-    made.time("now-1h", "now").refresh(refresh).readonly().tooltip(models.DashboardCursorSync.CROSSHAIR)
-    made.link(
+    builder = dashboard.Dashboard(f"Trackside / {title}").uid(uid).description(description).tags([TAG])
+    builder.time("now-1h", "now").refresh(refresh).readonly().tooltip(models.DashboardCursorSync.CROSSHAIR)
+    builder.link(
         dashboard.DashboardLink("Trackside")
         .type(models.DashboardLinkType.DASHBOARDS)
         .tags([TAG])
         .include_vars(True)
         .keep_time(True)
     )
-    made.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    builder.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
     for name in ("job", "instance", *variables):
-        made.with_variable(_variable(name, many=name not in single))
-    for one in annotations:
-        made.annotation(one)
+        builder.with_variable(_variable(name, multiple=name not in single))
+    for query in annotations:
+        builder.annotation(query)
     for row in rows:
-        _lay(made, row)
-    whole = json.loads(JSONEncoder(sort_keys=True).encode(made.build()), object_hook=_in_sight)
-    for number, panel in enumerate(_every(whole["panels"]), 1):
+        _add_row(builder, row)
+    document = json.loads(JSONEncoder(sort_keys=True).encode(builder.build()), object_hook=_without_placement)
+    for number, panel in enumerate(_all_panels(document["panels"]), 1):
         panel["id"] = number
-    return json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def _lay(made: dashboard.Dashboard, row: Row) -> None:
+def _add_row(builder: dashboard.Dashboard, row: Row) -> None:
     heading = dashboard.Row(row.title).collapsed(row.collapsed)
     for panel in row.panels if row.collapsed else ():
         heading.with_panel(panel)
-    made.with_row(heading)
+    builder.with_row(heading)
     for panel in () if row.collapsed else row.panels:
-        made.with_panel(panel)
+        builder.with_panel(panel)
 
 
-def _in_sight(value: dict[str, Any]) -> dict[str, Any]:
-    """Without what the SDK adds by itself: it would put links and switches of marks into a menu."""
-    return {name: one for name, one in value.items() if (name, one) != ("placement", "inControlsMenu")}
+def _without_placement(value: dict[str, Any]) -> dict[str, Any]:
+    """Remove the SDK's default placement, which would move links and annotation switches into a menu."""
+    return {name: entry for name, entry in value.items() if (name, entry) != ("placement", "inControlsMenu")}
 
 
-def _every(panels: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _all_panels(panels: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for panel in panels:
         yield panel
-        yield from _every(panel.get("panels", ()))
+        yield from _all_panels(panel.get("panels", ()))
 
 
-def _variable(name: str, *, many: bool) -> dashboard.QueryVariable:
+def _variable(name: str, *, multiple: bool) -> dashboard.QueryVariable:
     label, query = VARIABLES[name]
-    made = dashboard.QueryVariable(name).label(label).datasource(SOURCE).query(expand(query))
+    variable = dashboard.QueryVariable(name).label(label).datasource(SOURCE).query(expand(query))
     if name == "run":
-        made.regex(SAFE)
-    made.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(models.VariableSort.NATURAL_ASC)
-    if not many:
-        return made.multi(False).include_all(False)
-    made.current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))
-    return made.multi(True).include_all(True).all_value(".+")
+        variable.regex(RUN_FILTER)
+    variable.refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(models.VariableSort.NATURAL_ASC)
+    if not multiple:
+        return variable.multi(False).include_all(False)
+    variable.current(models.VariableOption(selected=True, text=["All"], value=["$__all"]))
+    return variable.multi(True).include_all(True).all_value(".+")

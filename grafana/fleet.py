@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from grafana.board import board
-from grafana.cluster import alerts, hours, nodes, overview, runs
+from grafana.cluster import alerts, gpu_hours, nodes, overview, runs
 
 UID = "trackside-fleet"
 
 
 def dashboard() -> str:
-    """As JSON."""
+    """Return the dashboard as JSON."""
     return board(
         UID,
         "Fleet",
-        "All runs and nodes: how they stand, what the GPUs were used for, and what fires.",
-        [overview.row(), runs.row(), alerts.row(), hours.row(), nodes.row()],
+        "All runs and nodes: their state, the use of the GPUs, and the firing alerts.",
+        [overview.row(), runs.row(), alerts.row(), gpu_hours.row(), nodes.row()],
         variables=["run"],
     )

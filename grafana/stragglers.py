@@ -1,4 +1,4 @@
-"""Ranks that are slower than the others of their run, on whatever machine those are."""
+"""The query for ranks that are slower than the other ranks of their run, across all machines."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 PHASES = "trackside_training_phase_seconds_total"
 
 
-def straggling(of: str) -> str:
-    """A query: the own time of the ranks of a token over their run's median rank's.
+def straggler_ratio(token: str) -> str:
+    """Return a query for the own time of a token's ranks divided by that of their run's median rank.
 
-    A daemon knows its own ranks alone, and would say 1 of each where a whole machine is slow. No rule need be loaded.
+    The daemon's metric compares only its own ranks, and is 1 for each of them if a whole machine is slow. The query needs
+    no recording rule.
     """
-    median = f"quantile by (job, run) (0.5, {_own('RUN')}) > 0 and count by (job, run) ({_own('RUN')}) > 1"
-    return f"{_own(of)} / on (job, run) group_left () ({median})"
+    median = f"quantile by (job, run) (0.5, {_own_time('RUN')}) > 0 and count by (job, run) ({_own_time('RUN')}) > 1"
+    return f"{_own_time(token)} / on (job, run) group_left () ({median})"
 
 
-def _own(of: str) -> str:
-    """As the recording rule has it: what a rank waits for others is a phase of its own, or else in backward."""
-    always, beside, told = (
-        f'rate({PHASES}{{{token}, phase=~"{"|".join(phases)}"}}[$__rate_interval])'
-        for token, phases in ((of, OWN), (of, OWN_WITH_SYNC), ("RUN", sorted(SYNC_PHASES)))
+def _own_time(token: str) -> str:
+    """Return the query of the recording rule: waiting for other ranks is a phase of its own, or else part of backward."""
+    always, if_synced, sync_phases = (
+        f'rate({PHASES}{{{selector}, phase=~"{"|".join(phases)}"}}[$__rate_interval])'
+        for selector, phases in ((token, OWN), (token, OWN_WITH_SYNC), ("RUN", sorted(SYNC_PHASES)))
     )
-    return f"sum by (job, run, rank) ({always} or {beside} and on (job, run) {told})"
+    return f"sum by (job, run, rank) ({always} or {if_synced} and on (job, run) {sync_phases})"

@@ -1,4 +1,4 @@
-"""Tables of several queries, each a column, with links and colours."""
+"""Tables with one query per column, with links and colors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Text(NamedTuple):
-    """A column of what a label says.
+    """A column with the value of a label.
 
     Attributes:
-        title: What stands above it.
+        title: Heading of the column.
         label: The label.
-        links: Where a click on it leads.
-        expr: A query that has the label, where the values' have not.
+        links: Links of its cells.
+        expr: A query that has the label, if those of the values do not.
     """
 
     title: str
@@ -31,15 +31,15 @@ class Text(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A column of a query's values.
+    """A column with the values of a query.
 
     Attributes:
-        title: What stands above it.
-        expr: A query with the labels of the table, by which its rows are joined.
-        unit: Of its values.
-        levels: From which value on it has which colour.
-        mappings: Of its values to texts and colours.
-        decimals: Places behind the point.
+        title: Heading of the column.
+        expr: A query whose labels are those of the table; rows are joined by them.
+        unit: Unit of its values.
+        levels: Colors by value.
+        mappings: Texts and colors of its values.
+        decimals: Decimal places.
     """
 
     title: str
@@ -50,31 +50,31 @@ class Value(NamedTuple):
     decimals: int | None = None
 
 
-def joined(
+def joined_table(
     title: str, description: str, texts: Sequence[Text], values: Sequence[Value], *, sort: str, **how: Any
 ) -> table.Panel:
-    """A row for each set of labels: *texts* on the left, then *values*; the greatest of *sort* first; *how* as of `lines`."""
+    """Return a table with one row per set of labels, *texts* in front of *values*, sorted by *sort* in descending order."""
     queries = [Query(value.expr) for value in values] + [Query(text.expr) for text in texts if text.expr]
-    names = ["Value"] if len(queries) == 1 else [f"Value #{chr(ord('A') + at)}" for at in range(len(values))]
+    names = ["Value"] if len(queries) == 1 else [f"Value #{chr(ord('A') + index)}" for index in range(len(values))]
     columns = [Column(text.label, text.title) for text in texts]
     columns += [
         Column(name, value.title, value.unit, value.mappings) for name, value in zip(names, values, strict=True)
     ]
-    made = rows(title, description, *queries, columns=columns, **how)
-    made.sort_by([common.TableSortByFieldState().display_name(sort).desc(True)]).filterable(True)
+    panel = rows(title, description, *queries, columns=columns, **how)
+    panel.sort_by([common.TableSortByFieldState().display_name(sort).desc(True)]).filterable(True)
     for text in texts:
         if text.links:
-            made.override_by_name(text.title, [_property("links", [one.build() for one in text.links])])
+            panel.override_by_name(text.title, [_property("links", [link.build() for link in text.links])])
     for value in values:
         if value.levels:
-            made.override_by_name(value.title, _colored(value.levels))
+            panel.override_by_name(value.title, _colored(value.levels))
         if value.decimals is not None:
-            made.override_by_name(value.title, [_property("decimals", value.decimals)])
-    return made
+            panel.override_by_name(value.title, [_property("decimals", value.decimals)])
+    return panel
 
 
 def _colored(levels: Sequence[Level]) -> list[models.DynamicConfigValue]:
-    steps = [models.Threshold(color=one.color, value=one.value) for one in levels]
+    steps = [models.Threshold(color=level.color, value=level.value) for level in levels]
     limits = dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
     return [_property("thresholds", limits.build()), _property("custom.cellOptions", {"type": "color-text"})]
 

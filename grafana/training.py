@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from grafana.board import board
-from grafana.run import attempts, devices, goodput, learning, overview, processes, ranks, speed, waiting
+from grafana.run import attempts, devices, goodput, optimization, overview, processes, ranks, speed, time_spent
 
 UID = "trackside-training"
 
 
 def dashboard() -> str:
-    """As JSON."""
+    """Return the dashboard as JSON."""
     return board(
         UID,
         "Training run",
-        "One run: whether it goes well, how fast it goes, and what it waits for, down to its ranks and their GPUs.",
-        [room.row() for room in (overview, learning, speed, waiting, goodput, ranks, devices, processes, attempts)],
+        "One run: whether it goes well, how fast it is, and what it waits for, down to its ranks and their GPUs.",
+        [
+            part.row()
+            for part in (overview, optimization, speed, time_spent, goodput, ranks, devices, processes, attempts)
+        ],
         variables=["run", "rank"],
         single=["run"],
-        annotations=attempts.marked(),
+        annotations=attempts.run_annotations(),
     )

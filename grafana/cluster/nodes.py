@@ -1,11 +1,11 @@
-"""All nodes in one list, and how busy they are."""
+"""Panels about all nodes."""
 
 from __future__ import annotations
 
 from grafana.board import Row
-from grafana.own.daemons import UP
-from grafana.panels import Query, above, below, lines, link, texts
-from grafana.tables import Text, Value, joined
+from grafana.daemon.overview import UP
+from grafana.panels import Query, above, below, lines, link, value_texts
+from grafana.tables import Text, Value, joined_table
 
 from trackside_daemon.alerts.rules.builtin.disk import NOT_SHM
 from trackside_daemon.alerts.settings import ThresholdsSection
@@ -15,8 +15,8 @@ CPU = "trackside_host_cpu_seconds_total"
 
 
 def row() -> Row:
-    """The list, and means of the GPUs."""
-    return Row("Nodes", _list(), _work(), _scarce())
+    """Return the row with the list of nodes, GPU activity and memory."""
+    return Row("Nodes", _list(), _activity(), _least_memory())
 
 
 def _of_node(expr: str, operation: str = "max") -> str:
@@ -24,20 +24,23 @@ def _of_node(expr: str, operation: str = "max") -> str:
 
 
 def _list() -> object:
-    here = "${__value.raw:percentencode}"
-    to = [link("Its GPUs", "trackside-gpus", instance=here), link("Its daemon", "trackside-itself", instance=here)]
+    value = "${__value.raw:percentencode}"
+    links = [
+        link("GPUs of this node", "trackside-gpus", instance=value),
+        link("Daemon of this node", "trackside-itself", instance=value),
+    ]
     lost = _of_node("trackside_gpu_up{HERE} == bool 0", "sum")
     alerts = _of_node('trackside_alert_firing{HERE, severity!="info"}', "sum")
-    return joined(
+    return joined_table(
         "All nodes",
-        "Each node as it is now, those with alerts first. A colour is where its alert begins: GpuLost, HostMemoryPressure, "
-        "DiskFilling. Click a node for its GPUs.",
+        "The current state of each node, those with alerts first. Colors start at the thresholds of the alerts GpuLost, "
+        "HostMemoryPressure and DiskFilling. Click a node for its GPUs.",
         [
-            Text("Node", "instance", to),
+            Text("Node", "instance", links),
             Text("Daemon", "version", expr="max by (instance, version) (trackside_build_info{HERE})"),
         ],
         [
-            Value("State", _of_node(UP), mappings=texts({0: ("down", "red"), 1: ("up", "green")})),
+            Value("State", _of_node(UP), mappings=value_texts({0: ("down", "red"), 1: ("up", "green")})),
             Value("GPUs", _of_node("trackside_gpus_visible{HERE}", "sum")),
             Value("GPUs lost", lost, levels=above(1, "red")),
             Value(
@@ -61,10 +64,10 @@ def _list() -> object:
 
 
 def _cpu() -> str:
-    idle, every = (
-        _of_node(f"rate({CPU}{{HERE{chosen}}}[$__rate_interval])", "sum") for chosen in (', mode=~"idle|iowait"', "")
+    idle, total = (
+        _of_node(f"rate({CPU}{{HERE{matcher}}}[$__rate_interval])", "sum") for matcher in (', mode=~"idle|iowait"', "")
     )
-    return f"1 - {idle} / {every}"
+    return f"1 - {idle} / {total}"
 
 
 def _memory() -> str:
@@ -72,38 +75,38 @@ def _memory() -> str:
 
 
 def _disk() -> str:
-    """Of the fullest file system that can be written to."""
-    there = f"trackside_host_filesystem_avail_bytes{{HERE, {NOT_SHM[0].promql()}}}"
-    share = f"{there} / (trackside_host_filesystem_size_bytes{{HERE}} > 0)"
+    """Return the query for the fullest writable file system."""
+    available = f"trackside_host_filesystem_avail_bytes{{HERE, {NOT_SHM[0].promql()}}}"
+    share = f"{available} / (trackside_host_filesystem_size_bytes{{HERE}} > 0)"
     return _of_node(f"{share} unless trackside_host_filesystem_readonly{{HERE}} == 1", "min")
 
 
-def _work() -> object:
+def _activity() -> object:
     means = {
-        "utilization: some kernel ran": "trackside_gpu_utilization_ratio{HERE}",
+        "utilization: a kernel ran": "trackside_gpu_utilization_ratio{HERE}",
         "SMs active": "trackside_gpu_sm_active_ratio{HERE}",
         "tensor cores active": "trackside_gpu_tensor_active_ratio{HERE}",
     }
     return lines(
-        "Work of the GPUs",
-        "Means of all GPUs of the chosen nodes; the SMs and tensor cores of Hopper and later. A wide gap below utilization is "
-        "small kernels, waiting, or no half precision: see the dashboard GPUs.",
+        "GPU activity",
+        "Means over all GPUs of the selected nodes. SM and tensor core activity are available on Hopper and later. A wide gap below "
+        "utilization means small kernels, waiting, or no half precision; see the dashboard GPUs.",
         "percentunit",
         *(Query(f"avg({series})", name) for name, series in means.items()),
-        least=0,
-        most=1,
-        links=[link("The GPUs", "trackside-gpus", "instance")],
+        minimum=0,
+        maximum=1,
+        links=[link("GPUs", "trackside-gpus", "instance")],
     )
 
 
-def _scarce() -> object:
+def _least_memory() -> object:
     return lines(
         "Nodes with the least memory",
-        "Share of the host's memory that is available, of the ten nodes with the least. Below the line it is "
-        "HostMemoryPressure: the OOM killer is near.",
+        "Share of the host's memory that is available, for the ten nodes with the least. HostMemoryPressure fires below the line: "
+        "the OOM killer is near.",
         "percentunit",
         Query(f"bottomk(10, {_of_node(_memory())})", "{{instance}}"),
         levels=below(LIMITS.host_memory_ratio, "red"),
-        least=0,
-        most=1,
+        minimum=0,
+        maximum=1,
     )

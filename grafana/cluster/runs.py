@@ -1,42 +1,42 @@
-"""All runs: how each of them stands, and how fast it goes."""
+"""Panels about all runs: their states and speed."""
 
 from __future__ import annotations
 
 from grafana.board import Row
 from grafana.panels import Query, above, bars, lines, link
 from grafana.states import STATE_TEXTS, state
-from grafana.stragglers import straggling
-from grafana.tables import Text, Value, joined
+from grafana.stragglers import straggler_ratio
+from grafana.tables import Text, Value, joined_table
 
 from trackside_daemon.alerts.settings import ThresholdsSection
 
 DURATION = "trackside_training_step_duration_seconds"
 TOKENS = "sum by (run) (rate(trackside_training_tokens_total{RUN}[$__rate_interval]))"
-RUN = link("This run", "trackside-training", run="${__field.labels.run:percentencode}")
+RUN_LINK = link("This run", "trackside-training", run="${__field.labels.run:percentencode}")
 
 
 def row() -> Row:
-    """The list of them above the charts."""
+    """Return the row with the list of runs above charts."""
     return Row("Runs", _list(), _states(), _tokens(), _stragglers())
 
 
 def _list() -> object:
-    its = [
+    links = [
         link("This run", "trackside-training", run="${__value.raw:percentencode}"),
-        link("Its GPUs", "trackside-gpus", run="${__value.raw:percentencode}"),
+        link("GPUs of this run", "trackside-gpus", run="${__value.raw:percentencode}"),
     ]
-    rank_state, place = "trackside_training_rank_state{RUN} == 1", "job, instance, pod"
+    rank_state, node = "trackside_training_rank_state{RUN} == 1", "job, instance, pod"
     steps = f"sum by (run) (rate({DURATION}_%s{{RUN}}[$__rate_interval]))"
     alerts = 'sum by (run) (trackside_alert_firing{RUN, severity!="info"})'
-    return joined(
+    return joined_table(
         "All runs",
-        "Each chosen run over all of its nodes, those with alerts first, until 15 minutes after its end. Slow or stalled: "
-        "click it for where its time goes, and for its GPUs.",
-        [Text("Run", "run", its)],
+        "Each selected run over all of its nodes, those with alerts first, until 15 minutes after its end. If a run is slow or "
+        "stalled, click it to see where its time goes, and its GPUs.",
+        [Text("Run", "run", links)],
         [
             Value("State", state("trackside_training_state{RUN}", "run"), mappings=STATE_TEXTS),
             Value("Ranks", f"count by (run) (count by (run, rank) ({rank_state}))"),
-            Value("Nodes", f"count by (run) (count by (run, {place}) ({rank_state}))"),
+            Value("Nodes", f"count by (run) (count by (run, {node}) ({rank_state}))"),
             Value("Step", "max by (run) (trackside_training_step{RUN})"),
             Value("Loss", "avg by (run) (trackside_training_loss{RUN})", "short", decimals=3),
             Value("Tokens per second", TOKENS, "short"),
@@ -54,25 +54,25 @@ def _list() -> object:
 def _states() -> object:
     return lines(
         "Runs by state",
-        "How many runs are in which state; one whose nodes disagree counts in each. Stalled, failed and lost ones have alerts.",
+        "Number of runs in each state. A run whose nodes disagree counts in each state. Stalled, failed and lost runs have alerts.",
         "none",
         Query("count by (state) (max by (run, state) (trackside_training_state{RUN}) == 1)", "{{state}}"),
         stacked=True,
         width=8,
-        least=0,
+        minimum=0,
     )
 
 
 def _tokens() -> object:
     return lines(
         "Tokens per second by run",
-        "The twenty fastest. A run that falls and stays there is ThroughputRegression; a gap is a checkpoint, an evaluation or a "
+        "The twenty fastest runs. A run that falls and stays low is ThroughputRegression; a gap is a checkpoint, an evaluation or a "
         "stall.",
         "short",
         Query(f"topk(20, {TOKENS})", "{{run}}"),
         width=8,
-        least=0,
-        links=[RUN],
+        minimum=0,
+        links=[RUN_LINK],
     )
 
 
@@ -85,11 +85,11 @@ def _stragglers() -> object:
     )
     return bars(
         "Worst stragglers",
-        "The ten ranks whose own time is the longest over that of their run's median rank on all machines: the whole run goes "
-        "at their pace. The threshold is StragglerRank's, which compares the ranks of one machine.",
+        "The ten ranks with the longest own time compared with the median rank of their run, over all machines. The whole run moves "
+        "at their pace. The threshold is that of StragglerRank, which compares the ranks of one machine.",
         "short",
         Query(
-            f"topk(10, max by (run, rank) ({straggling('RUN')}))",
+            f"topk(10, max by (run, rank) ({straggler_ratio('RUN')}))",
             "{{run}} rank {{rank}}",
             instant=True,
         ),
@@ -97,5 +97,5 @@ def _stragglers() -> object:
         decimals=2,
         levels=above(ThresholdsSection().straggler_ratio),
         links=[rank],
-        empty="no run of several ranks with phases",
+        empty="no runs with several ranks and phases",
     )

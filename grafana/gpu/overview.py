@@ -1,4 +1,4 @@
-"""The first screen of GPUs: how many do what, and each of them in a table."""
+"""The first row of the GPUs: their health and use in numbers, and a table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from grafana.board import Row
 from grafana.gpu.queries import GPU, each, ranked, total, unused
-from grafana.gpu.work import IDLE_OR_LITTLE, MEMORY, SIZE, SM, USED, UTILIZATION
-from grafana.panels import NONE, Query, above, link, number, texts
-from grafana.tables import Text, Value, joined
+from grafana.gpu.utilization import MEMORY, SIZE, SM, USED, UTILIZATION, UTILIZATION_LEVELS
+from grafana.panels import ZERO_IF_UP, Query, above, link, number, value_texts
+from grafana.tables import Text, Value, joined_table
 
 from trackside_daemon.alerts.rules.builtin.gpu import ACTIVE
 from trackside_daemon.alerts.rules.builtin.gpu_use import IDLE
@@ -21,51 +21,51 @@ if TYPE_CHECKING:
 
 LIMITS = ThresholdsSection()
 ASSIGNED = each('trackside_gpu_rank_info{RANK, gpu=~"$gpu"}')
-HELD = each(f"trackside_gpu_clock_limit_active{{GPU, {ACTIVE[0].promql()}}}")
+THROTTLED = each(f"trackside_gpu_clock_limit_active{{GPU, {ACTIVE[0].promql()}}}")
 POWER = each("trackside_gpu_power_watts{GPU}")
 CORE = each('trackside_gpu_temperature_celsius{GPU, sensor="gpu"}')
 ALERTS = f'sum by ({GPU}) (trackside_alert_firing{{GPU, severity!="info"}})'
-PLACE = "instance, gpu, run, rank"
+ROW_LABELS = "instance, gpu, run, rank"
 
 
 def row() -> Row:
-    """Eight numbers and the table."""
-    return Row("Are they well, and at work?", *_health(), *_use(), _table())
+    """Return the row with eight numbers and the table."""
+    return Row("Health and use", *_health(), *_use(), _table())
 
 
 def _number(title: str, description: str, unit: str, *queries: Query, **how: Any) -> object:
-    return number(title, description, unit, *(one._replace(instant=True) for one in queries), width=3, **how)
+    return number(title, description, unit, *(query._replace(instant=True) for query in queries), width=3, **how)
 
 
 def _health() -> list[object]:
     return [
         _number(
             "Visible and expected",
-            "GPUs that the driver of the chosen nodes counts, and how many there should be. Fewer is GpuMissing: look at dmesg "
+            "GPUs that the driver of the selected nodes reports, and how many are expected. Fewer is GpuMissing: check dmesg "
             "and lspci.",
             "none",
             Query("sum(trackside_gpus_visible{HERE})", "visible"),
             Query("sum(trackside_gpus_expected{HERE})", "expected"),
         ),
         _number(
-            "Not answering",
-            "GPUs that are lost, hang or are gone: GpuLost. What trains on them hangs or has died; the table names them.",
+            "Lost",
+            "GPUs that are lost, hang or are gone (GpuLost). Ranks on them hang or have died. The table names them.",
             "none",
             Query(total(f"{each('trackside_gpu_up{GPU}')} == bool 0"), "lost"),
             levels=above(1, "red"),
         ),
         _number(
-            "Kept down",
-            "GPUs whose clocks the hardware keeps down now, for heat or power. Clocks and throttling below has the reason.",
+            "Throttled",
+            "GPUs whose clocks the hardware lowers now, for heat or power. The row Clocks and throttling has the reason.",
             "none",
-            Query(total(HELD), "kept down"),
+            Query(total(THROTTLED), "throttled"),
             levels=above(1),
         ),
         _number(
             "Alerts",
-            "Alerts of the chosen GPUs that fire, from warnings on. The table says of which GPU, and All alerts what they are.",
+            "Firing warnings and critical alerts of the selected GPUs. The table shows which GPUs; All alerts has the details.",
             "none",
-            Query(f"{total(ALERTS)} or {NONE}", "firing"),
+            Query(f"{total(ALERTS)} or {ZERO_IF_UP}", "firing"),
             levels=above(1, "red"),
             links=[link("All alerts", "trackside-fleet", "instance")],
         ),
@@ -75,27 +75,27 @@ def _health() -> list[object]:
 def _use() -> list[object]:
     return [
         _number(
-            "With a rank",
-            "GPUs that a rank of a run is on, each once. The others are free, or used by what Trackside does not watch.",
+            "Assigned",
+            "GPUs with a rank of a run, each counted once. The others are free, or used by processes that trackside does not monitor.",
             "none",
-            Query(f"count({ASSIGNED}) or {NONE}", "assigned"),
+            Query(f"count({ASSIGNED}) or {ZERO_IF_UP}", "assigned"),
             links=[link("All runs", "trackside-fleet", "instance")],
         ),
         _number(
             "Busy",
-            "GPUs on which a kernel ran just now. Fewer than those with a rank: something waits, look at its run.",
+            "GPUs on which a kernel ran just now. If there are fewer than assigned ones, something waits; see its run.",
             "none",
             Query(total(f"{UTILIZATION} > bool {IDLE}"), "busy"),
         ),
         _number(
-            "Power in all",
-            "What the chosen GPUs draw together. When it falls at once while a run goes on, the run waits.",
+            "Total power",
+            "Power over all selected GPUs. If it drops suddenly during a run, the run waits.",
             "watt",
-            Query(total(POWER), "drawn"),
+            Query(total(POWER), "power"),
         ),
         _number(
-            "Memory in all",
-            "Device memory in use on all chosen GPUs, and its size. Frameworks keep what they have once had.",
+            "Total memory",
+            "Device memory in use and its size over all selected GPUs. Frameworks keep memory that they have once allocated.",
             "bytes",
             Query(total(USED), "used"),
             Query(total(SIZE), "size"),
@@ -104,41 +104,44 @@ def _use() -> list[object]:
 
 
 def _table() -> object:
-    known = each("trackside_gpu_info{GPU}")
+    info = each("trackside_gpu_info{GPU}")
     named = (
-        f"{_all(known)} * on (instance, gpu) group_left (name) max by (instance, gpu, name) (trackside_gpu_info{{GPU}})"
+        f"{_with_ranks(info)} * on (instance, gpu) group_left (name)"
+        " max by (instance, gpu, name) (trackside_gpu_info{GPU})"
     )
-    this = link(
+    gpu_link = link(
         "Only this GPU",
         "trackside-gpus",
         instance="${__data.fields.instance:percentencode}",
         gpu="${__value.raw:percentencode}",
     )
-    its = link("Its run", "trackside-training", run="${__value.raw:percentencode}")
-    return joined(
+    run_link = link("This run", "trackside-training", run="${__value.raw:percentencode}")
+    return joined_table(
         "GPUs",
-        "Each chosen GPU as it is now, by the rank that trains on it. Two ranks on one GPU are two rows, and may be a mistake. "
-        "Those with alerts come first: docs/alerts.md says of each alert what to do.",
+        "The current state of each selected GPU, with the rank that uses it. Two ranks on one GPU are two rows, and may be a "
+        "mistake. GPUs with alerts come first; docs/alerts.md explains what to do.",
         [
             Text(
                 "Node", "instance", [link("Only this node", "trackside-gpus", instance="${__value.raw:percentencode}")]
             ),
-            Text("GPU", "gpu", [this]),
+            Text("GPU", "gpu", [gpu_link]),
             Text("Name", "name", expr=named),
-            Text("Run", "run", [its]),
+            Text("Run", "run", [run_link]),
             Text("Rank", "rank"),
         ],
         [
             Value(
-                "State", _all(each("trackside_gpu_up{GPU}")), mappings=texts({0: ("lost", "red"), 1: ("up", "green")})
+                "State",
+                _with_ranks(each("trackside_gpu_up{GPU}")),
+                mappings=value_texts({0: ("lost", "red"), 1: ("up", "green")}),
             ),
-            _share("Utilization", UTILIZATION, IDLE_OR_LITTLE),
+            _share("Utilization", UTILIZATION, UTILIZATION_LEVELS),
             _share("SMs active", SM),
             _share("Memory", MEMORY, above(LIMITS.gpu_memory_ratio)),
-            Value("Power", _all(POWER), "watt", decimals=0),
-            Value("Temperature", _all(CORE), "celsius", above(LIMITS.gpu_hot_celsius), decimals=0),
-            Value("Kept down", _all(HELD), mappings=texts({0: ("no", "text"), 1: ("yes", "orange")})),
-            Value("Alerts", _all(ALERTS), levels=above(1, "red")),
+            Value("Power", _with_ranks(POWER), "watt", decimals=0),
+            Value("Temperature", _with_ranks(CORE), "celsius", above(LIMITS.gpu_hot_celsius), decimals=0),
+            Value("Throttled", _with_ranks(THROTTLED), mappings=value_texts({0: ("no", "text"), 1: ("yes", "orange")})),
+            Value("Alerts", _with_ranks(ALERTS), levels=above(1, "red")),
         ],
         sort="Alerts",
         width=24,
@@ -147,9 +150,9 @@ def _table() -> object:
 
 
 def _share(title: str, series: str, levels: Sequence[Level] = ()) -> Value:
-    return Value(title, _all(series), "percentunit", levels, decimals=0)
+    return Value(title, _with_ranks(series), "percentunit", levels, decimals=0)
 
 
-def _all(series: str) -> str:
-    """With and without a rank."""
-    return f"max by ({PLACE}) ({ranked(series)} or {unused(series)})"
+def _with_ranks(series: str) -> str:
+    """Return *series* by rank, and without a rank for free GPUs."""
+    return f"max by ({ROW_LABELS}) ({ranked(series)} or {unused(series)})"

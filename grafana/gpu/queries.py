@@ -1,14 +1,14 @@
-"""Queries of GPUs that know which rank trains on which GPU.
+"""Queries of GPUs with the ranks that use them.
 
-A GPU's own series have no run. They are joined with `trackside_gpu_rank_info` so that a GPU without a rank is there too while no
-run is chosen, and that one with two ranks is there for each of them, and counts once in sums.
+A GPU's own series have no run. The join with `trackside_gpu_rank_info` also returns GPUs without a rank while no run is selected,
+and returns a GPU with two ranks for each of them; sums count it once.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from grafana.panels import HIGHEST, LOWEST, MEDIAN, MOST_LINES, Query, band, lines, link
+from grafana.panels import HIGHEST, LOWEST, MAX_LINES, MEDIAN, Query, band, lines, link
 from grafana_foundation_sdk.models import dashboard as models
 
 from trackside_daemon.alerts.rules.query import listed
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import timeseries
 
 GPU = listed(("gpu", "uuid"))
-"""What tells GPUs apart, as alerts do."""
+"""Labels that identify a GPU, as in alerts."""
 
 ALL = '{GPU, uuid=~`${run:regex}`, uuid=~"$rank"}'
-"""GPUs while no run is chosen: what stands for all runs matches a UUID too, and no run's name does."""
+"""All GPUs while no run is selected: the pattern for all runs also matches a UUID, and no run's name does."""
 
 RANKS = f"max by ({GPU}, run, rank) (trackside_gpu_rank_info{{RANK}})"
-CHOSEN = f"and on ({GPU}) (trackside_gpu_rank_info{{RANK}} or trackside_gpu_up{ALL})"
-"""Behind series of GPUs: those of the runs and ranks that are chosen."""
+SELECTED = f"and on ({GPU}) (trackside_gpu_rank_info{{RANK}} or trackside_gpu_up{ALL})"
+"""Follows a series of GPUs: restricts it to the selected runs and ranks."""
 
-ON_RANKS = "{{instance}} GPU {{gpu}} ({{run}} rank {{rank}})"
+WITH_RANK = "{{instance}} GPU {{gpu}} ({{run}} rank {{rank}})"
 UNUSED = "{{instance}} GPU {{gpu}}"
 
 THIS_GPU = link(
@@ -35,8 +35,8 @@ THIS_GPU = link(
     instance="${__field.labels.instance:percentencode}",
     gpu="${__field.labels.gpu:percentencode}",
 )
-ITS_RUN = link(
-    "Its run",
+RUN_OF_GPU = link(
+    "This run",
     "trackside-training",
     run="${__field.labels.run:percentencode}",
     rank="${__field.labels.rank:percentencode}",
@@ -44,61 +44,62 @@ ITS_RUN = link(
 
 
 def each(series: str) -> str:
-    """One value a GPU: the greatest."""
+    """Return one value per GPU, the greatest."""
     return f"max by ({GPU}) ({series})"
 
 
 def rate(family: str, matchers: str = "", window: str = "$__rate_interval") -> str:
-    """What a counter of GPUs grows by in a second; *matchers* as they follow a token."""
+    """Return the growth per second of a GPU counter; *matchers* as they follow a token."""
     return f"rate({family}{{GPU{matchers}}}[{window}])"
 
 
 def growth(family: str, matchers: str = "", window: str = "$__rate_interval") -> str:
-    """What a counter of GPUs grows by in the window."""
+    """Return the growth of a GPU counter in the window."""
     return f"increase({family}{{GPU{matchers}}}[{window}])"
 
 
 def total(series: str) -> str:
-    """The sum over the GPUs that are chosen; *series* have one value a GPU."""
-    return f"sum ({series} {CHOSEN})"
+    """Return the sum over the selected GPUs; *series* have one value per GPU."""
+    return f"sum ({series} {SELECTED})"
 
 
 def ranked(series: str) -> str:
-    """*series*, which have one value a GPU, by the ranks that train on it."""
+    """Return *series*, which have one value per GPU, by the ranks that use the GPU."""
     return f"{RANKS} * on ({GPU}) group_left () ({series})"
 
 
 def unused(series: str) -> str:
-    """Those of *series* whose GPU has no rank, while no run is chosen."""
+    """Return *series* of GPUs without a rank, while no run is selected."""
     return f"({series.replace('{GPU', ALL[:-1])}) unless on ({GPU}) trackside_gpu_rank_info{{HERE}}"
 
 
 def by_gpu(title: str, description: str, unit: str, series: str, *more: Query, **how: Any) -> timeseries.Panel:
-    """A line a GPU while few are chosen, called by its rank, a band from the lowest to the highest, and the median.
+    """Return a panel with one line per GPU if few are selected, a band from lowest to highest, and the median.
 
     Args:
-        title: Of the panel.
-        description: Of the panel.
-        unit: Of the value.
-        series: One value a GPU.
+        title: Title of the panel.
+        description: Description of the panel.
+        unit: Unit of the value.
+        series: One value per GPU.
         more: Further queries.
-        how: As of `lines`.
+        how: Keywords of `lines`.
     """
-    seen = f"{series} {CHOSEN}"
-    few = f"and on () (count({seen}) <= {MOST_LINES})"
+    selected = f"{series} {SELECTED}"
+    few = f"and on () (count({selected}) <= {MAX_LINES})"
     panel = lines(
         title,
         description,
         unit,
-        Query(f"({ranked(series)}) {few}", ON_RANKS),
+        Query(f"({ranked(series)}) {few}", WITH_RANK),
         Query(f"({unused(series)}) {few}", UNUSED),
-        Query(f"min({seen})", LOWEST),
-        Query(f"max({seen})", HIGHEST),
-        Query(f"quantile(0.5, {seen})", MEDIAN),
+        Query(f"min({selected})", LOWEST),
+        Query(f"max({selected})", HIGHEST),
+        Query(f"quantile(0.5, {selected})", MEDIAN),
         *more,
         **{"width": 8} | how,
     )
     unfilled = models.DynamicConfigValue("custom.fillOpacity", 0)
-    for letter, links in (("A", (THIS_GPU, ITS_RUN)), ("B", (THIS_GPU,))):
-        panel.override_by_query(letter, [unfilled, models.DynamicConfigValue("links", [one.build() for one in links])])
+    for letter, links in (("A", (THIS_GPU, RUN_OF_GPU)), ("B", (THIS_GPU,))):
+        data_links = models.DynamicConfigValue("links", [link.build() for link in links])
+        panel.override_by_query(letter, [unfilled, data_links])
     return band(panel)

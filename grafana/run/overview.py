@@ -1,18 +1,18 @@
-"""The first screen: does it go well?"""
+"""The first row of a run: progress, speed, loss and alerts."""
 
 from __future__ import annotations
 
 from grafana.board import Row
-from grafana.panels import NONE, Query, above, below, link, number, states
+from grafana.panels import ZERO_IF_UP, Query, above, below, link, number, states
 from grafana.run.joins import of_gpu
-from grafana.run.learning import loss
+from grafana.run.optimization import loss
 from grafana.run.speed import mean
 from grafana.states import SEVERITY_TEXTS, STATE_TEXTS, severity, state
 
 from trackside_daemon.alerts.settings import ThresholdsSection
 
 ALERTS = "trackside_alert_firing{HERE, run=~`(${run:regex})?`}"
-"""Those of the run, and those of machines and GPUs, which have no run."""
+"""Alerts of the run, and those of machines and GPUs, which have no run."""
 
 ON_ITS_MACHINES = "and on (job, instance) trackside_training_run_info{RUN}"
 UNKNOWN = "no total_steps"
@@ -20,7 +20,7 @@ STAT = {"width": 3}
 
 
 def row() -> Row:
-    """Eight numbers, the loss, and what fires."""
+    """Return the row with eight numbers, the loss, and the alerts."""
     return Row("Is it going well?", *_progress(), *_pace(), loss(), _alerts())
 
 
@@ -28,8 +28,8 @@ def _progress() -> list[object]:
     return [
         number(
             "State",
-            "The state of the run over all of its machines: what lives counts before what has ended. Failed and lost have "
-            "their cause in `trackside show RUN`; stalled has an alert that names the rank.",
+            "The state of the run over all of its machines; live states count before ended ones. If it failed or was lost, `trackside "
+            "show RUN` has the cause. If it stalled, an alert names the rank.",
             "none",
             Query(state("trackside_training_state{RUN}", "run"), "{{run}}"),
             mappings=STATE_TEXTS,
@@ -38,14 +38,14 @@ def _progress() -> list[object]:
         ),
         number(
             "Step",
-            "The furthest step of any rank. When it stands still, look at the states of the ranks below.",
+            "The highest step of any rank. If it stops growing, see the states of the ranks below.",
             "none",
             Query("max(trackside_training_step{RUN})", "step"),
             **STAT,
         ),
         number(
             "Progress",
-            "Share of total_steps that is done, where the training has told init() how many there are.",
+            "Share of total_steps that is done, if the training script passes total_steps to init().",
             "percentunit",
             Query("max(trackside_training_progress_ratio{RUN})", "done"),
             decimals=1,
@@ -54,7 +54,7 @@ def _progress() -> list[object]:
         ),
         number(
             "Time left",
-            "Steps that are left times the step duration of late, of the slowest rank. When it grows, look at the speed.",
+            "Remaining steps times the recent step duration, of the slowest rank. If it grows, see the row Speed.",
             "s",
             Query("max(trackside_training_remaining_seconds{RUN})", "left"),
             empty=UNKNOWN,
@@ -67,7 +67,7 @@ def _pace() -> list[object]:
     return [
         number(
             "Tokens per second",
-            "Tokens that all ranks together train on in a second. When it falls, see where the time goes, below.",
+            "Tokens per second over all ranks. If it falls, see the row Where the time goes.",
             "short",
             Query("sum(rate(trackside_training_tokens_total{RUN}[$__rate_interval]))", "tokens per second"),
             empty="no tokens",
@@ -75,27 +75,27 @@ def _pace() -> list[object]:
         ),
         number(
             "Step time",
-            "Mean duration of a step over all ranks. When it grows, see where the time goes, and the ranks, below.",
+            "Mean duration of a step over all ranks. If it grows, see the rows Where the time goes and Ranks.",
             "s",
             Query(mean(of="RUN"), "mean"),
             **STAT,
         ),
         number(
             "GPU utilization",
-            "Share of time in which a kernel ran, a mean over the GPUs of the run; GpuUnderutilized fires for a single GPU "
-            "that is below the threshold for five minutes. When it is low, see what the step waits for.",
+            "Share of time in which a kernel ran, as a mean over the run's GPUs. GpuUnderutilized fires for a single GPU "
+            "that is below the threshold for five minutes. If it is low, see what the step waits for.",
             "percentunit",
-            Query(f"avg({of_gpu('trackside_gpu_utilization_ratio{HERE}')})", "mean of its GPUs"),
+            Query(f"avg({of_gpu('trackside_gpu_utilization_ratio{HERE}')})", "mean of the run's GPUs"),
             levels=below(ThresholdsSection().gpu_underutilized_ratio),
             decimals=0,
-            links=[link("Its GPUs", "trackside-gpus", "run")],
+            links=[link("GPUs of this run", "trackside-gpus", "run")],
             **STAT,
         ),
         number(
             "Alerts",
-            "Warnings and worse that fire now, of the run and of the machines it trains on. The chart below names them.",
+            "Firing warnings and critical alerts of the run and of its machines. The chart below names them.",
             "none",
-            Query(f'count(({ALERTS[:-1]}, severity!="info"}} {ON_ITS_MACHINES}) == 1) or {NONE}', "firing"),
+            Query(f'count(({ALERTS[:-1]}, severity!="info"}} {ON_ITS_MACHINES}) == 1) or {ZERO_IF_UP}', "firing"),
             levels=above(1, "red"),
             links=[link("All alerts", "trackside-fleet")],
             **STAT,
@@ -107,10 +107,10 @@ def _alerts() -> object:
     by = "alert, key, gpu, job, instance"
     return states(
         "Alerts of the run and its machines",
-        "What has fired when, by severity. docs/alerts.md says of each what it means and what to do, "
-        "`trackside alerts show NAME` all that is known of it.",
+        "Which alerts fired when, by severity. docs/alerts.md explains each alert and what to do. `trackside alerts show NAME` "
+        "shows its evidence.",
         Query(f"{severity(ALERTS, by)} {ON_ITS_MACHINES}", "{{alert}} {{key}}{{gpu}} ({{instance}})"),
         mappings=SEVERITY_TEXTS,
-        empty="nothing has fired",
+        empty="no alerts fired",
         links=[link("All alerts", "trackside-fleet")],
     )

@@ -164,7 +164,7 @@ def test_check_config_takes_what_the_pages_show_of_a_configuration(block: str, t
 
 def test_each_gpu_family_is_beside_those_of_other_exporters_and_each_that_stands_there_is_ours(generate: Any) -> None:
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    _, _, beside = page.partition("## Beside other exporters")
+    _, _, beside = page.partition("## Compared with other exporters")
     rows = [line.split(" | ")[0] for line in beside.splitlines() if line.startswith("| `trackside_")]
     ours = {one.name for members in generate.sections().values() for one in members}
     gpus = {one.name for name in ("gpu", "ranks") for one in generate.sections()[name]}

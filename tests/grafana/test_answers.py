@@ -122,8 +122,8 @@ STATS = [
     ("trackside-fleet", "Alerts"),
     ("trackside-itself", "Daemons up"),
     ("trackside-itself", "Daemons down"),
-    ("trackside-itself", "Collectors that fail"),
-    ("trackside-itself", "Reloads that failed"),
+    ("trackside-itself", "Failing collectors"),
+    ("trackside-itself", "Failed reloads"),
 ]
 
 
@@ -147,4 +147,4 @@ def test_the_last_daemon_that_goes_down_is_down(tmp_path: Path) -> None:
 
 def test_alerts_that_did_not_begin_are_no_rows(tmp_path: Path) -> None:
     name = 'trackside_alerts_total{job="t", instance="a", alert="LossSpike", severity="warning"}'
-    _says(tmp_path, {name: "3x500"}, _expr("trackside-fleet", "Alerts begun"), "120m")
+    _says(tmp_path, {name: "3x500"}, _expr("trackside-fleet", "Alerts started"), "120m")

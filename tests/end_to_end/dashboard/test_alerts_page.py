@@ -119,7 +119,7 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     for name, value in (("grad norm", str(rank["grad_norm"])), ("step", "30"), ("state", "running"), ("loss", "NaN")):
         expect(page.get_by_role("row", name=f"{name} {value}", exact=True)).to_be_visible()
     expect(fact(page, "Run").get_by_role("link")).to_have_attribute("href", "/runs/diverges-1")
-    expect(fact(page, "Told by")).to_have_text(", ".join(alerts(daemon, "NonFinite")[0]["notified"]))
+    expect(fact(page, "Notified")).to_have_text(", ".join(alerts(daemon, "NonFinite")[0]["notified"]))
     assert violations(page) == []
 
 
@@ -133,7 +133,7 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
     page = look(daemon, f"/alerts/{of_name(daemon, 'NonFinite', 'samples')['id']}")
     page.get_by_role("button", name="Silence…").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text(f"1 alert of those that fire fits: NonFinite of {RUN}.")
+    expect(dialog).to_contain_text(f"Matches 1 firing alert: NonFinite of {RUN}.")
     assert violations(page) == []
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
@@ -144,7 +144,7 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
     dialog.get_by_label("For").select_option("8 hours")
     dialog.get_by_label("Comment").fill("known")
     dialog.get_by_role("button", name="Silence", exact=True).click()
-    expect(page.locator("p.said")).to_contain_text(f"1 firing alert is silent now: NonFinite of {RUN}.")
+    expect(page.locator("p.said")).to_contain_text(f"1 firing alert is silenced: NonFinite of {RUN}.")
     (silence,) = daemon.api("silences").json()["silences"]
     assert silence["labels"] == {"alert": "Non*", "key": "loss", "run": RUN}
     assert (silence["comment"], round(silence["until"] - silence["started"])) == ("known", 8 * 3600)
@@ -167,7 +167,7 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
     page.route("**/api/v1/stream*", lambda route: route.fulfill(body=told, content_type="text/event-stream"))
     page.reload()
     expect(page.locator("#firing")).to_have_text("200+")
-    expect(page.get_by_text("These are the worst 200; there may be more.")).to_be_visible()
+    expect(page.get_by_text("These are the worst 200. There may be more.")).to_be_visible()
 
 
 def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(

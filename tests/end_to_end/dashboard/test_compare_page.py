@@ -63,11 +63,11 @@ def test_runs_are_chosen_and_put_beside_each_other(
     page = look(daemon, "/compare")
     expect(page.get_by_role("status").filter(has_text="Choose two or more runs")).to_be_visible()
     page.get_by_label("Search runs").fill("no such run")
-    expect(page.get_by_text("No run has “no such run” in its name.")).to_be_visible()
+    expect(page.get_by_text("No run name contains “no such run”.")).to_be_visible()
     page.get_by_label("Search runs").fill(SMALL)
     expect(page.get_by_role("checkbox")).to_have_count(1)
     page.get_by_role("checkbox", name=SMALL).check()
-    expect(page.get_by_text("Choose another run to compare this one with.")).to_be_visible()
+    expect(page.get_by_text("Choose another run to compare with this one.")).to_be_visible()
     page.get_by_label("Search runs").fill("")
     page.get_by_role("checkbox", name=WIDE).check()
     expect(page).to_have_url(re.compile(rf"\?run={SMALL}&run={WIDE}$"))
@@ -109,8 +109,8 @@ def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
         run_training(daemon, "-c", TRAINING, name, rate, "12", "")
     others = "".join(f"&run=gone-{number}" for number in range(6))
     page = look(daemon, f"/compare?run={SMALL}&run={WIDE}&run=gone{others}", amiss=("404",))
-    expect(page.get_by_text("Of the 9 runs chosen these are the first 8")).to_be_visible()
-    expect(page.get_by_text("There is no run “gone”.")).to_be_visible()
+    expect(page.get_by_text("Showing the first 8 of 9 runs")).to_be_visible()
+    expect(page.get_by_text("Run “gone” does not exist.")).to_be_visible()
     expect(plot(page, "loss")).to_have_attribute("aria-label", re.compile("Last"))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -130,7 +130,7 @@ def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
         "aria-label", re.compile(r"by time since start\. Last: small 0\.27907 at \S+ m?s after start; ")
     )
     page.get_by_label("Log scale").check()
-    page.get_by_label("Keys with").fill("LOSS")
+    page.get_by_label("Keys containing").fill("LOSS")
     expect(page.locator(".charts h3")).to_have_text(["loss", "eval/loss"])
     expect(page).to_have_url(re.compile("LOSS"))  # written a moment later
     page.reload()
@@ -139,9 +139,9 @@ def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
         "relative",
         True,
     )
-    page.get_by_label("Keys with").fill("nothing")
-    expect(page.get_by_text("No key that they share has this in its name.")).to_be_visible()
-    page.get_by_label("Keys with").fill("")
+    page.get_by_label("Keys containing").fill("nothing")
+    expect(page.get_by_text("No key shared by these runs matches the filter.")).to_be_visible()
+    page.get_by_label("Keys containing").fill("")
     page.get_by_role("combobox", name="By").select_option("step")
 
     training = start_training(daemon, "-c", TRAINING, ODD, "1", "12", "live")

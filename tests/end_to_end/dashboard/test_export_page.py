@@ -107,7 +107,7 @@ def test_each_file_has_every_sample_of_what_was_chosen(
     page.get_by_label("From").fill("100")
     page.get_by_label("To").fill("")
     page.get_by_label("To").press("Tab")
-    expect(page.get_by_text("Nothing of this choice is there.")).to_be_visible()
+    expect(page.get_by_text("The selection has no samples.")).to_be_visible()
     expect(page.get_by_role("button", name="Download", exact=True)).to_be_disabled()
 
 

@@ -21,10 +21,10 @@ SEEN = """(hidden) => {
   document.dispatchEvent(new Event("visibilitychange"));
 }"""
 ROWS = """async () => {
-  const { h, rows } = await import("/static/dom.js");
+  const { h, syncRows } = await import("/static/dom.js");
   const list = h("ul");
   document.body.append(list);
-  const show = (...items) => rows(list, items, (one) => one, (one) => h("button", {}, `button ${one}`));
+  const show = (...items) => syncRows(list, items, (one) => one, (one) => h("button", {}, `button ${one}`));
   show(1, 2, 3);
   list.lastChild.focus();
   const moved = new MutationObserver(() => {});
@@ -36,9 +36,9 @@ ROWS = """async () => {
   return [focused, added];
 }"""
 LEFT = """async () => {
-  const { confirmed } = await import("/static/confirm.js");
+  const { confirmDialog } = await import("/static/confirm.js");
   const page = new AbortController();
-  const answer = confirmed("Delete this run?", "It is gone then.", "Delete", page.signal);
+  const answer = confirmDialog("Delete this run?", "It is gone then.", "Delete", page.signal);
   page.abort();
   return answer;
 }"""
@@ -81,8 +81,8 @@ def test_a_daemon_that_falls_silent_and_comes_back_with_another_token(
     expect(live).to_contain_text("Live")
     expect(outage).to_be_hidden()
     daemon.process.send_signal(signal.SIGSTOP)
-    expect(outage).to_contain_text("trying on. The daemon says nothing.")
-    assert re.match(r"No news since \d\d-\d\d \d\d:\d\d:\d\d, ", outage.inner_text())
+    expect(outage).to_contain_text("Retrying. The daemon sends no updates.")
+    assert re.match(r"No updates since \d\d-\d\d \d\d:\d\d:\d\d\. ", outage.inner_text())
     expect(live).to_have_text("Not live")
     page.get_by_role("link", name="Compare").click()
     expect(page.locator("nav [aria-current=page]")).to_have_text("Compare")
@@ -162,9 +162,9 @@ def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(daemon: Daemo
 
 def test_words_and_rows(daemon: Daemon, look: Callable[..., Page]) -> None:
     page = look(daemon)
-    words = "import('/static/words.js')"
+    module = "import('/static/format.js')"
     assert page.evaluate(
-        f"{words}.then(({{ number }}) => ['constructor', 'nan', 'inf', Infinity, 2].map((one) => number(one)))"
+        f"{module}.then(({{ number }}) => ['constructor', 'nan', 'inf', Infinity, 2].map((one) => number(one)))"
     ) == [
         "constructor",
         "NaN",
@@ -173,7 +173,7 @@ def test_words_and_rows(daemon: Daemon, look: Callable[..., Page]) -> None:
         "2",
     ]
     assert page.evaluate(
-        f"{words}.then(({{ real }}) => [real('constructor') === undefined, Number.isNaN(real('nan'))])"
+        f"{module}.then(({{ real }}) => [real('constructor') === undefined, Number.isNaN(real('nan'))])"
     ) == [
         True,
         True,

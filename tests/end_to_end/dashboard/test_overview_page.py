@@ -118,7 +118,7 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     over = page.locator(".ended tbody tr", has_text=SCRIPT_NAME)
     expect(over).to_contain_text("finished")
     expect(run).to_have_count(0)
-    expect(page.get_by_text("No run is live now.")).to_be_visible()
+    expect(page.get_by_text("No runs are live.")).to_be_visible()
     expect(over.get_by_role("checkbox")).to_be_checked()
 
 
@@ -150,14 +150,14 @@ def test_what_has_ended_is_listed_and_found(
     expect(page.get_by_role("searchbox", name="Name")).to_have_value("sweep-1 ")
     for number in range(10, 18):
         page.get_by_role("checkbox", name=f"Compare sweep-{number}").check()
-    expect(page.locator(".chosen")).to_contain_text("8 runs chosen, 8 at most")
+    expect(page.locator(".chosen")).to_contain_text("8 runs selected, at most 8")
     expect(page.get_by_role("checkbox", name="Compare sweep-18")).to_be_disabled()
     page.get_by_role("button", name="Clear").click()
     expect(page.get_by_role("checkbox", name="Compare sweep-18")).to_be_enabled()
     page.get_by_role("searchbox", name="Name").fill("")
     rows.filter(has_text="given-up").or_(page.get_by_role("button", name="Show more")).first.wait_for()
     page.get_by_role("button", name="Show more").click()
-    page.get_by_role("button", name="Only tag base line").first.click()
+    page.get_by_role("button", name="Show only tag base line").first.click()
     expect(rows).to_have_count(3)
     expect(page).to_have_url(re.compile("tag="))  # written a moment later
     page.reload()
@@ -204,7 +204,7 @@ def test_what_has_ended_is_kept_deleted_and_compared(
 
     for name in ("given-up", SCRIPT_NAME):
         page.get_by_role("checkbox", name=f"Compare {name}").check()
-    expect(page.locator(".chosen")).to_contain_text("2 runs chosen")
+    expect(page.locator(".chosen")).to_contain_text("2 runs selected")
     page.locator(".chosen").get_by_role("link", name="Compare").click()
     live = now(daemon, SCRIPT_NAME)["id"]
     assert parse_qs(urlsplit(page.url).query) == {"run": [runs["given-up"]["id"], live]}
@@ -236,7 +236,7 @@ def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
         expect(page.get_by_role("alert")).to_contain_text(f"open {daemon.url}/#token=TOKEN")
         expect(page.get_by_role("alert")).to_contain_text(str(daemon.directory / "push.token"))
         page.goto(f"{daemon.url}/#token={(daemon.directory / 'push.token').read_text().strip()}")
-        expect(page.get_by_text("None yet.")).to_be_visible()
+        expect(page.get_by_text("No runs yet.")).to_be_visible()
         assert "token" not in page.url
 
 
@@ -244,7 +244,7 @@ def test_without_a_run_it_says_the_lines_to_add(
     daemon: Daemon, look: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
     page = look(daemon)
-    expect(page.locator("main")).to_contain_text("None yet. Add trackside.push(step=step, loss=loss)")
+    expect(page.locator("main")).to_contain_text("No runs yet. Add trackside.push(step=step, loss=loss)")
     expect(page.locator("pre")).to_contain_text("import trackside")
     expect(page.get_by_text("Ended runs")).to_be_hidden()
     assert violations(page) == []
@@ -274,4 +274,4 @@ def test_with_a_password_of_the_web_configuration_it_needs_no_token(
     with browser.new_context() as context:
         page = context.new_page()
         page.goto(daemon.url.replace("//", "//ada:lovelace@") + f"/{fragment}")
-        expect(page.get_by_text("None yet. Add trackside.push")).to_be_visible()
+        expect(page.get_by_text("No runs yet. Add trackside.push")).to_be_visible()

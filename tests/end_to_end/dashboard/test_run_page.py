@@ -31,7 +31,7 @@ for line in sys.stdin:
     run.push(step=step, loss=float(value or 5.0 - step / 100), tokens=500, **{"eval/f1": step / 1000, "eval/margin": -step})
 """
 TRIED_AGAIN = """await new Promise((resolve) => {
-  const lines = Array.from({ length: 101 }, (_, place) => ({ label: `${place}`, place, points: [[0, 0, place]] }));
+  const lines = Array.from({ length: 101 }, (_, index) => ({ label: `${index}`, index, points: [[0, 0, index]] }));
   let tries = 0;
   const load = async () => {
     tries += 1;
@@ -39,7 +39,7 @@ TRIED_AGAIN = """await new Promise((resolve) => {
     setTimeout(() => resolve([tries, made.root.querySelector("small").textContent]));
     return lines;
   };
-  const made = new chart.Chart({ title: "tried", load, fewer: "no more" }, new AbortController().signal);
+  const made = new chart.Chart({ title: "tried", load, reduceHint: "no more" }, new AbortController().signal);
   document.querySelector("main").replaceWith(made.root);
 })"""
 SWEEP = """(plot) => ["Escape", ...Array(250).fill("ArrowLeft")].map((key) => {
@@ -153,7 +153,7 @@ def test_a_live_run_is_shown_as_the_api_tells_it(
     page.get_by_label("Log scale").check()
     margin = chart(page, "eval/margin")
     margin.scroll_into_view_if_needed()
-    expect(margin.locator(".note")).to_contain_text("No value here is above 0")
+    expect(margin.locator(".note")).to_contain_text("A log scale needs values above 0")
     expect(loss.locator(".note")).to_be_hidden()
 
     for scheme in ("light", "dark"):
@@ -247,7 +247,7 @@ raise RuntimeError({ODD!r})
     expect(page.locator(".tag")).to_have_text(ODD)
     expect(chart(page, ODD).locator(".plot")).to_have_attribute("aria-label", _with("Last: 1.5 at step 1."))
     expect(page.get_by_role("region", name="Configuration").locator("tbody")).to_have_text(ODD + ODD)
-    expect(page.get_by_role("button", name="Stacks now")).to_be_hidden()
+    expect(page.get_by_role("button", name="Show stacks")).to_be_hidden()
     assert page.locator("script:not([src])").count() == 0
 
 
@@ -288,32 +288,39 @@ def test_the_mathematics_of_lines(daemon: Daemon, look: Callable[..., Page]) -> 
     assert made("lines.smoothed([4, 4, null, 4], 0.9)") == pytest.approx([4, 4, None, 4])
     first, second = made("lines.smoothed([1, 2], 0.5)")
     assert (first, second) == (1, pytest.approx((0.25 * 1 + 0.5 * 2) / 0.75))
-    joined = made("lines.joined([[[1, 3], [10, null]], [[2, 3], [20, 30]]])")
+    joined = made("lines.joinTables([[[1, 3], [10, null]], [[2, 3], [20, 30]]])")
     assert joined == [[1, 2, 3], [10, None, None], [None, 20, 30]]
     points = [[2, 12, 1, 3, 2], [1, 11, "nan", "nan", "nan"], [2, 12.5, 0, 2, "inf"]]
-    assert made(f"lines.columns({json.dumps(points)}, 'step', false)") == {
+    assert made(f"lines.toColumns({json.dumps(points)}, 'step', false)") == {
         "x": [1, 2],
         "last": [None, None],
         "low": [None, 0],
         "high": [None, 3],
-        "odd": [1, 2],
-        "told": ["nan", "inf"],
+        "nonfinite": [1, 2],
+        "raw": ["nan", "inf"],
     }
-    assert made("lines.columns([[1, 1, -1], [2, 2, 5]], 'step', true).last") == [None, 5]
-    counted = "lines.counted({points: [[1, 11, 0, 2, 1], [2, 12, 0, 2, 1]], nonfinite: [0, 3]})"
-    assert made(f"(({{ odd, told }}) => [odd, told])(lines.columns({counted}, 'step', false))") == [[2], [1, 1]]
-    assert made("lines.counted({points: [[1, 11, 1]]})") == [[1, 11, 1]]
+    assert made("lines.toColumns([[1, 1, -1], [2, 2, 5]], 'step', true).last") == [None, 5]
+    counted = "lines.withNonfinite({points: [[1, 11, 0, 2, 1], [2, 12, 0, 2, 1]], nonfinite: [0, 3]})"
+    assert made(f"(({{ nonfinite, raw }}) => [nonfinite, raw])(lines.toColumns({counted}, 'step', false))") == [
+        [2],
+        [1, 1],
+    ]
+    assert made("lines.withNonfinite({points: [[1, 11, 1]]})") == [[1, 11, 1]]
     assert made("[0, 2.4, 2.6, 9].map((x) => lines.nearest([1, 2, 3], x))") == [0, 1, 2, 2]
     assert made("lines.nearest([], 1)") == -1
-    clock = "lines.clock([{points: [[10, 100], [20, 200]]}])"
-    assert made(f"lines.placeOf({{time: 150}}, 'step', {clock})") == 15
-    assert made(f"lines.placeOf({{time: 150, step: 3}}, 'step', {clock})") == 3
-    assert made(f"lines.placeOf({{time: 150, step: 3}}, 'time', {clock})") == 150
-    assert made(f"[39, 41, 261].map((time) => lines.placeOf({{time}}, 'step', {clock}) ?? null)") == [None, 10, None]
+    clock = "lines.pointsByTime([{points: [[10, 100], [20, 200]]}])"
+    assert made(f"lines.markPosition({{time: 150}}, 'step', {clock})") == 15
+    assert made(f"lines.markPosition({{time: 150, step: 3}}, 'step', {clock})") == 3
+    assert made(f"lines.markPosition({{time: 150, step: 3}}, 'time', {clock})") == 150
+    assert made(f"[39, 41, 261].map((time) => lines.markPosition({{time}}, 'step', {clock}) ?? null)") == [
+        None,
+        10,
+        None,
+    ]
     assert made("phases.totals([{phases: {0: {constructor: 2}, 1: {constructor: 3}}}])") == [["constructor", 5]]
-    worth = made("phases.worth(0.912, {restart: 0.031, eval: 0.0004, data: 0.05}, 0.41)")
+    worth = made("phases.efficiency(0.912, {restart: 0.031, eval: 0.0004, data: 0.05}, 0.41)")
     assert worth == ["goodput 91.2 % (data 5.0 %, restart 3.1 %)", "MFU 41.0 %"]
-    assert made("phases.worth(undefined, {}, undefined)") == ["", ""]
+    assert made("phases.efficiency(undefined, {}, undefined)") == ["", ""]
     gpus = [
         {"key": f'gpu{{gpu="{gpu}",uuid="{uuid}"}}', "points": points}
         for gpu, uuid, points in (
@@ -326,7 +333,7 @@ def test_the_mathematics_of_lines(daemon: Daemon, look: Callable[..., Page]) -> 
     labels = f"machine.gpuLines({json.dumps(gpus)}).map((one) => one.label)"
     assert made(labels) == ["GPU 0, a", "GPU 0, b", "GPU 1"]
     # A chart that failed is tried again, and draws no more lines than can be told apart.
-    assert made(TRIED_AGAIN) == [2, "100 of 101 lines; no more"]
+    assert made(TRIED_AGAIN) == [2, "Showing 100 of 101 lines; no more"]
     modes = {"user": [0, 6, 9], "idle": [0, 4, 11]}
     counters = [
         {
@@ -335,7 +342,7 @@ def test_the_mathematics_of_lines(daemon: Daemon, look: Callable[..., Page]) -> 
         }
         for mode, values in modes.items()
     ]
-    (line,) = made(f"machine.busy({json.dumps(counters)})")
+    (line,) = made(f"machine.cpuBusy({json.dumps(counters)})")
     assert [point[4] for point in line["points"]] == pytest.approx([0.6, 0.3])
     sections = made("charts.sections(['lr', 'eval/f1', 'eval/loss', 'train/mfu', 'loss', 'tokens'])")
     assert sections == [["", ["loss", "lr", "train/mfu", "tokens"]], ["eval", ["eval/loss", "eval/f1"]]]

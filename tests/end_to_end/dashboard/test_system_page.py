@@ -96,7 +96,7 @@ def test_it_shows_what_the_api_has(
     status = daemon.api("status").json()
     itself = page.get_by_role("region", name="Daemon")
     expect(fact(itself, "Version")).to_have_text(status["version"])
-    expect(fact(itself, "Pushes arrive at")).to_have_text(", ".join(status["push_endpoints"]))
+    expect(fact(itself, "Push endpoints")).to_have_text(", ".join(status["push_endpoints"]))
     expect(fact(itself, "Storage")).to_have_text(status["storage_path"])
     expect(fact(itself, "History")).to_contain_text("iB")
     expect(itself.locator("tbody tr")).to_have_count(len(status["collectors"]) + len(status["notifications"]))
@@ -111,7 +111,7 @@ def test_it_shows_what_the_api_has(
     assert violations(page) == []
 
     training.kill()
-    expect(page.get_by_text("No process of a training is on this machine now.")).to_be_visible()
+    expect(page.get_by_text("No training processes run on this machine.")).to_be_visible()
 
 
 def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
@@ -153,10 +153,10 @@ def test_what_a_gpu_does_not_answer_is_told_with_the_reason_and_a_lost_one_has_n
     expect(details.locator("dd").first).to_have_text(refused[min(refused)])
     expect(gpus.nth(1).locator("dt:visible").first).to_be_visible()
     scenario.say("1 * status 15")
-    expect(gpus.nth(1)).to_contain_text("not up")
+    expect(gpus.nth(1)).to_contain_text("down")
     expect(gpus.nth(1).locator(".facts dt:visible")).to_have_count(0)
     page.get_by_role("link", name="Overview").click()
-    expect(page.locator(".gpus > li").nth(1)).to_contain_text("not up")
+    expect(page.locator(".gpus > li").nth(1)).to_contain_text("down")
     expect(page.locator(".gpus > li").nth(0)).to_contain_text("%")
 
 

@@ -1,12 +1,12 @@
-// What the daemon is asked. The token comes in the address's fragment, which is sent to no server, and is kept for this
-// tab alone. Where the daemon wants a password instead, the browser sends that in its own way, and no token.
+// Requests to the daemon's API. The token comes in the address's fragment, which browsers do not send, and is stored for
+// this tab only. If the daemon requires a password instead, the browser sends that itself, without a token.
 
-const SILENT_MS = 5000; // The overview comes each second; so long without one, and nobody is there any more.
-const READING = new Set([undefined, "GET", "HEAD"]);
+const SILENCE_MS = 5000; // The overview comes every second; after this long without one the connection counts as lost.
+const READ_METHODS = new Set([undefined, "GET", "HEAD"]);
 
-let wanted = true;
+let tokenAccepted = true;
 
-export class Refusal extends Error {
+export class ApiError extends Error {
   constructor({ reason, message }, status) {
     super(message);
     this.reason = reason;
@@ -14,113 +14,113 @@ export class Refusal extends Error {
   }
 }
 
-// There is no answer, or no end of one.
-export class Unreachable extends Error {
+// There is no response, or it broke off.
+export class UnreachableError extends Error {
   constructor() {
     super("The daemon does not answer.");
   }
 }
 
-// What a promise of the browser's network comes to.
-export function reached(promise) {
+// Turns the browser's network errors into UnreachableError.
+export function withNetworkErrors(promise) {
   return promise.catch((problem) => {
-    throw problem instanceof TypeError ? new Unreachable() : problem;
+    throw problem instanceof TypeError ? new UnreachableError() : problem;
   });
 }
 
-// Takes the token out of the address, so that it is in no bookmark and no picture of the screen.
-export function takeToken() {
+// Moves the token from the address to the session storage, so that it appears in no bookmark or screenshot.
+export function storeToken() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!token) return false;
   sessionStorage.setItem("token", token);
-  wanted = true;
+  tokenAccepted = true;
   history.replaceState(history.state, "", location.pathname + location.search);
   return true;
 }
 
-// The answer of `/api/v1/PATH`, whose body is still to be read; raises Refusal for an error.
+// Returns the response of `/api/v1/PATH`, whose body is unread; throws ApiError for an error status.
 export async function fetchApi(path, options = {}) {
-  const token = wanted ? sessionStorage.getItem("token") : null;
+  const token = tokenAccepted ? sessionStorage.getItem("token") : null;
   if (!token) return send(path, options);
   try {
     return await send(path, options, token);
   } catch (problem) {
-    const reading = READING.has(options.method);
-    const barred = problem.status === 401 ? problem.reason !== "token" : reading && problem instanceof Unreachable;
-    if (!barred) throw problem;
-    const answer = await send(path, options).catch((other) => {
-      throw problem.status ? other : problem;
+    const reading = READ_METHODS.has(options.method);
+    const passwordNeeded = problem.status === 401 ? problem.reason !== "token" : reading && problem instanceof UnreachableError;
+    if (!passwordNeeded) throw problem;
+    const answer = await send(path, options).catch((secondProblem) => {
+      throw problem.status ? secondProblem : problem;
     });
-    if (reading) wanted = problem instanceof Unreachable && (await isOpen());
+    if (reading) tokenAccepted = problem instanceof UnreachableError && (await isReachable());
     return answer;
   }
 }
 
 async function send(path, options, token) {
   const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
-  // Not relative: the page's own address may hold a password, and none such can be fetched.
-  // With a token nothing of the browser's own is sent: it would forget a good password over the token's refusal, and ask
-  // for it. Nor is then a certificate, without which there may be no answer at all.
+  // Absolute, because the page's own address may contain a password, and such an address cannot be fetched.
+  // A request with a token sends no credentials: the browser would discard a valid password when the token is refused,
+  // and prompt for it. It then sends no client certificate either, without which there may be no response.
   const credentials = token ? "omit" : "same-origin";
-  const answer = await reached(fetch(`${location.origin}/api/v1/${path}`, { ...options, headers, credentials }));
+  const answer = await withNetworkErrors(fetch(`${location.origin}/api/v1/${path}`, { ...options, headers, credentials }));
   if (answer.ok) return answer;
   const { error } = await answer.json().catch(() => ({ error: { reason: "error", message: answer.statusText } }));
-  throw new Refusal(error, answer.status);
+  throw new ApiError(error, answer.status);
 }
 
-// Whether the daemon answers who has no certificate: then there was no answer by chance, and the token is good.
-function isOpen() {
+// Resolves to whether the daemon answers without a certificate; if so, the failure was temporary and the token is usable.
+function isReachable() {
   return fetch(`${location.origin}/-/ready`, { credentials: "omit" }).then(() => true, () => false);
 }
 
-export async function ask(path, options) {
+export async function getJson(path, options) {
   const answer = await fetchApi(path, options);
-  return reached(answer.json());
+  return withNetworkErrors(answer.json());
 }
 
-export function post(path, said) {
-  return ask(path, { method: "POST", body: JSON.stringify(said), headers: { "Content-Type": "application/json" } });
+export function post(path, body) {
+  return getJson(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
 }
 
 export function remove(path) {
-  return ask(path, { method: "DELETE" });
+  return getJson(path, { method: "DELETE" });
 }
 
-// A query from pairs, of which a value that is a list stands several times; without those that are undefined or empty.
+// Returns a query string. A list repeats its parameter; undefined and empty values are left out.
 export function query(pairs) {
-  const found = new URLSearchParams();
+  const result = new URLSearchParams();
   for (const [name, value] of Object.entries(pairs)) {
-    for (const one of Array.isArray(value) ? value : [value]) {
-      if (one !== undefined && one !== null && one !== "") found.append(name, one);
+    for (const part of Array.isArray(value) ? value : [value]) {
+      if (part !== undefined && part !== null && part !== "") result.append(name, part);
     }
   }
-  return found.toString();
+  return result.toString();
 }
 
-// Hears `/api/v1/stream` until `signal` is aborted, and tells each event as `heard(event, data)`. Whenever it breaks off,
-// or falls silent, `broken(problem)` is told, and it begins again. EventSource cannot send a token.
-export async function hear(run, heard, broken, signal) {
+// Reads `/api/v1/stream` until `signal` is aborted, and calls `onEvent(event, data)`. When the stream breaks off or falls
+// silent, it calls `onBroken(problem)` and reconnects. EventSource cannot be used, since it cannot send a token.
+export async function subscribe(run, onEvent, onBroken, signal) {
   for (let wait = 500; !signal.aborted; wait = Math.min(2 * wait, 8000)) {
-    const silent = new AbortController();
+    const timeout = new AbortController();
     let timer;
-    const patience = () => {
+    const restartTimer = () => {
       clearTimeout(timer);
-      // Longer each time: a daemon with much to do may need it for the first.
-      timer = setTimeout(() => silent.abort(), Math.max(SILENT_MS, 5 * wait));
+      // The limit grows with each retry: a busy daemon may be slow to send the first event.
+      timer = setTimeout(() => timeout.abort(), Math.max(SILENCE_MS, 5 * wait));
     };
-    patience();
+    restartTimer();
     try {
-      const answer = await fetchApi(`stream?${query({ run })}`, { signal: AbortSignal.any([signal, silent.signal]) });
+      const answer = await fetchApi(`stream?${query({ run })}`, { signal: AbortSignal.any([signal, timeout.signal]) });
       for await (const [event, data] of events(answer.body)) {
         if (signal.aborted) return;
         wait = 500;
-        if (event === "overview") patience();
-        told(heard, event, data);
+        if (event === "overview") restartTimer();
+        deliver(onEvent, event, data);
       }
-      throw new Error("The daemon has ended the stream.");
+      throw new Error("The daemon closed the stream.");
     } catch (problem) {
       if (signal.aborted) return;
-      broken(silent.signal.aborted ? new Error("The daemon says nothing.") : problem);
+      onBroken(timeout.signal.aborted ? new Error("The daemon sends no updates.") : problem);
     } finally {
       clearTimeout(timer);
     }
@@ -128,10 +128,10 @@ export async function hear(run, heard, broken, signal) {
   }
 }
 
-// A page that fails is no broken stream.
-function told(heard, event, data) {
+// Keeps an error in the page from counting as a broken stream.
+function deliver(onEvent, event, data) {
   try {
-    heard(event, data);
+    onEvent(event, data);
   } catch (problem) {
     console.error(problem);
   }
@@ -142,7 +142,7 @@ async function* events(body) {
   let text = "";
   try {
     for (;;) {
-      const { value, done } = await reached(reader.read());
+      const { value, done } = await withNetworkErrors(reader.read());
       if (done) return;
       const parts = (text + value).split("\n\n");
       text = parts.pop();
@@ -152,6 +152,6 @@ async function* events(body) {
       }
     }
   } finally {
-    reader.cancel().catch(() => {}); // What has broken off already cannot be.
+    reader.cancel().catch(() => {}); // Fails if the stream has broken off.
   }
 }

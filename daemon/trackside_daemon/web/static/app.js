@@ -1,66 +1,67 @@
-// The frame round all pages: which page an address means, what is live, and what goes wrong.
+// The frame around all pages: routing, the live stream, and errors.
 //
-// A page is a module with `title` and `show(place)`, which returns `{ root, told?(overview), run?, heard?(run), left?() }`:
-// its element; what is told the overview each second; the run whose newest values it hears too; what ends it.
-// A place is an address: `{ parts, query, set(changes), signal }`; `set` changes the query without a new page.
+// A page is a module that exports `title` and `show(address)`. `show` returns `{ root, update?(overview), run?,
+// updateRun?(run), close?() }`: the page's element, a function called with each overview, the id of the run whose newest
+// values `updateRun` receives, and a cleanup function.
+// An address is `{ parts, query, set(changes), signal }`. `set` changes the query without opening the page again.
 
-import { Unreachable, hear, reached, takeToken } from "/static/api.js";
-import { h, say } from "/static/dom.js";
-import { when } from "/static/words.js";
+import { UnreachableError, storeToken, subscribe, withNetworkErrors } from "/static/api.js";
+import { h, setText } from "/static/dom.js";
+import { when } from "/static/format.js";
 
 const PAGES = { "": "overview", runs: "run", compare: "compare", system: "system", alerts: "alerts", export: "export" };
-const MOST_ALERTS = 200; // So many does the overview tell.
-const WRITTEN_MS = 250; // Browsers refuse to be told many new addresses in a short time.
+const MAX_ALERTS = 200; // The overview lists at most this many.
+const WRITE_MS = 250; // Browsers limit how often a page may change its address.
 const main = document.querySelector("main");
 const live = document.querySelector("#live");
 const outage = document.querySelector("#outage");
 const firing = document.querySelector("#firing");
 
-let current = { left() {} }; // What ends the page that is opened.
+let current = { close() {} }; // The open page's cleanup.
 let page = {};
-let failed = false; // The page could not be shown, as nothing or nobody was let in: it is opened again once there is news.
-let newest; // The overview, and when it came.
-let ears = new AbortController();
-let hearing; // The run that is heard.
-let here; // The address of what is shown, as it was written last, and as it is to be.
-let wanted;
-let writing;
+let failed = false; // The page could not be shown (no connection or no access); the next event opens it again.
+let newest; // { overview, at }: the last overview and its time of arrival.
+let streamController = new AbortController();
+let streamedRun; // The id of the run whose values are streamed.
+let shownAddress; // The address as it was last written,
+let pendingUrl; // and the one to write next.
+let writeTimer;
 
 async function open() {
   write();
-  current.left();
+  current.close();
   const ending = new AbortController();
-  const parts = location.pathname.split("/").slice(1).map(decoded);
-  const mine = { left: () => ending.abort() };
-  [current, page, failed] = [mine, {}, false];
-  here = location.pathname + location.search;
-  mark(parts[0]);
+  const parts = location.pathname.split("/").slice(1).map(decodeSegment);
+  const opened = { close: () => ending.abort() };
+  [current, page, failed] = [opened, {}, false];
+  shownAddress = location.pathname + location.search;
+  markCurrentPage(parts[0]);
   try {
     if (!Object.hasOwn(PAGES, parts[0])) throw new Error(`There is no page ${location.pathname}.`);
-    const { title, show } = await reached(import(`/static/pages/${PAGES[parts[0]]}.js`));
+    const { title, show } = await withNetworkErrors(import(`/static/pages/${PAGES[parts[0]]}.js`));
     const query = new URLSearchParams(location.search);
-    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === mine && set(changes), signal: ending.signal });
-    if (current !== mine) {
-      shown.left?.();
+    const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && set(changes), signal: ending.signal });
+    if (current !== opened) {
+      shown.close?.();
       return;
     }
-    mine.left = () => {
+    opened.close = () => {
       ending.abort();
-      shown.left?.();
+      shown.close?.();
     };
     page = shown;
     document.title = `${page.title ?? title} · trackside`;
     main.replaceChildren(page.root);
-    if (newest) page.told?.(newest.overview);
-    if (page.run !== hearing) listen(page.run);
+    if (newest) page.update?.(newest.overview);
+    if (page.run !== streamedRun) listen(page.run);
   } catch (problem) {
-    if (current !== mine) return;
-    fail(problem);
-    if (problem.status === 401) listen(); // Who was let in before may hear still.
+    if (current !== opened) return;
+    showFailure(problem);
+    if (problem.status === 401) listen(); // The stream may still be permitted.
   }
 }
 
-function decoded(part) {
+function decodeSegment(part) {
   try {
     return decodeURIComponent(part);
   } catch {
@@ -68,113 +69,113 @@ function decoded(part) {
   }
 }
 
-// Hears what is new, as long as somebody can see it: a browser has few connections.
-function listen(run = hearing) {
-  ears.abort();
-  ears = new AbortController();
-  hearing = run;
-  if (!document.hidden) hear(run, heard, broken, ears.signal);
+// Subscribes to the stream while the tab is visible, since a browser opens few connections per host.
+function listen(run = streamedRun) {
+  streamController.abort();
+  streamController = new AbortController();
+  streamedRun = run;
+  if (!document.hidden) subscribe(run, onEvent, onBroken, streamController.signal);
 }
 
-function heard(event, data) {
-  if (event === "run") page.heard?.(data);
+function onEvent(event, data) {
+  if (event === "run") page.updateRun?.(data);
   if (event !== "overview") return;
   if (newest && newest.overview.version !== data.version) location.reload();
   newest = { overview: data, at: Date.now() / 1000 };
-  say(live, `Live, ${data.host.name ?? "this machine"}`);
+  setText(live, `Live, ${data.host.name ?? "this machine"}`);
   live.className = "";
-  out("");
-  const count = data.alerts.filter((one) => one.severity !== "info" && !one.silenced).length;
-  say(firing, count >= MOST_ALERTS ? `${MOST_ALERTS}+` : String(count || ""));
+  showOutage("");
+  const count = data.alerts.filter((alert) => alert.severity !== "info" && !alert.silenced).length;
+  setText(firing, count >= MAX_ALERTS ? `${MAX_ALERTS}+` : String(count || ""));
   firing.hidden = !count;
   if (failed) open();
-  else page.told?.(data);
+  else page.update?.(data);
 }
 
-function broken(problem) {
+function onBroken(problem) {
   if (problem.status === 401) {
-    if (!failed) fail(problem);
+    if (!failed) showFailure(problem);
     return;
   }
   live.className = "bad";
-  say(live, "Not live");
+  setText(live, "Not live");
   const since = newest ? `since ${when(newest.at)}` : "yet";
-  out(`No news ${since}, trying on. ${problem.message.replace(/\.?$/, ".").replace(/^./, (first) => first.toUpperCase())}`);
+  showOutage(`No updates ${since}. Retrying. ${problem.message.replace(/\.?$/, ".").replace(/^./, (first) => first.toUpperCase())}`);
 }
 
-// Tells that what is shown is old, and why; an empty text that it is new.
-function out(text) {
-  say(outage, text);
+// Shows why the page is out of date; an empty text hides the notice.
+function showOutage(text) {
+  setText(outage, text);
   outage.hidden = !text;
   main.classList.toggle("old", Boolean(text));
 }
 
-// Shows what went wrong in the place of the page, which is left.
-function fail(problem) {
-  current.left();
-  [current, page] = [{ left() {} }, {}];
-  failed = problem.status === 401 || problem instanceof Unreachable;
+// Closes the page and shows what went wrong in its place.
+function showFailure(problem) {
+  current.close();
+  [current, page] = [{ close() {} }, {}];
+  failed = problem.status === 401 || problem instanceof UnreachableError;
   document.title = "trackside";
-  main.replaceChildren(explained(problem));
+  main.replaceChildren(explanation(problem));
   if (problem.status !== 401) return;
-  out("");
+  showOutage("");
   live.className = "bad";
-  say(live, "Not allowed");
+  setText(live, "Not allowed");
 }
 
-// What went wrong, for a person.
-function explained(problem) {
+// An error as a message for the user.
+function explanation(problem) {
   if (problem.reason !== "token") return h("section.notice", { role: "alert" }, h("p", {}, problem.message));
   const stored = sessionStorage.getItem("token");
-  const restarted = newest ? "The daemon was restarted and has a new token" : "The token is wrong, or older than the daemon's last start";
+  const restarted = newest ? "The daemon was restarted and has a new token" : "The token is wrong or older than the daemon's last start";
   return h(
     "section.notice",
     { role: "alert" },
     h("h1", {}, stored ? restarted : "The token is missing"),
-    h("p", {}, `To see the runs, open ${location.origin}${here}#token=TOKEN. The daemon says: ${problem.message}.`),
+    h("p", {}, `To see the runs, open ${location.origin}${shownAddress}#token=TOKEN. The daemon's answer: ${problem.message}.`),
   );
 }
 
 function set(changes) {
-  wanted ??= new URL(location.href);
+  pendingUrl ??= new URL(location.href);
   for (const [name, value] of Object.entries(changes)) {
-    wanted.searchParams.delete(name);
-    for (const one of [value].flat()) {
-      if (one !== undefined && one !== null && one !== "") wanted.searchParams.append(name, one);
+    pendingUrl.searchParams.delete(name);
+    for (const part of [value].flat()) {
+      if (part !== undefined && part !== null && part !== "") pendingUrl.searchParams.append(name, part);
     }
   }
-  if (!writing) write();
+  if (!writeTimer) write();
 }
 
-// Writes the address that is wanted, and what is wanted soon after it later, at once.
+// Writes the pending address at once; changes within WRITE_MS are collected and written afterwards.
 function write() {
-  clearTimeout(writing);
-  writing = wanted && setTimeout(write, WRITTEN_MS);
-  if (!wanted) return;
-  history.replaceState(history.state, "", wanted);
-  here = location.pathname + location.search;
-  wanted = undefined;
+  clearTimeout(writeTimer);
+  writeTimer = pendingUrl && setTimeout(write, WRITE_MS);
+  if (!pendingUrl) return;
+  history.replaceState(history.state, "", pendingUrl);
+  shownAddress = location.pathname + location.search;
+  pendingUrl = undefined;
 }
 
-function mark(first) {
+function markCurrentPage(first) {
   for (const link of document.querySelectorAll("nav a")) {
-    const here = link.getAttribute("href") === `/${first}` || (first === "runs" && link.getAttribute("href") === "/");
-    if (here) link.setAttribute("aria-current", "page");
+    const isCurrent = link.getAttribute("href") === `/${first}` || (first === "runs" && link.getAttribute("href") === "/");
+    if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
 }
 
-// Goes to an address of ours without loading the frame again.
-function go(address) {
+// Opens one of the dashboard's addresses without loading the frame again.
+function navigate(address) {
   write();
   history.pushState(null, "", address);
   scrollTo(0, 0);
   main.focus({ preventScroll: true });
-  visit();
+  openAgain();
 }
 
-// Opens what the address means. Nobody who was not let in waits for the next attempt.
-function visit() {
+// Opens the current address. After a refusal it also reconnects at once instead of waiting for the next retry.
+function openAgain() {
   if (failed) listen();
   open();
 }
@@ -185,25 +186,25 @@ addEventListener("click", (event) => {
   if (!link || !plain || link.target || link.hasAttribute("download") || link.origin !== location.origin) return;
   if (!Object.hasOwn(PAGES, link.pathname.split("/")[1]) || (link.hash && link.pathname === location.pathname)) return;
   event.preventDefault();
-  go(link.href);
+  navigate(link.href);
 });
 addEventListener("popstate", () => {
-  if (location.pathname + location.search === here) return; // Only the fragment is another.
-  wanted = undefined;
-  visit();
+  if (location.pathname + location.search === shownAddress) return; // Only the fragment changed.
+  pendingUrl = undefined;
+  openAgain();
 });
 addEventListener("hashchange", () => {
-  if (!takeToken()) return;
-  newest = undefined; // It was of another token.
+  if (!storeToken()) return;
+  newest = undefined; // It belonged to another token.
   listen();
   open();
 });
 addEventListener("pagehide", write);
 addEventListener("online", () => listen());
 document.addEventListener("visibilitychange", () => {
-  say(live, document.hidden ? "Paused" : "Connecting…");
+  setText(live, document.hidden ? "Paused" : "Connecting…");
   listen();
 });
-takeToken();
+storeToken();
 listen();
 open();

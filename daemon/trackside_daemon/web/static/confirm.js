@@ -1,11 +1,11 @@
-// Asks whether a thing shall be done, in a dialog of the browser's own. Escape means no.
+// A confirmation in a native dialog. Escape cancels it.
 
 import { h } from "/static/dom.js";
 
 let count = 0;
 
-// True once *verb* is chosen; false when not, or once *signal* ends the page that asks.
-export function confirmed(question, explanation, verb, signal) {
+// Resolves to true when the user confirms with the button `verb`; false otherwise, also when `signal` is aborted.
+export function confirmDialog(question, explanation, verb, signal) {
   count += 1;
   const [named, described] = [`question-${count}`, `explanation-${count}`];
   return new Promise((resolve) => {

@@ -1,85 +1,85 @@
-// The alerts that fire or have fired, the newest first, of those that are asked for.
+// The alerts that fire or have fired, newest first, with filters.
 
-import { ask, query } from "/static/api.js";
-import { alone } from "/static/alerts/alone.js";
-import { runLink, state } from "/static/alerts/words.js";
-import { h, rows, say } from "/static/dom.js";
-import { badge } from "/static/parts.js";
-import { when } from "/static/words.js";
+import { getJson, query } from "/static/api.js";
+import { coalesce } from "/static/alerts/coalesce.js";
+import { runLink, state } from "/static/alerts/format.js";
+import { h, syncRows, setText } from "/static/dom.js";
+import { badge } from "/static/components.js";
+import { when } from "/static/format.js";
 
 const PAGE = 50;
 const COLUMNS = ["Severity", "Alert", "Run", "Began", "State"];
 
-// Said in so many words, since on a phone the cells of a row stand below each other.
+// Explicit roles: on a phone the cells of a row are stacked, which removes the table's implicit roles.
 const CELL = { role: "cell" };
 
-export function history(place) {
-  let wanted = PAGE;
-  const asked = { severity: place.query.get("severity") ?? "", alert: place.query.get("alert") ?? "", run: place.query.get("run") ?? "" };
+export function alertHistory(address) {
+  let limit = PAGE;
+  const filters = { severity: address.query.get("severity") ?? "", alert: address.query.get("alert") ?? "", run: address.query.get("run") ?? "" };
   const body = h("tbody");
-  const head = h("tr", {}, COLUMNS.map((one) => h("th", { scope: "col" }, one)));
+  const head = h("tr", {}, COLUMNS.map((item) => h("th", { scope: "col" }, item)));
   const table = h("div.scroll", {}, h("table.stacked.history", { role: "table", "aria-label": "History of alerts" }, h("thead", {}, head), body));
-  const none = h("p.quiet", { role: "status" });
+  const emptyText = h("p.quiet", { role: "status" });
   const names = h("datalist", { id: "alert-names" });
-  const more = h("button", { type: "button", onclick: () => {
-    wanted += PAGE;
+  const moreButton = h("button", { type: "button", onclick: () => {
+    limit += PAGE;
     load();
   } }, "Show more");
-  const change = (name) => (event) => {
-    asked[name] = event.target.value.trim();
-    wanted = PAGE;
-    place.set(asked);
+  const onFilter = (name) => (event) => {
+    filters[name] = event.target.value.trim();
+    limit = PAGE;
+    address.set(filters);
     load();
   };
-  const severity = h("select", { onchange: change("severity") }, h("option", { value: "" }, "any"), ...["critical", "warning", "info"].map((one) => h("option", { selected: one === asked.severity }, one)));
-  const alert = h("input", { type: "search", list: "alert-names", value: asked.alert, onchange: change("alert"), placeholder: "name, * for any" });
-  const run = h("input", { type: "search", value: asked.run, onchange: change("run"), placeholder: "name or id" });
+  const severity = h("select", { onchange: onFilter("severity") }, h("option", { value: "" }, "any"), ...["critical", "warning", "info"].map((item) => h("option", { selected: item === filters.severity }, item)));
+  const alert = h("input", { type: "search", list: "alert-names", value: filters.alert, onchange: onFilter("alert"), placeholder: "name, * for any" });
+  const run = h("input", { type: "search", value: filters.run, onchange: onFilter("run"), placeholder: "name or id" });
   const tools = h("div.tools", { role: "search", "aria-label": "History" }, h("label", {}, "Severity", severity), h("label", {}, "Alert", alert, names), h("label", {}, "Run", run));
 
-  const load = alone(async () => {
+  const load = coalesce(async () => {
     try {
-      const { alerts } = await ask(`alerts?${query({ ...asked, alert: pattern(asked.alert), evidence: false, limit: wanted + 1 })}`, { signal: place.signal });
-      const found = alerts.reverse().slice(0, wanted);
-      table.hidden = !found.length;
-      none.hidden = found.length > 0;
-      say(none, Object.values(asked).some(Boolean) ? "None fits." : "None yet. The daemon looks for NaN, spikes, stalls and more by itself.");
-      more.hidden = alerts.length <= wanted;
-      rows(body, found, (one) => one.id, row);
-      for (const name of found.map((one) => one.alert)) {
-        if (![...names.children].some((one) => one.value === name)) names.append(h("option", { value: name }));
+      const { alerts } = await getJson(`alerts?${query({ ...filters, alert: namePattern(filters.alert), evidence: false, limit: limit + 1 })}`, { signal: address.signal });
+      const shown = alerts.reverse().slice(0, limit);
+      table.hidden = !shown.length;
+      emptyText.hidden = shown.length > 0;
+      setText(emptyText, Object.values(filters).some(Boolean) ? "No alerts match." : "No alerts yet. The daemon detects NaN, spikes, stalls and more without configuration.");
+      moreButton.hidden = alerts.length <= limit;
+      syncRows(body, shown, (item) => item.id, row);
+      for (const name of shown.map((item) => item.alert)) {
+        if (![...names.children].some((item) => item.value === name)) names.append(h("option", { value: name }));
       }
     } catch (problem) {
-      if (place.signal.aborted) return;
-      table.hidden = more.hidden = true;
-      none.hidden = false;
-      say(none, problem.message);
+      if (address.signal.aborted) return;
+      table.hidden = moreButton.hidden = true;
+      emptyText.hidden = false;
+      setText(emptyText, problem.message);
     }
   });
-  return { root: h("div", {}, tools, none, table, more), load };
+  return { root: h("div", {}, tools, emptyText, table, moreButton), load };
 }
 
-// A part of a name is enough; who writes a * or a ? means the whole.
-function pattern(name) {
+// A part of a name is enough; a name with * or ? is a complete pattern.
+function namePattern(name) {
   return name && !/[*?]/.test(name) ? `*${name}*` : name;
 }
 
 function row(first) {
   const severity = badge(first.severity);
   const summary = h("p.quiet");
-  const now = h("td.state", CELL);
-  const made = h(
+  const stateCell = h("td.state", CELL);
+  const element = h(
     "tr",
     { role: "row" },
     h("td.word", CELL, severity),
     h("td.text", CELL, h("a.named", { href: `/alerts/${first.id}` }, first.alert), summary),
     h("td.name", CELL, runLink(first)),
     h("td.began", CELL, when(first.started)),
-    now,
+    stateCell,
   );
-  made.told = (alert) => {
-    severity.told(alert.severity);
-    say(summary, alert.summary);
-    say(now, state(alert));
+  element.update = (alert) => {
+    severity.update(alert.severity);
+    setText(summary, alert.summary);
+    setText(stateCell, state(alert));
   };
-  return made;
+  return element;
 }

@@ -1,45 +1,45 @@
-// The list: what fires now, live; the silences that last; what has fired.
+// The alerts page: firing alerts, active silences and the history.
 
-import { ask } from "/static/api.js";
-import { alone } from "/static/alerts/alone.js";
-import { firing } from "/static/alerts/firing.js";
-import { history } from "/static/alerts/history.js";
-import { silence } from "/static/alerts/silence.js";
-import { silences } from "/static/alerts/silences.js";
-import { trial } from "/static/alerts/trial.js";
-import { h, say } from "/static/dom.js";
+import { getJson } from "/static/api.js";
+import { coalesce } from "/static/alerts/coalesce.js";
+import { firingList } from "/static/alerts/firing_list.js";
+import { alertHistory } from "/static/alerts/history.js";
+import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
+import { silenceList } from "/static/alerts/silence_list.js";
+import { openTestDialog } from "/static/alerts/test_alert.js";
+import { h, setText } from "/static/dom.js";
 
-const EVERY = 10;
+const RELOAD_OVERVIEWS = 10;
 
-export function list(place) {
-  const said = h("p.said", { role: "status", tabindex: -1 });
-  const done = async (text) => {
-    say(said, text);
-    said.focus();
-    await look();
+export function alertsPage(address) {
+  const status = h("p.said", { role: "status", tabindex: -1 });
+  const onDone = async (text) => {
+    setText(status, text);
+    status.focus();
+    await reload();
   };
-  const fires = firing(async (alert) => {
-    const whole = await ask(`alerts/${alert.id}`).catch((problem) => say(said, problem.message));
-    if (whole) silence({ alert: whole.alert, ...whole.labels }, done, place.signal);
+  const firingPart = firingList(async (alert) => {
+    const alertDetails = await getJson(`alerts/${alert.id}`).catch((problem) => setText(status, problem.message));
+    if (alertDetails) openSilenceDialog({ alert: alertDetails.alert, ...alertDetails.labels }, onDone, address.signal);
   });
-  const silent = silences(done);
-  const kept = history(place);
+  const silencesPart = silenceList(onDone);
+  const historyPart = alertHistory(address);
   let newest = { alerts: [] };
-  let known;
+  let lastAlerts;
   let ticks = 0;
-  let ends = new Map();
+  let silenceEnds = new Map();
 
-  // What the overview does not tell: when silences end, and what was.
-  const look = alone(async () => {
-    const quiet = newest.alerts.some((one) => one.silenced);
-    const asked = ["silences", ...(quiet ? ["alerts?firing=true&evidence=false"] : [])].map((path) => ask(path, { signal: place.signal }));
+  // Reloads what the overview does not contain: the ends of silences, and past alerts.
+  const reload = coalesce(async () => {
+    const anySilenced = newest.alerts.some((alert) => alert.silenced);
+    const requests = ["silences", ...(anySilenced ? ["alerts?firing=true&evidence=false"] : [])].map((path) => getJson(path, { signal: address.signal }));
     try {
-      const [, { silences: lasting }, fired] = await Promise.all([kept.load(), ...asked]);
-      silent.told(lasting);
-      ends = new Map(fired?.alerts.map((one) => [one.id, one.silenced_until]));
-      fires.told(newest.alerts, ends, newest.time);
+      const [, { silences }, firingAnswer] = await Promise.all([historyPart.load(), ...requests]);
+      silencesPart.update(silences);
+      silenceEnds = new Map(firingAnswer?.alerts.map((alert) => [alert.id, alert.silenced_until]));
+      firingPart.update(newest.alerts, silenceEnds, newest.time);
     } catch {
-      // The frame says that the daemon does not answer.
+      // The frame reports the outage.
     }
   });
 
@@ -47,24 +47,24 @@ export function list(place) {
     "div.alerting",
     {},
     h("div.tools.titled", {}, h("h1", {}, "Alerts"), h("span.grow"),
-      h("button", { type: "button", onclick: () => silence({ alert: "*" }, done, place.signal) }, "Silence…"),
-      h("button", { type: "button", onclick: () => trial(place.signal) }, "Send a test alert…")),
-    said,
+      h("button", { type: "button", onclick: () => openSilenceDialog({ alert: "*" }, onDone, address.signal) }, "Silence…"),
+      h("button", { type: "button", onclick: () => openTestDialog(address.signal) }, "Send a test alert…")),
+    status,
     h("h2", {}, "Firing"),
-    fires.root,
+    firingPart.root,
     h("h2", {}, "Silences"),
-    silent.root,
+    silencesPart.root,
     h("h2", {}, "History"),
-    kept.root,
+    historyPart.root,
   );
-  look();
-  const told = (overview) => {
+  reload();
+  const update = (overview) => {
     newest = overview;
-    fires.told(overview.alerts, ends, overview.time);
-    const now = JSON.stringify(overview.alerts.map((one) => [one.id, one.severity, one.silenced, one.summary]));
+    firingPart.update(overview.alerts, silenceEnds, overview.time);
+    const current = JSON.stringify(overview.alerts.map((alert) => [alert.id, alert.severity, alert.silenced, alert.summary]));
     ticks += 1;
-    if (now !== known || ticks % EVERY === 0) look();
-    known = now;
+    if (current !== lastAlerts || ticks % RELOAD_OVERVIEWS === 0) reload();
+    lastAlerts = current;
   };
-  return { root, told };
+  return { root, update };
 }

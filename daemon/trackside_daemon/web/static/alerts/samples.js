@@ -1,13 +1,13 @@
-// The last samples before an alert, as a small chart and as a table. What is not finite is a line from top to bottom.
+// The last samples before an alert, as a small chart and as a table. A vertical line marks a value that is not finite.
 
 import { h, svg } from "/static/dom.js";
-import { number, real, when } from "/static/words.js";
+import { number, real, when } from "/static/format.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
 const EDGE = 6;
 
-export function samples({ key, rank, points }) {
+export function sampleChart({ key, rank, points }) {
   if (!points.length) return null;
   const values = points.map(([, , value]) => real(value));
   const finite = values.filter(Number.isFinite);
@@ -20,24 +20,24 @@ export function samples({ key, rank, points }) {
     {},
     h("figcaption.quiet", {}, `${text}.`),
     h("div.sides", { "aria-hidden": "true" }, h("span", {}, finite.length ? number(high) : ""), h("span", {}, finite.length && high > low ? number(low) : "")),
-    drawn(values, low, high, text),
+    drawing(values, low, high, text),
     h("div.ends", { "aria-hidden": "true" }, h("span", {}, `step ${first[0]}`), h("span", {}, first === last ? "" : last[0])),
     h("details", {}, h("summary", {}, "As a table"), table(key, points)),
   );
 }
 
-function drawn(values, low, high, label) {
-  const x = (place) => EDGE + (place / Math.max(1, values.length - 1)) * (WIDTH - 2 * EDGE);
+function drawing(values, low, high, label) {
+  const x = (index) => EDGE + (index / Math.max(1, values.length - 1)) * (WIDTH - 2 * EDGE);
   const y = (value) => HEIGHT - EDGE - (high > low ? (value - low) / (high - low) : 0.5) * (HEIGHT - 2 * EDGE);
   let pen = "M";
-  const line = values.map((value, place) => {
-    const piece = Number.isFinite(value) ? `${pen}${x(place).toFixed(1)} ${y(value).toFixed(1)}` : "";
+  const line = values.map((value, index) => {
+    const piece = Number.isFinite(value) ? `${pen}${x(index).toFixed(1)} ${y(value).toFixed(1)}` : "";
     pen = piece ? "L" : "M";
     return piece;
   });
-  // A dot is a line of no length with round ends: it stays round where the picture is stretched.
-  const dots = values.map((value, place) => Number.isFinite(value) && `M${x(place).toFixed(1)} ${y(value).toFixed(1)}h0`);
-  const bad = values.map((value, place) => !Number.isFinite(value) && `M${x(place).toFixed(1)} 0V${HEIGHT}`);
+  // A dot is a line of zero length with round ends: it stays round when the chart is stretched.
+  const dots = values.map((value, index) => Number.isFinite(value) && `M${x(index).toFixed(1)} ${y(value).toFixed(1)}h0`);
+  const bad = values.map((value, index) => !Number.isFinite(value) && `M${x(index).toFixed(1)} 0V${HEIGHT}`);
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label },

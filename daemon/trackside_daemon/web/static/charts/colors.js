@@ -1,18 +1,18 @@
-// The colours of series, which differ in lightness too, and those of the page, as canvases need them.
+// Colors for canvases: those of the series, which also differ in lightness, and those of the page.
 
 const style = () => getComputedStyle(document.documentElement);
 
-export function color(place) {
-  return style().getPropertyValue(`--s${(place % 8) + 1}`).trim();
+export function seriesColor(index) {
+  return style().getPropertyValue(`--s${(index % 8) + 1}`).trim();
 }
 
-export function named(name) {
+export function themeColor(name) {
   return style().getPropertyValue(`--${name}`).trim();
 }
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-// Calls when the system changes between light and dark, until the signal.
-export function whenChanged(call, signal) {
+// Calls `call` when the system switches between light and dark, until `signal` is aborted.
+export function onThemeChange(call, signal) {
   dark.addEventListener("change", call, { signal });
 }

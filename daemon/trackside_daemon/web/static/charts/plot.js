@@ -1,16 +1,16 @@
-// How a chart looks: uPlot's options, and what is painted beside its lines: bands, marks, and samples that are no numbers.
+// The look of a chart: uPlot's options, and what is drawn in addition to its lines: bands, marks and non-finite samples.
 
-import { color, named } from "/static/charts/colors.js";
+import { seriesColor, themeColor } from "/static/charts/colors.js";
 import { extent, nearest } from "/static/charts/lines.js";
-import { span } from "/static/words.js";
+import { span } from "/static/format.js";
 
 const FONT = "12px system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
 
-// uPlot's options for a view: { by, log, smooth, tell, binary, range, window(), drawn: [{ line, columns }], marks: [{ x,
-// text, severity, alert }], sync }, and what it is told: { selected(from, to), moved(u), pan(event) }.
-export function options(view, told) {
-  const series = view.drawn.flatMap(({ line }) => strokes(line, view.smooth));
+// Returns uPlot's options for a view { by, log, smooth, format, binary, range, window(), drawn: [{ line, columns }], marks:
+// [{ x, text, severity, alert }], sync } and handlers { onSelect(from, to), onMove(u), onPan(event) }.
+export function options(view, handlers) {
+  const series = view.drawn.flatMap(({ line }) => seriesOptions(line, view.smooth));
   return {
     width: view.width,
     height: view.height,
@@ -18,7 +18,7 @@ export function options(view, told) {
     legend: { show: false },
     scales: {
       x: { time: view.by === "time", range: () => view.window() },
-      y: { distr: view.log ? 3 : 1, range: () => heights(view) },
+      y: { distr: view.log ? 3 : 1, range: () => valueRange(view) },
     },
     axes: axes(view),
     series: [{}, ...series],
@@ -27,110 +27,110 @@ export function options(view, told) {
       focus: { prox: -1 },
       points: { size: 6, show: view.drawn.length <= 8 },
       y: false,
-      sync: view.sync ? { key: view.sync, setSeries: false, scales: ["x", null], filters: { pub: passed, sub: passed } } : undefined,
-      bind: { mousedown: (u, target, handle) => (event) => (event.shiftKey ? told.pan(event) : handle(event)), dblclick: () => () => told.selected() },
+      sync: view.sync ? { key: view.sync, setSeries: false, scales: ["x", null], filters: { pub: isPointerEvent, sub: isPointerEvent } } : undefined,
+      bind: { mousedown: (u, target, handle) => (event) => (event.shiftKey ? handlers.onPan(event) : handle(event)), dblclick: () => () => handlers.onSelect() },
     },
     hooks: {
-      drawAxes: [(u) => clipped(u, () => view.drawn.forEach((one) => band(u, one)))],
-      draw: [(u) => clipped(u, () => paintMarks(u, view)), (u) => odd(u, view)],
-      setCursor: [told.moved],
-      setSelect: [(u) => select(u, told)],
+      drawAxes: [(u) => withClip(u, () => view.drawn.forEach((item) => drawBand(u, item)))],
+      draw: [(u) => withClip(u, () => drawMarks(u, view)), (u) => nonfinite(u, view)],
+      setCursor: [handlers.onMove],
+      setSelect: [(u) => select(u, handlers)],
     },
   };
 }
 
-const passed = (type) => type === "mousemove" || type === "mouseleave";
+const isPointerEvent = (type) => type === "mousemove" || type === "mouseleave";
 
-function strokes({ place }, smooth) {
-  const stroke = () => color(place);
-  const dash = DASHES[Math.floor(place / 8) % DASHES.length];
-  const base = { stroke, dash, width: 1.5, points: { show: false, filter: alone, size: 4, fill: stroke } };
+function seriesOptions({ index }, smooth) {
+  const stroke = () => seriesColor(index);
+  const dash = DASHES[Math.floor(index / 8) % DASHES.length];
+  const base = { stroke, dash, width: 1.5, points: { show: false, filter: isolatedPoints, size: 4, fill: stroke } };
   return smooth ? [{ ...base, width: 1, alpha: 0.35 }, { ...base, width: 2 }] : [base];
 }
 
-// Values with nothing on either side, which no line shows.
-function alone(u, number, show) {
+// Returns the indexes of values without neighbors, which no line shows.
+function isolatedPoints(u, number, show) {
   if (show) return null;
   const values = u.data[number];
-  const bare = (place, by) => {
-    let next = place + by;
+  const bare = (index, by) => {
+    let next = index + by;
     while (next >= 0 && next < values.length && values[next] === undefined) next += by;
     return !Number.isFinite(values[next]);
   };
-  return values.flatMap((value, place) => (Number.isFinite(value) && bare(place, -1) && bare(place, 1) ? [place] : []));
+  return values.flatMap((value, index) => (Number.isFinite(value) && bare(index, -1) && bare(index, 1) ? [index] : []));
 }
 
 function axes(view) {
-  const common = { stroke: () => named("quiet"), font: FONT, grid: { stroke: () => named("line"), width: 1 }, ticks: { show: false } };
-  const values = (u, splits) => splits.map((one) => (one === null ? "" : view.tell(one)));
+  const common = { stroke: () => themeColor("quiet"), font: FONT, grid: { stroke: () => themeColor("line"), width: 1 }, ticks: { show: false } };
+  const values = (u, splits) => splits.map((item) => (item === null ? "" : view.format(item)));
   const width = (u, texts) => {
     if (!texts) return 50;
     u.ctx.font = u.axes[1].font[0];
     return Math.max(44, 14 + Math.max(...texts.map((text) => u.ctx.measureText(text).width)) / devicePixelRatio);
   };
-  const twos = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: FINE };
-  const close = view.log ? { splits: between, filter: (u, splits) => splits } : {};
+  const increments = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: INCREMENTS };
+  const logSplitOptions = view.log ? { splits: logSplits, filter: (u, splits) => splits } : {};
   return [
-    { ...common, size: 26, ...(AXES[view.by] ?? { space: 95, values: times }) },
-    { ...common, size: width, space: 34, values, ...twos, ...close },
+    { ...common, size: 26, ...(AXES[view.by] ?? { space: 95, values: formatTimes }) },
+    { ...common, size: width, space: 34, values, ...increments, ...logSplitOptions },
   ];
 }
 
-// A loss that runs away is larger than uPlot reckons with.
-const FINE = Array.from({ length: 330 }, (_, power) => [1, 2, 5].map((one) => Number(`${one}e${power - 24}`))).flat().filter(Number.isFinite);
+// uPlot's default increments are too small for a diverging loss.
+const INCREMENTS = Array.from({ length: 330 }, (_, power) => [1, 2, 5].map((item) => Number(`${item}e${power - 24}`))).flat().filter(Number.isFinite);
 
-const CLOCK = [
-  ...[0.001, 0.01, 0.1].flatMap((one) => [one, 2 * one, 5 * one]),
-  ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((one) => one * unit)),
+const DURATION_INCREMENTS = [
+  ...[0.001, 0.01, 0.1].flatMap((item) => [item, 2 * item, 5 * item]),
+  ...[1, 60].flatMap((unit) => [1, 2, 5, 10, 15, 30].map((item) => item * unit)),
   ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours),
   ...Array.from({ length: 12 }, (_, power) => 86400 * 2 ** power),
 ];
-const spans = (u, splits) => splits.map((one) => (one ? span(one) : "0"));
-const ROUND = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((one) => one * 10 ** power)).flat();
+const formatDurations = (u, splits) => splits.map((item) => (item ? span(item) : "0"));
+const STEP_INCREMENTS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((item) => item * 10 ** power)).flat();
 
-const AXES = { step: { space: 70, values: steps, incrs: ROUND }, relative: { space: 70, values: spans, incrs: CLOCK } };
+const AXES = { step: { space: 70, values: formatSteps, incrs: STEP_INCREMENTS }, relative: { space: 70, values: formatDurations, incrs: DURATION_INCREMENTS } };
 
-function steps(u, splits) {
-  const known = splits.filter((one) => one !== null);
+function formatSteps(u, splits) {
+  const present = splits.filter((item) => item !== null);
   for (const [unit, size] of [["M", 1e6], ["k", 1e3]]) {
-    if (Math.max(...known) >= 10 * size && known.every((one) => one % (size / 10) === 0)) return splits.map((one) => (one ? `${one / size}${unit}` : "0"));
+    if (Math.max(...present) >= 10 * size && present.every((item) => item % (size / 10) === 0)) return splits.map((item) => (item ? `${item / size}${unit}` : "0"));
   }
-  return splits.map((one) => (Number.isInteger(one) ? String(one) : ""));
+  return splits.map((item) => (Number.isInteger(item) ? String(item) : ""));
 }
 
-function times(u, splits, axis, space, every) {
-  const two = (one) => String(one).padStart(2, "0");
+function formatTimes(u, splits, axis, space, interval) {
+  const two = (item) => String(item).padStart(2, "0");
   const days = u.scales.x.max - u.scales.x.min > 86400;
-  return splits.map((one) => {
-    const at = new Date(1000 * one);
+  return splits.map((item) => {
+    const at = new Date(1000 * item);
     const day = days ? `${two(at.getMonth() + 1)}-${two(at.getDate())}` : "";
-    const seconds = every < 60 ? `:${two(at.getSeconds())}` : "";
-    return every >= 86400 ? day : `${day} ${two(at.getHours())}:${two(at.getMinutes())}${seconds}`.trim();
+    const seconds = interval < 60 ? `:${two(at.getSeconds())}` : "";
+    return interval >= 86400 ? day : `${day} ${two(at.getHours())}:${two(at.getMinutes())}${seconds}`.trim();
   });
 }
 
-// Places of an axis by powers: of ten, with 2 and 5 between where they are few; round ones where it spans less than that.
-function between(u, axis, low, high) {
+// Returns axis positions: powers of ten, with 2 and 5 in between if there are few; round values below one decade.
+function logSplits(u, axis, low, high) {
   const decades = Math.log10(high / low);
   if (decades < 1) {
     const raw = (high - low) / 5;
     const power = 10 ** Math.floor(Math.log10(raw));
-    const pace = [1, 2, 5, 10].find((one) => one * power >= raw) * power;
+    const pace = [1, 2, 5, 10].find((item) => item * power >= raw) * power;
     const first = Math.ceil(low / pace);
-    return Array.from({ length: Math.floor(high / pace) - first + 1 }, (_, place) => Number(((first + place) * pace).toPrecision(12)));
+    return Array.from({ length: Math.floor(high / pace) - first + 1 }, (_, index) => Number(((first + index) * pace).toPrecision(12)));
   }
-  const every = Math.ceil(decades / 6);
-  const found = [];
+  const interval = Math.ceil(decades / 6);
+  const result = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
-    if (power % every === 0) found.push(...(decades < 3 ? [1, 2, 5] : [1]).map((one) => Number(`${one}e${power}`)));
+    if (power % interval === 0) result.push(...(decades < 3 ? [1, 2, 5] : [1]).map((item) => Number(`${item}e${power}`)));
   }
-  return found.filter((one) => one >= low && one <= high);
+  return result.filter((item) => item >= low && item <= high);
 }
 
-function heights({ drawn, window, log, range = [] }) {
-  const found = extent(drawn.map((one) => one.columns), ...window());
-  if (!found) return log ? [1, 10] : [range[0] ?? 0, range[1] ?? 1];
-  let [low, high] = found;
+function valueRange({ drawn, window, log, range = [] }) {
+  const result = extent(drawn.map((item) => item.columns), ...window());
+  if (!result) return log ? [1, 10] : [range[0] ?? 0, range[1] ?? 1];
+  let [low, high] = result;
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
   const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
   low = range[0] <= low ? range[0] : low - pad;
@@ -138,7 +138,7 @@ function heights({ drawn, window, log, range = [] }) {
   return [low, high];
 }
 
-function clipped(u, paint) {
+function withClip(u, paint) {
   const { left, top, width, height } = u.bbox;
   u.ctx.save();
   u.ctx.beginPath();
@@ -148,34 +148,34 @@ function clipped(u, paint) {
   u.ctx.restore();
 }
 
-// From the lowest to the highest of each bucket, piece by piece between gaps.
-function band(u, { line, columns }) {
+// Fills the area between the lowest and highest value of each bucket, between gaps.
+function drawBand(u, { line, columns }) {
   const { x, low, high } = columns;
-  u.ctx.fillStyle = color(line.place);
+  u.ctx.fillStyle = seriesColor(line.index);
   u.ctx.globalAlpha = 0.16;
   const draw = (start, end) => {
     u.ctx.beginPath();
-    for (let place = start; place < end; place += 1) u.ctx.lineTo(u.valToPos(x[place], "x", true), u.valToPos(high[place], "y", true));
-    for (let place = end - 1; place >= start; place -= 1) u.ctx.lineTo(u.valToPos(x[place], "x", true), u.valToPos(low[place], "y", true));
+    for (let index = start; index < end; index += 1) u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(high[index], "y", true));
+    for (let index = end - 1; index >= start; index -= 1) u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(low[index], "y", true));
     u.ctx.fill();
   };
   let start = 0;
-  for (let place = 0; place <= x.length; place += 1) {
-    if (place < x.length && low[place] !== null) continue;
-    if (place - start > 1) draw(start, place);
-    start = place + 1;
+  for (let index = 0; index <= x.length; index += 1) {
+    if (index < x.length && low[index] !== null) continue;
+    if (index - start > 1) draw(start, index);
+    start = index + 1;
   }
   u.ctx.globalAlpha = 1;
 }
 
 const MARK = { critical: "bad", warning: "warn" };
 
-// Alerts have a triangle, events a square.
-function paintMarks(u, { marks }) {
+// Draws a triangle for an alert and a square for an event.
+function drawMarks(u, { marks }) {
   const size = 5 * devicePixelRatio;
   for (const { x, severity, alert } of marks) {
     const at = Math.round(u.valToPos(x, "x", true)) + 0.5;
-    u.ctx.strokeStyle = u.ctx.fillStyle = named(MARK[severity] ?? "quiet");
+    u.ctx.strokeStyle = u.ctx.fillStyle = themeColor(MARK[severity] ?? "quiet");
     u.ctx.lineWidth = devicePixelRatio;
     u.ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
     u.ctx.globalAlpha = alert ? 0.9 : 0.3;
@@ -193,16 +193,16 @@ function paintMarks(u, { marks }) {
   u.ctx.setLineDash([]);
 }
 
-// A cross at the bottom edge for each bucket with NaN or infinities, in its line's colour.
-function odd(u, { drawn, window }) {
+// Draws a cross at the bottom edge for each bucket with NaN or infinities, in its line's color.
+function nonfinite(u, { drawn, window }) {
   const [from, to] = window();
   const size = 3 * devicePixelRatio;
   const bottom = u.bbox.top + u.bbox.height - size - 1;
   u.ctx.lineWidth = 1.5 * devicePixelRatio;
   for (const { line, columns } of drawn) {
-    u.ctx.strokeStyle = color(line.place);
+    u.ctx.strokeStyle = seriesColor(line.index);
     u.ctx.beginPath();
-    for (const x of columns.odd) {
+    for (const x of columns.nonfinite) {
       if (x < from || x > to) continue;
       const at = u.valToPos(x, "x", true);
       u.ctx.moveTo(at - size, bottom - size);
@@ -214,17 +214,17 @@ function odd(u, { drawn, window }) {
   }
 }
 
-function select(u, told) {
+function select(u, handlers) {
   const { left, width } = u.select;
   if (width < 4) return;
   u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
-  told.selected(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
+  handlers.onSelect(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
 }
 
-// What the lines have nearest to a place of the axis: the last value there, as it came.
+// Returns each line's last value at the point nearest to a position of the axis.
 export function valuesAt(drawn, x) {
   return drawn.map(({ line, columns }) => {
-    const place = nearest(columns.x, x);
-    return place < 0 ? { line } : { line, x: columns.x[place], value: columns.told[place] };
+    const index = nearest(columns.x, x);
+    return index < 0 ? { line } : { line, x: columns.x[index], value: columns.raw[index] };
   });
 }

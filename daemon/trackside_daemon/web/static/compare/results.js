@@ -1,60 +1,60 @@
-// What runs came to and what they were started with, as two tables that are kept up to date.
+// The results and the configuration of runs as two tables.
 
 import { configuration, results } from "/static/compare/tables.js";
-import { h, say } from "/static/dom.js";
-import { span } from "/static/words.js";
+import { h, setText } from "/static/dom.js";
+import { span } from "/static/format.js";
 
 export class Results {
-  // `all` is whether settings that are the same are shown too; `turned(all)` is told when another is chosen.
-  constructor(all, turned) {
+  // `all`: equal settings are shown too. `onToggle(all)` is called when that changes.
+  constructor(all, onToggle) {
     this.all = all;
     this.results = h("section", {});
     this.settings = h("section", {});
-    this.every = h("input", { type: "checkbox", checked: all, onchange: () => this.#every() });
-    this.turned = turned;
+    this.showAll = h("input", { type: "checkbox", checked: all, onchange: () => this.#showAll() });
+    this.onToggle = onToggle;
     this.root = h("div", {}, this.results, this.settings);
   }
 
-  // Of runs the values of some keys, at a moment of the daemon's clock.
-  told(runs, keys, now) {
+  // Shows the values of some keys; `now` is the daemon's clock.
+  update(runs, keys, now) {
     this.runs = runs;
     const rows = runs.map((run) => {
       const { started, ended, step, state } = run.document;
       return { ...run, step, state: ended === null ? (run.now?.state ?? state) : state, seconds: (ended ?? now) - started };
     });
-    const values = rows.map(({ id, label, state, step, sums }) => [id, label, state, step, keys.map((key) => sums.get(key))]);
-    const made = JSON.stringify([values, keys]);
-    if (made !== this.made) this.#make(rows, keys);
-    this.made = made;
-    this.results.querySelectorAll("td.took").forEach((cell, place) => say(cell, span(rows[place].seconds)));
+    const values = rows.map(({ id, label, state, step, summaries }) => [id, label, state, step, keys.map((key) => summaries.get(key))]);
+    const shown = JSON.stringify([values, keys]);
+    if (shown !== this.shown) this.#make(rows, keys);
+    this.shown = shown;
+    this.results.querySelectorAll("td.took").forEach((cell, index) => setText(cell, span(rows[index].seconds)));
     this.#settings();
   }
 
   #make(rows, keys) {
-    const many = rows.some((run) => new Set(run.document.metrics.map((one) => one.rank)).size > 1);
+    const hasRanks = rows.some((run) => new Set(run.document.metrics.map((item) => item.rank)).size > 1);
     const focused = this.results.contains(document.activeElement) && document.activeElement.getAttribute("href");
     const left = this.results.querySelector(".scroll")?.scrollLeft ?? 0;
-    const whose = many && h("p.quiet", {}, "Of the lowest rank of each run.");
-    this.results.replaceChildren(...[h("h2", {}, "Results"), whose, results(rows, keys)].filter(Boolean));
+    const rankNote = hasRanks && h("p.quiet", {}, "Values of each run's lowest rank.");
+    this.results.replaceChildren(...[h("h2", {}, "Results"), rankNote, results(rows, keys)].filter(Boolean));
     this.results.querySelector(".scroll").scrollLeft = left;
     if (focused) this.results.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   }
 
   #settings() {
-    const documents = this.runs.map((one) => one.document);
-    const several = this.runs.length > 1;
-    const made = JSON.stringify([documents.map((one) => [one.id, one.attempt_list]), this.all]);
-    if (made === this.configured) return;
-    this.configured = made;
-    const { said, root } = configuration(this.runs, documents, this.all || !several);
-    const tools = h("div.tools", {}, h("span.quiet", { role: "status" }, said), several && h("label", {}, this.every, "Show all"));
+    const documents = this.runs.map((item) => item.document);
+    const isComparison = this.runs.length > 1;
+    const shown = JSON.stringify([documents.map((item) => [item.id, item.attempt_list]), this.all]);
+    if (shown === this.shownSettings) return;
+    this.shownSettings = shown;
+    const { status, root } = configuration(this.runs, documents, this.all || !isComparison);
+    const tools = h("div.tools", {}, h("span.quiet", { role: "status" }, status), isComparison && h("label", {}, this.showAll, "Show all"));
     this.settings.replaceChildren(...[h("h2", {}, "Configuration"), tools, root].filter(Boolean));
   }
 
-  #every() {
-    this.all = this.every.checked;
-    this.turned(this.all);
+  #showAll() {
+    this.all = this.showAll.checked;
+    this.onToggle(this.all);
     this.#settings();
-    this.every.focus();
+    this.showAll.focus();
   }
 }

@@ -1,8 +1,8 @@
-// What runs were started with: configuration, code, machine and packages, as rows of which some differ.
+// The configuration, code, machine and packages of runs, as rows of which some differ.
 
-import { flat } from "/static/run/tables.js";
+import { flatten } from "/static/run/tables.js";
 
-const ABOUT = [
+const ATTEMPT_FIELDS = [
   ["git_commit", "Commit"],
   ["host", "Host"],
   ["world_size", "World size"],
@@ -16,34 +16,34 @@ const ABOUT = [
   ["directory", "Directory"],
 ];
 
-// Groups [title, rows] of rows { name, values, differs }; a value is a text, or undefined where a run has none.
+// Returns groups [title, rows] of rows { name, values, differs }; a value is a text, or undefined if the run has none.
 export function settings(runs) {
-  const lasts = runs.map((run) => run.attempt_list.at(-1) ?? {});
-  const configs = runs.map((run) => run.attempt_list.findLast((one) => one.config !== null && one.config !== undefined)?.config);
-  const named = (values) => values.map((value) => new Map(flat(value)));
-  const packages = lasts.map((one) => new Map(Object.entries(one.packages ?? {})));
+  const lastAttempts = runs.map((run) => run.attempt_list.at(-1) ?? {});
+  const configs = runs.map((run) => run.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config);
+  const flattened = (values) => values.map((value) => new Map(flatten(value)));
+  const packages = lastAttempts.map((item) => new Map(Object.entries(item.packages ?? {})));
   return [
-    ["Configuration", table(named(configs))],
-    ["Code and machine", [...table(lasts.map(about)), ...table(named(lasts.map((one) => one.hardware)))]],
-    ["Packages", table(packages).sort((one, other) => one.name.localeCompare(other.name))],
+    ["Configuration", table(flattened(configs))],
+    ["Code and machine", [...table(lastAttempts.map(attemptValues)), ...table(flattened(lastAttempts.map((item) => item.hardware)))]],
+    ["Packages", table(packages).sort((a, b) => a.name.localeCompare(b.name))],
   ];
 }
 
-function about(attempt) {
-  const found = new Map();
-  for (const [name, title] of ABOUT) {
+function attemptValues(attempt) {
+  const result = new Map();
+  for (const [name, title] of ATTEMPT_FIELDS) {
     const value = attempt[name];
     if (value === undefined || value === null || value === "" || value.length === 0) continue;
-    found.set(title, Array.isArray(value) ? value.join(" ") : value);
+    result.set(title, Array.isArray(value) ? value.join(" ") : value);
   }
-  if (found.has("Commit")) found.set("Commit", `${found.get("Commit").slice(0, 10)}${attempt.git_dirty ? " + changes" : ""}`);
-  return found;
+  if (result.has("Commit")) result.set("Commit", `${result.get("Commit").slice(0, 10)}${attempt.git_dirty ? " + changes" : ""}`);
+  return result;
 }
 
-function table(all) {
-  const names = [...new Set(all.flatMap((one) => [...one.keys()]))];
+function table(valuesByRun) {
+  const names = [...new Set(valuesByRun.flatMap((item) => [...item.keys()]))];
   return names.map((name) => {
-    const values = all.map((one) => (one.has(name) ? text(one.get(name)) : undefined));
+    const values = valuesByRun.map((item) => (item.has(name) ? text(item.get(name)) : undefined));
     return { name, values, differs: values.some((value) => value !== values[0]) };
   });
 }

@@ -1,26 +1,26 @@
-// A file of a run's samples: how many it has, about how large it is, and how it comes.
+// Export files: their number of samples, estimated size and download.
 
-import { fetchApi, query, reached } from "/static/api.js";
+import { fetchApi, query, withNetworkErrors } from "/static/api.js";
 
-export const FORMS = {
-  csv: ["CSV", "A line a push, a column a key, for a table."],
+export const FORMATS = {
+  csv: ["CSV", "One line per push and one column per key, for spreadsheets."],
   json: ["JSON", "One document: the run, its series, events and alerts."],
-  jsonl: ["JSONL", "A line of JSON for the run, each push, event and alert."],
+  jsonl: ["JSONL", "One line of JSON for the run and for each push, event and alert."],
 };
-export const LARGEST = 512 * 1024 ** 2; // A browser holds a file in memory until it is whole.
+export const MAX_BROWSER_BYTES = 512 * 1024 ** 2; // A browser keeps a file in memory until it is complete.
 
-// The question of a choice { run, keys, ranks, attempt, by, from, to, form }.
-export function path({ run, keys, ranks, attempt, by, from, to, form }) {
+// Returns the API path of a selection { run, keys, ranks, attempt, by, from, to, form }.
+export function exportPath({ run, keys, ranks, attempt, by, from, to, form }) {
   const window = from !== undefined || to !== undefined ? { by, from, to } : {};
   return `runs/${encodeURIComponent(run)}/export?${query({ format: form, key: keys, rank: ranks, attempt, ...window })}`;
 }
 
-export async function count(choice, signal) {
-  const answer = await fetchApi(path(choice), { method: "HEAD", signal });
+export async function countSamples(selection, signal) {
+  const answer = await fetchApi(exportPath(selection), { method: "HEAD", signal });
   return Number(answer.headers.get("X-Trackside-Samples"));
 }
 
-// About so many bytes: a line has its rank, step and time, and of each key a value.
+// Estimates a file's size in bytes: a line has its rank, step and time, and a value per key.
 export function estimate(samples, keys, form) {
   const lines = samples / Math.max(1, keys.length);
   const names = keys.reduce((sum, key) => sum + key.length + 4, 0);
@@ -28,25 +28,25 @@ export function estimate(samples, keys, form) {
   return form === "json" ? 46 * samples : (78 + names) * lines + 18 * samples;
 }
 
-// What a file system takes, with the ending.
+// Returns a valid file name with its extension.
 export function fileName({ keys, form }, name) {
-  const parts = [name, ...(keys.length === 1 ? keys : [])].map((one) => one.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[.-]+|[.-]+$/g, ""));
+  const parts = [name, ...(keys.length === 1 ? keys : [])].map((part) => part.replace(/[^\p{L}\p{N}._-]+/gu, "-").replace(/^[.-]+|[.-]+$/g, ""));
   return `${[...parts.filter(Boolean).join("-")].slice(0, 100).join("") || "run"}.${form}`;
 }
 
-// The file, told of its bytes as they come; undefined when it is larger than a browser should hold.
-export async function fetchFile(choice, told, signal) {
-  const answer = await fetchApi(path(choice), { signal });
+// Downloads a file and reports its size so far; resolves to undefined when it exceeds what a browser should hold.
+export async function fetchFile(selection, onProgress, signal) {
+  const answer = await fetchApi(exportPath(selection), { signal });
   const parts = [];
   let size = 0;
   const reader = answer.body.getReader();
   for (;;) {
-    const { value, done } = await reached(reader.read());
+    const { value, done } = await withNetworkErrors(reader.read());
     if (done) return new Blob(parts, { type: answer.headers.get("Content-Type") });
     parts.push(value);
     size += value.length;
-    told(size);
-    if (size > LARGEST) {
+    onProgress(size);
+    if (size > MAX_BROWSER_BYTES) {
       await reader.cancel();
       return undefined;
     }

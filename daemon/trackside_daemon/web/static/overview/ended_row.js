@@ -1,10 +1,10 @@
-// One run that has ended, as a row: `acts` are what its buttons do, `tag`, `pin` and `delete`.
+// One ended run as a table row. `actions` are the callbacks of its buttons: `tag`, `pin` and `delete`.
 
-import { h, say } from "/static/dom.js";
-import { badge, renew } from "/static/parts.js";
-import { number, runAddress, span, when } from "/static/words.js";
+import { h, setText } from "/static/dom.js";
+import { badge, rerender } from "/static/components.js";
+import { number, runAddress, span, when } from "/static/format.js";
 
-export function endedRow(first, choice, acts) {
+export function endedRow(first, selection, actions) {
   let run = first;
   const state = badge();
   const cells = {
@@ -14,27 +14,27 @@ export function endedRow(first, choice, acts) {
     took: h("td.wide"),
   };
   const tags = h("div.tags");
-  const pin = h("button.small", { type: "button", onclick: () => acts.pin(run) });
-  const gone = h("button.small", { type: "button", "aria-label": `Delete ${first.name}`, onclick: () => acts.delete(run) }, "Delete");
+  const pin = h("button.small", { type: "button", onclick: () => actions.pin(run) });
+  const deleteButton = h("button.small", { type: "button", "aria-label": `Delete ${first.name}`, onclick: () => actions.delete(run) }, "Delete");
   const name = h("a.clamp", { href: runAddress(first.id), title: first.name }, first.name);
-  const box = h("td.box", {}, choice.box(first));
-  const named = h("th.name", { scope: "row" }, h("div.named", {}, name, tags));
-  const row = h("tr", {}, box, named, h("td.state", {}, state), Object.values(cells), h("td.acts", {}, pin, gone));
-  const tagged = (tag) => h("button.tag", { type: "button", "aria-label": `Only tag ${tag}`, onclick: () => acts.tag(tag) }, tag);
-  row.told = (now) => {
-    run = now;
-    state.told(run.state);
+  const checkboxCell = h("td.box", {}, selection.box(first));
+  const nameCell = h("th.name", { scope: "row" }, h("div.named", {}, name, tags));
+  const row = h("tr", {}, checkboxCell, nameCell, h("td.state", {}, state), Object.values(cells), h("td.acts", {}, pin, deleteButton));
+  const tagButton = (tag) => h("button.tag", { type: "button", "aria-label": `Show only tag ${tag}`, onclick: () => actions.tag(tag) }, tag);
+  row.update = (newest) => {
+    run = newest;
+    state.update(run.state);
     state.title = run.cause ?? "";
-    say(cells.step, number(run.step));
-    say(cells.loss, number(run.loss));
+    setText(cells.step, number(run.step));
+    setText(cells.loss, number(run.loss));
     cells.loss.classList.toggle("nonfinite", typeof run.loss === "string");
-    say(cells.started, when(run.started));
-    say(cells.took, run.ended === null ? "" : span(run.ended - run.started));
-    renew(tags, JSON.stringify(run.tags), () => run.tags.map(tagged));
-    say(pin, run.pinned ? "Pinned" : "Pin");
+    setText(cells.started, when(run.started));
+    setText(cells.took, run.ended === null ? "" : span(run.ended - run.started));
+    rerender(tags, JSON.stringify(run.tags), () => run.tags.map(tagButton));
+    setText(pin, run.pinned ? "Pinned" : "Pin");
     pin.setAttribute("aria-pressed", String(run.pinned));
     pin.setAttribute("aria-label", `${run.pinned ? "Pinned" : "Pin"} ${run.name}`);
-    pin.title = run.pinned ? "Kept whatever the bounds are" : "Keep it whatever the bounds are";
+    pin.title = run.pinned ? "The history limits do not delete this run" : "Exempt this run from the history limits";
   };
   return row;
 }

@@ -1,10 +1,10 @@
-// Alerts: what fires, what is silent, what has fired; and all that is known of one.
+// The alerts page, and the page of one alert.
 
-import { list } from "/static/alerts/list.js";
-import { one } from "/static/alerts/one.js";
+import { alertsPage } from "/static/alerts/list.js";
+import { alertPage } from "/static/alerts/detail.js";
 
 export const title = "Alerts";
 
-export function show(place) {
-  return place.parts.length ? one(place) : list(place);
+export function show(address) {
+  return address.parts.length ? alertPage(address) : alertsPage(address);
 }

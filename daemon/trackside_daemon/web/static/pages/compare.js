@@ -1,79 +1,79 @@
-// Runs beside each other: each key that they share as one chart, what they came to, and what they were started with.
+// A comparison of runs: a chart of each shared key, the results, and the configuration.
 
-import { ask } from "/static/api.js";
+import { getJson } from "/static/api.js";
 import { Charts } from "/static/compare/charts.js";
 import { Results } from "/static/compare/results.js";
-import { common, sums } from "/static/compare/sums.js";
-import { h, say } from "/static/dom.js";
+import { sharedKeys, keySummaries } from "/static/compare/key_summaries.js";
+import { h, setText } from "/static/dom.js";
 import { Picker, dot, labels } from "/static/picker.js";
-import { plural, runAddress } from "/static/words.js";
+import { plural, runAddress } from "/static/format.js";
 
 export const title = "Compare";
 
-const MOST = 8;
-const SHOWN = 6; // So many keys at first; more by a button.
-const PACE = 2000;
-const NEXT = [
-  "Choose two or more runs, to see them on one chart with their results and what was different.",
-  "Choose another run to compare this one with.",
+const MAX_RUNS = 8;
+const SHOWN_KEYS = 6; // Keys at first; a button shows more.
+const RELOAD_MS = 2000;
+const HINTS = [
+  "Choose two or more runs to compare their charts, results and configuration.",
+  "Choose another run to compare with this one.",
 ];
 const AXES = { step: "Step", relative: "Time since start", time: "Time" };
 
-export async function show(place) {
-  const page = new Compare(place);
-  await page.begin();
-  return { root: page.root, told: (overview) => page.told(overview) };
+export async function show(address) {
+  const page = new Compare(address);
+  await page.load();
+  return { root: page.root, update: (overview) => page.update(overview) };
 }
 
 class Compare {
-  constructor({ query: asked, set, signal }) {
-    Object.assign(this, { set, signal, runs: [], shown: SHOWN, missing: [], looked: 0 });
-    const wanted = [...new Set(asked.getAll("run"))];
-    this.asked = wanted.slice(0, MOST);
-    if (wanted.length > MOST) this.missing.push(`Of the ${wanted.length} runs chosen these are the first ${MOST}: more cannot be told apart.`);
-    this.results = new Results(asked.has("all"), (all) => set({ all: all ? 1 : "" }));
-    const number = (name) => (asked.get(name) && Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : undefined);
+  constructor({ query: params, set, signal }) {
+    Object.assign(this, { set, signal, runs: [], shownKeys: SHOWN_KEYS, missing: [], reloadedAt: 0 });
+    const requested = [...new Set(params.getAll("run"))];
+    this.requestedIds = requested.slice(0, MAX_RUNS);
+    if (requested.length > MAX_RUNS) this.missing.push(`Showing the first ${MAX_RUNS} of ${requested.length} runs, since there are only ${MAX_RUNS} colors.`);
+    this.results = new Results(params.has("all"), (all) => set({ all: all ? 1 : "" }));
+    const number = (name) => (params.get(name) && Number.isFinite(Number(params.get(name))) ? Number(params.get(name)) : undefined);
     const view = {
-      by: asked.get("by") in AXES ? asked.get("by") : "step",
+      by: params.get("by") in AXES ? params.get("by") : "step",
       smooth: Math.min(0.99, Math.max(0, number("smooth") ?? 0)),
-      log: asked.has("log"),
+      log: params.has("log"),
       from: number("from"),
       to: number("to"),
     };
     this.charts = new Charts(view, (from, to) => set({ from, to }), signal);
-    this.#build(asked.get("filter") ?? "", view);
+    this.#build(params.get("filter") ?? "", view);
   }
 
-  async begin() {
-    const found = await Promise.allSettled(this.asked.map((id) => ask(`runs/${encodeURIComponent(id)}`, { signal: this.signal })));
-    for (const [place, { value, reason }] of found.entries()) {
-      if (value && !this.runs.some((one) => one.id === value.id)) this.#add(value);
-      else if (reason?.status === 404) this.missing.push(absent(this.asked[place]));
+  async load() {
+    const answers = await Promise.allSettled(this.requestedIds.map((id) => getJson(`runs/${encodeURIComponent(id)}`, { signal: this.signal })));
+    for (const [index, { value, reason }] of answers.entries()) {
+      if (value && !this.runs.some((item) => item.id === value.id)) this.#add(value);
+      else if (reason?.status === 404) this.missing.push(notFoundText(this.requestedIds[index]));
       else if (reason) throw reason;
     }
-    await this.picker.begin();
+    await this.picker.load();
     this.choose.open = this.runs.length < 2;
-    this.#changed();
+    this.#onChange();
   }
 
-  told(overview) {
+  update(overview) {
     this.overview = overview;
-    const live = new Map(overview.runs.map((one) => [one.id, one]));
-    const moved = this.runs.filter((run) => {
+    const live = new Map(overview.runs.map((item) => [item.id, item]));
+    const changedRuns = this.runs.filter((run) => {
       run.now = live.get(run.id);
-      // After a resume the document's step, the highest of all attempts, is above that of now.
-      const behind = run.now?.step > (run.document.step ?? -Infinity);
-      return behind || run.now?.step !== run.seen?.step || run.now?.state !== run.seen?.state;
+      // After a resume, the document's step, the highest of all attempts, exceeds the current one.
+      const isNewer = run.now?.step > (run.document.step ?? -Infinity);
+      return isNewer || run.now?.step !== run.shownState?.step || run.now?.state !== run.shownState?.state;
     });
-    if (moved.length) this.#look(moved);
+    if (changedRuns.length) this.#reload(changedRuns);
     else if (this.runs.some((run) => run.document.ended === null)) this.#tables();
   }
 
   #build(filter, view) {
     this.chips = h("ul.chips", { "aria-label": "Runs compared" });
     this.note = h("p.quiet", { role: "status" });
-    const chosen = () => this.runs.map((one) => one.id);
-    this.picker = new Picker({ most: MOST, chosen, changed: (run, whether) => this.#turn(run, whether) }, this.signal);
+    const selected = () => this.runs.map((item) => item.id);
+    this.picker = new Picker({ most: MAX_RUNS, selected, onChange: (run, isSelected) => this.#toggleRun(run, isSelected) }, this.signal);
     this.choose = h("details.picker", {}, h("summary", {}, "Choose runs"), this.picker.root);
     this.compared = h("div", {}, this.#tools(filter, view));
     this.empty = h("p.quiet");
@@ -90,87 +90,87 @@ class Compare {
     this.amount = h("output", {}, view.smooth.toFixed(2));
     const log = h("input", { type: "checkbox", checked: view.log, onchange: () => this.#log(log.checked) });
     this.filter = h("input", { type: "search", value: filter, placeholder: "loss", oninput: () => this.#filtered() });
-    const labelled = [["Keys with", this.filter], ["By", axis], ["Smoothing", smooth, this.amount], [log, "Log scale"]];
-    return h("div.tools", {}, labelled.map((one) => h("label", {}, one)));
+    const labelled = [["Keys containing", this.filter], ["By", axis], ["Smoothing", smooth, this.amount], [log, "Log scale"]];
+    return h("div.tools", {}, labelled.map((item) => h("label", {}, item)));
   }
 
   #add(document) {
-    const taken = new Set(this.runs.map((one) => one.place));
-    let place = 0;
-    while (taken.has(place)) place += 1;
-    this.runs.push({ id: document.id, place, document, sums: sums(document) });
+    const usedIndexes = new Set(this.runs.map((item) => item.index));
+    let index = 0;
+    while (usedIndexes.has(index)) index += 1;
+    this.runs.push({ id: document.id, index, document, summaries: keySummaries(document) });
   }
 
-  async #turn(run, whether) {
-    if (!whether) this.runs = this.runs.filter((one) => one.id !== run.id);
-    else if (this.runs.length < MOST) {
+  async #toggleRun(run, isSelected) {
+    if (!isSelected) this.runs = this.runs.filter((item) => item.id !== run.id);
+    else if (this.runs.length < MAX_RUNS) {
       try {
-        const document = await ask(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal });
-        if (this.runs.length < MOST && !this.runs.some((one) => one.id === run.id)) this.#add(document);
+        const document = await getJson(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal });
+        if (this.runs.length < MAX_RUNS && !this.runs.some((item) => item.id === run.id)) this.#add(document);
       } catch (problem) {
-        say(this.note, problem.message);
+        setText(this.note, problem.message);
         this.note.hidden = false;
-        this.picker.told();
+        this.picker.update();
         return;
       }
     }
     this.missing = [];
-    this.#changed();
+    this.#onChange();
   }
 
-  #changed() {
-    const texts = labels(this.runs.map((one) => one.document));
-    this.runs.forEach((run, place) => { run.label = texts[place]; });
-    this.set({ run: this.runs.map((one) => one.id) });
-    this.picker.told();
+  #onChange() {
+    const texts = labels(this.runs.map((item) => item.document));
+    this.runs.forEach((run, index) => { run.label = texts[index]; });
+    this.set({ run: this.runs.map((item) => item.id) });
+    this.picker.update();
     this.chips.replaceChildren(...this.runs.map((run) => this.#chip(run)));
     this.chips.hidden = !this.runs.length;
     this.compared.hidden = !this.runs.length;
-    say(this.note, [...this.missing, NEXT[this.runs.length]].filter(Boolean).join(" "));
+    setText(this.note, [...this.missing, HINTS[this.runs.length]].filter(Boolean).join(" "));
     this.note.hidden = !this.note.textContent;
     this.#draw();
   }
 
   #chip(run) {
-    const away = h("button.icon", { type: "button", "aria-label": `Remove ${run.label}`, title: "Remove", onclick: () => this.#turn(run, false) }, "×");
-    return h("li", {}, dot(run.place), h("a", { href: runAddress(run.id) }, run.label), away);
+    const removeButton = h("button.icon", { type: "button", "aria-label": `Remove ${run.label}`, title: "Remove", onclick: () => this.#toggleRun(run, false) }, "×");
+    return h("li", {}, dot(run.index), h("a", { href: runAddress(run.id) }, run.label), removeButton);
   }
 
-  // Draws what the runs have in common, as far as the filter goes.
+  // Draws the keys that the runs share and that match the filter.
   #draw() {
-    const wanted = this.filter.value.trim().toLowerCase();
-    this.keys = common(this.runs.map((one) => one.sums), Math.min(2, this.runs.length)).filter((key) => key.toLowerCase().includes(wanted));
-    const keys = this.keys.slice(0, this.shown);
+    const requested = this.filter.value.trim().toLowerCase();
+    this.keys = sharedKeys(this.runs.map((item) => item.summaries), Math.min(2, this.runs.length)).filter((key) => key.toLowerCase().includes(requested));
+    const keys = this.keys.slice(0, this.shownKeys);
     this.charts.show(keys, this.runs);
-    const whose = this.runs.length > 1 ? "that they share" : "of it";
-    say(this.empty, wanted ? `No key ${whose} has this in its name.` : `There is no key ${whose} yet.`);
+    const scope = this.runs.length > 1 ? "shared by these runs" : "of this run";
+    setText(this.empty, requested ? `No key ${scope} matches the filter.` : `There is no key ${scope} yet.`);
     this.empty.hidden = keys.length > 0;
     const left = this.keys.length - keys.length;
     this.more.hidden = !left;
-    say(this.more, `Show ${plural(Math.min(left, 2 * SHOWN), "more key")} of ${left}`);
+    setText(this.more, `Show ${plural(Math.min(left, 2 * SHOWN_KEYS), "more key")} of ${left}`);
     this.#tables();
   }
 
-  // Asks anew for runs that have moved on, one question at a time. What has been deleted stays as it was; without an
-  // answer the next overview tries again, and the frame says so.
-  async #look(moved) {
-    if (this.looking || performance.now() - this.looked < PACE) return;
-    this.looking = true;
-    const seen = moved.map((run) => run.now);
-    const found = await Promise.allSettled(moved.map((run) => ask(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal })));
-    found.forEach(({ value, reason }, place) => {
-      if (value) Object.assign(moved[place], { document: value, sums: sums(value) });
-      if (value || reason.status === 404) moved[place].seen = seen[place];
+  // Reloads runs with new steps, one batch at a time. A deleted run stays as it was. Without an answer the next overview
+  // tries again, and the frame reports the outage.
+  async #reload(changedRuns) {
+    if (this.reloading || performance.now() - this.reloadedAt < RELOAD_MS) return;
+    this.reloading = true;
+    const shownState = changedRuns.map((run) => run.now);
+    const answers = await Promise.allSettled(changedRuns.map((run) => getJson(`runs/${encodeURIComponent(run.id)}`, { signal: this.signal })));
+    answers.forEach(({ value, reason }, index) => {
+      if (value) Object.assign(changedRuns[index], { document: value, summaries: keySummaries(value) });
+      if (value || reason.status === 404) changedRuns[index].shownState = shownState[index];
     });
-    this.looking = false;
-    this.looked = performance.now();
-    if (!found.some((one) => one.value)) return;
+    this.reloading = false;
+    this.reloadedAt = performance.now();
+    if (!answers.some((item) => item.value)) return;
     this.#draw();
     this.charts.refresh();
   }
 
   #tables() {
-    this.results.told(this.runs, this.keys.slice(0, this.shown), this.overview?.time);
+    this.results.update(this.runs, this.keys.slice(0, this.shownKeys), this.overview?.time);
   }
 
   #axis(by) {
@@ -179,7 +179,7 @@ class Compare {
   }
 
   #smooth(smooth) {
-    say(this.amount, smooth.toFixed(2));
+    setText(this.amount, smooth.toFixed(2));
     this.charts.set({ smooth });
   }
 
@@ -190,16 +190,16 @@ class Compare {
 
   #filtered() {
     this.set({ filter: this.filter.value.trim() });
-    this.shown = SHOWN;
+    this.shownKeys = SHOWN_KEYS;
     this.#draw();
   }
 
   #more() {
-    this.shown += 2 * SHOWN;
+    this.shownKeys += 2 * SHOWN_KEYS;
     this.#draw();
   }
 }
 
-function absent(id) {
-  return `There is no run “${id}”.`;
+function notFoundText(id) {
+  return `Run “${id}” does not exist.`;
 }

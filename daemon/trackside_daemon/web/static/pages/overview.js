@@ -1,49 +1,49 @@
-// What is now: runs, what fires, GPUs and the host; below it the runs that have ended.
+// The overview: live runs, firing alerts, GPUs and the host, and below them the runs that have ended.
 
 import { h } from "/static/dom.js";
-import { gpuTiles } from "/static/machine/gpus.js";
-import { hostLine } from "/static/machine/host.js";
-import { choosing } from "/static/overview/chosen.js";
-import { ended } from "/static/overview/ended.js";
-import { firing } from "/static/overview/firing.js";
-import { live } from "/static/overview/live.js";
-import { ENDED } from "/static/parts.js";
+import { gpuTiles } from "/static/machine/gpu_tiles.js";
+import { hostSummary } from "/static/machine/host.js";
+import { runSelection } from "/static/overview/selection.js";
+import { endedRuns } from "/static/overview/ended_runs.js";
+import { firingAlerts } from "/static/overview/firing_alerts.js";
+import { liveRuns } from "/static/overview/live_runs.js";
+import { ENDED } from "/static/components.js";
 
 export const title = "Overview";
 
-const LINES = "import trackside\n…\ntrackside.push(step=step, loss=loss)";
+const EXAMPLE = "import trackside\n…\ntrackside.push(step=step, loss=loss)";
 
-export function show(place) {
-  const choice = choosing();
-  const host = hostLine();
-  const alerts = firing();
+export function show(address) {
+  const selection = runSelection();
+  const host = hostSummary();
+  const alerts = firingAlerts();
   const gpus = gpuTiles();
-  const now = live(choice);
-  const none = h("p.quiet", { hidden: true }, "No run is live now.");
-  const add = h("p", {}, "None yet. Add trackside.push(step=step, loss=loss) to a training:");
-  const first = h("section.notice.empty", { hidden: true }, add, h("pre", {}, LINES));
+  const liveList = liveRuns(selection);
+  const noLiveRun = h("p.quiet", { hidden: true }, "No runs are live.");
+  const hint = h("p", {}, "No runs yet. Add trackside.push(step=step, loss=loss) to your training script:");
+  const firstRunNotice = h("section.notice.empty", { hidden: true }, hint, h("pre", {}, EXAMPLE));
 
-  let alive;
-  let any;
-  const tell = () => {
-    none.hidden = alive !== 0 || any !== true;
-    first.hidden = alive !== 0 || any !== false;
+  let liveCount;
+  let hasEnded;
+  const updateEmptyStates = () => {
+    noLiveRun.hidden = liveCount !== 0 || hasEnded !== true;
+    firstRunNotice.hidden = liveCount !== 0 || hasEnded !== false;
   };
-  const past = ended(place, choice, (some) => {
-    any = some;
-    tell();
+  const endedList = endedRuns(address, selection, (hasRuns) => {
+    hasEnded = hasRuns;
+    updateEmptyStates();
   });
-  const top = h("div.top", {}, h("h1", {}, "Overview"), host.root);
-  const parts = [now, alerts, gpus, past, choice].map((one) => one.root);
-  const root = h("div.overview", {}, top, h("h2", {}, "Runs"), none, first, parts);
+  const header = h("div.top", {}, h("h1", {}, "Overview"), host.root);
+  const parts = [liveList, alerts, gpus, endedList, selection].map((part) => part.root);
+  const root = h("div.overview", {}, header, h("h2", {}, "Runs"), noLiveRun, firstRunNotice, parts);
   return {
     root,
-    told(overview) {
+    update(overview) {
       const running = overview.runs.filter((run) => !ENDED.has(run.state));
-      alive = running.length;
-      tell();
-      now.told(running, overview.time);
-      for (const part of [host, alerts, gpus, past]) part.told(overview);
+      liveCount = running.length;
+      updateEmptyStates();
+      liveList.update(running, overview.time);
+      for (const part of [host, alerts, gpus, endedList]) part.update(overview);
     },
   };
 }

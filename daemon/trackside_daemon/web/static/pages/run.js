@@ -1,110 +1,110 @@
-// One run: how it is, charts of all it pushed, the machine meanwhile, and what it was begun with.
+// One run: its state, charts of all keys, the machine meanwhile, and its configuration.
 
-import { ask, query } from "/static/api.js";
+import { getJson, query } from "/static/api.js";
 import { Charts } from "/static/run/charts.js";
-import { Head } from "/static/run/head.js";
+import { Header } from "/static/run/header.js";
 import { Machine } from "/static/run/machine.js";
-import { marksOf } from "/static/run/marks.js";
+import { chartMarks } from "/static/run/marks.js";
 import { phases } from "/static/run/phases.js";
 import { attempts, configuration, Metrics } from "/static/run/tables.js";
-import { tools } from "/static/run/tools.js";
+import { controls } from "/static/run/controls.js";
 import { h } from "/static/dom.js";
-import { ENDED } from "/static/parts.js";
+import { ENDED } from "/static/components.js";
 
-const OFTEN = 5000; // Milliseconds between two looks at what the stream does not tell;
-const RARELY = 15_000; // where it is a megabyte,
-const LARGE = 5000; // as so many metrics are.
-const MARKED = 500;
+const RELOAD_MS = 5000; // Interval of reloads of what the stream does not contain.
+const LARGE_RELOAD_MS = 15_000; // The same for large runs, whose document is about a megabyte.
+const LARGE_RUN_METRICS = 5000; // Metrics of a large run.
+const MAX_MARKS = 500;
 
 export const title = "Run";
 
-export async function show(place) {
-  const { signal } = place;
-  const look = (id) => ask(`runs/${encodeURIComponent(id)}`, { signal });
-  const found = await look(place.parts.join("/"));
-  const page = new RunPage(place, found, () => look(found.id));
-  return { title: found.name, root: page.root, run: found.id, told: (overview) => page.told(overview), heard: (run) => page.heard(run) };
+export async function show(address) {
+  const { signal } = address;
+  const fetchRun = (id) => getJson(`runs/${encodeURIComponent(id)}`, { signal });
+  const run = await fetchRun(address.parts.join("/"));
+  const page = new RunPage(address, run, () => fetchRun(run.id));
+  return { title: run.name, root: page.root, run: run.id, update: (overview) => page.update(overview), updateRun: (run) => page.updateRun(run) };
 }
 
 class RunPage {
-  constructor(place, run, look) {
-    Object.assign(this, { run, look, signal: place.signal, looked: performance.now(), newest: "" });
-    this.chosen = tools(place, run, (changes) => this.#changed(changes));
-    this.head = new Head(run);
-    const zoomed = (from, to) => this.chosen.zoom(from, to);
-    this.charts = new Charts(run, this.chosen, zoomed, place.signal);
-    this.machine = new Machine(run, this.chosen, zoomed, place.signal);
-    this.metrics = new Metrics(this.chosen);
+  constructor(address, run, fetchRun) {
+    Object.assign(this, { run, fetchRun, signal: address.signal, loadedAt: performance.now(), newest: "" });
+    this.selection = controls(address, run, (changes) => this.#changed(changes));
+    this.head = new Header(run);
+    const onZoom = (from, to) => this.selection.zoom(from, to);
+    this.charts = new Charts(run, this.selection, onZoom, address.signal);
+    this.machine = new Machine(run, this.selection, onZoom, address.signal);
+    this.metrics = new Metrics(this.selection);
     this.sections = [phases(), configuration(), attempts()];
-    const parts = [this.head, this.chosen, this.charts, this.machine, this.metrics, ...this.sections];
-    this.root = h("div.run-page", {}, parts.map((one) => one.root));
+    const parts = [this.head, this.selection, this.charts, this.machine, this.metrics, ...this.sections];
+    this.root = h("div.run-page", {}, parts.map((item) => item.root));
     this.#show(run);
-    this.head.shown(this.chosen, this.charts.filtered);
-    this.#mark();
+    this.head.updateExportLink(this.selection, this.charts.filtered);
+    this.#loadMarks();
   }
 
   #show(run) {
     this.run = run;
-    this.head.told(run);
-    this.chosen.told(run);
-    this.charts.told(run);
-    this.metrics.told(run);
-    for (const one of this.sections) one.told(run);
+    this.head.update(run);
+    this.selection.update(run);
+    this.charts.update(run);
+    this.metrics.update(run);
+    for (const item of this.sections) item.update(run);
   }
 
   #changed(changes) {
     this.charts.set(changes);
     this.machine.set(changes);
-    this.metrics.told(this.run);
-    this.head.shown(this.chosen, this.charts.filtered);
+    this.metrics.update(this.run);
+    this.head.updateExportLink(this.selection, this.charts.filtered);
   }
 
-  // What the overview says of this run, if it lives, and what fires.
-  told(overview) {
-    const alerts = overview.alerts.filter((one) => one.run === this.run.id);
-    this.head.heard({ row: overview.runs.find((one) => one.id === this.run.id), alerts, now: overview.time });
-    this.machine.told(overview, this.run);
-    this.#again(alerts.length);
+  // Called with each overview, which contains this run while it is live, and its alerts.
+  update(overview) {
+    const alerts = overview.alerts.filter((item) => item.run === this.run.id);
+    this.head.updateLive({ row: overview.runs.find((item) => item.id === this.run.id), alerts, now: overview.time });
+    this.machine.update(overview, this.run);
+    this.#reloadIfDue(alerts.length);
   }
 
-  // The newest of every key.
-  heard(data) {
-    const times = Object.values(data.values).flatMap((ranks) => Object.values(ranks).map((one) => one[1]));
+  // Called with the newest values of every key.
+  updateRun(data) {
+    const times = Object.values(data.values).flatMap((ranks) => Object.values(ranks).map((item) => item[1]));
     const newest = `${data.state} ${data.step} ${Math.max(...times)}`;
     if (newest === this.newest) return;
     const changed = this.newest && data.state !== this.run.state;
     this.newest = newest;
-    this.head.heard({ newest: data });
-    this.charts.heard(data);
-    if (changed || Object.keys(data.values).some((key) => !this.charts.has(key))) this.#lookAgain();
+    this.head.updateLive({ newest: data });
+    this.charts.updateLive(data);
+    if (changed || Object.keys(data.values).some((key) => !this.charts.has(key))) this.#reload();
   }
 
-  #again(firing) {
-    const pace = this.run.metrics.length > LARGE ? RARELY : OFTEN;
-    const due = performance.now() - this.looked > pace && !ENDED.has(this.run.state) && !document.hidden;
-    if (due || firing !== (this.firing ?? firing)) this.#lookAgain();
+  #reloadIfDue(firing) {
+    const interval = this.run.metrics.length > LARGE_RUN_METRICS ? LARGE_RELOAD_MS : RELOAD_MS;
+    const due = performance.now() - this.loadedAt > interval && !ENDED.has(this.run.state) && !document.hidden;
+    if (due || firing !== (this.firing ?? firing)) this.#reload();
     this.firing = firing;
   }
 
-  async #lookAgain() {
-    if (this.looking) return;
-    this.looking = true;
+  async #reload() {
+    if (this.loading) return;
+    this.loading = true;
     try {
-      this.#show(await this.look());
-      await this.#mark();
+      this.#show(await this.fetchRun());
+      await this.#loadMarks();
     } catch {
-      // The frame says that the daemon does not answer; the next news look again.
+      // The frame reports the outage; the next update tries again.
     }
-    this.looked = performance.now();
-    this.looking = false;
+    this.loadedAt = performance.now();
+    this.loading = false;
   }
 
-  async #mark() {
-    const asked = query({ run: this.run.id, limit: MARKED });
-    const [{ events }, { alerts }] = await Promise.all(["events", "alerts"].map((kind) => ask(`${kind}?${asked}`, { signal: this.signal })));
-    const marks = marksOf(events, alerts);
-    const cut = Object.entries({ events, alerts }).flatMap(([kind, list]) => (list.length < MARKED ? [] : [`Only the newest ${MARKED} ${kind} are marked.`]));
-    this.charts.set({ marks, cut: cut.join(" ") });
+  async #loadMarks() {
+    const search = query({ run: this.run.id, limit: MAX_MARKS });
+    const [{ events }, { alerts }] = await Promise.all(["events", "alerts"].map((kind) => getJson(`${kind}?${search}`, { signal: this.signal })));
+    const marks = chartMarks(events, alerts);
+    const notices = Object.entries({ events, alerts }).flatMap(([kind, list]) => (list.length < MAX_MARKS ? [] : [`Only the newest ${MAX_MARKS} ${kind} are marked.`]));
+    this.charts.set({ marks, notice: notices.join(" ") });
     this.machine.set({ marks });
   }
 }

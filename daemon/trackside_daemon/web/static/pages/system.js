@@ -1,21 +1,21 @@
-// The machine: host, GPUs, the trainings' processes, and the daemon itself.
+// The machine: host, GPUs, training processes and the daemon.
 
-import { ask } from "/static/api.js";
-import { h, say } from "/static/dom.js";
-import { gpuCards } from "/static/machine/cards.js";
-import { hostWhole } from "/static/machine/host.js";
-import { daemonItself } from "/static/machine/itself.js";
-import { pausing } from "/static/machine/pausing.js";
+import { getJson } from "/static/api.js";
+import { h, setText } from "/static/dom.js";
+import { gpuCards } from "/static/machine/gpu_cards.js";
+import { hostDetails } from "/static/machine/host.js";
+import { daemonDetails } from "/static/machine/daemon.js";
+import { gpuPause } from "/static/machine/gpu_pause.js";
 import { processTable } from "/static/machine/processes.js";
 
 export const title = "System";
 
-const EVERY_MS = 2000;
+const POLL_MS = 2000;
 
-export function show(place) {
-  const [host, gpus, processes, daemon] = [hostWhole(), gpuCards(), processTable(), daemonItself()];
-  const wrong = h("p.bad", { role: "alert", hidden: true });
-  const pause = pausing(() => load(), place.signal);
+export function show(address) {
+  const [host, gpus, processes, daemon] = [hostDetails(), gpuCards(), processTable(), daemonDetails()];
+  const errorLine = h("p.bad", { role: "alert", hidden: true });
+  const pause = gpuPause(() => load(), address.signal);
   const body = h(
     "div",
     { hidden: true },
@@ -27,42 +27,42 @@ export function show(place) {
   let overview;
   let status;
 
-  function tell() {
+  function updateParts() {
     if (!status || !overview) return;
-    host.told(overview);
-    gpus.told(overview.gpus, status);
-    pause.told(status);
-    daemon.told(status, overview.time);
+    host.update(overview);
+    gpus.update(overview.gpus, status);
+    pause.update(status);
+    daemon.update(status, overview.time);
     body.hidden = false;
   }
 
   async function load() {
     try {
-      const answers = await Promise.all(["status", "processes"].map((one) => ask(one, { signal: place.signal })));
+      const answers = await Promise.all(["status", "processes"].map((path) => getJson(path, { signal: address.signal })));
       status = answers[0];
-      processes.told(answers[1].processes);
-      tell();
-      wrong.hidden = true;
+      processes.update(answers[1].processes);
+      updateParts();
+      errorLine.hidden = true;
     } catch (problem) {
-      if (place.signal.aborted || problem.status === 401) return;
-      say(wrong, problem.message);
-      wrong.hidden = false;
+      if (address.signal.aborted || problem.status === 401) return;
+      setText(errorLine, problem.message);
+      errorLine.hidden = false;
     }
   }
 
-  async function go() {
-    while (!place.signal.aborted) {
+  async function poll() {
+    while (!address.signal.aborted) {
       if (!document.hidden) await load();
-      await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+      await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     }
   }
 
-  go();
+  poll();
   return {
-    root: h("div", {}, h("h1", {}, "System"), wrong, body),
-    told(newest) {
+    root: h("div", {}, h("h1", {}, "System"), errorLine, body),
+    update(newest) {
       overview = newest;
-      tell();
+      updateParts();
     },
   };
 }

@@ -1,36 +1,36 @@
-// What is marked on the charts: what happened, once for all ranks, and what fired.
+// Marks on the charts: events, merged over all ranks, and alerts.
 
-import { number, span } from "/static/words.js";
-import { ranges } from "/static/run/words.js";
+import { number, span } from "/static/format.js";
+import { ranges } from "/static/run/keys.js";
 
-const RAISED = "user_alert"; // An alert of the training itself, which is among the alerts too.
+const USER_ALERT_EVENT = "user_alert"; // Raised by the training script; it is listed among the alerts too.
 
-export function marksOf(events, alerts) {
+export function chartMarks(events, alerts) {
   const groups = new Map();
   for (const event of events) {
-    if (event.kind === RAISED) continue;
+    if (event.kind === USER_ALERT_EVENT) continue;
     const key = JSON.stringify([event.kind, event.attempt, event.step ?? Math.round(event.time), event.fields.title]);
     groups.set(key, [...(groups.get(key) ?? []), event]);
   }
-  return [...[...groups.values()].map(ofEvents), ...alerts.map(ofAlert)];
+  return [...[...groups.values()].map(eventMark), ...alerts.map(alertMark)];
 }
 
-function ofEvents(events) {
+function eventMark(events) {
   const [{ kind, step, fields }] = events;
-  const time = Math.min(...events.map((one) => one.time));
-  const ranks = events.map((one) => one.rank).filter(Number.isInteger);
-  const who = ranks.length > 1 ? ` of ranks ${ranges(ranks)}` : ranks.length ? ` of rank ${ranks[0]}` : "";
-  const said = Object.entries(fields).slice(0, 4).map(([name, value]) => `${name} ${field(value)}`);
-  return { step, time, text: `${kind}${who}${step === null ? "" : `, step ${step}`}${said.length ? `: ${said.join(", ")}` : ""}` };
+  const time = Math.min(...events.map((event) => event.time));
+  const ranks = events.map((event) => event.rank).filter(Number.isInteger);
+  const ranksText = ranks.length > 1 ? ` of ranks ${ranges(ranks)}` : ranks.length ? ` of rank ${ranks[0]}` : "";
+  const details = Object.entries(fields).slice(0, 4).map(([name, value]) => `${name} ${formatField(value)}`);
+  return { step, time, text: `${kind}${ranksText}${step === null ? "" : `, step ${step}`}${details.length ? `: ${details.join(", ")}` : ""}` };
 }
 
-function field(value) {
+function formatField(value) {
   if (typeof value === "number") return number(value);
   return typeof value === "object" ? JSON.stringify(value) : value;
 }
 
-function ofAlert({ alert, severity, summary, started, ended }) {
-  const lasted = ended === null ? "fires" : `fired for ${span(ended - started)}`;
-  const text = severity === "info" ? `${alert}: ${summary}` : `${alert}, ${severity}, ${lasted}: ${summary}`;
+function alertMark({ alert, severity, summary, started, ended }) {
+  const state = ended === null ? "firing" : `fired for ${span(ended - started)}`;
+  const text = severity === "info" ? `${alert}: ${summary}` : `${alert}, ${severity}, ${state}: ${summary}`;
   return { step: undefined, time: started, text, severity, alert: true };
 }

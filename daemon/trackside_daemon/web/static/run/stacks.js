@@ -1,22 +1,22 @@
-// Where each thread of a run's processes is now, asked when the person wants to know.
+// The current stacks of a run's processes, loaded on demand.
 
-import { ask } from "/static/api.js";
-import { ranges } from "/static/run/words.js";
-import { h, say } from "/static/dom.js";
-import { plural, when } from "/static/words.js";
+import { getJson } from "/static/api.js";
+import { ranges } from "/static/run/keys.js";
+import { h, setText } from "/static/dom.js";
+import { plural, when } from "/static/format.js";
 
 export class Stacks {
   constructor(run) {
     this.id = run.id;
-    this.button = h("button", { type: "button", hidden: true, onclick: () => this.#ask() }, "Stacks now");
-    this.said = h("p.quiet", { role: "status" });
+    this.button = h("button", { type: "button", hidden: true, onclick: () => this.#load() }, "Show stacks");
+    this.status = h("p.quiet", { role: "status" });
     this.list = h("div");
     const close = h("button.small", { type: "button", onclick: () => this.#close() }, "Close");
     const bar = h("div.run-bar", {}, h("h2", {}, "Stacks"), close);
-    this.root = h("section.card.run-stacks", { hidden: true, "aria-label": "Stacks" }, bar, this.said, this.list);
+    this.root = h("section.card.run-stacks", { hidden: true, "aria-label": "Stacks" }, bar, this.status, this.list);
   }
 
-  told(live) {
+  update(live) {
     this.button.hidden = !live;
   }
 
@@ -25,27 +25,27 @@ export class Stacks {
     this.button.focus();
   }
 
-  async #ask() {
+  async #load() {
     this.root.hidden = false;
     this.button.disabled = true;
-    say(this.said, "Asking…");
+    setText(this.status, "Loading…");
     try {
-      const { ranks, silent } = await ask(`runs/${encodeURIComponent(this.id)}/stacks`);
-      const quiet = silent.length ? ` Silent: ${plural(silent.length, "rank")} ${ranges(silent)}, no answer in 3 s.` : "";
-      say(this.said, `${plural(ranks.length, "rank")} answered at ${when(Date.now() / 1000)}.${quiet}`);
-      this.list.replaceChildren(...ranks.map((one, place) => rank(one, place === 0)));
+      const { ranks, silent } = await getJson(`runs/${encodeURIComponent(this.id)}/stacks`);
+      const silentText = silent.length ? ` No answer within 3 s from ${plural(silent.length, "rank")}: ${ranges(silent)}.` : "";
+      setText(this.status, `${plural(ranks.length, "rank")} answered at ${when(Date.now() / 1000)}.${silentText}`);
+      this.list.replaceChildren(...ranks.map((item, index) => rankDetails(item, index === 0)));
     } catch (problem) {
-      say(this.said, problem.message);
+      setText(this.status, problem.message);
       this.list.replaceChildren();
     }
     this.button.disabled = false;
   }
 }
 
-// The main thread first: it is what trains.
-function rank({ rank: number, threads }, open) {
+// Lists the main thread first, since it runs the training.
+function rankDetails({ rank: number, threads }, open) {
   const main = (name) => (name.startsWith("MainThread") ? 0 : 1);
-  const names = Object.keys(threads).sort((one, other) => main(one) - main(other));
+  const names = Object.keys(threads).sort((a, b) => main(a) - main(b));
   const stack = (name) => h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}` }, [...threads[name]].reverse().join("\n"));
   const each = names.map((name) => [h("h3", {}, name.replace(/ \d+$/, "")), stack(name)]);
   return h("details", { open }, h("summary", {}, `Rank ${number}`, h("span.quiet", {}, ` ${threads[names[0]]?.at(-1) ?? ""}`)), each);

@@ -1,0 +1,52 @@
+// The firing alerts, worst first, updated with each overview.
+
+import { h, syncRows, setText } from "/static/dom.js";
+import { runLink, since } from "/static/alerts/format.js";
+import { badge } from "/static/components.js";
+import { when } from "/static/format.js";
+
+// The overview lists at most this many.
+const MAX_REPORTED = 200;
+const SUBJECT_LABELS = ["rank", "key", "gpu", "subject"];
+
+// `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog.
+export function firingList(onSilence) {
+  const emptyText = h("p.quiet", {}, "No alerts are firing.");
+  const list = h("ul.fires", { "aria-label": "Firing alerts" });
+  const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_REPORTED}. There may be more.`);
+  const update = (alerts, silenceEnds, now) => {
+    emptyText.hidden = alerts.length > 0;
+    moreText.hidden = alerts.length < MAX_REPORTED;
+    syncRows(list, alerts.map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })), ({ alert }) => key(alert), ({ alert }) => row(alert, onSilence));
+  };
+  return { root: h("div", {}, emptyText, list, moreText), update };
+}
+
+function key(alert) {
+  return JSON.stringify([alert.alert, alert.run, alert.started, ...SUBJECT_LABELS.map((name) => alert[name])]);
+}
+
+function row(first, onSilence) {
+  let newest = first;
+  const severity = badge(first.severity);
+  const name = h("a.named", {}, first.alert);
+  const about = SUBJECT_LABELS.filter((name) => first[name] !== undefined).map((name) => `${name} ${first[name]}`);
+  const summary = h("p");
+  const began = h("span.quiet.when");
+  const silent = h("span.quiet.when");
+  const button = h("button", { type: "button", "aria-label": `Silence ${first.alert}${first.name ? ` of ${first.name}` : ""}`, onclick: () => onSilence(newest) }, "Silence…");
+  const description = h("div", {}, h("div.line", {}, name, runLink(first), h("span.quiet", {}, about.join(", "))), summary);
+  const element = h("li", {}, severity, description, h("div.side", {}, began, silent, button));
+  element.update = ({ alert, now, until }) => {
+    newest = alert;
+    severity.update(alert.severity);
+    if (alert.id !== null) name.setAttribute("href", `/alerts/${alert.id}`);
+    setText(summary, alert.summary);
+    setText(began, `since ${since(alert.started, now)}`);
+    setText(silent, until ? `silenced until ${when(until)}` : "silenced");
+    silent.hidden = !alert.silenced;
+    button.hidden = alert.silenced || alert.id === null;
+    element.classList.toggle("silenced", alert.silenced);
+  };
+  return element;
+}

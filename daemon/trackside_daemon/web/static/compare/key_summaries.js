@@ -1,0 +1,48 @@
+// Last, lowest and highest values of a run's keys, and which values are better.
+
+import { isLoss } from "/static/run/keys.js";
+import { real } from "/static/format.js";
+
+const LOWER_IS_BETTER = /^(loss(es)?|errors?|err|perplexity|ppl|nll|mae|mse|rmse|wer|cer|fid|time|duration|seconds|sec|ms|latency|wait)$/;
+const HIGHER_IS_BETTER = /^(accuracy|acc|top1|top5|scores?|f1|bleu|rouge|auc|precision|recall|iou|dice|psnr|ssim|reward|throughput|mfu)$/;
+const EVALUATION = /(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)/i;
+
+// Returns { last, min, max } of each key of a run's lowest rank, over all attempts; values as in the API.
+export function keySummaries(run) {
+  const lowest = run.metrics.reduce((low, metric) => Math.min(low, metric.rank), Infinity);
+  const summaries = new Map();
+  for (const metric of run.metrics.filter((item) => item.rank === lowest)) {
+    const previous = summaries.get(metric.key);
+    const pick = (choose, name) => {
+      const finite = [previous?.[name], metric[name]].filter((value) => value !== undefined && value !== null && !Number.isNaN(real(value)));
+      return finite.length ? finite.reduce((kept, other) => (choose(real(kept), real(other)) === real(kept) ? kept : other)) : metric[name];
+    };
+    summaries.set(metric.key, { last: metric.last, min: pick(Math.min, "min"), max: pick(Math.max, "max") });
+  }
+  return summaries;
+}
+
+// Returns the keys that at least `minimum` runs have: losses first, evaluation losses after the others, then by name.
+export function sharedKeys(all, minimum) {
+  const counts = new Map();
+  for (const key of all.flatMap((metric) => [...metric.keys()])) counts.set(key, (counts.get(key) ?? 0) + 1);
+  const keys = [...counts].filter(([, count]) => count >= minimum).map(([key]) => key);
+  const order = (key) => (isLoss(key) ? Number(EVALUATION.test(key)) : 2);
+  return keys.sort((a, b) => order(a) - order(b) || a.localeCompare(b));
+}
+
+// Returns whether less or more is better, by the words of the key, with the rules of `trackside compare`; else undefined.
+export function betterDirection(key) {
+  const words = (key.match(/[A-Z]?[a-z]+\d?|[A-Z]+\d?/g) ?? []).map((word) => word.toLowerCase());
+  if (words.some((word) => LOWER_IS_BETTER.test(word))) return "less";
+  return words.some((word) => HIGHER_IS_BETTER.test(word)) ? "more" : undefined;
+}
+
+// Returns the indexes of the best values; empty unless at least two values differ.
+export function bestIndexes(key, values) {
+  const direction = betterDirection(key);
+  const numbers = values.map(real).filter(Number.isFinite);
+  if (!direction || numbers.length < 2 || new Set(numbers).size < 2) return [];
+  const top = direction === "less" ? Math.min(...numbers) : Math.max(...numbers);
+  return values.flatMap((value, index) => (real(value) === top ? [index] : []));
+}

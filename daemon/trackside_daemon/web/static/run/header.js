@@ -1,0 +1,134 @@
+// A run's header: its name, state, progress, speed and firing alerts.
+
+import { query } from "/static/api.js";
+import { h, syncRows, setText } from "/static/dom.js";
+import { badge, bar, ENDED } from "/static/components.js";
+import { isLoss } from "/static/run/keys.js";
+import { Stacks } from "/static/run/stacks.js";
+import { number, percent, plural, short, span, when } from "/static/format.js";
+
+export class Header {
+  constructor(run) {
+    this.run = run;
+    this.state = badge(run.state);
+    this.about = h("span.quiet");
+    this.cause = h("p.run-cause", { hidden: true });
+    this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) => [name, tile(name)]));
+    this.progress = bar();
+    this.tiles.get("Step").element.append(this.progress);
+    this.firing = h("ul.run-firing", { "aria-label": "Firing alerts" });
+    this.stacks = new Stacks(run);
+    this.exportLink = h("a.button", {}, "Export");
+    const actions = [h("a.button", { href: `/compare?${query({ run: run.id })}` }, "Compare"), this.exportLink, this.stacks.button];
+    this.root = h(
+      "section.run-head",
+      { "aria-label": "State" },
+      h("div.run-title", {}, h("h1", {}, run.name), this.state, h("div.run-actions", {}, actions)),
+      h("p.run-about", {}, h("span.mono", {}, run.id), this.about, run.tags.map((tag) => h("span.tag", {}, tag))),
+      this.cause,
+      h("dl.run-tiles", {}, [...this.tiles.values()].map((item) => item.element)),
+      this.firing,
+      this.stacks.root,
+    );
+  }
+
+  // Sets the link to an export of what the charts show.
+  updateExportLink({ by, from, to, attempt }, keys) {
+    this.exportLink.setAttribute("href", `/export?${query({ run: this.run.id, key: keys, by, from, to, attempt })}`);
+  }
+
+  // Called with the run's document.
+  update(run) {
+    this.run = run;
+    this.#show();
+  }
+
+  // Called with newer values: the overview's `row`, `alerts` and `now`, or the stream's `newest`.
+  updateLive(values) {
+    if ("alerts" in values) this.row = values.row;
+    Object.assign(this, values);
+    this.#show();
+  }
+
+  #show() {
+    const { run, row, newest } = this;
+    const state = newest?.state ?? run.state;
+    const ended = ENDED.has(state);
+    this.state.update(state);
+    setText(this.about, about(run));
+    this.cause.hidden = !run.cause;
+    setText(this.cause, run.cause);
+    this.cause.className = `run-cause ${run.state}`;
+    const step = newest?.step ?? row?.step ?? lastStep(run);
+    const total = row?.total_steps ?? run.attempt_list.at(-1)?.total_steps;
+    const ratio = row?.progress_ratio ?? (total ? Math.min(1, step / total) : undefined);
+    this.#tile("Step", Number.isFinite(step) ? number(step) : "", total ? `of ${number(total)}, ${percent(ratio, 1)}` : "");
+    this.progress.update(total && Number.isFinite(step) ? ratio : undefined);
+    const [key, value] = loss(run, newest);
+    this.#tile("Loss", number(value), key === "loss" ? "" : key);
+    this.tiles.get("Loss").value.classList.toggle("bad", typeof value === "string");
+    this.#tile("Time left", !ended && row?.remaining_seconds > 0 ? span(row.remaining_seconds) : "", "");
+    const speeds = ended ? [] : [short(row?.tokens_per_second, " tokens/s"), short(row?.samples_per_second, " samples/s")].filter(Boolean);
+    this.#tile("Throughput", speeds[0] ?? "", speeds[1] ?? "");
+    this.#tile("Step time", ended ? "" : span(row?.step_seconds), "");
+    const until = run.ended ?? this.now;
+    const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
+    this.#tile("Duration", Number.isFinite(until) ? span(until - run.started) : "…", times);
+    this.stacks.update(!ended && row !== undefined);
+    syncRows(this.firing, this.alerts ?? [], (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
+  }
+
+  #tile(name, text, note) {
+    const { element, value, note: noteElement } = this.tiles.get(name);
+    element.hidden = !text;
+    setText(value, text);
+    setText(noteElement, note);
+  }
+}
+
+function tile(name) {
+  const value = h("span.run-figure");
+  const note = h("span.quiet");
+  return { element: h("div.run-tile", {}, h("dt", {}, name), h("dd", {}, value, note)), value, note };
+}
+
+function about(run) {
+  const { attempt, attempt_list: list } = run;
+  const last = list.at(-1) ?? {};
+  const parts = [
+    attempt && `attempt ${attempt}`,
+    last.world_size > 1 && plural(last.world_size, "rank"),
+    ...[last.host, last.framework],
+    last.job_id && `job ${last.job_id}`,
+    run.pinned && "pinned",
+  ];
+  return parts.filter(Boolean).join(" · ");
+}
+
+// Returns the last attempt's highest step, which may be lower than an earlier attempt's after a resume from a checkpoint.
+function lastStep({ attempt_list: list, metrics }) {
+  const last = list.at(-1)?.attempt;
+  return metrics.reduce((highest, item) => (item.attempt === last && !(item.last_step <= highest) ? item.last_step : highest), undefined);
+}
+
+// Returns [key, value] of the newest loss of the lowest rank; the training loss comes first.
+function loss(run, newest) {
+  const keys = newest ? Object.keys(newest.values) : [];
+  const key = ["loss", "train/loss", "train_loss"].find((item) => keys.includes(item)) ?? keys.find(isLoss);
+  if (key === undefined) return ["loss", run.loss];
+  const ranks = newest.values[key];
+  return [key, ranks[Math.min(...Object.keys(ranks).map(Number))][2]];
+}
+
+function alert(first) {
+  const word = badge(first.severity);
+  const link = h("a", { href: first.id === null ? "/alerts" : `/alerts/${first.id}` }, first.alert);
+  const summary = h("span");
+  const row = h("li", {}, word, link, summary);
+  row.update = (item) => {
+    word.update(item.severity, item.silenced ? `${item.severity}, silenced` : item.severity);
+    if (item.id !== null) link.setAttribute("href", `/alerts/${item.id}`);
+    setText(summary, item.summary);
+  };
+  return row;
+}
