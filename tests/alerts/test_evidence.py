@@ -13,7 +13,7 @@ from processes import eventually
 
 from trackside.wire import Stacks
 from trackside_daemon.alerts.evidence import gathering
-from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, Evidence
+from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.evidence.stacks import FRAMES
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
@@ -57,7 +57,7 @@ class Scene:
         self.sources = Sources(
             self.state, kept.database, self._ask, lambda: self.seen, lambda: kept.writer.flush(30), lambda _: None
         )
-        self.evidence = Evidence(self.sources, self._tell, wall=lambda: NOW)
+        self.evidence = EvidenceGatherer(self.sources, self._tell, wall=lambda: NOW)
 
     def gather(self, alert: Alert, until: float = NOW) -> dict[str, Any]:
         return self.evidence.gather(alert, until)
@@ -132,7 +132,7 @@ def test_durations_that_are_not_kept_come_from_the_times_of_the_steps(scene: Sce
 def test_a_key_that_is_not_kept_is_said_to_be_missing(scene: Scene) -> None:
     found = scene.gather(about(key="loss", rank="0"))
     assert found == {
-        "missing": ["ranks: nothing of them is on /metrics any more", "samples: the history has none of loss"]
+        "missing": ["ranks: /metrics no longer has values of them", "samples: the history has none of loss"]
     }
 
 
@@ -145,8 +145,8 @@ def test_of_a_stalled_run_those_furthest_behind_are_asked_and_the_one_ahead(scen
     assert found["stacks"] == [
         {"rank": rank, "threads": [{"name": "MainThread", "frames": ["train.py:3 main"]}]} for rank in (19, 0)
     ]
-    assert "stacks: rank 18 has not answered in 3 s: it is stopped, or a call holds the GIL" in found["missing"]
-    assert "stacks: rank 17 does not speak to this daemon now" in found["missing"]
+    assert "stacks: rank 18 did not answer within 3 s: it is stopped, or a call holds the GIL" in found["missing"]
+    assert "stacks: rank 17 is not connected to this daemon now" in found["missing"]
 
 
 def test_of_a_slow_rank_it_and_one_that_goes_on_are_asked(scene: Scene) -> None:
@@ -166,15 +166,15 @@ def test_stacks_are_bounded_and_have_no_secrets(scene: Scene) -> None:
     assert len(found["stacks"][0]["threads"][0]["frames"]) == FRAMES
     assert "hunter2" not in to_json(found)
     assert len(to_json(found).encode()) < MOST_BYTES
-    assert any("more threads of rank 0 are left out" in line for line in found["missing"])
+    assert any("more threads of rank 0 are omitted" in line for line in found["missing"])
 
 
 def test_what_is_too_large_gives_way(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.ranks([5])
-    monkeypatch.setitem(gathering._GATHERED, "samples", lambda _: {"samples": ["x" * 100] * 1000})
+    monkeypatch.setitem(gathering._GATHERERS, "samples", lambda _: {"samples": ["x" * 100] * 1000})
     found = scene.gather(about())
     assert "samples" not in found
-    assert found["missing"] == ["samples: 101 KiB are too many"]
+    assert found["missing"] == ["samples: 101 KiB is too large"]
     assert "ranks" in found
 
 
@@ -184,7 +184,7 @@ def test_a_part_that_fails_costs_only_itself(scene: Scene, monkeypatch: pytest.M
     def fail(_: object) -> dict[str, Any]:
         raise RuntimeError("broken")
 
-    monkeypatch.setitem(gathering._GATHERED, "samples", fail)
+    monkeypatch.setitem(gathering._GATHERERS, "samples", fail)
     found = scene.gather(about())
     assert (list(found["ranks"]), found["missing"]) == (["0"], ["samples: RuntimeError"])
 
@@ -214,7 +214,7 @@ def test_who_computes_is_told_by_the_cpus_of_the_last_seconds(scene: Scene) -> N
         scene.state.update(Batch("sampler", [Sample(LAST_SUCCESS, ("process",), at)]))
 
     tick(100.0)
-    evidence = Evidence(scene.sources, lambda _: None, wall=lambda: NOW)
+    evidence = EvidenceGatherer(scene.sources, lambda _: None, wall=lambda: NOW)
     evidence._sources = scene.sources._replace(pause=lambda _: tick(102.0))
     found = evidence.gather(Alert("CpuSaturated", "warning", NOW), NOW)["processes"]
     assert [(one["pid"], one["cpus"]) for one in found] == [(2, 3.0), (1, 0.5)]
@@ -237,7 +237,7 @@ def test_a_death_has_the_events_and_memory(scene: Scene) -> None:
         }
     ]
     assert found["cgroups"] == {"/a": {"memory_limit_bytes": 5e9}}
-    assert "processes: no training's process is seen here now" in found["missing"]
+    assert "processes: this machine has no process of a training now" in found["missing"]
 
 
 def test_a_gpu_has_its_readings_its_limits_and_its_xid_errors(scene: Scene) -> None:
@@ -282,7 +282,7 @@ def test_the_pipeline_never_waits_and_the_oldest_go_without(scene: Scene) -> Non
         return frozenset(), []
 
     scene.ranks([5])
-    evidence = Evidence(scene.sources._replace(ask=ask), scene._tell, wall=lambda: NOW)
+    evidence = EvidenceGatherer(scene.sources._replace(request_stacks=ask), scene._tell, wall=lambda: NOW)
     evidence.start()
     evidence.accept(Batch("alerts", records=[about("TrainingStalled")]))
     assert holds.wait(60)

@@ -35,7 +35,7 @@ EVIDENCE = {
     "events": [{"time": BEGIN - 5, "rank": 1, "step": None, "kind": "rank_ended", "fields": {"cause": "SIGBUS"}}],
     "xids": [{"gpu": "3", "xid": "79", "time": BEGIN - 2}],
     "stderr": ["Traceback (most recent call last):", "RuntimeError: CUDA error"],
-    "missing": ["stacks: rank 1 has not answered in 3 s"],
+    "missing": ["stacks: rank 1 did not answer within 3 s"],
 }
 
 
@@ -105,7 +105,7 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
     assert "  1m 45s before  rank 1  rank_ended  cause=SIGBUS" in lines
     assert "  1m 42s before  GPU 3  Xid 79" in lines
     assert "  RuntimeError: CUDA error" in lines
-    assert "  stacks: rank 1 has not answered in 3 s" in lines
+    assert "  stacks: rank 1 did not answer within 3 s" in lines
     assert lines[-2:] == ["next      trackside show net-1", "read      docs/alerts.md#trainingstalled"]
 
 

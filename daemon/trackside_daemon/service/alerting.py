@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
-from trackside_daemon.alerts.evidence.gathering import Evidence
+from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing import FiringAlerts
 from trackside_daemon.alerts.layer_norms import LayerNormRequests
@@ -29,7 +29,7 @@ from trackside_daemon.service.watchers import all_watchers, misspelt, recall
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.alerts.evidence.sources import Ask
+    from trackside_daemon.alerts.evidence.sources import RequestStacks
     from trackside_daemon.alerts.registry import FindingSource
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
@@ -78,7 +78,7 @@ class Alerting:
         history: Recorder,
         about: DaemonInfo,
         *,
-        ask: Ask,
+        ask: RequestStacks,
         processes: Callable[[], Sequence[Process]],
         push: Callable[[Sequence[Batch]], None],
         command: Callable[[str, int], object],
@@ -101,7 +101,7 @@ class Alerting:
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
         sources = Sources(state, history.database, ask, processes, lambda: history.writer.flush(WRITTEN_SECONDS))
-        self._evidence = Evidence(sources, lambda batch: push([batch]))
+        self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
         self.firing = FiringAlerts(fired)
         self.told = (self._evidence, self._delivery, self.firing, LayerNormRequests(command, fired))
 

@@ -1,4 +1,4 @@
-"""What happened to a run before a process of it died."""
+"""Events of a run before one of its processes died."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case
 
 EVENTS = 10
+"""Most events."""
+
 RECENT = 600.0
-"""Seconds."""
+"""Greatest age of an event, in seconds."""
 
 
 def deaths(case: Case) -> dict[str, Any]:
-    """The events of the run in the last ten minutes, with how its ranks ended, and the Xid errors in that time."""
-    told = xids(case)
+    """Return the recent events of the run, which include the ends of its ranks, and the recent Xid errors."""
+    errors = xids(case)
     if not case.alert.run:
-        return told
-    case.sources.written()
+        return errors
+    case.sources.wait_written()
     with case.sources.history.reading() as connection:
-        every = reader.events(connection, case.alert.run, EVENTS)
+        latest = reader.events(connection, case.alert.run, EVENTS)
     events = [
-        {name: one[name] for name in ("time", "rank", "step", "kind", "fields")}
-        for one in every
-        if case.wall - one["time"] <= RECENT
+        {name: event[name] for name in ("time", "rank", "step", "kind", "fields")}
+        for event in latest
+        if case.wall - event["time"] <= RECENT
     ]
-    return {**told, **({"events": events} if events else {})}
+    return {**errors, **({"events": events} if events else {})}

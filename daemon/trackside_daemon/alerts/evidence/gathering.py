@@ -1,4 +1,4 @@
-"""Gathers, in a thread of its own, what helps to understand an alert, and hands it back as an `AlertNote`."""
+"""Thread that gathers the evidence of alerts, and returns it as `AlertNote` records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trackside_daemon.alerts.evidence.deaths import deaths
 from trackside_daemon.alerts.evidence.gpus import gpus
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, host, io, memory
 from trackside_daemon.alerts.evidence.ranks import ranks, samples
-from trackside_daemon.alerts.evidence.required import Part, wanted
+from trackside_daemon.alerts.evidence.required import Part, required_parts
 from trackside_daemon.alerts.evidence.sources import Case
 from trackside_daemon.alerts.evidence.stacks import stacks
 from trackside_daemon.history.record.sanitize import clean, to_json
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Sources
 
 WAITING = 64
-"""So many alerts wait; of more, the oldest go without evidence."""
+"""Most queued alerts; with more, the oldest get no evidence."""
 
-KNOWN = 2000
-"""So many that fire are remembered with how bad they are; the book has half as many."""
+REMEMBERED = 2000
+"""Most firing alerts whose severity is remembered; the daemon keeps half as many active alerts."""
 
 MOST_BYTES = 64 * 1024
-"""Of one alert's evidence, as JSON."""
+"""Largest evidence of one alert, in bytes of JSON."""
 
-_GATHERED: dict[Part, Callable[[Case], dict[str, Any]]] = {
+_GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
     "ranks": ranks,
     "samples": samples,
     "stacks": stacks,
@@ -49,40 +49,40 @@ _GATHERED: dict[Part, Callable[[Case], dict[str, Any]]] = {
 log = logging.getLogger("trackside")
 
 
-class _Wanted(NamedTuple):
-    """An alert that is to be looked into; what came after *until*, in Unix seconds, is no part of it."""
+class _Request(NamedTuple):
+    """Alert in the queue; samples after *until*, in Unix seconds, are not evidence."""
 
     alert: Alert
     until: float
 
 
-class Evidence:
-    """Told of alerts in the pipeline's thread, where it only queues them.
+class EvidenceGatherer:
+    """Listener of alerts in the pipeline's thread, where it only queues them.
 
     Args:
-        sources: Where to look.
-        tell: Takes what was found to the history.
+        sources: Sources of evidence.
+        publish: Called with a batch for the history.
         wall: Unix time, in seconds.
-        clock: Seconds of the monotonic clock.
+        clock: Monotonic clock, in seconds.
     """
 
     def __init__(
         self,
         sources: Sources,
-        tell: Callable[[Batch], None],
+        publish: Callable[[Batch], None],
         *,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources._replace(pause=self._pause)
-        self._tell = tell
+        self._publish = publish
         self._wall = wall
         self._clock = clock
-        self._known: OrderedDict[object, str] = OrderedDict()
-        self._waiting: deque[_Wanted] = deque()
+        self._severities: OrderedDict[object, str] = OrderedDict()
+        self._queue: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
-        self._failed = self._overran = False
+        self._has_failed = self._has_overrun = False
         self._thread = threading.Thread(target=self._run, name="trackside-evidence", daemon=True)
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Evidence:
         self._thread.start()
 
     def stop(self) -> None:
-        """End; what waits goes without evidence."""
+        """End; queued alerts get no evidence."""
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
@@ -98,77 +98,79 @@ class Evidence:
             self._thread.join()
 
     def accept(self, batch: Batch) -> None:
-        """Look into those of the alerts that have begun or got worse."""
-        news = [one for record in batch.records if isinstance(record, Alert) and (one := self._news(record))]
-        if not news:
+        """Queue the alerts of a batch that have begun or got worse."""
+        alerts = (record for record in batch.records if isinstance(record, Alert))
+        requests = [request for alert in alerts if (request := self._request(alert))]
+        if not requests:
             return
         with self._changed:
-            self._waiting.extend(news)
-            while len(self._waiting) > WAITING:
-                self._waiting.popleft()
-                if not self._overran:
-                    log.warning("more than %d alerts wait for their evidence; the oldest go without", WAITING)
-                self._overran = True
+            self._queue.extend(requests)
+            while len(self._queue) > WAITING:
+                self._queue.popleft()
+                if not self._has_overrun:
+                    log.warning("more than %d alerts wait for evidence; the oldest get none", WAITING)
+                self._has_overrun = True
             self._changed.notify_all()
 
-    def _news(self, alert: Alert) -> _Wanted | None:
+    def _request(self, alert: Alert) -> _Request | None:
+        """Return a request if the alert has begun or got worse."""
         key = alert.alert, alert.run, alert.started, tuple(sorted(alert.labels.items()))
-        before = self._known.pop(key, None)
+        before = self._severities.pop(key, None)
         if alert.ended is not None:
             return None
-        self._known[key] = alert.severity
-        if len(self._known) > KNOWN:
-            self._known.popitem(last=False)
+        self._severities[key] = alert.severity
+        if len(self._severities) > REMEMBERED:
+            self._severities.popitem(last=False)
         if before == alert.severity:
             return None
-        return _Wanted(alert, alert.started if before is None else self._wall())
+        return _Request(alert, alert.started if before is None else self._wall())
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopping.is_set())
+                self._changed.wait_for(lambda: self._queue or self._stopping.is_set())
                 if self._stopping.is_set():
                     return
-                one = self._waiting.popleft()
+                request = self._queue.popleft()
             try:
-                self._look_into(one)
-            except Exception:  # a daemon without this piece of evidence is better than none
-                if not self._failed:
-                    log.exception("no evidence of %s; further failures are only noted", one.alert.alert)
-                self._failed = True
+                self._handle(request)
+            except Exception:  # missing evidence must not stop the daemon
+                if not self._has_failed:
+                    log.exception("no evidence of %s; further failures are not logged", request.alert.alert)
+                self._has_failed = True
 
-    def _look_into(self, one: _Wanted) -> None:
-        alert, evidence = one.alert, self.gather(one.alert, one.until)
+    def _handle(self, request: _Request) -> None:
+        alert, evidence = request.alert, self.gather(request.alert, request.until)
         if evidence and not self._stopping.is_set():
             note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
-            self._tell(Batch("evidence", records=[note]))
+            self._publish(Batch("evidence", records=[note]))
 
     def gather(self, alert: Alert, until: float) -> dict[str, Any]:
-        """All that can be had of what is wanted; why the rest cannot is under ``missing``."""
+        """Return the evidence of an alert; ``missing`` has the reasons why parts of it are absent."""
         case = Case(alert, self._sources, self._clock(), self._wall(), until, [])
-        found: dict[str, Any] = {}
-        for part in wanted(alert.alert, dict(alert.labels)):
+        evidence: dict[str, Any] = {}
+        for part in required_parts(alert.alert, dict(alert.labels)):
             try:
-                found |= _GATHERED[part](case)
-            except Exception as error:  # whatever cannot be had costs only itself
+                evidence |= _GATHERERS[part](case)
+            except Exception as error:  # a part that fails must not cost the others
                 case.missing.append(f"{part}: {type(error).__name__}")
-                if not self._failed:
-                    log.exception("the %s of %s cannot be gathered; further failures are only noted", part, alert.alert)
-                self._failed = True
-        return _bounded(found, case)
+                if not self._has_failed:
+                    log.exception("the %s of %s cannot be gathered; further failures are not logged", part, alert.alert)
+                self._has_failed = True
+        return _bounded(evidence, case)
 
     def _pause(self, seconds: float) -> None:
         self._stopping.wait(seconds)
 
 
-def _bounded(found: dict[str, Any], case: Case) -> dict[str, Any]:
-    """As the history will keep it, and so much of it as there is room for; the largest part goes first."""
+def _bounded(evidence: dict[str, Any], case: Case) -> dict[str, Any]:
+    """Return the evidence as the history stores it, without its largest parts if it is too large."""
     alert = case.alert
-    kept = clean(AlertNote(alert.alert, alert.started, evidence=found))
-    evidence = dict(kept.evidence) if isinstance(kept, AlertNote) else {}
-    sizes = {name: len(to_json(value).encode()) for name, value in evidence.items()}
+    note = clean(AlertNote(alert.alert, alert.started, evidence=evidence))
+    kept = dict(note.evidence) if isinstance(note, AlertNote) else {}
+    sizes = {name: len(to_json(value).encode()) for name, value in kept.items()}
     while sum(sizes.values()) > MOST_BYTES - 2048:
         largest = max(sizes, key=lambda name: sizes[name])
-        case.missing.append(f"{largest}: {sizes.pop(largest) / 1024:.0f} KiB are too many")
-        del evidence[largest]
-    return {**evidence, **({"missing": case.missing[:16]} if case.missing else {})}
+        case.missing.append(f"{largest}: {sizes.pop(largest) / 1024:.0f} KiB is too large")
+        del kept[largest]
+    return {**kept, **({"missing": case.missing[:16]} if case.missing else {})}

@@ -1,4 +1,4 @@
-"""The last values of the ranks that an alert is about, and the last samples of its key."""
+"""Latest values of the ranks of an alert, and the latest samples of its key."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 RANKS = 8
 PHASES = 16
 SAMPLES = 20
-LOOKED_AT = 4096
-"""The newest samples, among which those before the alert are found; a fast training has made more since."""
+NEWEST = 4096
+"""Newest samples that are searched for those before the alert; a fast training has pushed more since."""
 
 ROUNDING = 0.001
-"""Seconds."""
+"""Tolerance of sample times, in seconds."""
 
 DURATION = "step_duration_seconds"
-"""Derived where it is not pushed, and then not kept: it is told by the times of the steps."""
+"""Key that is derived if it is not pushed, and then not stored: its samples come from the times of the steps."""
 
 _GAUGES = {
     "step": f.STEP,
@@ -36,48 +36,50 @@ _GAUGES = {
 
 
 def ranks(case: Case) -> dict[str, Any]:
-    """By rank: state, step, loss, gradient norm, learning rate, its key, mean step duration, seconds by phase."""
+    """Return by rank the state, step, loss, gradient norm, learning rate, alert's key, mean step and seconds by phase."""
     states, durations, phases, others, *gauges = case.sources.state.values(
         case.now, f.RANK_STATE, f.STEP_DURATION, f.PHASE_SECONDS, f.VALUE, *_GAUGES.values()
     )
-    told: dict[str, Any] = {}
+    evidence: dict[str, Any] = {}
     for rank in _chosen(case, states):
-        who = (case.run, rank)
+        labels_of_rank = (case.run, rank)
         values: dict[str, Any] = {}
-        if state := next((labels[2] for labels, value in states.items() if labels[:2] == who and value == 1.0), ""):
+        if state := next(
+            (labels[2] for labels, value in states.items() if labels[:2] == labels_of_rank and value == 1.0), ""
+        ):
             values["state"] = state
-        for name, found in zip(_GAUGES, gauges, strict=True):
-            values |= _number(name, found.get(who))
+        for name, gauge in zip(_GAUGES, gauges, strict=True):
+            values |= _number(name, gauge.get(labels_of_rank))
         key = case.alert.labels.get("key", "")
-        values |= _number(key, others.get((*who, key)))
-        values |= _number("step_seconds", _mean(durations.get(who)))
-        if spent := _by_phase(phases, who):
-            values["phase_seconds"] = spent
+        values |= _number(key, others.get((*labels_of_rank, key)))
+        values |= _number("step_seconds", _mean(durations.get(labels_of_rank)))
+        if seconds := _by_phase(phases, labels_of_rank):
+            values["phase_seconds"] = seconds
         if values:
-            told[rank] = values
-    if not told:
-        case.missing.append("ranks: nothing of them is on /metrics any more")
+            evidence[rank] = values
+    if not evidence:
+        case.missing.append("ranks: /metrics no longer has values of them")
         return {}
-    return {"ranks": told}
+    return {"ranks": evidence}
 
 
 def samples(case: Case) -> dict[str, Any]:
-    """The last samples of the alert's key: step, time and value each, oldest first."""
+    """Return the latest samples of the alert's key before it began: step, time and value, oldest first."""
     key, rank = case.alert.labels.get("key", ""), case.alert.labels.get("rank", "0")
     if not key or not case.alert.run or not rank.isdecimal():
         return {}
-    case.sources.written()
+    case.sources.wait_written()
     with case.sources.history.reading() as connection:
         keys = None if key == DURATION else [key]
-        found = reader.series(connection, case.alert.run, keys, [int(rank)])
-        own = [one for one in found if one.series.key == key] or found
-        if not own:
+        stored = reader.series(connection, case.alert.run, keys, [int(rank)])
+        candidates = [found for found in stored if found.series.key == key] or stored
+        if not candidates:
             case.missing.append(f"samples: the history has none of {key}")
             return {}
-        last = max(own, key=lambda one: one.attempt or 0)
-        steps, times, values = series.last(connection, last.series, last.tail, LOOKED_AT)
-    every = ((step, time / 1e6, value) for step, time, value in zip(steps, times, values, strict=True))
-    rows = [row for row in every if row[1] <= case.until + ROUNDING]
+        last = max(candidates, key=lambda found: found.attempt or 0)
+        steps, times, values = series.last(connection, last.series, last.tail, NEWEST)
+    all_rows = ((step, time / 1e6, value) for step, time, value in zip(steps, times, values, strict=True))
+    rows = [row for row in all_rows if row[1] <= case.until + ROUNDING]
     if last.series.key != key:
         rows = _durations(rows)
     points = [[step, time, json_number(value)] for step, time, value in rows[-SAMPLES:]]
@@ -85,7 +87,7 @@ def samples(case: Case) -> dict[str, Any]:
 
 
 def _durations(rows: list[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
-    """Seconds from each step to the next, of samples of another key."""
+    """Return the seconds from each step to the next, from the samples of another key."""
     return [
         (step, time, (after - time) / (later - step))
         for (step, time, _), (later, after, _) in pairwise(rows)
@@ -94,23 +96,23 @@ def _durations(rows: list[tuple[int, float, float]]) -> list[tuple[int, float, f
 
 
 def _chosen(case: Case, states: Family) -> list[str]:
-    """The ranks of the alert, else the lowest of the run."""
-    if chosen := case.ranks():
-        return chosen[:RANKS]
-    every = {labels[1] for labels in states if labels[0] == case.run}
-    return sorted(every, key=lambda rank: (len(rank), rank))[:1]
+    """Return the ranks of the alert, otherwise the lowest rank of the run."""
+    if named := case.ranks():
+        return named[:RANKS]
+    ranks_of_run = {labels[1] for labels in states if labels[0] == case.run}
+    return sorted(ranks_of_run, key=lambda rank: (len(rank), rank))[:1]
 
 
-def _by_phase(phases: Family, who: tuple[str, str]) -> dict[str, Any]:
-    spent = {labels[2]: value for labels, value in phases.items() if labels[:2] == who and isinstance(value, float)}
-    longest = sorted(spent, key=lambda phase: spent[phase], reverse=True)[:PHASES]
-    return {phase: json_number(spent[phase]) for phase in longest if spent[phase] > 0}
+def _by_phase(phases: Family, rank: tuple[str, str]) -> dict[str, Any]:
+    seconds = {labels[2]: value for labels, value in phases.items() if labels[:2] == rank and isinstance(value, float)}
+    longest = sorted(seconds, key=lambda phase: seconds[phase], reverse=True)[:PHASES]
+    return {phase: json_number(seconds[phase]) for phase in longest if seconds[phase] > 0}
 
 
-def _mean(found: float | Distribution | None) -> float | None:
-    if not isinstance(found, Distribution) or not sum(found.counts):
+def _mean(value: float | Distribution | None) -> float | None:
+    if not isinstance(value, Distribution) or not sum(value.counts):
         return None
-    return found.sum / sum(found.counts)
+    return value.sum / sum(value.counts)
 
 
 def _number(name: str, value: float | Distribution | None) -> dict[str, Any]:

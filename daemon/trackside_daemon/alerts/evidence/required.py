@@ -1,4 +1,4 @@
-"""Which evidence each alert is worth."""
+"""Parts of the evidence that each alert needs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Literal
 Part = Literal["ranks", "samples", "stacks", "memory", "cpu", "io", "host", "cgroups", "gpus", "deaths"]
 
 OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
-"""Of every alert that is about a run; samples only where it is about a key."""
+"""Parts of every alert about a run; samples exist only if it is about a key."""
 
 _MEMORY: tuple[Part, ...] = ("memory", "host", "cgroups")
 _DEATH: tuple[Part, ...] = ("deaths", *_MEMORY)
 
-_WANTED: dict[str, tuple[Part, ...]] = {
+_PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingStalled", "RankSilent", "StragglerRank"), ("stacks",)),
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
     **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak", "ShmFull"), _MEMORY),
@@ -21,15 +21,15 @@ _WANTED: dict[str, tuple[Part, ...]] = {
     "IoBottleneck": ("io", "host"),
 }
 
-_UNTOLD = frozenset(("RunStarted", "RunRestarted", "RunFinished"))
-"""What only happened needs no explanation."""
+_WITHOUT_EVIDENCE = frozenset(("RunStarted", "RunRestarted", "RunFinished"))
+"""Alerts about events that need no explanation."""
 
 
-def wanted(alert: str, labels: dict[str, str]) -> tuple[Part, ...]:
-    """What to gather for an alert of this name with these labels, in the order in which it is told."""
-    if alert in _UNTOLD:
+def required_parts(alert: str, labels: dict[str, str]) -> tuple[Part, ...]:
+    """Return the parts to gather for an alert with this name and these labels, in the order of the evidence."""
+    if alert in _WITHOUT_EVIDENCE:
         return ()
-    parts = _WANTED.get(alert, ())
+    parts = _PARTS.get(alert, ())
     if "gpu" in labels or alert.startswith(("Gpu", "Nvlink")):
         parts = (*parts, "gpus")
     return (*OF_RUNS, *parts) if "run" in labels else parts

@@ -1,4 +1,4 @@
-"""Where evidence is found: the newest values, the history, the training's processes, and their own answers."""
+"""Sources of evidence: the newest values, the history, the processes of the training, and stacks from its ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Answer(Protocol):
-    """What a rank has answered."""
+    """Stacks of one rank."""
 
     @property
     def rank(self) -> int: ...  # noqa: D102
@@ -22,38 +22,43 @@ class Answer(Protocol):
     def body(self) -> Any: ...  # noqa: D102
 
 
-Ask = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence[Answer]]]
-"""Asks ranks of a run, by its id, for their stacks, for a few seconds at most: who was asked, and the answers."""
+RequestStacks = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence[Answer]]]
+"""Requests the stacks of some ranks of a run, by its id, and waits for a few seconds at most.
+
+Returns the ranks that received the request, and the answers.
+"""
 
 
 class Sources(NamedTuple):
-    """All of them.
+    """Sources of evidence.
 
     Attributes:
-        state: The newest values.
-        history: What is kept.
-        ask: See `Ask`.
-        seen: The training's processes in the last tick.
-        written: Waits until the history has all that was told before, or for a few seconds.
-        pause: Waits for so many seconds, or until the daemon stops.
+        state: Newest values of all families.
+        history: History to read.
+        request_stacks: See `RequestStacks`.
+        processes: Returns the processes of the training as of the last tick.
+        wait_written: Waits until the history has committed all records so far, for a few seconds at most.
+        pause: Waits for a number of seconds, or until the daemon stops.
     """
 
     state: State
     history: Readable
-    ask: Ask
-    seen: Callable[[], Sequence[Process]]
-    written: Callable[[], object]
+    request_stacks: RequestStacks
+    processes: Callable[[], Sequence[Process]]
+    wait_written: Callable[[], object]
     pause: Callable[[float], object] = time.sleep
 
 
 class Case(NamedTuple):
-    """One alert that is looked into.
+    """Alert whose evidence is gathered.
 
     Attributes:
-        now: Seconds of the monotonic clock.
+        alert: The alert.
+        sources: Sources of evidence.
+        now: Monotonic time, in seconds.
         wall: Unix time, in seconds.
-        until: What came later is not part of it, in Unix seconds.
-        missing: What could not be had, and why, in a line each; to be added to.
+        until: Unix time of the alert; later samples are not evidence.
+        missing: One line for each part that could not be gathered, with the reason; parts append to it.
     """
 
     alert: Alert
@@ -65,11 +70,10 @@ class Case(NamedTuple):
 
     @property
     def run(self) -> str:
-        """The run's name, as it is exported; empty for the machine."""
+        """Name of the run; empty for the machine."""
         return self.alert.labels.get("run", "")
 
     def ranks(self) -> list[str]:
-        """The ranks that it is about: the one in its labels, then those that its finder has named."""
-        named = self.alert.evidence.get("ranks", {})
-        own = [self.alert.labels["rank"]] if "rank" in self.alert.labels else []
-        return list(dict.fromkeys([*own, *map(str, named)]))
+        """Return the ranks of the alert: the one in its labels, then those that its finding names."""
+        in_labels = [self.alert.labels["rank"]] if "rank" in self.alert.labels else []
+        return list(dict.fromkeys([*in_labels, *map(str, self.alert.evidence.get("ranks", {}))]))

@@ -1,4 +1,4 @@
-"""Where the threads of the ranks are that hold a run up, from their own mouths, beside one that goes on."""
+"""Python stacks of the ranks that delay a run, and of one that does not, for comparison."""
 
 from __future__ import annotations
 
@@ -11,35 +11,39 @@ if TYPE_CHECKING:
 
 RANKS = 8
 FRAMES = 12
-RANK_LETTERS = 5000
-"""Of all threads of a rank; what of them is more is left out, the main thread never."""
+RANK_CHARACTERS = 5000
+"""Most characters of all threads of a rank; threads beyond it are omitted, except the main thread."""
 
-LETTERS = 300
-"""Of a call; paths are seldom so long."""
+CHARACTERS = 300
+"""Most characters of a frame; paths are rarely that long."""
 
-_OWN = "trackside"
-"""How the names of the client's threads begin."""
+_CLIENT = "trackside"
+"""Prefix of the names of the client's threads."""
 
 
 def stacks(case: Case) -> dict[str, Any]:
-    """Of each rank that answers its threads, each with its innermost calls, the innermost last."""
-    wanted = _chosen(case)
-    if not case.alert.run or not wanted:
+    """Return the threads of each rank that answers, each with its innermost frames, the innermost last."""
+    ranks = _chosen(case)
+    if not case.alert.run or not ranks:
         case.missing.append("stacks: no rank of the run is on /metrics")
         return {}
-    asked, answers = case.sources.ask(case.alert.run, frozenset(wanted))
-    answered = {one.rank: _threads(one.rank, one.body.threads, case) for one in answers if one.rank in wanted}
-    for rank in wanted:
-        if rank not in asked:
-            case.missing.append(f"stacks: rank {rank} does not speak to this daemon now")
+    requested, answers = case.sources.request_stacks(case.alert.run, frozenset(ranks))
+    answered = {
+        answer.rank: _threads(answer.rank, answer.body.threads, case) for answer in answers if answer.rank in ranks
+    }
+    for rank in ranks:
+        if rank not in requested:
+            case.missing.append(f"stacks: rank {rank} is not connected to this daemon now")
         elif rank not in answered:
-            case.missing.append(f"stacks: rank {rank} has not answered in 3 s: it is stopped, or a call holds the GIL")
-    told = [{"rank": rank, "threads": answered[rank]} for rank in wanted if rank in answered]
-    return {"stacks": told} if told else {}
+            case.missing.append(
+                f"stacks: rank {rank} did not answer within 3 s: it is stopped, or a call holds the GIL"
+            )
+    evidence = [{"rank": rank, "threads": answered[rank]} for rank in ranks if rank in answered]
+    return {"stacks": evidence} if evidence else {}
 
 
 def _chosen(case: Case) -> list[int]:
-    """The rank that it is about, those furthest behind, and last the one furthest ahead, to compare."""
+    """Return the rank in the alert's labels, otherwise those furthest behind, and last the one furthest ahead."""
     steps, pushed = case.sources.state.values(case.now, f.STEP, f.LAST_STEP)
     states = case.sources.state.values(case.now, f.RANK_STATE)[0]
     living = [
@@ -49,29 +53,29 @@ def _chosen(case: Case) -> list[int]:
     ]
 
     def progress(rank: str) -> tuple[float, float]:
-        step, moment = (found.get((case.run, rank), -1.0) for found in (steps, pushed))
+        step, moment = (values.get((case.run, rank), -1.0) for values in (steps, pushed))
         return (step if isinstance(step, float) else -1.0, moment if isinstance(moment, float) else -1.0)
 
     behind = sorted((rank for rank in living if rank.isdecimal()), key=lambda rank: (progress(rank), int(rank)))
-    own = [rank for rank in case.ranks()[:1] if rank in behind and "rank" in case.alert.labels]
-    if own and len(behind) > 1:
-        behind = [rank for rank in behind if rank not in own]
-        return [int(own[0]), int(behind[-1])]
+    labelled = [rank for rank in case.ranks()[:1] if rank in behind and "rank" in case.alert.labels]
+    if labelled and len(behind) > 1:
+        behind = [rank for rank in behind if rank not in labelled]
+        return [int(labelled[0]), int(behind[-1])]
     return [int(rank) for rank in dict.fromkeys([*behind[: RANKS - 1], *behind[-1:]])]
 
 
-def _threads(rank: int, told: dict[str, list[str]], case: Case) -> list[dict[str, Any]]:
-    """The threads of the training itself, the main thread first."""
-    named = [(name.rpartition(" ")[0] or name, calls) for name, calls in told.items()]
-    others = [(name, calls) for name, calls in named if not name.startswith(_OWN)]
+def _threads(rank: int, stacks_by_name: dict[str, list[str]], case: Case) -> list[dict[str, Any]]:
+    """Return the threads of the training without those of the client, the main thread first."""
+    named = [(name.rpartition(" ")[0] or name, calls) for name, calls in stacks_by_name.items()]
+    others = [(name, calls) for name, calls in named if not name.startswith(_CLIENT)]
     others.sort(key=lambda thread: thread[0] != "MainThread")
     kept: list[dict[str, Any]] = []
-    left = RANK_LETTERS
+    left = RANK_CHARACTERS
     for name, calls in others:
-        thread = {"name": name[:LETTERS], "frames": [call[-LETTERS:] for call in calls[-FRAMES:]]}
+        thread = {"name": name[:CHARACTERS], "frames": [call[-CHARACTERS:] for call in calls[-FRAMES:]]}
         left -= len(name) + sum(map(len, thread["frames"]))
         if kept and left < 0:
-            case.missing.append(f"stacks: {len(others) - len(kept)} more threads of rank {rank} are left out")
+            case.missing.append(f"stacks: {len(others) - len(kept)} more threads of rank {rank} are omitted")
             break
         kept.append(thread)
     return kept
