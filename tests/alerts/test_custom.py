@@ -148,7 +148,10 @@ def test_conditions(tmp_path: Path, text: str, promql: str) -> None:
     [
         ("{metric: trackside_host_load1, above: 1}", "rule number 1: alert: field required"),
         ("{alert: A, above: 1}", "rule A: metric: field required"),
-        ("{alert: A, metric: trackside_host_load1}", "rule A: one condition of above, below and absent is needed"),
+        (
+            "{alert: A, metric: trackside_host_load1}",
+            "rule A: exactly one condition of above, below and absent is needed",
+        ),
         ("{alert: A, metric: trackside_host_load1, above: 1, below: 2}", "above and below"),
         ("{alert: A, metric: trackside_host_load1, above: much}", "rule A: above: "),
         ("{alert: A, metric: trackside_host_load1, above: 1, for: soon}", "rule A: for: 'soon' is not a duration"),

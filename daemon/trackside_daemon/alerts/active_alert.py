@@ -148,7 +148,7 @@ def restored_alert(record: Alert, fires_until: float, min_seconds: float) -> Act
 
 def finding_of(record: Alert) -> Finding:
     """Return the finding that would begin the alert of a history record."""
-    severity: Severity = next((known for known in SEVERITIES if known == record.severity), "warning")
+    severity: Severity = next((severity for severity in SEVERITIES if severity == record.severity), "warning")
     return Finding(
         record.alert,
         severity,

@@ -25,7 +25,7 @@ class DisabledAlerts:
             self._patterns.setdefault(name, []).append(pattern)
 
     def patterns(self, alert: str) -> tuple[str, ...]:
-        """Return the patterns of the runs for which an alert is off; an empty pattern stands for all."""
+        """Return the patterns of the runs for which an alert is off; an empty pattern means all runs."""
         return tuple(self._patterns.get(alert, ()))
 
     def contains(self, alert: str, labels: Mapping[str, str]) -> bool:

@@ -2,7 +2,7 @@
 
 `trackside_daemon.detectors.memory_leak` follows the minima of samples ten seconds apart, so a leak has grown for at least a
 quarter of an hour when it is reported. Mapped files do not count: a data set that is read through a mapping fills all free
-memory, and the kernel takes it back. The ranks of a run leak together, so a run has one alert, which names the first rank.
+memory, and the kernel reclaims it. The ranks of a run leak together, so a run has one alert, which names the first rank.
 """
 
 from __future__ import annotations

@@ -48,9 +48,7 @@ class RuleThresholds(Section):
     ] = 4 * 3600.0
     shm_ratio: Annotated[float, share("ShmFull: share of /dev/shm in use.")] = 0.9
     fds_ratio: Annotated[float, share("FdsExhausted: share of the file descriptors in use.")] = 0.9
-    io_stalled_ratio: Annotated[
-        float, share("IoBottleneck: share of time in which no task progressed because all waited for IO.")
-    ] = 0.2
+    io_stalled_ratio: Annotated[float, share("IoBottleneck: share of time in which all tasks waited for I/O.")] = 0.2
     cpu_waiting_ratio: Annotated[float, share("CpuSaturated: share of time in which a task waited for a CPU.")] = 0.5
     cpu_throttled_ratio: Annotated[
         float, share("CpuSaturated: share of periods in which a container reached its CPU limit.")
@@ -94,27 +92,27 @@ class RuleSection(Section):
     description: str = ""
 
     def __str__(self) -> str:
-        chosen = ", ".join(f"{name}={value}" for name, value in self.labels.items())
-        what = f"{self.metric}{{{chosen}}}" if chosen else self.metric
+        labels = ", ".join(f"{name}={value}" for name, value in self.labels.items())
+        series = f"{self.metric}{{{labels}}}" if labels else self.metric
         if self.over is not None:
-            what += f" over {self.over.metric}"
-        for way, window in (("rate", self.rate), ("change", self.change)):
+            series += f" over {self.over.metric}"
+        for function, window in (("rate", self.rate), ("change", self.change)):
             if window is not None:
-                what = f"{way} of {what} in {window:g}s"
+                series = f"{function} of {series} in {window:g}s"
         bound = "absent" if self.absent else f"above {self.above:g}" if self.above is not None else ""
         lasting = f" for {self.lasting:g}s" if self.lasting else ""
-        return f"{self.alert} ({what} {bound or f'below {self.below:g}'}{lasting})"
+        return f"{self.alert} ({series} {bound or f'below {self.below:g}'}{lasting})"
 
     @model_validator(mode="after")
     def _one_condition(self) -> RuleSection:
         bounds = [name for name in ("above", "below") if getattr(self, name) is not None]
         bounds += ["absent"] * self.absent
         if len(bounds) != 1:
-            found = " and ".join(bounds) or "none"
-            raise ValueError(f"one condition of above, below and absent is needed, there is {found}")
-        ways = [name for name in ("rate", "change", "over") if getattr(self, name) is not None]
-        if len(ways) > 1 or (ways and self.absent):
-            raise ValueError(f"{' and '.join([*ways, *bounds])} do not go together")
+            present = " and ".join(bounds) or "none"
+            raise ValueError(f"exactly one condition of above, below and absent is needed, got {present}")
+        functions = [name for name in ("rate", "change", "over") if getattr(self, name) is not None]
+        if len(functions) > 1 or (functions and self.absent):
+            raise ValueError(f"{' and '.join([*functions, *bounds])} cannot be combined")
         return self
 
 
@@ -129,31 +127,31 @@ def _rule(values: object, at: int) -> object:
     try:
         return RuleSection(**written)
     except ValidationError as error:
-        raise ValueError(f"rule {name}: {_wrong(error)}") from None
+        raise ValueError(f"rule {name}: {_first_error(error)}") from None
 
 
-def _wrong(error: ValidationError) -> str:
-    """Return the first error in a rule, and what to write instead."""
+def _first_error(error: ValidationError) -> str:
+    """Return the first error of a rule, and the remedy."""
     problem = error.errors()[0]
     keys = [str(part).replace("_", "-") for part in problem["loc"] if part != "float"]
     key, kind, got = ".".join(keys), problem["type"], f"got {problem['input']!r:.80}"
     if kind == "extra_forbidden":
         model = OverSection if keys[0] == "over" else RuleSection
-        known = [field.alias or name.replace("_", "-") for name, field in model.model_fields.items()]
-        near = difflib.get_close_matches(keys[-1], known, 1)
-        return f"{key}: no such key; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}")
+        valid = [field.alias or name.replace("_", "-") for name, field in model.model_fields.items()]
+        near = difflib.get_close_matches(keys[-1], valid, 1)
+        return f"{key}: no such key; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(valid)}")
     if kind == "string_pattern_mismatch":
         return f"{key}: {_PATTERNS[keys[-1]].format(problem['input'])}, {got}"
     text = problem["msg"].removeprefix("Value error, ")
-    said = f"{key}: {text[0].lower()}{text[1:]}" if key else text
-    return said if not key or kind in ("missing", "value_error") else f"{said}, {got}"
+    line = f"{key}: {text[0].lower()}{text[1:]}" if key else text
+    return line if not key or kind in ("missing", "value_error") else f"{line}, {got}"
 
 
 _PATTERNS = {
     "alert": "a name consists of letters, digits and _, and does not begin with a digit",
     "metric": "a family of docs/metrics.md is expected, or key:{} for a pushed key",
 }
-"""By key: what a text should be."""
+"""Requirement of each key that has a pattern."""
 
 
 def _rules(values: object) -> object:
@@ -164,7 +162,7 @@ def _rules(values: object) -> object:
 
 
 class AlertsSection(Section):
-    """Detection of trouble, and notifications."""
+    """Detectors, rules and notifications."""
 
     enabled: Annotated[bool, Field(description="Whether detectors and rules run.")] = True
     off: Annotated[

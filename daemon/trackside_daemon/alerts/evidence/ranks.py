@@ -72,11 +72,11 @@ def samples(case: Case) -> dict[str, Any]:
     with case.sources.history.reading() as connection:
         keys = None if key == DURATION else [key]
         stored = reader.series(connection, case.alert.run, keys, [int(rank)])
-        candidates = [found for found in stored if found.series.key == key] or stored
+        candidates = [entry for entry in stored if entry.series.key == key] or stored
         if not candidates:
             case.missing.append(f"samples: the history has none of {key}")
             return {}
-        last = max(candidates, key=lambda found: found.attempt or 0)
+        last = max(candidates, key=lambda entry: entry.attempt or 0)
         steps, times, values = series.last(connection, last.series, last.tail, NEWEST)
     all_rows = ((step, time / 1e6, value) for step, time, value in zip(steps, times, values, strict=True))
     rows = [row for row in all_rows if row[1] <= case.until + ROUNDING]

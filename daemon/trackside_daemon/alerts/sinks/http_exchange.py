@@ -62,7 +62,7 @@ class HttpExchange:
 
     def _connect(self, *arguments: Any) -> socket.socket:
         opened = socket.create_connection(*arguments)
-        # TLS takes over the first handle, so keep a second one to shut the connection down.
+        # TLS wraps the first handle, so keep a second one to shut the connection down.
         self._sockets.append(opened.dup())
         if self._late.is_set():
             self._abort()
