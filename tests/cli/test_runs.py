@@ -346,7 +346,7 @@ def test_files_are_imported_and_what_was_guessed_is_said(asked: Place) -> None:
     again = asked.run("import", str(file), "--id", "new")
     assert (
         again.refusal()
-        == f"{file}: run 'löss' (new) is in the history already; to import it as another, give it an id: --id NEW"
+        == f"{file}: run 'löss' (new) is in the history already; to import it again, give it another id: --id NEW"
     )
     rows = list(csv.reader(io.StringIO(asked.run("export", "löss").out)))
     assert [row[4] for row in rows] == ["loss", "2.5", "2.25"]
@@ -367,7 +367,7 @@ def test_what_was_exported_is_imported_elsewhere_and_stays_equal(here: Place, tm
 def test_a_file_that_is_nested_without_end_is_one_line(asked: Place) -> None:
     file = asked.directory / "deep.jsonl"
     file.write_text('{"step":1,"loss":2}\n{"a":' + "[" * 200_000 + "\n")
-    assert asked.run("import", str(file)).refusal() == f"{file}: line 2: nested too deep, which nothing of a run is"
+    assert asked.run("import", str(file)).refusal() == f"{file}: line 2: nested too deeply"
 
 
 def test_a_run_that_a_killed_daemon_left_running_is_deleted(here: Place) -> None:
@@ -411,7 +411,7 @@ def test_deleting_asks_first(asked: Place) -> None:
 
 def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
     assert asked.run("show", "nosuch").refusal().startswith("run 'nosuch': there is none; the newest are gpt-small-2")
-    assert "several ids begin so: bbbb3333, bbbb2222" in asked.run("delete", "bbbb", "--yes").refusal()
+    assert "several ids begin with it: bbbb3333, bbbb2222" in asked.run("delete", "bbbb", "--yes").refusal()
 
 
 @pytest.mark.parametrize(

@@ -167,9 +167,7 @@ def test_other_tools_files_are_taken(tmp_path: Path, text: str, file: str, colum
 def test_lines_without_a_time_are_a_second_apart_and_it_is_said(tmp_path: Path) -> None:
     rows, notes = taken_in(tmp_path, "step,time,loss\n5,,1\n6,,2\n9,,3\n", begin=1000.0)
     assert [row[3] for row in rows[1:]] == ["1000.000000", "1001.000000", "1002.000000"]
-    assert notes == [
-        "3 lines have no time: each is taken to be a second after the one before, the first at Unix time 1000"
-    ]
+    assert notes == ["3 lines have no time: each is dated a second after the one before, the first at Unix time 1000"]
 
 
 def test_a_run_of_another_tool_is_named_by_its_file_and_begins_and_ends_with_its_samples(tmp_path: Path) -> None:
@@ -240,27 +238,27 @@ def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
     [
         ("", "a.csv", "a.csv: empty; a CSV, JSON or JSON lines file of a run is expected"),
         ("step,x\n", "a.csv", "a.csv: nothing to import: there are no samples in it"),
-        ("epoch,x\n1,2\n", "a.csv", "a.csv: line 1: a header with a column 'step' is expected, and one a key behind it"),
+        ("epoch,x\n1,2\n", "a.csv", "a.csv: line 1: a header with a column 'step', and then one column per key, is expected"),
         ("step,x\n0,1\n1,two\n", "a.csv", "a.csv: line 3: a number is expected for 'x', not 'two'"),
         ("step,x\n0,1\nsoon,1\n", "a.csv", "a.csv: line 3: a whole number as step is expected, not 'soon'"),
         ("step,x\n1.5,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step, not '1.5'"),
         ("step,x\n99999999999999999999,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step"),
         ("step,x\ninf,1\n", "a.csv", "a.csv: line 2: a whole number is expected as step, not 'inf'"),
         ("step,time,x\n0,yesterday,1\n", "a.csv", "a.csv: line 2: a time in Unix seconds is expected, not 'yesterday'"),
-        ("step,time,x\n0,1700000000000,1\n", "a.csv", "a.csv: line 2: a time in Unix seconds, not 1700000000000.0"),
+        ("step,time,x\n0,1700000000000,1\n", "a.csv", "a.csv: line 2: a time in Unix seconds is expected, not 1700000000000.0"),
         ("step,x\n0,1\n1,2,3\n", "a.csv", "a.csv: line 3: 2 columns are expected, as in the header, not 3"),
-        ("step,x,x\n0,1,2\n", "a.csv", "a.csv: line 1: each column is expected once, but 'x' comes again"),
+        ("step,x,x\n0,1,2\n", "a.csv", "a.csv: line 1: each column name is expected once, but 'x' occurs again"),
         ("attempt,rank,step,time,x\n0,-1,0,0,1\n", "a.csv", "a.csv: line 2: a whole number is expected as rank, not '-1'"),
         (b"step,x\n0,1\n1,\xff\n", "a.csv", "a.csv: after line "),
         ('{"step":0,"x":1}\n{"step":"no","x":1}\n', "a.jsonl", 'a.jsonl: line 2: a whole number as "step"'),
-        ('{"step":0,"x":1}\n{"step":\n{"step":2,"x":1}\n', "a.jsonl", "a.jsonl: line 2: one JSON object a line is expected"),
+        ('{"step":0,"x":1}\n{"step":\n{"step":2,"x":1}\n', "a.jsonl", "a.jsonl: line 2: one JSON object per line is expected"),
         ('{"step":0,"values":{"x":"much"}}\n', "a.jsonl", 'a.jsonl: line 1: a number, or one of "nan", "inf" and "-inf"'),
-        ('{"kind":"run","id":"a"}\n', "a.jsonl", "a.jsonl: line 1: what it tells of its run: Object missing required field `name`"),
-        ('{"kind":"event","event":"x","time":"soon"}\n', "a.jsonl", "a.jsonl: line 1: what it tells of its run: "),
+        ('{"kind":"run","id":"a"}\n', "a.jsonl", "a.jsonl: line 1: the run's data are invalid: Object missing required field `name`"),
+        ('{"kind":"event","event":"x","time":"soon"}\n', "a.jsonl", "a.jsonl: line 1: the run's data are invalid: "),
         ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [{"key":"x","points":[[0]]}]}', "a.json", "a.json: line 2: "),
         ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"series": [', "a.json", "a.json: line 2: "),
-        ('{"step":0,"x":1}\n{"a":DEEP', "a.jsonl", "a.jsonl: line 2: nested too deep"),
-        (DOCUMENT % ("0", "0", '"x"', "DEEP"), "a.json", "a.json: line 2: nested too deep"),
+        ('{"step":0,"x":1}\n{"a":DEEP', "a.jsonl", "a.jsonl: line 2: nested too deeply"),
+        (DOCUMENT % ("0", "0", '"x"', "DEEP"), "a.json", "a.json: line 2: nested too deeply"),
         (DOCUMENT % ("0", "0", '"x"', f"[0,0,1{'0' * 5000}]"), "a.json", "a.json: line 2: "),
         ('{"run": {"id":"a","name":"a","attempt_list":[]},\n"x": [1, oops]}', "a.json", "a.json: line 2: JSON is expected: "),
         (b'{"run": {},\n"x": "\xff"}', "a.json", "a.json: line 1: UTF-8 is expected: "),
@@ -274,16 +272,16 @@ def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
         ('{"step":0,"rank":"x","values":{"x":1}}\n', "a.jsonl", "a.jsonl: line 1: Expected `int | null`, got `str`"),
         (f'{{"step":{2**63},"values":{{"x":1}}}}\n', "a.jsonl", "a.jsonl: line 1: "),
         ('{"kind":[]}\n', "a.jsonl", "a.jsonl: line 1: "),
-        (HEAD % ('"rank":"x"', ""), "a.jsonl", "a.jsonl: line 1: what it tells of its run: Expected `int`, got `str` - at `$.rank`"),
-        (HEAD % (f'"rank":{2**63}', ""), "a.jsonl", "a.jsonl: line 1: what it tells of its run: "),
-        (HEAD % ('"ended":1e300', ""), "a.jsonl", "a.jsonl: line 1: what it tells of its run: "),
-        (HEAD % ('"rank":0', f'{{"kind":"event","event":"e","attempt":0,"time":1,"step":{2**63}}}'), "a.jsonl", "a.jsonl: line 2: what"),
-        (HEAD % ('"rank":0', f'{{"kind":"event","event":"e","attempt":{2**63},"time":1}}'), "a.jsonl", "a.jsonl: line 2: what"),
-        (HEAD % ('"rank":0', '{"kind":"event","event":"e","attempt":0,"time":NaN}'), "a.jsonl", "a.jsonl: line 2: what"),
+        (HEAD % ('"rank":"x"', ""), "a.jsonl", "a.jsonl: line 1: the run's data are invalid: Expected `int`, got `str` - at `$.rank`"),
+        (HEAD % (f'"rank":{2**63}', ""), "a.jsonl", "a.jsonl: line 1: the run's data are invalid: "),
+        (HEAD % ('"ended":1e300', ""), "a.jsonl", "a.jsonl: line 1: the run's data are invalid: "),
+        (HEAD % ('"rank":0', f'{{"kind":"event","event":"e","attempt":0,"time":1,"step":{2**63}}}'), "a.jsonl", "a.jsonl: line 2: the run"),
+        (HEAD % ('"rank":0', f'{{"kind":"event","event":"e","attempt":{2**63},"time":1}}'), "a.jsonl", "a.jsonl: line 2: the run"),
+        (HEAD % ('"rank":0', '{"kind":"event","event":"e","attempt":0,"time":NaN}'), "a.jsonl", "a.jsonl: line 2: the run"),
         ('{"step":0,"x":1}\n{"step":1,"x":"LONG"}\n', "a.jsonl", "a.jsonl: line 2: longer than 16 MiB"),
         ("step,x\n0,LONG\n", "a.csv", "a.csv: line 2: longer than 16 MiB"),
         (DOCUMENT % ("0", "0", '"LONGLONG"', ""), "a.json", "a.json: line 2: a value longer than 16 MiB"),
-        ("[1, 2]", "a.json", "a.json: line 1: a header with a column 'step' is expected"),
+        ("[1, 2]", "a.json", "a.json: line 1: a header with a column 'step'"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_said_in_a_line_and_leaves_nothing(
@@ -321,12 +319,12 @@ def test_a_bad_line_far_down_takes_away_what_was_written_before_it(tmp_path: Pat
 def test_a_torn_last_line_is_left_out_and_said(tmp_path: Path) -> None:
     rows, notes = taken_in(tmp_path, '{"step":0,"x":1}\n{"step":1,"x":2}\n{"step":2,"x', "a.jsonl")
     assert [row[2] for row in rows[1:]] == ["0", "1"]
-    assert "line 3, the last one, is torn and left out" in notes
+    assert "line 3, the last one, is incomplete and was skipped" in notes
 
 
 def test_what_is_no_number_in_another_tools_lines_is_left_out_and_said(tmp_path: Path) -> None:
     _, notes = taken_in(tmp_path, '{"step":0,"time":1,"x":1,"who":"me","nested":{}}\n', "a.jsonl")
-    assert notes == ["2 values that are no numbers are left out, such as those of 'who', 'nested'"]
+    assert notes == ["2 values that are not numbers were skipped, such as those of 'who', 'nested'"]
 
 
 def test_a_json_document_may_be_laid_out_in_any_way(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_an_unknown_run_and_one_of_several_are_said(site: Site) -> None:
     assert refused(site, "runs/nope")[0] == 404
     status, message = refused(site, "runs/id-")
     assert status == 404
-    assert message.startswith("run 'id-': several ids begin so: id-")
+    assert message.startswith("run 'id-': several ids begin with it: id-")
 
 
 def test_a_series_has_at_most_so_many_buckets_with_exact_extremes(site: Site, api: Callable[[str], Any]) -> None:
@@ -631,7 +631,7 @@ def test_a_file_that_there_is_no_room_for_is_refused_in_a_line(
 
 def test_a_file_that_is_nested_without_end_is_refused_in_a_line(site: Site) -> None:
     status, message = refused(site, "import", "POST", content=b'{"step":1,"x":2}\n{"a":' + b"[" * 200_000)
-    assert (status, message) == (400, "body: line 2: nested too deep, which nothing of a run is")
+    assert (status, message) == (400, "body: line 2: nested too deeply")
 
 
 def test_nothing_of_it_is_told_without_the_token(site: Site) -> None:

@@ -236,7 +236,7 @@ def test_a_history_that_cannot_be_read_takes_only_its_own_away(
     def damaged(*_: object) -> None:
         raise ValueError("a damaged log row")
 
-    monkeypatch.setattr(module, "course", damaged)
+    monkeypatch.setattr(module, "sparkline", damaged)
     monkeypatch.setattr(AlertIds, "read", damaged)
     for _ in range(2):
         said = overview(site)

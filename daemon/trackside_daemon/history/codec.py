@@ -1,12 +1,12 @@
-"""Columns of numbers as bytes, without loss, and their resolutions.
+"""Encode columns of numbers as bytes, without loss, and compute their cells.
 
-A block is `BLOCK` samples of one series. Its values are written as float32 where that loses nothing, as decimal
-integers where they have few digits (numbers that were printed once), else as float64; then byte plane by byte plane
-through zlib. Steps and times are differences, less the smallest, over their common divisor; keys that were pushed
-together share them as an axis.
+A block is `BLOCK` samples of one series. Its values are stored as float32 if that loses nothing, as decimal integers if
+they have few digits (numbers that were once printed), else as float64. The bytes are reordered by plane (all first
+bytes, all second bytes, and so on) and compressed with zlib. Steps and times are differences, minus the smallest,
+divided by their common divisor; keys that are pushed together share them as an axis.
 
-Beside the samples stand cells of `CELL` each: minimum, maximum and last, and the step and time of the last. Minima and
-maxima leave NaN out; a cell of nothing but NaN has NaN. Everything is little-endian.
+A cell summarizes `CELL` samples: minimum, maximum and last value, and step and time of the last. Minimum and maximum
+ignore NaN; in a cell of only NaN they are NaN. Everything is little-endian.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 BLOCK = 4096
 CELL = 64
 DIGITS = 9
-"""Decimals of at most so many places after the point are tried."""
+"""Largest number of decimal places to try."""
 
 PROBE = 16
-"""So many values are tried first, and most columns of measured numbers fail there."""
+"""Values to try first: most columns of measured numbers fail there."""
 
 Extreme: TypeAlias = "Callable[[Sequence[float]], float]"
 
@@ -37,7 +37,7 @@ _integers = Struct("<IqqqB")
 
 
 class Cells(NamedTuple):
-    """Resolutions of consecutive samples, a number a cell in each."""
+    """Columns of cells: minimum, maximum and last value of each."""
 
     mins: array[float]
     maxs: array[float]
@@ -45,10 +45,13 @@ class Cells(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What is told of many values; *low* and *high* are None when there is nothing but NaN.
+    """Statistics of values; *low* and *high* are None if all are NaN.
 
     Attributes:
-        finite: How many are neither NaN nor infinite; *sum* is theirs.
+        low: The minimum, without NaN.
+        high: The maximum, without NaN.
+        finite: Number of values that are neither NaN nor infinite.
+        sum: Sum of the finite values.
     """
 
     low: float | None
@@ -58,7 +61,7 @@ class Summary(NamedTuple):
 
 
 def encode_values(values: array[float]) -> bytes:
-    """Float64 *values* as bytes that `decode_values` makes the same of, to the last bit."""
+    """Return float64 *values* as bytes, from which `decode_values` restores every bit."""
     single = array("f", values)
     if array("d", single).tobytes() == values.tobytes():
         return b"f" + _squeeze(single)
@@ -67,14 +70,14 @@ def encode_values(values: array[float]) -> bytes:
 
 
 def decode_values(data: bytes) -> array[float]:
-    """What `encode_values` was given.
+    """Return the values that `encode_values` encoded.
 
     Raises:
         ValueError: The bytes are damaged.
     """
     kind = data[:1]
     if kind == b"i":
-        return array("d", map(_over, _expand("i", data[2:]), repeat(10 ** int(data[1:2]))))
+        return array("d", map(_divide, _expand("i", data[2:]), repeat(10 ** int(data[1:2]))))
     if kind == b"f":
         return array("d", _expand("f", data[1:]))
     if kind == b"d":
@@ -83,7 +86,7 @@ def decode_values(data: bytes) -> array[float]:
 
 
 def encode_integers(column: array[int]) -> bytes:
-    """Int64s, rising evenly as a rule, as bytes; at most `BLOCK` of them."""
+    """Return int64s, at most `BLOCK`, as bytes; few if they rise evenly."""
     if not column:
         return _integers.pack(0, 0, 0, 0, 0)
     steps = list(map(sub, column[1:], column))
@@ -93,13 +96,13 @@ def encode_integers(column: array[int]) -> bytes:
     if least == highest:
         return _integers.pack(len(column), column[0], least, 0, 0)
     divisor = gcd(*map(sub, steps, repeat(least)))
-    width = next(one for one in "BHIQ" if (highest - least) // divisor < 256 ** array(one).itemsize)
+    width = next(code for code in "BHIQ" if (highest - least) // divisor < 256 ** array(code).itemsize)
     rest = array(width, map(floordiv, map(sub, steps, repeat(least)), repeat(divisor)))
     return _integers.pack(len(column), column[0], least, divisor, ord(width)) + _squeeze(rest)
 
 
 def decode_integers(data: bytes) -> array[int]:
-    """What `encode_integers` was given.
+    """Return the integers that `encode_integers` encoded.
 
     Raises:
         ValueError: The bytes are damaged.
@@ -114,39 +117,40 @@ def decode_integers(data: bytes) -> array[int]:
             return array("q", [first]) * count if not least else array("q", range(first, first + least * count, least))
         if chr(width) not in "BHIQq":
             raise ValueError("integers of an unknown width")
-        found = rest = _expand(chr(width), data[_integers.size :])
+        column = rest = _expand(chr(width), data[_integers.size :])
         if chr(width) != "q":
             steps = rest if divisor == 1 else map(int.__mul__, rest, repeat(divisor))
-            found = array("q", accumulate(map(add, steps, repeat(least)) if least else steps, initial=first))
+            column = array("q", accumulate(map(add, steps, repeat(least)) if least else steps, initial=first))
     except OverflowError as error:
         raise ValueError(f"integers beyond 64 bits: {error}") from error
-    if len(found) != count:
-        raise ValueError(f"{len(found)} integers instead of {count}")
-    return found
+    if len(column) != count:
+        raise ValueError(f"{len(column)} integers instead of {count}")
+    return column
 
 
 def cells(values: Sequence[float], size: int = CELL) -> Cells:
-    """Resolutions of *values*, *size* to a cell; the last cell may have fewer."""
+    """Return the cells of *values*, *size* values each; the last cell may have fewer."""
     parts = [values[start : start + size] for start in range(0, len(values), size)]
     low, high = extremes(values)
     return Cells(array("d", map(low, parts)), array("d", map(high, parts)), array("d", [part[-1] for part in parts]))
 
 
 def extremes(values: Sequence[float]) -> tuple[Extreme, Extreme]:
-    """The fastest functions that give minimum and maximum of parts of *values*, NaN left out."""
+    """Return the fastest functions for minimum and maximum, without NaN, of parts of *values*."""
     return (min, max) if _is_clean(values) else (_min, _max)
 
 
 def nonfinite(values: Sequence[float], size: int = CELL) -> array[int]:
-    """How many of each *size* values are NaN or infinite."""
-    code, starts = "B" if size < 256 else "I", range(0, len(values), size)
+    """Return how many values of each cell of *size* values are NaN or infinite."""
+    code = "B" if size < 256 else "I"
+    starts = range(0, len(values), size)
     if isfinite(sum(values)):
         return array(code, bytes(array(code).itemsize * len(starts)))
     return array(code, [sum(not isfinite(value) for value in values[start : start + size]) for start in starts])
 
 
 def summarize(values: Sequence[float]) -> Summary:
-    """What is told of *values*."""
+    """Return the statistics of *values*."""
     if values and _is_clean(values) and isfinite(total := sum(values)):
         return Summary(min(values), max(values), len(values), total)
     numbers = [value for value in values if not isnan(value)]
@@ -155,14 +159,15 @@ def summarize(values: Sequence[float]) -> Summary:
 
 
 def encode_cells(columns: Cells) -> bytes:
-    """A block's cells, uncompressed, since a chart reads a thousand of them."""
+    """Return cells as bytes."""
+    # Not compressed: a chart reads a thousand blocks' cells.
     whole = columns.mins + columns.maxs + columns.lasts
     single = array("f", whole)
     return b"f" + single.tobytes() if array("d", single).tobytes() == whole.tobytes() else b"d" + whole.tobytes()
 
 
 def decode_cells(data: bytes) -> Cells:
-    """What `encode_cells` was given.
+    """Return the cells that `encode_cells` encoded.
 
     Raises:
         ValueError: The bytes are damaged.
@@ -172,16 +177,16 @@ def decode_cells(data: bytes) -> Cells:
     whole = array("d", array(data[:1].decode(), data[1:]))
     third, over = divmod(len(whole), 3)
     if over:
-        raise ValueError(f"{len(whole)} numbers, which are no cells")
+        raise ValueError(f"{len(whole)} numbers, which is no multiple of 3, are no cells")
     return Cells(whole[:third], whole[third : 2 * third], whole[2 * third :])
 
 
-def _over(number: int, scale: int) -> float:
+def _divide(number: int, scale: int) -> float:
     return number / scale
 
 
 def _is_clean(values: Sequence[float]) -> bool:
-    """There is no NaN among them, nor infinities of both signs."""
+    """Return whether the values have no NaN, and no infinities of both signs."""
     total = sum(values)
     return total == total  # noqa: PLR0124  NaN alone differs from itself
 
@@ -195,7 +200,7 @@ def _max(values: Sequence[float]) -> float:
 
 
 def _decimals(values: array[float]) -> tuple[int, array[int] | None]:
-    """Digits after the point, and the integers that all values are once the point is moved; None when they are not."""
+    """Return the number of decimal places, and the values as integers of that scale; 0 and None if there are none."""
     digits = 0
     try:
         while digits <= DIGITS:
@@ -209,7 +214,7 @@ def _decimals(values: array[float]) -> tuple[int, array[int] | None]:
 
 def _scaled(values: array[float], scale: int) -> array[int] | None:
     whole = array("i", [round(value * scale) for value in values])
-    if any(map(float.__ne__, map(_over, whole, repeat(scale)), values)):
+    if any(map(float.__ne__, map(_divide, whole, repeat(scale)), values)):
         return None
     return None if any(value == 0 and str(value)[0] == "-" for value in values) else whole
 
@@ -220,7 +225,7 @@ def _squeeze(column: array[float] | array[int]) -> bytes:
 
 
 def _expand(code: str, data: bytes) -> array:  # type: ignore[type-arg]
-    """What `_squeeze` was given.
+    """Return the column that `_squeeze` compressed.
 
     Raises:
         ValueError: The bytes are damaged.

@@ -1,4 +1,4 @@
-"""The history's file: opened for the one writer, and for those who read."""
+"""Open the history's file, for the one writer and for readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FILE = "history.db"
 CHECK_SECONDS = 1.0
-"""For so long the file is looked through at the start; a large one is not looked through to its end."""
+"""Longest time of the check for damage at the start; a large file is not checked to its end."""
 
 BUSY_SECONDS = 10.0
 WAL_PAGES = 1000
@@ -32,13 +32,13 @@ log = logging.getLogger("trackside")
 
 
 class DamagedError(Exception):
-    """The file is no database any more, or a part of it makes no sense."""
+    """The file is no SQLite database, or a part of it is malformed."""
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether an error says that the file is damaged, and not merely full or locked."""
+    """Return whether an error means that the file is damaged, and not merely full or locked."""
     code = getattr(error, "sqlite_errorname", "")
-    if not code:  # Python 3.10, and the sqlite3 module itself when a text is none, tell by their words alone
+    if not code:  # Python 3.10, and the sqlite3 module's error about text that is not UTF-8, have a message only
         return isinstance(error, sqlite3.DatabaseError) and any(
             words in str(error) for words in ("malformed", "not a database", "Could not decode")
         )
@@ -49,14 +49,18 @@ class Database:
     """The file in a directory.
 
     Args:
-        directory: Where it is, or is to be.
-        exclusive: Open it once and for all, without memory shared between processes, which a network file system does
-            not have: readers then take turns with the writer.
+        directory: The directory of the file, which is created if it is missing.
+        exclusive: Open the file without memory shared between processes, which a network file system does not have.
+            Readers then share the connection of the writer, one at a time.
         synchronous: ``normal`` or ``full``: whether a commit waits for the disk.
-        migrations: The steps that make the tables.
+        migrations: The steps that create the tables.
+
+    Attributes:
+        path: The file.
+        connection: The writer's.
 
     Raises:
-        HistoryError: It cannot be opened, or is newer than this program.
+        HistoryError: The file cannot be opened, or a newer trackside wrote it.
     """
 
     def __init__(
@@ -73,16 +77,16 @@ class Database:
         self._exclusive = exclusive
         self._synchronous = synchronous
         self._migrations = migrations
-        self._turn = threading.RLock()
+        self._lock = threading.RLock()
         self._readers: list[sqlite3.Connection] = []
         self._generation = 0
         self._file = 0, 0
-        self.connection = self._begin()
+        self.connection = self._open()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of the writer; an error rolls it back."""
-        with self._turn if self._exclusive else nullcontext():
+        """Open a transaction of the writer; an error rolls it back."""
+        with self._lock if self._exclusive else nullcontext():
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self.connection
@@ -94,8 +98,9 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment's view of the file, for any thread; short, since the WAL cannot shrink meanwhile."""
-        with self._turn if self._exclusive else nullcontext(), self._reader() as connection:
+        """Open a snapshot of the file, in any thread."""
+        # Keep it short: the WAL cannot shrink meanwhile.
+        with self._lock if self._exclusive else nullcontext(), self._reader() as connection:
             connection.execute("BEGIN")
             try:
                 yield connection
@@ -104,42 +109,42 @@ class Database:
                     connection.execute("ROLLBACK")
 
     def is_gone(self) -> bool:
-        """Whether the file was deleted, or another put in its place, while it is open here."""
+        """Return whether the file was deleted or replaced while it is open here."""
         try:
             status = self.path.stat()
         except FileNotFoundError:
             return True
-        except OSError:  # its file system does not answer, of which writing will tell
+        except OSError:  # the file system does not answer; the next write fails too
             return False
         return (status.st_dev, status.st_ino) != self._file
 
     def set_aside(self) -> Path:
-        """Keep a damaged file under a dated name; then `begin` a new one."""
-        with self._turn:
+        """Rename a damaged file to a dated name; then call `open_new`."""
+        with self._lock:
             self.close()
             return _set_aside(self.path)
 
     def open_new(self) -> None:
-        """Begin a new file.
+        """Open the file again, or a new one.
 
         Raises:
-            HistoryError: It cannot be.
+            HistoryError: The file cannot be opened.
         """
-        with self._turn:
-            self.connection = self._begin()
+        with self._lock:
+            self.connection = self._open()
 
     def close(self) -> None:
-        """Close the file; the WAL goes into it."""
-        with self._turn:
+        """Close the file, and write the WAL into it."""
+        with self._lock:
             self._generation += 1
-            while self._readers:  # the writer's last, so that it empties the WAL; those in use are closed after it
+            while self._readers:  # before the writer, whose close empties the WAL; those in use close themselves
                 self._readers.pop().close()
             with suppress(sqlite3.Error):
                 self.connection.close()
 
-    def _begin(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         try:
-            return self._prepared()
+            return self._prepare()
         except (DamagedError, OSError, sqlite3.DatabaseError) as error:
             if not isinstance(error, DamagedError) and not is_damage(error):
                 raise HistoryError(
@@ -148,24 +153,24 @@ class Database:
                 ) from error
             aside = _set_aside(self.path)
             log.error("%s is damaged (%s): it is kept as %s, and a new history begins", self.path, error, aside.name)  # noqa: TRY400  a file's fault, no traceback
-            return self._prepared()
+            return self._prepare()
 
-    def _prepared(self) -> sqlite3.Connection:
+    def _prepare(self) -> sqlite3.Connection:
         if self.path.is_symlink():
-            raise HistoryError(f"{self.path} is a link; name the directory that it leads to with --storage.path")
+            raise HistoryError(f"{self.path} is a link; name the directory of its target with --storage.path")
         new = not self.path.exists()
         if new:
             _create(self.path)
         wal = self.path.with_name(self.path.name + "-wal")
         if not new and not self.path.stat().st_size and wal.exists() and wal.stat().st_size:
-            raise DamagedError("cut to nothing, with a WAL beside it")
+            raise DamagedError("truncated to nothing, next to a WAL")
         connection = self._connect()
         try:
-            found = 0 if new else schema.check(connection, self.path, self._migrations)
-            if found:
-                _look_through(connection)
-            if 0 < found < len(self._migrations):
-                self._copy(connection, found)
+            version = 0 if new else schema.check(connection, self.path, self._migrations)
+            if version:
+                _check_damage(connection)
+            if 0 < version < len(self._migrations):
+                self._back_up(connection, version)
             schema.migrate(connection, self._migrations)
         except BaseException:
             connection.close()
@@ -191,21 +196,22 @@ class Database:
             raise
         return connection
 
-    def _copy(self, connection: sqlite3.Connection, found: int) -> None:
-        """Keep a copy of an older file before it is changed."""
-        copy = self.path.with_name(f"{self.path.name}.schema-{found}")
+    def _back_up(self, connection: sqlite3.Connection, version: int) -> None:
+        """Copy a file of an older schema before it is migrated."""
+        copy = self.path.with_name(f"{self.path.name}.schema-{version}")
         if copy.exists():
             return
-        pages, free = connection.execute("PRAGMA page_count").fetchone()[0], shutil.disk_usage(copy.parent).free
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        free = shutil.disk_usage(copy.parent).free
         if free < pages * PAGE_BYTES:
             raise HistoryError(
-                f"{self.path} is of an older trackside, and is copied before it is changed: that takes "
-                f"{pages * PAGE_BYTES / 1e6:.0f} MB, of which {free / 1e6:.0f} MB are free; make room, or name another "
+                f"{self.path} was written by an older trackside and is copied before its migration: the copy needs "
+                f"{pages * PAGE_BYTES / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free; make room, or name another "
                 "directory with --storage.path"
             )
         unfinished = copy.with_name(copy.name + ".unfinished")
         unfinished.unlink(missing_ok=True)
-        log.info("%s has schema %d and becomes %d; a copy is kept as %s", self.path, found, len(self._migrations), copy)
+        log.info("%s: migrating schema %d to %d; a copy is kept as %s", self.path, version, len(self._migrations), copy)
         _create(unfinished)
         try:
             with closing(sqlite3.connect(unfinished)) as target:
@@ -217,7 +223,7 @@ class Database:
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else has meanwhile: the writer's own where there can be one alone."""
+        """Borrow a connection that no other thread uses meanwhile: the writer's own if the file is open exclusively."""
         if self._exclusive:
             yield self.connection
             return
@@ -229,7 +235,7 @@ class Database:
         try:
             yield connection
         finally:
-            with self._turn:
+            with self._lock:
                 if generation == self._generation:
                     self._readers.append(connection)
                 else:  # the file was set aside or closed
@@ -237,35 +243,36 @@ class Database:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file, for this user alone from the first moment; `os.close` of one that SQLite has open lets go its locks."""
+    # O_EXCL, so that the file belongs to this user alone from the first moment. Only a new file may be opened and closed
+    # here: closing any descriptor of a file that SQLite has open drops SQLite's locks on it.
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
 
 
-def open_reader(path: Path, *, alone: bool = False) -> sqlite3.Connection:
-    """A read-only connection.
+def open_reader(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """Return a read-only connection.
 
     Args:
         path: The file.
-        alone: Nobody writes it, and we may not write beside it either: its last state before the WAL is read.
+        immutable: No process writes the file, and this one may not write next to it: the WAL is not read.
     """
-    mode = "mode=ro&immutable=1" if alone else "mode=ro"
+    mode = "mode=ro&immutable=1" if immutable else "mode=ro"
     return sqlite3.connect(
         f"file:{quote(str(path))}?{mode}", BUSY_SECONDS, uri=True, isolation_level=None, check_same_thread=False
     )
 
 
-def _look_through(connection: sqlite3.Connection) -> None:
-    """Look for damage, for `CHECK_SECONDS` at most.
+def _check_damage(connection: sqlite3.Connection) -> None:
+    """Check the file for damage, for `CHECK_SECONDS` at most.
 
     Raises:
-        DamagedError: It is.
+        DamagedError: The file is damaged.
     """
     until = time.monotonic() + CHECK_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
     try:
-        found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise DamagedError(" ".join(str(found).split()))
+        result = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if result != "ok":
+            raise DamagedError(" ".join(str(result).split()))
     except sqlite3.OperationalError as error:
         if "interrupted" not in str(error):
             raise
@@ -274,12 +281,12 @@ def _look_through(connection: sqlite3.Connection) -> None:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename the file, with what lies beside it, to a dated name that is free."""
+    """Rename the file, its WAL and its shared memory to a dated name that is free."""
     stamp = time.strftime("%Y-%m-%dT%H%M%S")
     names = (f"{path.name}.damaged-{stamp}{more}" for more in ("", *(f"-{number}" for number in range(2, 1000))))
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
     for suffix in ("-wal", "-shm", ""):
-        beside = Path(f"{path}{suffix}")
-        if beside.exists():
-            beside.rename(f"{aside}{suffix}")
+        file = Path(f"{path}{suffix}")
+        if file.exists():
+            file.rename(f"{aside}{suffix}")
     return aside

@@ -1,4 +1,4 @@
-"""Where the history lies, that no other daemon writes there, and on what kind of file system."""
+"""Find and lock the directory of the history, and recognize network file systems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NETWORK = re.compile(
 
 
 class HistoryError(Exception):
-    """The history cannot be had; the message says in one line why and what to do."""
+    """The history cannot be used; the message is one line: why, and what to do."""
 
 
 class UnreadableError(HistoryError):
@@ -35,7 +35,7 @@ class UnreadableError(HistoryError):
 
 
 def default_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc")) -> Path:
-    """The system's directory for root and for whom may write it, else the user's own.
+    """Return the system's directory for root and for users who may write it, else the user's directory.
 
     Raises:
         HistoryError: The user has no home.
@@ -45,19 +45,19 @@ def default_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/e
     try:
         return state_directory(environ, uid, etc)
     except LookupError as error:
-        raise HistoryError(f"no place for the history: {error}; name a directory with {OPTION}=DIR") from None
+        raise HistoryError(f"no directory for the history: {error}; name one with {OPTION}=DIR") from None
 
 
 def prepare(path: Path | None, environ: Mapping[str, str] = os.environ, uid: int | None = None) -> Path:
-    """The directory of the history, ready to be written.
+    """Return the directory of the history, ready for writing.
 
     Args:
-        path: As the user named it, which has to be there; None for the default one, which is made.
-        environ: Names the default one.
-        uid: Of this process.
+        path: The directory that the user named, which has to exist; None for the default one, which is created.
+        environ: Environment that determines the default directory.
+        uid: User id of this process.
 
     Raises:
-        HistoryError: It is missing, is no directory, or may not be written.
+        HistoryError: The path is missing, is no directory, or may not be written.
     """
     if path is not None:
         return writable_directory(path, OPTION)
@@ -65,15 +65,15 @@ def prepare(path: Path | None, environ: Mapping[str, str] = os.environ, uid: int
 
 
 def writable_directory(path: Path, option: str, *, make: bool = False) -> Path:
-    """The same directory, when it is one that this process may write.
+    """Return *path* if it is a directory that this process may write.
 
     Args:
         path: The directory.
-        option: The flag that names another.
-        make: With all that is above it, 0700, when it is missing.
+        option: The flag that names another one.
+        make: Create it with mode 0700 if it is missing, and its parents.
 
     Raises:
-        HistoryError: It is not.
+        HistoryError: The directory cannot be used.
     """
     shown = _shown(path)
     try:
@@ -95,10 +95,10 @@ def writable_directory(path: Path, option: str, *, make: bool = False) -> Path:
 
 
 def make_private(path: Path) -> None:
-    """Make a directory, and those above it that are missing, for this user alone (0700).
+    """Create a directory and its missing parents for this user alone (0700).
 
     Raises:
-        OSError: One of them cannot be made.
+        OSError: A directory cannot be created.
     """
     for directory in (*reversed(path.parents), path):
         if not directory.is_dir():
@@ -109,7 +109,7 @@ def _refusal(path: Path, status: os.stat_result) -> str:
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         return "its file system is read-only; mount it for writing"
     owner = f"it belongs to uid {status.st_uid}, mode {stat.S_IMODE(status.st_mode):04o}"
-    return f"uid {os.getuid()} may not write there ({owner}); give it the right"
+    return f"uid {os.getuid()} may not write there ({owner}); grant it write access"
 
 
 def _shown(path: Path) -> str:
@@ -140,18 +140,20 @@ def lock_history(directory: Path) -> FileLock:
 
 
 def network_file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system that *path* lies on, such as ``nfs4``, when it is reached over a network; else empty.
+    """Return the type of the file system of *path*, such as ``nfs4``, if it is a network file system, else ``""``.
 
-    Source: proc_pid_mountinfo(5). Of two mounts on one point the later one is seen.
+    Source: proc_pid_mountinfo(5).
     """
     try:
         lines = parse(mountinfo.read_bytes())
     except OSError:
         return ""
-    wanted = f"{os.path.realpath(path)}/"
-    found, kind = "", ""
+    target = f"{os.path.realpath(path)}/"
+    mount, kind = "", ""
     for line in lines:
         point = line.point.rstrip("/")
-        if len(point) >= len(found) and wanted.startswith(f"{point}/"):
-            found, kind = point, line.fstype
+        if len(point) >= len(mount) and target.startswith(
+            f"{point}/"
+        ):  # of two mounts on one point the later one counts
+            mount, kind = point, line.fstype
     return kind if _NETWORK.fullmatch(kind) else ""

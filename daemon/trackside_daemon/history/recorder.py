@@ -1,4 +1,4 @@
-"""The history as the rest of the daemon sees it: takes batches, and knows what was kept of sessions and runs."""
+"""The history as the rest of the daemon uses it: accepts batches, and answers for sessions, runs and alerts."""
 
 from __future__ import annotations
 
@@ -28,33 +28,34 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch, Sample
     from trackside_daemon.model.records import Alert, EarlierAttempts, Silence
 
-LATEST = 10_000
-"""So many runs' last attempts are remembered."""
+MAX_LAST_ATTEMPTS = 10_000
+"""Runs whose last attempt is cached."""
 
 T = TypeVar("T")
 log = logging.getLogger("trackside")
 
 
 class Recorder:
-    """Owns the history in one directory.
+    """The owner of the history in one directory.
 
     Args:
-        directory: As `place.prepare` gave it.
-        bounds: Of its size and age.
+        directory: The directory that `directory.prepare` returned.
+        bounds: Limits of size and age.
         synchronous: ``normal`` or ``full``: whether a commit waits for the disk.
-        interval: Seconds between two samples that are kept of GPUs and host, while a run lives.
-        machine: The sources that tell of GPUs and host.
-        acknowledge: Told of each receipt once its batch is committed.
-        request_resend: Told of a session whose unacknowledged messages have to come again, or None for all.
-        hardware: Tells what this machine has.
-        jsonl: Where everything is appended as JSON lines too; None for nowhere.
+        interval: Seconds between the stored samples of GPUs and host, while a run is live.
+        machine: The batch sources of GPUs and host.
+        acknowledge: Called with each receipt after its batch is committed.
+        request_resend: Called with a session whose client has to send its unacknowledged messages again, or with None
+            for all sessions.
+        hardware: Describes this machine.
+        jsonl: Directory to which all records are appended as JSON lines too; None for none.
 
     Attributes:
-        database: For those who read.
-        writer: For those who change what is kept.
+        database: The file, for readers.
+        writer: The writer, for changes.
 
     Raises:
-        HistoryError: It cannot be opened, or another daemon has it.
+        HistoryError: The history cannot be opened, or another daemon uses it.
         OSError: The directory of the JSON lines cannot be used.
     """
 
@@ -76,8 +77,10 @@ class Recorder:
         remote = network_file_system(directory)
         if remote:
             log.warning(
-                "%s is on %s, where a history is slow and at risk; better a local directory: --storage.path=%s",
-                *(directory, remote, f"/var/tmp/trackside-{os.getuid()}"),  # noqa: S108  only named
+                "%s is on %s, where a history is slow and at risk; use a local directory instead: --storage.path=%s",
+                directory,
+                remote,
+                f"/var/tmp/trackside-{os.getuid()}",  # noqa: S108  only a suggestion
             )
         try:
             self.database = Database(
@@ -95,174 +98,175 @@ class Recorder:
             jsonl=None if jsonl is None else JsonLines(jsonl),
         )
         self._machine = frozenset(machine)
-        self._sampled: dict[str, int] = {}
-        self._attempts = threading.Lock()
+        self._last_slots: dict[str, int] = {}
+        self._attempts_lock = threading.Lock()
         self._live: set[tuple[str, int]] = set()
-        self._latest: OrderedDict[str, tuple[int, float | None]] = OrderedDict()
+        self._last_attempts: OrderedDict[str, tuple[int, float | None]] = OrderedDict()
         self._unreadable = False
         self._abandoned: set[tuple[str, int]] = set()
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writer."""
         self.writer.start()
 
     def stop(self) -> None:
-        """Write and acknowledge what was taken; it can be read still."""
+        """Write and acknowledge what is queued, and stop the writer; reading is still possible."""
         self.writer.stop()
 
     def close(self) -> None:
-        """Close the file, and let others have it."""
+        """Close the file and release its lock."""
         self.database.close()
         self._lock.close()
 
     def accept(self, batch: Batch) -> None:
-        """Keep what a batch says, later and in its own thread."""
+        """Queue the records of a batch, or the samples of the machine, for the writer."""
         if batch.records or batch.receipt is not None:
-            with self._attempts:
+            with self._attempts_lock:
                 for record in batch.records:
-                    self._follow(record)
+                    self._track(record)
                 self.writer.put([record for record in batch.records if not self._is_stale(record)], batch.receipt)
         elif batch.source in self._machine:
             self._sample(batch)
 
     def session(self, session: bytes) -> StoredSession | None:
-        """What is kept of a client session.
+        """Return what the history has of a client session; None if it does not have it.
 
         Raises:
-            UnreadableError: Nobody can tell at the moment.
+            UnreadableError: The history cannot be read at the moment.
         """
-        return self._look(lambda connection: stored_session(connection, session))
+        return self._read(lambda connection: stored_session(connection, session))
 
     def last_attempt(self, run: str) -> tuple[int, float | None] | None:
-        """The number of a run's last attempt, and when it ended, None while it lives; also of what is not written yet.
+        """Return number and end of a run's last attempt, also if it is not written yet; the end is None while it lives.
 
         Raises:
-            UnreadableError: Nobody can tell at the moment.
+            UnreadableError: The history cannot be read at the moment.
         """
-        latest = self._latest.get(run)
-        found = self._look(lambda connection: attempts.last_attempt(connection, run)) if latest is None else latest
-        if found is None:
+        last = self._last_attempts.get(run)
+        if last is None:
+            last = self._read(lambda connection: attempts.last_attempt(connection, run))
+        if last is None:
             return None
-        return found[0], 0.0 if found[1] is None and (run, found[0]) in self._abandoned else found[1]
+        return last[0], 0.0 if last[1] is None and (run, last[0]) in self._abandoned else last[1]
 
     def earlier_attempts(self, run: str, attempt: int) -> EarlierAttempts:
-        """What is known of a run before an attempt.
+        """Return the losses, the highest step and the end of a run before an attempt.
 
         Raises:
-            UnreadableError: Nobody can tell at the moment.
+            UnreadableError: The history cannot be read at the moment.
         """
-        return self._look(lambda connection: time_accounting.earlier_attempts(connection, run, attempt))
+        return self._read(lambda connection: time_accounting.earlier_attempts(connection, run, attempt))
 
     def firing(self, now: float) -> list[Alert]:
-        """The alerts that fire as of *now*, in Unix seconds, by a daemon before this one; none if nobody can tell."""
+        """Return the alerts of an earlier daemon that fire at *now*, in Unix seconds; none if reading fails."""
         try:
-            return self._look(lambda connection: reader.firing(connection, now))
+            return self._read(lambda connection: reader.firing(connection, now))
         except UnreadableError:
             return []
 
     def ended(self, since: float, now: float) -> list[Alert]:
-        """The alerts that have ended at *since*, in Unix seconds, or later, as of *now*; none if nobody can tell."""
+        """Return the alerts that ended at *since*, in Unix seconds, or later, as of *now*; none if reading fails."""
         try:
-            return self._look(lambda connection: reader.ended(connection, since, now))
+            return self._read(lambda connection: reader.ended(connection, since, now))
         except UnreadableError:
             return []
 
     def silences(self, since: float) -> list[Silence]:
-        """Those that lasted at *since*, in Unix seconds, or do later; none if nobody can tell."""
+        """Return the silences that end after *since*, in Unix seconds; none if reading fails."""
         try:
-            return self._look(lambda connection: reader.silences(connection, since))
+            return self._read(lambda connection: reader.silences(connection, since))
         except UnreadableError:
             return []
 
-    def _look(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """What *look* finds."""
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         try:
             with self.database.reading() as connection:
-                found = look(connection)
+                result = query(connection)
         except (sqlite3.Error, ValueError) as error:
             if not self._unreadable:
                 log.warning("%s cannot be read: %s", self.database.path, error)
             self._unreadable = True
             raise UnreadableError(str(error)) from error
         self._unreadable = False
-        return found
+        return result
 
     def abandon(self, is_gone: Callable[[Identity], bool], left: Container[bytes] = ()) -> list[tuple[Identity, float]]:
-        """End, as lost, the attempts of a daemon before this one whose processes are all gone, and none has come back.
+        """End, as lost, the attempts of an earlier daemon whose processes are all gone and did not reconnect.
 
         Args:
-            is_gone: Whether a process is.
-            left: Sessions that have left a spool, which may say how they ended: their attempts are let be.
+            is_gone: Returns whether a process is gone.
+            left: Sessions that left a spool, which may have their end: their attempts stay as they are.
 
         Returns:
-            The processes of those attempts, with the attempt's number, and when they were heard of last.
+            The processes of those attempts, and the Unix time of the last push of each attempt.
         """
         try:
-            lost = self._look(lambda connection: self._gone(connection, is_gone, left))
+            candidates = self._read(lambda connection: self._gone_attempts(connection, is_gone, left))
         except UnreadableError:
             return []
-        with self._attempts:  # one may have come back just now
-            gone = {key: found for key, found in lost.items() if key not in self._live}
-            self._abandoned |= gone.keys()  # whoever resumes one before it is written begins a new attempt all the same
+        with self._attempts_lock:  # a process may have reconnected just now
+            gone = {key: attempt for key, attempt in candidates.items() if key not in self._live}
+            self._abandoned |= gone.keys()  # a resume that comes before the write begins a new attempt, too
             if gone:
                 self.writer.put([RunState(*key, "lost", "", ended) for key, (_, ended) in gone.items()])
         for run, attempt in gone:
             log.warning("run id %s, attempt %d, is lost: its process is gone, and no daemon saw its end", run, attempt)
         return [(process, ended) for processes, ended in gone.values() for process in processes]
 
-    def _gone(
+    def _gone_attempts(
         self, connection: sqlite3.Connection, is_gone: Callable[[Identity], bool], left: Container[bytes]
     ) -> dict[tuple[str, int], tuple[list[Identity], float]]:
-        """Such attempts, their processes, and when something was last heard of them."""
-        found: dict[tuple[str, int], list[Identity]] = {}
-        waits = set(self._live | self._abandoned)
+        """Return, by run and attempt, the processes of attempts that are gone, and the Unix time of their last push."""
+        unended: dict[tuple[str, int], list[Identity]] = {}
+        skipped = set(self._live | self._abandoned)
         for session, process in attempts.unended(connection):
-            found.setdefault((process.run, process.attempt), []).append(process)
+            unended.setdefault((process.run, process.attempt), []).append(process)
             if session in left:
-                waits.add((process.run, process.attempt))
+                skipped.add((process.run, process.attempt))
         return {
             key: (processes, attempts.last_time(connection, *key))
-            for key, processes in found.items()
-            if key not in waits and all(map(is_gone, processes))
+            for key, processes in unended.items()
+            if key not in skipped and all(map(is_gone, processes))
         }
 
-    def _follow(self, record: object) -> None:
-        """Know which attempts live."""
+    def _track(self, record: object) -> None:
+        """Update which attempts are live, and the last attempt of each run."""
         if isinstance(record, SessionOpened):
             late = record.hello.late
             if not late:
-                self._lives((record.hello.identity.run, record.attempt))
-            self._note(record.hello.identity.run, record.attempt, record.hello.clock.wall / 1e9 if late else None)
+                self._set_live((record.hello.identity.run, record.attempt))
+            ended = record.hello.clock.wall / 1e9 if late else None
+            self._cache_attempt(record.hello.identity.run, record.attempt, ended)
         elif isinstance(record, RunState) and record.late:
-            self._latest.pop(record.run, None)  # what its ranks have said together is known when it is written
+            self._last_attempts.pop(record.run, None)  # the end follows from all its ranks, when it is written
         elif isinstance(record, RunState):
             key = record.run, record.attempt
-            self._note(*key, record.ended or 0.0 if record.state in ENDED else None)
-            self._live.discard(key) if record.state in ENDED else self._lives(key)
+            self._cache_attempt(*key, record.ended or 0.0 if record.state in ENDED else None)
+            self._live.discard(key) if record.state in ENDED else self._set_live(key)
 
     def _is_stale(self, record: object) -> bool:
-        """Whether it is the end of a rank that comes late, of an attempt that lives."""
+        """Return whether a record is a late end of a rank whose attempt is live."""
         return isinstance(record, RunState) and record.late and (record.run, record.attempt) in self._live
 
-    def _note(self, run: str, attempt: int, ended: float | None) -> None:
-        """Remember a run's last attempt until it is written, however long that takes."""
-        known = self._latest.pop(run, None)
-        self._latest[run] = (attempt, ended) if known is None or attempt >= known[0] else known
-        if len(self._latest) > LATEST:
-            self._latest.popitem(last=False)
+    def _cache_attempt(self, run: str, attempt: int, ended: float | None) -> None:
+        """Cache a run's last attempt: it may take long until the attempt is written."""
+        cached = self._last_attempts.pop(run, None)
+        self._last_attempts[run] = (attempt, ended) if cached is None or attempt >= cached[0] else cached
+        if len(self._last_attempts) > MAX_LAST_ATTEMPTS:
+            self._last_attempts.popitem(last=False)
 
-    def _lives(self, key: tuple[str, int]) -> None:
+    def _set_live(self, key: tuple[str, int]) -> None:
         self._live.add(key)
         self._abandoned.discard(key)
 
     def _sample(self, batch: Batch) -> None:
-        """Keep one batch of each source in each interval, while a run lives."""
+        """Queue one batch of each source per interval, while a run is live."""
         slot = int(batch.time // self.interval)
-        if not self._live or self._sampled.get(batch.source) == slot:
+        if not self._live or self._last_slots.get(batch.source) == slot:
             return
-        self._sampled[batch.source] = slot
+        self._last_slots[batch.source] = slot
         values = {
-            _written(sample): sample.value
+            _series_name(sample): sample.value
             for sample in batch.samples
             if isinstance(sample.value, int | float) and sample.metric.kind in {"gauge", "counter"}
         }
@@ -270,12 +274,12 @@ class Recorder:
             self.writer.put([MachineSample(batch.time, values)])
 
 
-def _written(sample: Sample) -> str:
-    """A series as ``/metrics`` writes it."""
+def _series_name(sample: Sample) -> str:
+    """Return the name and labels of a series as ``/metrics`` writes them."""
     pairs = sorted(zip(sample.metric.labels, sample.labels, strict=True))
-    labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs)
+    labels = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
     return f"{sample.metric.name}{{{labels}}}" if labels else sample.metric.name
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

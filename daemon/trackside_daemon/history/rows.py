@@ -1,4 +1,4 @@
-"""A row of the log: the steps of one message as the client sent them, with the shift to Unix time beside them."""
+"""Encode and decode rows of the log: the pushes of one message as the client sent them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Block]).decode
-_INTEGER, _NUMBER = struct.Struct("<q"), struct.Struct("<d")
+_INTEGER = struct.Struct("<q")
+_NUMBER = struct.Struct("<d")
 
 
 class PushGroup(NamedTuple):
@@ -25,9 +26,9 @@ class PushGroup(NamedTuple):
 
     Attributes:
         keys: Their keys.
-        steps: One a push.
-        times: Unix microseconds, one a push.
-        values: Push after push, one for each key.
+        steps: One per push.
+        times: Unix microseconds, one per push.
+        values: Push by push, one value per key.
     """
 
     keys: list[str]
@@ -36,32 +37,31 @@ class PushGroup(NamedTuple):
     values: array[float]
 
     def column(self, number: int) -> array[float]:
-        """All values of the key of that number."""
+        """Return all values of a key, given by its index."""
         return self.values[number :: len(self.keys)]
 
 
 class LogRows:
-    """Consecutive rows of a stream's log, and where each key is in them.
-
-    Parts with the same keys share an index, so that it is no longer than they are even when there are many of both.
+    """Consecutive rows of a stream's log, with an index of their keys.
 
     Attributes:
-        parts: Each with the number of its row, rising.
+        parts: Groups of pushes, each with the number of its row, rising.
     """
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, PushGroup]] = []
+        # Parts with the same keys share a list of part numbers, so the index stays small with many parts of many keys.
         self._alike: dict[tuple[str, ...], list[int]] = {}
         self._columns: dict[str, list[tuple[list[int], int]]] = {}
 
     def add(self, number: int, data: bytes, shift: int) -> int:
-        """The next row; how many pushes it has.
+        """Add the next row; return its number of pushes.
 
         Raises:
             ValueError: The row is damaged.
         """
-        found = decode(data, shift)
-        for part in found:
+        added = decode(data, shift)
+        for part in added:
             keys = tuple(part.keys)
             alike = self._alike.get(keys)
             if alike is None:
@@ -72,27 +72,27 @@ class LogRows:
                 part = part._replace(keys=self.parts[alike[0]][1].keys)  # noqa: PLW2901  one list is enough
             alike.append(len(self.parts))
             self.parts.append((number, part))
-        return sum(len(part.steps) for part in found)
+        return sum(len(part.steps) for part in added)
 
     def keys(self) -> list[str]:
-        """The keys, in the order in which they began."""
+        """Return the keys in the order in which they began."""
         return list(self._columns)
 
     def places(self, key: str, after: int = 0) -> list[tuple[int, int]]:
-        """Where a key is in the rows behind number *after*: numbers of parts, and of the column there."""
-        found = [(part, column) for alike, column in self._columns.get(key, ()) for part in alike]
+        """Return where a key is in the rows after number *after*: part numbers, and column indices in them."""
+        places = [(part, column) for alike, column in self._columns.get(key, ()) for part in alike]
         if len(self._columns.get(key, ())) > 1:
-            found.sort()
-        return [place for place in found if self.parts[place[0]][0] > after]
+            places.sort()
+        return [place for place in places if self.parts[place[0]][0] > after]
 
 
 def encode(blocks: Sequence[Block]) -> bytes:
-    """A row's data."""
+    """Return the data of a row."""
     return _encode(blocks)
 
 
 def decode(data: bytes, shift: int) -> list[PushGroup]:
-    """What a row holds.
+    """Return the pushes of a row; *shift* is added to their times, in nanoseconds.
 
     Raises:
         ValueError: The row is damaged.
@@ -104,7 +104,7 @@ def decode(data: bytes, shift: int) -> list[PushGroup]:
 
 
 def last_push(data: bytes, key: str) -> tuple[int, float] | None:
-    """Step and value of a row's last push with a key, without reading the rest; None when none has it.
+    """Return step and value of a row's last push with a key, without decoding the rest; None without one.
 
     Raises:
         ValueError: The row is damaged.
@@ -127,7 +127,7 @@ def _part(block: Block, shift: int) -> PushGroup:
 
 
 def split(blocks: Sequence[Block], pushes: int, size: int) -> Iterator[list[Block]]:
-    """*blocks* cut after each *size*-th push of their stream, which has had *pushes* before them."""
+    """Yield the blocks of log rows, split after every *size*-th push of a stream that had *pushes* before them."""
     group: list[Block] = []
     for block in blocks:
         rows, first = len(block.steps) // 8, 0

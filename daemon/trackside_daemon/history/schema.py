@@ -1,20 +1,19 @@
-"""The history's tables, and the numbered steps that make them. Steps are only ever appended.
+"""The tables of the history, and the numbered migrations that create them. Only ever append migrations.
 
-How a sample travels: a message's steps are appended to ``log`` as they came, one row a message, in the transaction that
-also moves its session's number. Later they are packed, key by key, into ``block`` rows of `codec.BLOCK` samples. A
-sample of log row *n* is in the blocks exactly when its series' ``packed`` is at least *n*.
+The way of a sample: the rows of a message are appended to ``log`` as they came, one log row per message, in the
+transaction that also raises the message number of its session. Later they are packed, key by key, into ``block`` rows of
+`codec.BLOCK` samples. A sample of log row *n* is in the blocks exactly if the ``packed`` of its series is at least *n*.
 
-A series' ``end`` is the place of its next sample, of which block number ``end // BLOCK`` has the next; the blocks before
-number ``trimmed`` have lost their samples and kept their cells. ``axis`` counts the blocks that refer to it, and those
-of them that still have their samples. Only a block with NaN or infinities has a row in ``nonfinite``, of the same id:
-how many they are, and of each cell, a byte each.
+``series.end`` is the place of a series' next sample; the block of that place has number ``end // BLOCK``. The blocks
+before number ``series.trimmed`` have lost their samples and kept their cells. ``axis`` counts the blocks that refer to
+it, and those of them that still have samples. A block with NaN or infinities has a row with its id in ``nonfinite``:
+their number, and the number in each cell, one byte per cell.
 
-A run is ``deleted`` from the moment when it is to go until it is gone (1), and hidden while it is imported (2); its age
-counts from its end, or from when it was ``imported``.
+``run.deleted`` is 1 from the deletion of a run until its rows are gone, and 2, which hides the run, during its import.
+The age of a run counts from its end, or from ``imported``.
 
-Ids that order: a block's is its series' id times 2^24 plus its number, so that the table is sorted by series and no
-index is needed; a log row's is its stream's id times 2^32 plus its number. Times are Unix seconds in REAL columns and
-microseconds in blocks.
+A block's id is its series' id times 2^24 plus its number, so the table is sorted by series and needs no index. A log
+row's id is its stream's id times 2^32 plus its number. Times are Unix seconds in REAL columns and microseconds in blocks.
 """
 
 from __future__ import annotations
@@ -182,32 +181,32 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """The number of the last step that ran; 0 for a new file. It writes nothing."""
+    """Return the number of the last migration; 0 for a new file. Write nothing."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'migration'").fetchone():
         return 0
     number, steps = connection.execute("SELECT coalesce(max(number), 0), count(*) FROM migration").fetchone()
     if number != steps:
-        raise sqlite3.DatabaseError(f"malformed: {steps} steps were run, the last of number {number}")
+        raise sqlite3.DatabaseError(f"malformed: {steps} migrations ran, the last has number {number}")
     return int(number)
 
 
 def check(connection: sqlite3.Connection, path: Path, migrations: Sequence[tuple[str, Sequence[str]]]) -> int:
-    """The file's `version`.
+    """Return the file's `version`.
 
     Raises:
-        HistoryError: A newer trackside has written it.
+        HistoryError: A newer trackside wrote the file.
     """
-    found = version(connection)
-    if found > len(migrations):
+    number = version(connection)
+    if number > len(migrations):
         raise HistoryError(
-            f"{path}: written by a newer trackside (schema {found}, this one knows {len(migrations)}); "
+            f"{path}: written by a newer trackside (schema {number}, this one supports {len(migrations)}); "
             "install that one, or name another directory with --storage.path"
         )
-    return found
+    return number
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[tuple[str, Sequence[str]]] = MIGRATIONS) -> None:
-    """Run the steps that have not run, each in one transaction with the record that it did."""
+    """Run the migrations that have not run, each in one transaction that also records it."""
     connection.execute(
         "CREATE TABLE IF NOT EXISTS migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, applied REAL NOT NULL)"
     )

@@ -1,4 +1,4 @@
-"""What the time of a run's ranks was spent on, and what of it is lost: as sessions and the daemon have told it."""
+"""The time of a run's ranks: where it was spent, what was lost, and how efficiently the GPUs worked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RankTime(NamedTuple):
-    """The time of one rank of one attempt: seconds by phase, and what only the daemon knows."""
+    """The time of one rank of one attempt: seconds by phase, and the daemon's account of the rank."""
 
     attempt: int
     rank: int
@@ -29,13 +29,13 @@ class RankTime(NamedTuple):
 
     @property
     def lost(self) -> dict[str, float]:
-        """Seconds by cause."""
-        own = {"restart": self.account.restart, "stall": self.account.stall}
-        return {**lost_in(self.phases), **{cause: seconds for cause, seconds in own.items() if seconds}}
+        """Lost seconds by cause."""
+        daemon = {"restart": self.account.restart, "stall": self.account.stall}
+        return {**lost_in(self.phases), **{cause: seconds for cause, seconds in daemon.items() if seconds}}
 
 
 def write_account(connection: sqlite3.Connection, run: int | None, record: AccountUpdated) -> None:
-    """Put a rank's account in the place of the one before; nothing of a run that is not there."""
+    """Replace the account of a rank; do nothing if the history does not have its run."""
     connection.execute(
         "UPDATE stream SET account = ? WHERE run = ? AND attempt = ? AND rank = ?",
         (_encode(record.account).decode(), run, record.attempt, record.rank),
@@ -43,75 +43,75 @@ def write_account(connection: sqlite3.Connection, run: int | None, record: Accou
 
 
 def rank_times(connection: sqlite3.Connection, run: int) -> list[RankTime]:
-    """Attempt by attempt and rank by rank, over all sessions of each."""
-    found: dict[tuple[int, int], RankTime] = {}
+    """Return the times by attempt and rank, each summed over the rank's sessions."""
+    times: dict[tuple[int, int], RankTime] = {}
     for attempt, rank, account, text in connection.execute(
         "SELECT attempt, rank, account, phases FROM stream LEFT JOIN session ON session.stream = stream.id "
         "WHERE run = ? ORDER BY attempt, rank",
         (run,),
     ):
-        one = found.setdefault((attempt, rank), RankTime(attempt, rank, {}, _account(account)))
+        time = times.setdefault((attempt, rank), RankTime(attempt, rank, {}, _account(account)))
         for phase, seconds in json.loads(text or "{}").items():
-            one.phases[phase] = one.phases.get(phase, 0.0) + seconds
-    return list(found.values())
+            time.phases[phase] = time.phases.get(phase, 0.0) + seconds
+    return list(times.values())
 
 
 def earlier_attempts(connection: sqlite3.Connection, uid: str, attempt: int) -> EarlierAttempts:
-    """What is known of a run before an attempt, and of that one what was kept.
+    """Return the losses, the highest step and the end of a run before an attempt, and this attempt's accounts.
 
-    An attempt whose end nobody saw, as when the machine went down, has ended when something was last heard of it.
+    An attempt without an end, as after a crash of the machine, ended at its last push.
     """
     row = connection.execute("SELECT id FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
     if row is None:
         return EarlierAttempts()
-    every = rank_times(connection, row[0])
-    kept = {one.rank: one.account for one in every if one.attempt == attempt}
-    earlier = [one for one in every if one.attempt < attempt]
+    times = rank_times(connection, row[0])
+    kept = {time.rank: time.account for time in times if time.attempt == attempt}
+    earlier = [time for time in times if time.attempt < attempt]
     if not earlier:
         return EarlierAttempts(kept=kept)
-    last = max(one.attempt for one in earlier)
+    last = max(time.attempt for time in earlier)
     (ended,) = connection.execute("SELECT ended FROM attempt WHERE run = ? AND number = ?", (row[0], last)).fetchone()
     ended = last_time(connection, uid, last) if ended is None else ended
     return EarlierAttempts(
-        {one.rank: _lost(earlier, one.rank) for one in earlier}, highest(connection, row[0], last), ended, kept
+        {time.rank: _lost(earlier, time.rank) for time in earlier}, highest(connection, row[0], last), ended, kept
     )
 
 
-def efficiency(every: Iterable[RankTime], attempts: Iterable[Mapping[str, Any]], now: float) -> dict[str, Any]:
-    """``goodput``, ``lost`` by cause as shares of the time, and ``mfu``, as far as they are known.
+def efficiency(times: Iterable[RankTime], attempts: Iterable[Mapping[str, Any]], now: float) -> dict[str, Any]:
+    """Return ``goodput``, ``lost`` by cause as shares of the time, and ``mfu``; without those that are unknown.
 
     Args:
-        every: The run's.
-        attempts: With ``attempt``, ``started`` and ``ended``.
-        now: When those end that have not, in Unix seconds.
+        times: The times of the run's ranks.
+        attempts: The run's attempts with ``attempt``, ``started`` and ``ended``.
+        now: The end, in Unix seconds, of attempts that have not ended.
     """
-    spans = {one["attempt"]: (one["started"], now if one["ended"] is None else one["ended"]) for one in attempts}
-    told = list(every)
-    begun, over = (
-        min((span[0] for span in spans.values()), default=0.0),
-        max((e for _, e in spans.values()), default=0.0),
-    )
-    if not told or over <= begun:
+    spans = {
+        attempt["attempt"]: (attempt["started"], now if attempt["ended"] is None else attempt["ended"])
+        for attempt in attempts
+    }
+    ranks = list(times)
+    begin = min((span[0] for span in spans.values()), default=0.0)
+    end = max((span[1] for span in spans.values()), default=0.0)
+    if not ranks or end <= begin:
         return {}
-    ranks = {one.rank for one in told}
-    seconds = _lost(told)
-    shares = {cause: min(1.0, rank_times / (over - begun) / len(ranks)) for cause, rank_times in seconds.items()}
-    measured = any(one.phases or one.account != Account() for one in told)
-    found: dict[str, Any] = {"goodput": max(0.0, 1.0 - sum(shares.values())), "lost": shares} if measured else {}
-    work = [one for one in told if one.account.flops is not None and one.account.peak]
-    most = sum((one.account.peak or 0.0) * (spans[one.attempt][1] - spans[one.attempt][0]) for one in work)
-    if most > 0:
-        found["mfu"] = sum(one.account.flops or 0.0 for one in work) / most
-    return found
+    rank_count = len({rank.rank for rank in ranks})
+    shares = {cause: min(1.0, seconds / (end - begin) / rank_count) for cause, seconds in _lost(ranks).items()}
+    measured = any(rank.phases or rank.account != Account() for rank in ranks)
+    result: dict[str, Any] = {"goodput": max(0.0, 1.0 - sum(shares.values())), "lost": shares} if measured else {}
+    working = [rank for rank in ranks if rank.account.flops is not None and rank.account.peak]
+    peak_flops = sum((rank.account.peak or 0.0) * (spans[rank.attempt][1] - spans[rank.attempt][0]) for rank in working)
+    if peak_flops > 0:
+        result["mfu"] = sum(rank.account.flops or 0.0 for rank in working) / peak_flops
+    return result
 
 
-def _lost(every: Iterable[RankTime], rank: int | None = None) -> dict[str, float]:
-    """Seconds by cause, of one rank or of all together."""
-    found: dict[str, float] = {}
-    for one in every:
-        for cause, seconds in one.lost.items() if rank in {None, one.rank} else ():
-            found[cause] = found.get(cause, 0.0) + seconds
-    return found
+def _lost(times: Iterable[RankTime], rank: int | None = None) -> dict[str, float]:
+    """Return the lost seconds by cause, of one rank or of all."""
+    lost: dict[str, float] = {}
+    for time in times:
+        for cause, seconds in time.lost.items() if rank in {None, time.rank} else ():
+            lost[cause] = lost.get(cause, 0.0) + seconds
+    return lost
 
 
 def _account(text: str) -> Account:

@@ -273,7 +273,7 @@ def test_a_run_that_resumed_from_a_checkpoint_is_where_its_last_attempt_is(
 
 def test_of_an_unknown_run_it_is_said_that_there_is_none(daemon: Daemon, look: Callable[..., Page]) -> None:
     page = look(daemon, "/runs/nobody", amiss=("404",))
-    expect(page.get_by_role("alert")).to_have_text("run 'nobody': there is none at all yet")
+    expect(page.get_by_role("alert")).to_have_text("run 'nobody': there is none; the history has no runs yet")
 
 
 def test_the_mathematics_of_lines(daemon: Daemon, look: Callable[..., Page]) -> None:

@@ -1,4 +1,4 @@
-"""Reads CSV: our own, and what other tools write (`forms`)."""
+"""Read CSV files: our exports, and those of other tools (see `formats`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TENSORBOARD = ["wall time", "step", "value"]
 
 
 class _Columns(NamedTuple):
-    """Where in a row things are; -1 for what it has not."""
+    """Indices of the columns in a row; -1 for those that the file does not have."""
 
     attempt: int
     rank: int
@@ -41,10 +41,10 @@ class _Columns(NamedTuple):
 
 
 def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[Item]:
-    """The pushes in a CSV file.
+    """Yield the pushes of a CSV file.
 
     Raises:
-        FormatError: At the first line that makes no sense.
+        FormatError: A line is invalid.
     """
     text = io.TextIOWrapper(buffered, "utf-8-sig", newline="")
     rows = csv.reader(_lines(text, file))
@@ -60,7 +60,7 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
     except (ValueError, OverflowError, csv.Error) as error:
         raise FormatError(f"{file}: line {rows.line_num}: {error}") from error
     finally:
-        with suppress(ValueError):  # whoever opened the file closes it, and may have done so by now
+        with suppress(ValueError):  # the caller closes the file, and may have done so already
             text.detach()
 
 
@@ -79,31 +79,30 @@ def _row(row: list[str], columns: _Columns, clock: Clock, width: int) -> Push | 
     for place, key in places:
         cell = row[place]
         if cell:
-            keys.append(key)
             try:
                 values.append(float(cell))
+                keys.append(key)
             except ValueError:
                 if cell.strip():
                     raise ValueError(f"a number is expected for {key!r}, not {cell!r}") from None
-                keys.pop()
     if not keys:
         return None
-    moment = _decimal(row[time], "time") if time >= 0 and row[time] else None
+    seconds = _decimal(row[time], "time") if time >= 0 and row[time] else None
     return Push(
         _whole(row[attempt], "attempt") if attempt >= 0 else 0,
         _whole(row[rank], "rank") if rank >= 0 else 0,
         _whole(row[step], "step"),
-        clock.at(moment),
+        clock.at(seconds),
         keys,
         values,
     )
 
 
 def _columns(header: Sequence[str], file: str) -> _Columns:
-    """What the columns are.
+    """Return the columns that a header describes.
 
     Raises:
-        ValueError: There is no step, or a name comes twice.
+        ValueError: There is no column for the step, or a name occurs twice.
     """
     if tuple(header[:4]) == COLUMNS:
         columns = _Columns(0, 1, 2, 3, list(enumerate(header))[4:])
@@ -111,21 +110,22 @@ def _columns(header: Sequence[str], file: str) -> _Columns:
         names = [name.strip().lower() for name in header]
         if names == TENSORBOARD:
             return _Columns(-1, -1, 1, 0, [(2, PurePath(file).stem.rpartition("-tag-")[2])])
-        step, time = _place(names, STEP), _place(names, TIME)
+        step = _index(names, STEP)
+        time = _index(names, TIME)
         if step < 0:
             raise ValueError(
-                "a header with a column 'step' is expected, and one a key behind it, such as step,time,loss; "
-                f"it begins with {','.join(header[:4])[:60]!r}"
+                "a header with a column 'step', and then one column per key, is expected, such as step,time,loss; "
+                f"the header begins with {','.join(header[:4])[:60]!r}"
             )
         keys = [(number, name) for number, name in enumerate(header) if number not in {step, time} and name.strip()]
         columns = _Columns(-1, -1, step, time, keys)
     twice = [key for key, times in Counter(key for _, key in columns.keys).items() if times > 1]
     if twice:
-        raise ValueError(f"each column is expected once, but {twice[0]!r} comes again")
+        raise ValueError(f"each column name is expected once, but {twice[0]!r} occurs again")
     return columns
 
 
-def _place(names: Sequence[str], wanted: Sequence[str]) -> int:
+def _index(names: Sequence[str], wanted: Sequence[str]) -> int:
     for name in wanted:
         among = names if name.startswith("_") else names[:EARLY]
         if name in among:
@@ -133,19 +133,19 @@ def _place(names: Sequence[str], wanted: Sequence[str]) -> int:
     return -1
 
 
-def _whole(text: str, what: str) -> int:
+def _whole(text: str, column: str) -> int:
     try:
         number = int(text)
     except ValueError:
-        number = int(value) if (value := _decimal(text, what)) == value // 1 else INT64
-    if not -INT64 <= number < INT64 or (number < 0 and what != "step"):
-        raise ValueError(f"a whole number is expected as {what}, not {text!r}")
+        number = int(value) if (value := _decimal(text, column)) == value // 1 else INT64
+    if not -INT64 <= number < INT64 or (number < 0 and column != "step"):
+        raise ValueError(f"a whole number is expected as {column}, not {text!r}")
     return number
 
 
-def _decimal(text: str, what: str) -> float:
+def _decimal(text: str, column: str) -> float:
     try:
         return float(text)
     except ValueError:
-        kind = "a time in Unix seconds" if what == "time" else f"a whole number as {what}"
+        kind = "a time in Unix seconds" if column == "time" else f"a whole number as {column}"
         raise ValueError(f"{kind} is expected, not {text!r}") from None

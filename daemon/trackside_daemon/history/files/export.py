@@ -1,11 +1,9 @@
-"""Writes a run with all of its samples, or a part of them, as CSV, JSON or JSON lines, a little at a time.
+"""Export a run, or a part of its samples, as CSV, JSON or JSON lines, in small pieces.
 
-Each read is a short transaction, so that the WAL of a history that is written meanwhile stays small. What is told of
-the run is what its samples do not tell: its last step and loss, and what was trimmed of it, are left out. Events and
-alerts are told whole, whatever part of the samples is chosen.
+The run's data come without its last step, its last loss and what was trimmed. Events and alerts are always complete.
 
-The lines of CSV and JSON lines are pushes: values that share rank, step and time. Keys stand in the order in which they
-began. Numbers are written so that they are read back to the last bit; NaN and infinities as ``nan``, ``inf``, ``-inf``.
+The lines of CSV and JSON lines are pushes: values of one rank, step and time. Keys are in the order in which they began.
+Numbers are written so that reading restores every bit; NaN and infinities are ``nan``, ``inf`` and ``-inf``.
 """
 
 from __future__ import annotations
@@ -31,19 +29,20 @@ if TYPE_CHECKING:
 Format = Literal["csv", "json", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 COLUMNS = ("attempt", "rank", "step", "time")
-"""The first columns of our CSV; a key each are those behind them."""
+"""The first columns of our CSV; one column per key follows."""
 
 DERIVED = frozenset({"step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024
 
 
 class Selection(NamedTuple):
-    """What of a run's samples is meant.
+    """A part of the samples of a run.
 
     Attributes:
-        keys: Only these; *ranks* likewise; empty for all.
-        attempt: Only this; None for all.
-        window: Only what is in it.
+        keys: Only these; empty for all.
+        ranks: Only these; empty for all.
+        attempt: Only this one; None for all.
+        window: Only the samples in it.
     """
 
     keys: tuple[str, ...] = ()
@@ -56,26 +55,27 @@ ALL = Selection()
 
 
 class _Rank(NamedTuple):
-    """The series of a rank of an attempt that have samples left, in the order in which they began."""
+    """The series, with samples left, of a rank of an attempt, in the order in which they began."""
 
     attempt: int
     rank: int
     series: list[StoredSeries]
 
 
-def export(database: Readable, uid: str, form: Format, part: Selection = ALL) -> Iterator[bytes]:
-    """The run, in pieces of any length.
+def export(database: Readable, uid: str, form: Format, selection: Selection = ALL) -> Iterator[bytes]:
+    """Return the exported run in pieces of any length.
 
     Args:
-        database: Read in short transactions while the pieces are asked for.
+        database: Read while the pieces are iterated over.
         uid: The run's id.
         form: One of `FORMATS`.
-        part: What of its samples; CSV has a column for each key of it, also where the window has none.
+        selection: Part of the samples; CSV has a column for each selected key, even without samples in the window.
 
     Raises:
         UnknownRunError: There is no such run.
-        ValueError: A block is damaged; some pieces may have been given by then.
+        ValueError: A block is damaged; this may happen after some pieces.
     """
+    # Each read is a short transaction, so that the WAL of a history that is written meanwhile stays small.
     with database.reading() as connection:
         run = {name: value for name, value in reader.head(connection, uid).items() if name not in DERIVED}
     write: dict[Format, Callable[[Readable, dict[str, Any], Selection], Iterator[str]]] = {
@@ -83,38 +83,38 @@ def export(database: Readable, uid: str, form: Format, part: Selection = ALL) ->
         "json": _json,
         "jsonl": _jsonl,
     }
-    return _gathered(write[form](database, run, part))
+    return _encode_chunks(write[form](database, run, selection))
 
 
-def count(database: Readable, uid: str, part: Selection = ALL) -> int:
-    """How many samples an export of the run has; of one that is written meanwhile, about."""
+def count(database: Readable, uid: str, selection: Selection = ALL) -> int:
+    """Return the number of samples of an export; approximate if the run is being written."""
     total = 0
     with database.reading() as connection:
-        streams = _streams(connection, uid, part)
+        streams = _streams(connection, uid, selection)
     for stream, _, _ in streams:
         with database.reading() as connection:
             tail = LogTail(connection, stream)
             inside: dict[int, int] = {}
-            for one in find(connection, stream, tail, part.keys or None):
-                total += _packed(connection, one, part.window, inside) if one.id else 0
-                total += len(cut(*tail.read(one), part.window)[0])
+            for one in find(connection, stream, tail, selection.keys or None):
+                total += _packed_count(connection, one, selection.window, inside) if one.id else 0
+                total += len(cut(*tail.read(one), selection.window)[0])
     return total
 
 
-def missing_keys(database: Readable, uid: str, part: Selection) -> list[str] | None:
-    """The keys of a part that nothing of the run has; None when the part has no rank at all."""
+def missing_keys(database: Readable, uid: str, selection: Selection) -> list[str] | None:
+    """Return the selected keys that the run does not have; None if it has none of the selected ranks."""
     with database.reading() as connection:
-        streams = _streams(connection, uid, part)
-    left = dict.fromkeys(part.keys)
-    for stream, _, _ in streams if left else ():
+        streams = _streams(connection, uid, selection)
+    missing = dict.fromkeys(selection.keys)
+    for stream, _, _ in streams if missing else ():
         with database.reading() as connection:
-            for one in find(connection, stream, LogTail(connection, stream), list(left)):
-                del left[one.key]
-    return list(left) if streams else None
+            for one in find(connection, stream, LogTail(connection, stream), list(missing)):
+                del missing[one.key]
+    return list(missing) if streams else None
 
 
-def _packed(connection: sqlite3.Connection, one: StoredSeries, window: Window, inside: dict[int, int]) -> int:
-    """How many samples of a series are in blocks; *inside* remembers it of each axis at an edge of the window."""
+def _packed_count(connection: sqlite3.Connection, one: StoredSeries, window: Window, inside: dict[int, int]) -> int:
+    """Return the number of packed samples in a window; *inside* caches the counts of axes at the window's edges."""
     ids = (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS)
     left = "SELECT coalesce(sum(count), 0) FROM block WHERE id >= ? AND id < ? AND data NOT NULL"
     if window.whole:
@@ -134,44 +134,45 @@ def _packed(connection: sqlite3.Connection, one: StoredSeries, window: Window, i
     return total
 
 
-def _gathered(texts: Iterable[str]) -> Iterator[bytes]:
-    waiting: list[str] = []
+def _encode_chunks(texts: Iterable[str]) -> Iterator[bytes]:
+    chunk: list[str] = []
     size = 0
     for text in texts:
-        waiting.append(text)
+        chunk.append(text)
         size += len(text)
         if size >= CHUNK_BYTES:
-            yield "".join(waiting).encode()
-            waiting, size = [], 0
-    if waiting:
-        yield "".join(waiting).encode()
+            yield "".join(chunk).encode()
+            chunk = []
+            size = 0
+    if chunk:
+        yield "".join(chunk).encode()
 
 
-def _csv(database: Readable, run: dict[str, Any], part: Selection) -> Iterator[str]:
-    ranks = list(_ranks(database, run["id"], part))
+def _csv(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
+    ranks = list(_ranks(database, run["id"], selection))
     keys = list(dict.fromkeys(one.key for rank in ranks for one in rank.series))
     header = io.StringIO()
-    unusual = any(not key.isprintable() for key in keys)  # the module leaves a lone CR bare
+    unusual = any(not key.isprintable() for key in keys)  # the csv module does not quote a lone CR
     quoted = csv.writer(header, lineterminator="\n", quoting=csv.QUOTE_ALL if unusual else csv.QUOTE_MINIMAL)
     quoted.writerow([*COLUMNS, *keys])
     yield header.getvalue()
     columns = {key: number for number, key in enumerate(keys)}
-    for attempt, rank, found in ranks:
+    for attempt, rank, rank_series in ranks:
         begin = f"{attempt},{rank},"
-        place = [columns[one.key] for one in found]
-        for step, time, places, values in merge(_all_samples(database, found, part.window)):
+        column = [columns[one.key] for one in rank_series]
+        for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
             cells = [""] * len(keys)
             for number, value in zip(places, values, strict=True):
-                cells[place[number]] = repr(value)
+                cells[column[number]] = repr(value)
             yield f"{begin}{step},{_seconds(time)},{','.join(cells)}\n"
 
 
-def _jsonl(database: Readable, run: dict[str, Any], part: Selection) -> Iterator[str]:
+def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
     yield f"{_dumps({'kind': 'run', **run})}\n"
-    for attempt, rank, found in _ranks(database, run["id"], part):
+    for attempt, rank, rank_series in _ranks(database, run["id"], selection):
         begin = f'{{"kind":"samples","attempt":{attempt},"rank":{rank},"step":'
-        keys = [f"{json.dumps(one.key)}:" for one in found]
-        for step, time, places, values in merge(_all_samples(database, found, part.window)):
+        keys = [f"{json.dumps(one.key)}:" for one in rank_series]
+        for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
             pushed = ",".join([keys[number] + _number(value) for number, value in zip(places, values, strict=True)])
             yield f'{begin}{step},"time":{time / 1e6!r},"values":{{{pushed}}}}}\n'
     for event in _events(database, run["id"]):
@@ -180,11 +181,11 @@ def _jsonl(database: Readable, run: dict[str, Any], part: Selection) -> Iterator
         yield f"{_dumps({'kind': 'alert', **alert})}\n"
 
 
-def _json(database: Readable, run: dict[str, Any], part: Selection) -> Iterator[str]:
+def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
     yield f'{{"run": {_dumps(run)},\n"series": ['
     between = "\n"
-    for attempt, rank, found in _ranks(database, run["id"], part):
-        for one, chunks in zip(found, _all_samples(database, found, part.window), strict=True):
+    for attempt, rank, rank_series in _ranks(database, run["id"], selection):
+        for one, chunks in zip(rank_series, _all_samples(database, rank_series, selection.window), strict=True):
             yield f'{between}{{"attempt":{attempt},"rank":{rank},"key":{json.dumps(one.key)},"points":['
             yield from _points(chunks)
             yield "]}"
@@ -204,77 +205,77 @@ def _points(chunks: Iterable[Chunk]) -> Iterator[str]:
         between = ","
 
 
-def _all_samples(database: Readable, found: Sequence[StoredSeries], window: Window) -> list[Iterator[Chunk]]:
-    """The samples of each of a rank's series that are in a window."""
-    tail = LogTail(None, found[0].stream) if found else None
-    return [series.samples(database, one, tail, window) for one in found]
+def _all_samples(database: Readable, rank_series: Sequence[StoredSeries], window: Window) -> list[Iterator[Chunk]]:
+    """Return an iterator over the samples in a window for each series of a rank."""
+    tail = LogTail(None, rank_series[0].stream) if rank_series else None
+    return [series.samples(database, one, tail, window) for one in rank_series]
 
 
-def _streams(connection: sqlite3.Connection, uid: str, part: Selection) -> list[tuple[int, int, int]]:
-    found = connection.execute(
+def _streams(connection: sqlite3.Connection, uid: str, selection: Selection) -> list[tuple[int, int, int]]:
+    rows = connection.execute(
         "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
         "WHERE run.uid = ? AND NOT run.deleted ORDER BY stream.attempt, stream.rank",
         (uid,),
     )
     return [
         (stream, attempt, rank)
-        for stream, attempt, rank in found
-        if part.attempt in (None, attempt) and (not part.ranks or rank in part.ranks)
+        for stream, attempt, rank in rows
+        if selection.attempt in (None, attempt) and (not selection.ranks or rank in selection.ranks)
     ]
 
 
-def _ranks(database: Readable, uid: str, part: Selection) -> Iterator[_Rank]:
+def _ranks(database: Readable, uid: str, selection: Selection) -> Iterator[_Rank]:
     with database.reading() as connection:
-        streams = _streams(connection, uid, part)
+        streams = _streams(connection, uid, selection)
     for stream, attempt, rank in streams:
         with database.reading() as connection:
             tail = LogTail(connection, stream)
             axes: dict[int, tuple[int, int]] = {}
             begun = [
-                (_first(connection, one, tail, axes), one) for one in find(connection, stream, tail, part.keys or None)
+                (_first(connection, one, tail, axes), one)
+                for one in find(connection, stream, tail, selection.keys or None)
             ]
-        left = [(first, one) for first, one in begun if first is not None]
-        left.sort(key=lambda pair: pair[0])
-        yield _Rank(attempt, rank, [one for _, one in left])
+        remaining = [(first, one) for first, one in begun if first is not None]
+        remaining.sort(key=lambda pair: pair[0])
+        yield _Rank(attempt, rank, [one for _, one in remaining])
 
 
 def _first(
     connection: sqlite3.Connection, one: StoredSeries, tail: LogTail, axes: dict[int, tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """Time and step of the first sample that is left of a series; what *axes* begin with is remembered there."""
-    found = connection.execute(
+    """Return time and step of the first remaining sample of a series; *axes* caches those of axes."""
+    row = connection.execute(
         "SELECT axis FROM block WHERE id >= (SELECT id << 24 | trimmed FROM series WHERE id = ?) AND id < ? "
         "AND data NOT NULL ORDER BY id LIMIT 1",
         (one.id, one.id + 1 << BLOCK_BITS),
     ).fetchone()
-    if found is None:
+    if row is None:
         steps, times, _ = tail.read(one)
         return (times[0], steps[0]) if len(steps) else None
-    if found[0] not in axes:
-        steps, times = decode_axis(connection.execute("SELECT data FROM axis WHERE id = ?", found).fetchone()[0])
-        axes[found[0]] = (times[0], steps[0])
-    return axes[found[0]]
+    if row[0] not in axes:
+        steps, times = decode_axis(connection.execute("SELECT data FROM axis WHERE id = ?", row).fetchone()[0])
+        axes[row[0]] = (times[0], steps[0])
+    return axes[row[0]]
 
 
 def _events(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
     with database.reading() as connection:
-        found = reader.events(connection, uid, -1)
-    return _own(found)
+        events = reader.events(connection, uid, -1)
+    return _without_run(events)
 
 
 def _alerts(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
     with database.reading() as connection:
-        found = reader.alerts(connection, reader.AlertFilter(uid, limit=-1))
-    return _own(found)
+        alerts = reader.alerts(connection, reader.AlertFilter(uid, limit=-1))
+    return _without_run(alerts)
 
 
-def _own(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Without the run, which is the file's."""
-    return ({name: value for name, value in one.items() if name not in {"id", "run", "name"}} for one in found)
+def _without_run(items: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    return ({name: value for name, value in item.items() if name not in {"id", "run", "name"}} for item in items)
 
 
 def _seconds(time: int) -> str:
-    """Microseconds as seconds with 6 digits."""
+    """Return microseconds as seconds with 6 decimal places."""
     whole, rest = divmod(abs(time), 1_000_000)
     return f"{'-' if time < 0 else ''}{whole}.{rest:06d}"
 
@@ -285,7 +286,7 @@ def _number(value: float) -> str:
 
 
 def _dumps(value: Any) -> str:
-    """Compact JSON, in which NaN and infinities are texts."""
+    """Return compact JSON, with NaN and infinities as texts."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -294,7 +295,7 @@ def _dumps(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if not isinstance(value, float) or isfinite(value) else repr(value)

@@ -1,8 +1,8 @@
-"""Reads the files that `importing` takes: our three exports, ``--storage.jsonl``, and what other tools write.
+"""Recognize and read the files that can be imported: our three exports, ``--storage.jsonl``, and files of other tools.
 
-Which form a file has is told by what it begins with. Of other tools are read: CSV with a column for the step, one for
-the time perhaps, and a column a key (blank: not logged then), as pandas, W&B and most scripts write it; TensorBoard's
-CSV; and JSON lines with the step and the keys side by side.
+The first bytes decide about the format. Of other tools we read: CSV with a column for the step, perhaps one for the
+time, and one per key, where a blank cell means no value (pandas, W&B and most scripts write it); TensorBoard's CSV; and
+JSON lines with the step and the keys in one object.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PEEK_BYTES = 4096
 
 
 def parse(stream: BinaryIO, file: str, begin: float, notes: list[str]) -> Iterator[Item]:
-    """What is in a file, in its order.
+    """Yield the contents of a file in their order.
 
     Args:
         stream: The file, from its beginning.
-        file: What it is called.
-        begin: Unix seconds from which on those are counted that have no time.
-        notes: Gets what there is to say about the file, in sentences.
+        file: Its name, for errors.
+        begin: Unix time of the first line without a time.
+        notes: Receives sentences about what was guessed or skipped.
 
     Raises:
-        FormatError: At the first line that makes no sense; what came before is given by then.
+        FormatError: A line is invalid; this may happen after some contents.
     """
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast("Any", stream))
     start = buffered.peek(PEEK_BYTES)[:PEEK_BYTES].removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -46,6 +46,6 @@ def parse(stream: BinaryIO, file: str, begin: float, notes: list[str]) -> Iterat
         yield from read_csv(buffered, file, clock)
     if clock.guessed:
         notes.append(
-            f"{clock.guessed} lines have no time: each is taken to be a second after the one before, the first at "
+            f"{clock.guessed} lines have no time: each is dated a second after the one before, the first at "
             f"Unix time {round(begin)}"
         )

@@ -1,4 +1,4 @@
-"""What a file of a run is made of, whatever its form: the words between the `forms` and `importing`."""
+"""The contents of a run's file in any format: what `formats` reads and `importing` writes."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ if TYPE_CHECKING:
 
 STEP = ("step", "_step", "global_step", "iteration", "iter")
 TIME = ("time", "_timestamp", "timestamp", "wall time", "wall_time")
-"""What other tools call them, in lower case, the first that is there before the others."""
+"""Names of step and time in other tools' files, in lower case; the first one that occurs counts."""
 
 EARLY = 3
-"""Those that do not begin with an underscore count in the first columns only: behind them they are keys."""
+"""Names without a leading underscore count in the first columns only; further right they are keys."""
 
 FAR_SECONDS = 8_000_000_000
-"""The year 2223: a time beyond it is none in seconds."""
+"""The year 2223: a later time is not in seconds."""
 
 INT64 = 2**63
 
 LINE_BYTES = 16 * 1024 * 1024
-"""A longer line, or value in a document, is none: it would fill the memory."""
+"""Longest line, or value in a document: a longer one could fill the memory."""
 
 
 class FormatError(Exception):
-    """A file cannot be read; the message has the file, the line, and what is expected there."""
+    """The file cannot be read; the message has the file, the line, and what is expected there."""
 
 
 class RunHeader(NamedTuple):
-    """What a file tells of its run, as `reader.run` does; *line* is where."""
+    """The run's data, as `reader.run` returns them, and their line."""
 
     run: Mapping[str, Any]
     line: int = 0
 
 
 class Push(NamedTuple):
-    """Values that were pushed together; *time* in Unix microseconds."""
+    """Values that were pushed together; the time in Unix microseconds."""
 
     attempt: int
     rank: int
@@ -46,14 +46,14 @@ class Push(NamedTuple):
 
 
 class EventItem(NamedTuple):
-    """An event, as `reader.events` has it; *line* is where."""
+    """An event, as `reader.events` returns it, and its line."""
 
     fields: Mapping[str, Any]
     line: int = 0
 
 
 class AlertItem(NamedTuple):
-    """An alert, as `reader.alerts` has it; *line* is where."""
+    """An alert, as `reader.alerts` returns it, and its line."""
 
     fields: Mapping[str, Any]
     line: int = 0
@@ -63,10 +63,10 @@ Item: TypeAlias = "RunHeader | Push | EventItem | AlertItem"
 
 
 class Clock:
-    """Gives a time to those that have none: a second after the one before.
+    """Dates items; those without a time come a second after the one before.
 
     Attributes:
-        guessed: How often it did.
+        guessed: Number of items without a time.
     """
 
     def __init__(self, begin: float) -> None:
@@ -74,10 +74,10 @@ class Clock:
         self._last = round(begin) * 1_000_000 - 1_000_000
 
     def at(self, seconds: float | None) -> int:
-        """Unix microseconds.
+        """Return a time in Unix microseconds; None stands for an item without a time.
 
         Raises:
-            ValueError: They are no Unix seconds.
+            ValueError: The number is no time in Unix seconds.
         """
         if seconds is None:
             self.guessed += 1
@@ -88,36 +88,36 @@ class Clock:
 
 
 def microseconds(seconds: float) -> int:
-    """Whole microseconds, the same that a float was made of.
+    """Return a time in whole microseconds, from which the same float results again.
 
     Raises:
-        ValueError: They are no Unix seconds.
+        ValueError: The number is no time in Unix seconds.
     """
     if not abs(seconds) < FAR_SECONDS:
-        raise ValueError(f"a time in Unix seconds, not {seconds!r}")
+        raise ValueError(f"a time in Unix seconds is expected, not {seconds!r}")
     whole = int(seconds)
     return whole * 1_000_000 + round((seconds - whole) * 1e6)
 
 
 def checked_position(attempt: int, rank: int, step: int) -> tuple[int, int, int]:
-    """The same, when the history can hold them.
+    """Return attempt, rank and step if the history can hold them.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: A number is no integer, or is out of range.
     """
     if not (isinstance(attempt, int) and isinstance(rank, int) and isinstance(step, int)) or not (
         0 <= attempt < INT64 and 0 <= rank < INT64 and -INT64 <= step < INT64
     ):
-        place = ", ".join(str(one)[:60] for one in (f"attempt {attempt!r}", f"rank {rank!r}", f"step {step!r}"))
-        raise ValueError(f"{place} are expected to be whole numbers of 64 bits")
+        numbers = ", ".join(text[:60] for text in (f"attempt {attempt!r}", f"rank {rank!r}", f"step {step!r}"))
+        raise ValueError(f"{numbers} are expected to be whole numbers of 64 bits")
     return attempt, rank, step
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Nothing, when the history can hold these keys.
+    """Check that the history can hold some keys.
 
     Raises:
-        ValueError: One has half a surrogate pair, which an escape in JSON can write.
+        ValueError: A key has half a surrogate pair, which an escape in JSON can write.
     """
     for key in keys:
         try:
@@ -127,5 +127,5 @@ def check_keys(keys: Iterable[str]) -> None:
 
 
 def line_too_long(file: str, line: int) -> FormatError:
-    """What is said of a line of more than `LINE_BYTES`."""
-    return FormatError(f"{file}: line {line}: longer than {LINE_BYTES >> 20} MiB, which no line of a run is")
+    """Return the error of a line that is longer than `LINE_BYTES`."""
+    return FormatError(f"{file}: line {line}: longer than {LINE_BYTES >> 20} MiB")

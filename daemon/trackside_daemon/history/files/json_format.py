@@ -1,4 +1,4 @@
-"""Reads JSON lines and our JSON document (`forms`)."""
+"""Read JSON lines, and the JSON document of our export (see `formats`)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 PARSE_ERRORS = (ArithmeticError, RecursionError, TypeError, ValueError)
-"""What is raised by JSON that makes no sense."""
+"""Errors of malformed JSON."""
 
 
 def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
-    """What is in a document of ours.
+    """Yield the contents of a JSON document.
 
     Raises:
-        FormatError: Where it makes no sense.
+        FormatError: The document is invalid.
     """
     scanner = Scanner(buffered)
     try:
@@ -60,29 +60,31 @@ def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
 
 
 def _object(scanner: Scanner) -> dict[str, Any]:
-    found = scanner.value()
-    if not isinstance(found, dict):
+    value = scanner.value()
+    if not isinstance(value, dict):
         raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that can be there
-    return found
+    return value
 
 
 def _series(scanner: Scanner) -> Iterator[Push]:
-    """The pushes of all ranks; the series of one rank are held at a time."""
-    place, held = (0, 0), dict[str, Chunk]()
+    """Yield the pushes of all ranks; only the series of one rank are in memory."""
+    place = (0, 0)
+    rank_series: dict[str, Chunk] = {}
     for _ in scanner.elements():
-        found: dict[str, Any] = {"attempt": 0, "rank": 0}
+        fields: dict[str, Any] = {"attempt": 0, "rank": 0}
         for name in scanner.members():
-            found[name] = _points(scanner) if name == "points" else scanner.value()
-        attempt, rank, _ = checked_position(found["attempt"], found["rank"], 0)
-        key, points = found.get("key"), found.get("points")
+            fields[name] = _points(scanner) if name == "points" else scanner.value()
+        attempt, rank, _ = checked_position(fields["attempt"], fields["rank"], 0)
+        key, points = fields.get("key"), fields.get("points")
         if not isinstance(key, str) or not isinstance(points, tuple):
             raise ValueError('a series is expected to have a "key" and "points"')  # noqa: TRY004  the same
         check_keys([key])
-        if (attempt, rank) != place or key in held:
-            yield from _pushes(place, held)
-            place, held = (attempt, rank), {}
-        held[key] = points
-    yield from _pushes(place, held)
+        if (attempt, rank) != place or key in rank_series:
+            yield from _pushes(place, rank_series)
+            place = (attempt, rank)
+            rank_series = {}
+        rank_series[key] = points
+    yield from _pushes(place, rank_series)
 
 
 def _points(scanner: Scanner) -> Chunk:
@@ -99,14 +101,14 @@ def _points(scanner: Scanner) -> Chunk:
     return steps, times, values
 
 
-def _pushes(place: tuple[int, int], held: Mapping[str, Chunk]) -> Iterator[Push]:
-    keys = [key for key, chunk in held.items() if len(chunk[0])]
-    for step, time, places, values in merge([iter([held[key]]) for key in keys]):
+def _pushes(place: tuple[int, int], rank_series: Mapping[str, Chunk]) -> Iterator[Push]:
+    keys = [key for key, chunk in rank_series.items() if len(chunk[0])]
+    for step, time, places, values in merge([iter([rank_series[key]]) for key in keys]):
         yield Push(*place, step, time, [keys[number] for number in places], values)
 
 
 class _Samples(msgspec.Struct):
-    """A line of samples; lines of other kinds are read again as what they are."""
+    """A line of samples. Lines of other kinds are decoded a second time."""
 
     kind: str = "samples"
     attempt: int = 0
@@ -120,10 +122,10 @@ _decode = msgspec.json.Decoder(_Samples).decode
 
 
 def read_lines(buffered: io.BufferedReader, file: str, clock: Clock, notes: list[str]) -> Iterator[Item]:
-    """What is in JSON lines, ours or others'; *notes* gets what was left out.
+    """Yield the contents of JSON lines, ours or another tool's; *notes* receives what was skipped.
 
     Raises:
-        FormatError: At the first line that makes no sense.
+        FormatError: A line is invalid.
     """
     skipped: Counter[str] = Counter()
     for number, line in enumerate(iter(partial(buffered.readline, LINE_BYTES + 1), b""), 1):
@@ -135,20 +137,20 @@ def read_lines(buffered: io.BufferedReader, file: str, clock: Clock, notes: list
             item = _line(line, clock, skipped)
         except PARSE_ERRORS as error:
             if not line.endswith(b"\n") and not _is_json(line):
-                notes.append(f"line {number}, the last one, is torn and left out")
+                notes.append(f"line {number}, the last one, is incomplete and was skipped")
                 break
             raise FormatError(f"{file}: line {number}: {_expected(error)}") from error
         if item is not None:
             yield item if isinstance(item, Push) else item._replace(line=number)
     if skipped:
         names = ", ".join(repr(key) for key, _ in skipped.most_common(3))
-        notes.append(f"{sum(skipped.values())} values that are no numbers are left out, such as those of {names}")
+        notes.append(f"{sum(skipped.values())} values that are not numbers were skipped, such as those of {names}")
 
 
 def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
     try:
         samples = _decode(line)
-    except msgspec.MsgspecError:  # a flat line, or one with NaN as Python writes it
+    except msgspec.MsgspecError:  # another tool's line, or one with NaN as Python writes it
         samples = None
     if samples is not None and samples.kind == "samples" and samples.values is not None:
         return _push(samples, clock)
@@ -159,8 +161,8 @@ def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
         samples = msgspec.convert(fields, _Samples)
         check_keys(samples.values or ())
         return _push(samples, clock)
-    if (known := _KINDS.get(fields.get("kind", ""))) is not None:
-        return known({name: value for name, value in fields.items() if name != "kind"})
+    if (item_type := _KINDS.get(fields.get("kind", ""))) is not None:
+        return item_type({name: value for name, value in fields.items() if name != "kind"})
     return _flat(fields, clock, skipped)
 
 
@@ -178,7 +180,7 @@ def _push(samples: _Samples, clock: Clock) -> Push | None:
 
 
 def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push | None:
-    """A line of another tool: the step and what was logged in it, side by side."""
+    """Return the push of another tool's line, which has the step and the keys in one object."""
     names = {name.lower(): name for name in fields}
     step = next((fields.pop(names[name]) for name in STEP if name in names), None)
     time = next((fields.pop(names[name]) for name in TIME if name in names), None)
@@ -194,18 +196,16 @@ def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push |
         except (ValueError, TypeError):
             if value is not None:
                 skipped[key] += 1
-    return (
-        Push(*checked_position(0, 0, int(step)), clock.at(time), tuple(values), list(values.values()))
-        if values
-        else None
-    )
+    if not values:
+        return None
+    return Push(*checked_position(0, 0, int(step)), clock.at(time), tuple(values), list(values.values()))
 
 
 def number(value: float | str) -> float:
-    """A number, or what stands for NaN and infinities.
+    """Return a number, also from a text for NaN or an infinity.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: The text is no such number.
     """
     if isinstance(value, str) and value.strip().lower() not in _NONFINITE:
         raise ValueError(f'a number, or one of "nan", "inf" and "-inf", is expected, not {value!r}')
@@ -232,14 +232,14 @@ def _is_json(line: bytes) -> bool:
         json.loads(line)
     except ValueError:
         return False
-    except RecursionError:  # whoever reads it stops where it is too deep, and not where it ends
+    except RecursionError:  # too deep for the parser, which does not mean that the line is incomplete
         return True
     return True
 
 
 def _expected(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"one JSON object a line is expected: {error.msg} at character {error.pos + 1}"
+        return f"one JSON object per line is expected: {error.msg} at character {error.pos + 1}"
     if isinstance(error, RecursionError):
-        return "nested too deep, which nothing of a run is"
+        return "nested too deeply"
     return " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Reads a JSON document of any length, however it is laid out, a value at a time."""
+"""Read a JSON document of any length and layout, one value at a time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from trackside_daemon.history.files.items import LINE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
+# Why no library: ijson parses in C, but does not report line numbers, refuses NaN and reads half a surrogate pair as "?".
+# Its C backend leaves an exception pending after an integer of more than 4,300 digits, which then appears anywhere.
 CHUNK_BYTES = 64 * 1024
 _SPACE = re.compile(r"[ \t\r\n]*")
 _decode = json.JSONDecoder().raw_decode
 
 
 class Scanner:
-    """A JSON text, walked through from its beginning.
+    """A JSON text that is read once, from its beginning.
 
     Args:
-        stream: UTF-8.
+        stream: The text in UTF-8.
 
     Attributes:
-        line: Where it is, from 1.
+        line: Line of the current position, from 1.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -36,48 +39,48 @@ class Scanner:
         self._ended = False
 
     def peek(self) -> str:
-        """The next character that is no space; empty at the end."""
+        """Skip white space; return the next character, or an empty text at the end."""
         while True:
-            behind = _SPACE.match(self._text, self._at)
-            end = behind.end() if behind else self._at
+            spaces = _SPACE.match(self._text, self._at)
+            end = spaces.end() if spaces else self._at
             self.line += self._text.count("\n", self._at, end)
             self._at = end
-            if end < len(self._text) or not self._more():
+            if end < len(self._text) or not self._read_more():
                 return self._text[end : end + 1]
 
     def expect(self, character: str) -> None:
-        """Go past a character that has to come.
+        """Skip a character.
 
         Raises:
-            ValueError: Another comes.
+            ValueError: The next character is another one.
         """
-        found = self.peek()
-        if found != character:
-            raise ValueError(f"{character} is expected, not {found or 'the end of the file'}")
+        actual = self.peek()
+        if actual != character:
+            raise ValueError(f"{character} is expected, not {actual or 'the end of the file'}")
         self._at += 1
 
     def value(self) -> Any:
-        """The next value, whole; what is read on for is no larger than it.
+        """Return the next value, complete.
 
         Raises:
-            ValueError: There is none.
+            ValueError: The next text is not JSON, or longer than `LINE_BYTES`.
         """
         self.peek()
         while True:
             try:
                 value, end = _decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                if not self._more():
+                if not self._read_more():
                     raise ValueError(f"JSON is expected: {error.msg}") from None
                 continue
-            if end + 3 > len(self._text) and self._more():  # a number may go on, with .5 or e-7
+            if end + 3 > len(self._text) and self._read_more():  # a number may continue with .5 or e-7
                 continue
             self.line += self._text.count("\n", self._at, end)
             self._at = end
             return value
 
     def members(self) -> Iterator[str]:
-        """The names in an object; each one's value is to be read before the next is asked for."""
+        """Yield the names in an object; the caller reads each value before it asks for the next name."""
         self.expect("{")
         while self.peek() != "}":
             name = self.value()
@@ -88,7 +91,7 @@ class Scanner:
         self.expect("}")
 
     def elements(self) -> Iterator[None]:
-        """A turn for each value in an array, in which it is to be read."""
+        """Yield for each element of an array, which the caller then reads."""
         self.expect("[")
         while self.peek() != "]":
             yield
@@ -96,14 +99,14 @@ class Scanner:
                 self.expect(",")
         self.expect("]")
 
-    def _more(self) -> bool:
-        """Read on: at least as much as is there already, so that a long value is not tried again and again."""
+    def _read_more(self) -> bool:
         if self._ended:
             return False
         if len(self._text) - self._at > LINE_BYTES:
-            raise ValueError(f"a value longer than {LINE_BYTES >> 20} MiB, which none of a run is")
+            raise ValueError(f"a value longer than {LINE_BYTES >> 20} MiB")
         self._text = self._text[self._at :]
         self._at = 0
+        # At least as much as is there already, so that a long value is not decoded again and again.
         data = self._stream.read(max(CHUNK_BYTES, len(self._text)))
         self._ended = not data
         try:

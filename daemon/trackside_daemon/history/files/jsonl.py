@@ -1,11 +1,11 @@
-"""What was committed, also as JSON lines, for those who work on it with their own tools (``--storage.jsonl``).
+"""Append the committed records as JSON lines, for other tools (``--storage.jsonl``).
 
-A folder a run, a file a kind: ``RUN/samples.jsonl``, ``runs.jsonl``, ``events.jsonl``, ``alerts.jsonl``; ``host/`` has
-what is about the machine. A file that is full becomes ``samples.1.jsonl``, the next ``samples.2.jsonl`` and so on: the
-one without a number is the newest, then comes the highest number. Nothing is ever deleted here, and nothing is synced:
-the history is the copy that a power cut spares.
+There is a folder per run and a file per kind: ``RUN/samples.jsonl``, ``runs.jsonl``, ``events.jsonl`` and
+``alerts.jsonl``; ``host/`` has the lines of the machine. A full file becomes ``samples.1.jsonl``, the next one
+``samples.2.jsonl``, and so on: the file without a number is the newest, followed by the highest number. No file is ever
+deleted or synced: after a power cut, the history is the copy that is complete.
 
-Times are Unix seconds to the microsecond; NaN and infinities are the texts ``nan``, ``inf`` and ``-inf``.
+Times are Unix seconds with microseconds; NaN and infinities are the texts ``nan``, ``inf`` and ``-inf``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trackside_daemon.history.directory import writable_directory
-from trackside_daemon.history.files.rotation import Files
+from trackside_daemon.history.files.rotation import RotatingFiles
 from trackside_daemon.model.records import (
     AccountUpdated,
     Alert,
@@ -45,7 +45,7 @@ HOST = "host"
 ROTATE_BYTES = 256 * 1024 * 1024
 OPEN_FILES = 64
 SESSIONS = 16_384
-"""How many sessions are remembered, the latest heard of; one is some 200 bytes."""
+"""Sessions to remember, those used last; each takes some 200 bytes."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _HASHED = re.compile(r".*-[0-9a-f]{16}")
@@ -53,33 +53,33 @@ _HASHED = re.compile(r".*-[0-9a-f]{16}")
 _encode = msgspec.json.Encoder().encode
 
 
-class _Who(NamedTuple):
+class _SessionRank(NamedTuple):
     run: str
     attempt: int
     rank: int
 
 
 class JsonLines:
-    """Appends records to files below a directory.
+    """Appends records to files in a directory.
 
     Args:
-        directory: Made when it is missing.
-        rotate_bytes: No file gets larger, unless by a single line.
-        open_files: So many are kept open, those used last.
+        directory: Created if it is missing.
+        rotate_bytes: Largest size of a file; a single line may be longer.
+        open_files: Number of files that stay open, those used last.
 
     Raises:
-        HistoryError: The directory cannot be made or written.
+        HistoryError: The directory cannot be created or written.
     """
 
     def __init__(self, directory: Path, rotate_bytes: int = ROTATE_BYTES, open_files: int = OPEN_FILES) -> None:
-        self._files = Files(writable_directory(directory, OPTION, make=True), rotate_bytes, open_files)
-        self._sessions: OrderedDict[bytes, _Who] = OrderedDict()
+        self._files = RotatingFiles(writable_directory(directory, OPTION, make=True), rotate_bytes, open_files)
+        self._sessions: OrderedDict[bytes, _SessionRank] = OrderedDict()
 
     def write(self, records: Iterable[Record]) -> None:
-        """Append what was committed, in its order.
+        """Append committed records in their order.
 
         Raises:
-            OSError: The first failure; what the file that failed was to get is not in it, the others have theirs.
+            OSError: The first failure; the file that failed has none of its lines, the other files have theirs.
         """
         lines: dict[tuple[str, str], list[bytes]] = {}
         for record in records:
@@ -96,54 +96,51 @@ class JsonLines:
             raise failure
 
     def close(self) -> None:
-        """Let go of the files. A later write opens them again."""
+        """Close the files; a later write opens them again."""
         self._files.close()
 
     def _lines(self, record: Record) -> tuple[str | None, str, list[bytes]]:  # noqa: PLR0911  one for each kind
-        """The run that a record is about, or None for the machine; the kind of its file; its lines."""
+        """Return the run of a record, or None for the machine; the kind of its file; its lines."""
         if isinstance(record, BatchIngested):
-            who = self._who(record.session)
-            return who.run, "samples", list(_rows(who, record))
+            place = self._session_rank(record.session)
+            return place.run, "samples", list(_rows(place, record))
         if isinstance(record, SessionOpened):
-            return record.hello.identity.run, "runs", self._opened(record)
+            return record.hello.identity.run, "runs", self._run_lines(record)
         if isinstance(record, RunState):
-            return record.run, "runs", [_line(_standing(record))]
+            return record.run, "runs", [_line(_state(record))]
         if isinstance(record, Event):
             return record.run, "events", [_line(_event(record))]
         if isinstance(record, Alert | AlertNote):
-            told = _alert(record) if isinstance(record, Alert) else _note(record)
-            return record.run or None, "alerts", [_line(told)]
+            fields = _alert(record) if isinstance(record, Alert) else _note(record)
+            return record.run or None, "alerts", [_line(fields)]
         if isinstance(record, Silence):
             return None, "silences", [_line(_silence(record))]
         if isinstance(record, AccountUpdated):
-            return record.run, "", []  # it is renewed each few seconds, and no news
-        return None, "samples", [_line(_sampled(record))]
+            return record.run, "", []  # renewed every few seconds: too much for a log
+        return None, "samples", [_line(_machine_sample(record))]
 
-    def _opened(self, record: SessionOpened) -> list[bytes]:
-        """A line for a session that is new; a client says hello again whenever its connection does."""
+    def _run_lines(self, record: SessionOpened) -> list[bytes]:
+        """Return a line if the session is new: a client sends hello again after each reconnect."""
         identity = record.hello.identity
-        who = _Who(identity.run, record.attempt, identity.rank)
-        known = self._sessions.pop(record.session, None)
-        self._sessions[record.session] = who
+        place = _SessionRank(identity.run, record.attempt, identity.rank)
+        before = self._sessions.pop(record.session, None)
+        self._sessions[record.session] = place
         while len(self._sessions) > SESSIONS:
             self._sessions.popitem(last=False)
-        return [] if known == who else [_line(_run(record, record.hello))]
+        return [] if before == place else [_line(_run(record, record.hello))]
 
-    def _who(self, session: bytes) -> _Who:
-        """Whose session it is; one that was never opened, which should not be, is a run of its own rather than lost."""
-        who = self._sessions.get(session)
-        if who is None:
-            return _Who(f"session-{session.hex()}", 0, 0)
+    def _session_rank(self, session: bytes) -> _SessionRank:
+        place = self._sessions.get(session)
+        if place is None:  # never opened, which should not happen: keep its samples under a separate run
+            return _SessionRank(f"session-{session.hex()}", 0, 0)
         self._sessions.move_to_end(session)
-        return who
+        return place
 
 
 def folder(run: str) -> str:
-    """A run's id as one component of a path, never that of another id, nor `HOST`.
-
-    What is not altered has no hash at its end; what is altered, or looks as if it was, has: the ids that share a name
-    would have to share 64 bits of SHA-256.
-    """
+    """Return a run's id as a single path component, which no other id has, nor `HOST`."""
+    # An unchanged id has no hash at its end; a changed one, or one that looks as if it were changed, has. Two ids with
+    # the same folder would share 64 bits of SHA-256.
     if _PLAIN.fullmatch(run) and not _HASHED.fullmatch(run) and run != HOST:
         return run
     shown = re.sub(r"[^A-Za-z0-9_.-]", "_", run[:80]).lstrip(".-") or "run"
@@ -157,7 +154,7 @@ def _run(record: SessionOpened, hello: Hello) -> dict[str, Any]:
         "name": record.name,
         "attempt": record.attempt,
         "rank": identity.rank,
-        "time": _moment(record.time),
+        "time": _round(record.time),
         "started": _microseconds(hello.started),
         "clock_offset": record.offset,
         "world": identity.world,
@@ -178,8 +175,8 @@ def _run(record: SessionOpened, hello: Hello) -> dict[str, Any]:
     return line
 
 
-def _standing(record: RunState) -> dict[str, Any]:
-    ended = None if record.ended is None else _moment(record.ended)
+def _state(record: RunState) -> dict[str, Any]:
+    ended = None if record.ended is None else _round(record.ended)
     line = {"run": record.run, "attempt": record.attempt, "state": record.state, "cause": record.cause}
     return {**line, "ended": ended}
 
@@ -190,20 +187,20 @@ def _event(record: Event) -> dict[str, Any]:
         "attempt": record.attempt,
         "rank": record.rank,
         "step": record.step,
-        "time": _moment(record.time),
+        "time": _round(record.time),
         "kind": record.kind,
         "fields": dict(record.fields),
     }
 
 
 def _alert(record: Alert) -> dict[str, Any]:
-    ended = None if record.ended is None else _moment(record.ended)
+    ended = None if record.ended is None else _round(record.ended)
     return {
         "alert": record.alert,
         "severity": record.severity,
         "run": record.run,
         "labels": dict(record.labels),
-        "started": _moment(record.started),
+        "started": _round(record.started),
         "ended": ended,
         "summary": record.summary,
         "description": record.description,
@@ -216,9 +213,9 @@ def _note(record: AlertNote) -> dict[str, Any]:
         "alert": record.alert,
         "run": record.run,
         "labels": dict(record.labels),
-        "started": _moment(record.started),
+        "started": _round(record.started),
         "evidence": dict(record.evidence),
-        "notified": {sink: one._asdict() for sink, one in record.notified.items()},
+        "notified": {sink: sent._asdict() for sink, sent in record.notified.items()},
     }
 
 
@@ -226,53 +223,53 @@ def _silence(record: Silence) -> dict[str, Any]:
     return {
         "id": record.id,
         "labels": dict(record.labels),
-        "started": _moment(record.started),
-        "until": _moment(record.until),
+        "started": _round(record.started),
+        "until": _round(record.until),
         "comment": record.comment,
     }
 
 
-def _sampled(record: MachineSample) -> dict[str, Any]:
-    return {"time": _moment(record.time), "values": record.values}
+def _machine_sample(record: MachineSample) -> dict[str, Any]:
+    return {"time": _round(record.time), "values": record.values}
 
 
-def _rows(who: _Who, record: BatchIngested) -> Iterator[bytes]:
+def _rows(place: _SessionRank, record: BatchIngested) -> Iterator[bytes]:
     for block in record.blocks:
         steps, times, values = block.columns()
         width = len(block.keys)
         for row, (step, time) in enumerate(zip(steps, times, strict=True)):
             pushed = values[row * width : (row + 1) * width]
             line = {
-                "attempt": who.attempt,
-                "rank": who.rank,
+                "attempt": place.attempt,
+                "rank": place.rank,
                 "step": step,
                 "time": _microseconds(time + record.shift),
                 "values": dict(zip(block.keys, pushed, strict=True)),
             }
-            # A sum is finite only when all of its terms are; of finite terms it may still overflow, which costs time.
+            # The sum is finite only if all terms are. Finite terms may overflow; that costs time, no correctness.
             yield _encode(line) + b"\n" if isfinite(sum(pushed)) else _line(line)
 
 
 def _line(fields: Mapping[str, Any]) -> bytes:
     try:
         return _encode(_plain(fields)) + b"\n"
-    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can write
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can write in JSON
         return json.dumps(_plain(fields)).encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:
-    """*value* with its NaN and infinities as texts: JSON has none, and msgspec would write null."""
+    """Return *value* with NaN and infinities as texts: JSON has none, and msgspec would write null."""
     if isinstance(value, float):
         return value if isfinite(value) else str(float(value))
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _moment(seconds: float) -> float:
+def _round(seconds: float) -> float:
     return round(seconds, 6)
 
 
 def _microseconds(nanoseconds: int) -> float:
-    """Unix seconds; by whole microseconds, since a float cannot hold the nanoseconds."""
+    """Return Unix seconds, rounded to microseconds: a float cannot hold the nanoseconds."""
     return (nanoseconds + 500) // 1000 / 1_000_000

@@ -1,4 +1,4 @@
-"""Puts the series of one rank together again as the pushes that they came in."""
+"""Merge the series of a rank back into the pushes that they came from."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ Chunk: TypeAlias = "tuple[array[int], array[int], array[float]]"
 
 
 class Line(NamedTuple):
-    """Values that share step and time.
+    """Values of one step and time.
 
     Attributes:
+        step: The step.
         time: Unix microseconds.
-        places: The number of each value's series, rising.
+        places: The index of each value's series, rising.
+        values: The values, one per series.
     """
 
     step: int
@@ -28,7 +30,7 @@ class Line(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """The next row of some series that go in step; what makes heads differ stands first."""
+    """The next row of series with the same steps and times; the fields that order heads come first."""
 
     time: int
     step: int
@@ -38,10 +40,10 @@ class _Head(NamedTuple):
 
 
 def merge(series: Sequence[Iterator[Chunk]]) -> Iterator[Line]:
-    """The lines of some series, by time, as far as the order within each series lets them be.
+    """Yield the lines of some series, by time as far as the order within each series allows.
 
-    A line has one value of a series at most, so that two of one step and time make two lines. The lines follow from
-    the samples alone, and not from how the series are cut into chunks.
+    A line has at most one value of a series: two values of one step and time make two lines. The lines depend on the
+    samples only, not on how the series are cut into chunks.
     """
     heads = list(_load(series, range(len(series))))
     heapify(heads)
@@ -51,7 +53,7 @@ def merge(series: Sequence[Iterator[Chunk]]) -> Iterator[Line]:
         while heads and heads[0][:2] == (time, step):
             due.append(heappop(heads))
         yield _joined(step, time, due)
-        if not heads and len(due) == 1:  # all the series go in step, as those of most runs do
+        if not heads and len(due) == 1:  # all series have the same steps, as in most runs
             places = due[0].places
             for time_, step_, values in due[0].rows:
                 yield Line(step_, time_, places, values)
@@ -73,16 +75,16 @@ def _joined(step: int, time: int, due: list[_Head]) -> Line:
 
 
 def _load(series: Sequence[Iterator[Chunk]], places: Iterable[int]) -> Iterator[_Head]:
-    """The heads of the next chunks; series whose chunks have the same steps and times share one."""
-    together: dict[tuple[bytes, bytes], tuple[Chunk, list[int], list[array[float]]]] = {}
+    """Yield the heads of the next chunks; series whose chunks have the same steps and times share one."""
+    groups: dict[tuple[bytes, bytes], tuple[Chunk, list[int], list[array[float]]]] = {}
     for place in places:
         chunk = next(series[place], None)
         if chunk is not None:
             name = (chunk[0].tobytes(), chunk[1].tobytes())
-            _, numbers, columns = together.setdefault(name, (chunk, [], []))
+            _, numbers, columns = groups.setdefault(name, (chunk, [], []))
             numbers.append(place)
             columns.append(chunk[2])
-    for (steps, times, _), numbers, columns in together.values():
+    for (steps, times, _), numbers, columns in groups.values():
         rows = zip(times, steps, zip(*columns, strict=True), strict=True)
         time, step, values = next(rows)
         yield _Head(time, step, tuple(numbers), values, rows)

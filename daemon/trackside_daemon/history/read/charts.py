@@ -1,8 +1,8 @@
-"""Charts: at most so many buckets of a series.
+"""Read charts: a series in a limited number of buckets.
 
-A chart is made of the coarsest units that still give half as many buckets as were asked for: samples, cells of 64, or
-blocks of 4,096. Its buckets are unions of whole units, so that their extremes are exact. What is not packed yet is read
-from the log, and belongs to it.
+A chart consists of the coarsest units that still give half as many buckets as requested: samples, cells of 64, or
+blocks of 4,096. Its buckets are unions of whole units, so their extremes are exact. Samples that are not packed yet come
+from the log.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ if TYPE_CHECKING:
 
 POINTS = 2000
 
-
-_Packed = tuple[bytes, bytes, "bytes | None"]
-"""Of a block its cells, those of its axis, and what is not finite of each."""
+_BlockCells = tuple[bytes, bytes, "bytes | None"]
+"""Cells of a block, cells of its axis, and the counts of its non-finite samples."""
 
 
 class Chart(NamedTuple):
     """Buckets of a series.
 
     Attributes:
-        points: ``[step, time, min, max, last]``, step and time of the bucket's last sample, time in Unix seconds.
-        unit: Samples to a unit: 1, 64 or 4,096. With more than 1, the window's edges were rounded to a unit.
-        samples: In the window; with rounded edges, about.
-        trimmed: Cells stand for samples that were asked for: the unit is 1, and some are gone. A coarser chart is of cells
-            anyway, and the same as before they went.
-        nonfinite: How many samples of each point are NaN or infinite; empty where there are none.
+        points: ``[step, time, min, max, last]``; step and time are those of the last sample, the time in Unix seconds.
+        unit: Samples per unit: 1, 64 or 4,096. Above 1, the window's edges were rounded to a unit.
+        samples: Number of samples in the window; approximate if its edges were rounded.
+        trimmed: The unit is 1, and cells stand for samples that are gone. (Coarser charts are unaffected: they are made
+            of cells anyway.)
+        nonfinite: Number of NaN and infinite samples of each point; empty if there are none.
     """
 
     points: list[list[float]]
@@ -49,7 +48,7 @@ class Chart(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Consecutive samples or cells; a sample is its own minimum, maximum and last. *odd* counts what is not finite."""
+    """Consecutive samples or cells; a sample is its own minimum, maximum and last. *odd* counts non-finite samples."""
 
     steps: array[int]
     times: array[int]
@@ -58,26 +57,21 @@ class _Columns(NamedTuple):
     lasts: array[float]
     odd: array[int]
 
-    def part(self, first: int, end: int) -> _Columns:
-        """Those from number *first* to before *end*."""
-        kept: list[array[Any]] = [column[first:end] for column in self]
-        return _Columns(*kept)
-
     def buckets(self, most: int) -> list[list[float]]:
-        """At most so many, of equally many units each: points, and how many of their samples are not finite."""
+        """Return at most *most* buckets of equally many units: a point each, and its number of non-finite samples."""
         size = max(1, -(-len(self.steps) // most))
         if size == 1:
             return [[step, time / 1e6, *rest] for step, time, *rest in zip(*self, strict=True)]
         steps, times, mins, maxs, lasts, odd = self
         clean = not odd.tobytes().strip(b"\0")
         low, high = codec.extremes(mins)[0], codec.extremes(maxs)[1]
-        found = []
+        buckets = []
         for start in range(0, len(steps), size):
             stop = min(start + size, len(steps))
             end = stop - 1
             extent = low(mins[start:stop]), high(maxs[start:stop])
-            found.append([steps[end], times[end] / 1e6, *extent, lasts[end], 0 if clean else sum(odd[start:stop])])
-        return found
+            buckets.append([steps[end], times[end] / 1e6, *extent, lasts[end], 0 if clean else sum(odd[start:stop])])
+        return buckets
 
 
 def chart(
@@ -87,7 +81,7 @@ def chart(
     window: Window = EVERYTHING,
     points: int = POINTS,
 ) -> Chart:
-    """At most *points* buckets of what is in the window.
+    """Return at most *points* buckets of the samples in the window.
 
     Raises:
         ValueError: A block is damaged.
@@ -100,10 +94,10 @@ def chart(
         size = max(1, -(-(blocks + new) // points))
         while points > 1 and -(-blocks // size) - (-new // size) > points:
             size += 1
-        found = _blocks(connection, (first, last, blocks), window, size)
+        buckets = _merge_blocks(connection, (first, last, blocks), window, size)
         if new:
-            found += _coarse(*fresh, size * BLOCK).buckets(new)
-        return _told(found if len(found) <= points else [_merged(found)], BLOCK, samples)
+            buckets += _cells(*fresh, size * BLOCK).buckets(new)
+        return _chart(buckets if len(buckets) <= points else [_merge(buckets)], BLOCK, samples)
     coarse = samples >= CELL * points / 2
     parts: list[_Columns] = []
     trimmed = False
@@ -112,19 +106,18 @@ def chart(
     elif blocks:
         parts, trimmed = _read_samples(connection, first, last, window)
     if len(fresh[0]):
-        parts.append(_coarse(*fresh, CELL) if coarse else _single(*fresh))
+        parts.append(_cells(*fresh, CELL) if coarse else _single(*fresh))
     columns = _join(parts)
-    return _told(columns.buckets(points), CELL if coarse else 1, samples if coarse else len(columns.steps), trimmed)
+    return _chart(columns.buckets(points), CELL if coarse else 1, samples if coarse else len(columns.steps), trimmed)
 
 
-def _told(found: list[list[float]], unit: int, samples: int, trimmed: bool = False) -> Chart:
-    """What a chart has of buckets."""
-    odd = [int(bucket.pop()) for bucket in found]
-    return Chart(found, unit, samples, trimmed, odd if any(odd) else ())
+def _chart(buckets: list[list[float]], unit: int, samples: int, trimmed: bool = False) -> Chart:
+    odd = [int(bucket.pop()) for bucket in buckets]
+    return Chart(buckets, unit, samples, trimmed, odd if any(odd) else ())
 
 
 def _overlap(connection: sqlite3.Connection, series: StoredSeries, window: Window) -> tuple[int, int, int, int]:
-    """The first and last id of the blocks in a window, about how many samples of them are in it, and how many they are."""
+    """Return first and last id of the blocks in a window, about how many of their samples are in it, and their number."""
     base = series.id << BLOCK_BITS
     query = "SELECT min(id), max(id), sum(count), count(*) FROM block WHERE id >= ? AND id < ?"
     ids = (base, base + (1 << BLOCK_BITS))
@@ -149,8 +142,10 @@ def _overlap(connection: sqlite3.Connection, series: StoredSeries, window: Windo
     return first, last, round(count - outside), blocks
 
 
-def _blocks(connection: sqlite3.Connection, span: tuple[int, int, int], window: Window, size: int) -> list[list[float]]:
-    """Buckets of *size* whole blocks, of those between a first and a last that overlap a window, so many."""
+def _merge_blocks(
+    connection: sqlite3.Connection, span: tuple[int, int, int], window: Window, size: int
+) -> list[list[float]]:
+    """Return buckets of *size* whole blocks; *span* has first and last id and number of the blocks in the window."""
     first, last, count = span
     if count == last - first + 1:
         among = (
@@ -159,41 +154,41 @@ def _blocks(connection: sqlite3.Connection, span: tuple[int, int, int], window: 
         )
         values = first, size
         bounds: tuple[float, ...] = (first, last)
-    else:  # steps fall, or the clock was set back: those that do not overlap are left out
+    else:  # steps fall, or the clock was set back: skip the blocks between that do not overlap
         among = (
             "(SELECT block.id, (row_number() OVER (ORDER BY block.id) - ?) / ? AS part, min, max, samples FROM block "  # noqa: S608
             f"LEFT JOIN nonfinite USING (id) WHERE block.id BETWEEN ? AND ? AND {window.by}_max >= ? AND {window.by}_min <= ?)"
         )
         values, bounds = (1, size), (first, last, *window.bounds)
-    found = connection.execute(
+    rows = connection.execute(
         "SELECT block.step, block.time / 1e6, low, high, block.last, odd FROM (SELECT max(id) AS top, min(min) AS low, "  # noqa: S608
         f"max(max) AS high, total(samples) AS odd FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
         (*values, *bounds),
     )
-    return [[nan if one is None else one for one in row] for row in found]
+    return [[nan if value is None else value for value in row] for row in rows]
 
 
-def _merged(points: list[list[float]]) -> list[float]:
-    """One bucket of several."""
+def _merge(points: list[list[float]]) -> list[float]:
     _, _, mins, maxs, _, odd = zip(*points, strict=True)
-    (low,), (high,) = codec.cells(mins, len(mins)).mins, codec.cells(maxs, len(maxs)).maxs
+    (low,) = codec.cells(mins, len(mins)).mins
+    (high,) = codec.cells(maxs, len(maxs)).maxs
     step, time, _, _, last, _ = points[-1]
     return [step, time, low, high, last, sum(odd)]
 
 
 def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: Window) -> list[_Columns]:
-    """The cells of some blocks of which a sample is in the window."""
+    """Return the cells, of some blocks, that have a sample in the window."""
     by = window.by
     low, high = window.bounds
-    found = connection.execute(
+    rows = connection.execute(
         f"SELECT block.cells, axis.cells, nonfinite.cells, axis, {by}_min, {by}_max FROM block "  # noqa: S608
         "JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id "
         f"WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
         (first, last, low, high),
     ).fetchall()
     parts: list[_Columns] = []
-    whole: list[_Packed] = []
-    for cells, ends, odd, axis, least, most in found:
+    whole: list[_BlockCells] = []
+    for cells, ends, odd, axis, least, most in rows:
         if low <= least <= most <= high:
             whole.append((cells, ends, odd))
             continue
@@ -208,16 +203,16 @@ def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: W
 
 
 def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tuple[int, int]) -> _Columns:
-    """The cells of a block of which a sample is in the window; of a trimmed block those of which one may be."""
+    """Return the cells of a block that have a sample in the window; of a trimmed block, those that may have one."""
     low, high = window.bounds
     ends = columns.steps if window.by == "step" else columns.times
     if axis is not None:
         numbers = decode_axis(axis)[0 if window.by == "step" else 1]
         parts = (numbers[start : start + CELL] for start in range(0, len(numbers), CELL))
-        inside = [low <= max(part) and min(part) <= high and any(low <= one <= high for one in part) for part in parts]
+        inside = [low <= max(part) and min(part) <= high and any(low <= at <= high for at in part) for part in parts]
     elif list(ends) == sorted(ends) and ends[-1] == extent[1]:
         inside = [low <= end and begin <= high for begin, end in zip((extent[0], *ends), ends, strict=False)]
-    else:  # they fall somewhere
+    else:  # the steps or times fall somewhere, so any cell may be inside
         return columns
     if len(inside) != len(ends):
         raise ValueError(f"a damaged block: {len(inside)} cells instead of {len(ends)}")
@@ -225,25 +220,26 @@ def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tu
     return _Columns(*kept)
 
 
-def _join_cells(found: Sequence[_Packed]) -> _Columns:
-    """The cells of many blocks, and those of their axes, as columns: joined as bytes, since a thousand are read at once."""
-    if not found:
+def _join_cells(blocks: Sequence[_BlockCells]) -> _Columns:
+    """Return the cells of many blocks, with those of their axes, as columns."""
+    if not blocks:
         return _nothing()
-    counts = [len(ends) // 16 for _, ends, _ in found]
-    sized = list(zip(found, counts, strict=True))
+    # A chart joins a thousand blocks: as bytes, since decoding each one costs more.
+    counts = [len(ends) // 16 for _, ends, _ in blocks]
+    sized = list(zip(blocks, counts, strict=True))
     steps = array("q", b"".join([ends[: 8 * count] for (_, ends, _), count in sized]))
     times = array("q", b"".join([ends[8 * count : 16 * count] for (_, ends, _), count in sized]))
-    odd = array("B", b"".join([bytes(count) if one is None else one for (_, _, one), count in sized]))
-    kinds = {cells[:1] for cells, _, _ in found}
+    odd = array("B", b"".join([bytes(count) if counted is None else counted for (_, _, counted), count in sized]))
+    kinds = {cells[:1] for cells, _, _ in blocks}
     if not kinds <= {b"f", b"d"} or any(
         len(cells) != 1 + 3 * count * (4 if cells[:1] == b"f" else 8)
         or len(ends) != 16 * count
-        or (one is not None and len(one) != count)
-        for (cells, ends, one), count in sized
+        or (counted is not None and len(counted) != count)
+        for (cells, ends, counted), count in sized
     ):
         raise ValueError("damaged cells")
     if len(kinds) > 1:
-        parts = [codec.decode_cells(cells) for cells, _, _ in found]
+        parts = [codec.decode_cells(cells) for cells, _, _ in blocks]
         joined = (array("d", chain.from_iterable(column)) for column in zip(*parts, strict=True))
         low, high, last = joined
         return _Columns(steps, times, low, high, last, odd)
@@ -254,7 +250,7 @@ def _join_cells(found: Sequence[_Packed]) -> _Columns:
     for number in range(3):
         pieces = [
             cells[1 + number * width : 1 + (number + 1) * width]
-            for (cells, _, _), width in zip(found, widths, strict=True)
+            for (cells, _, _), width in zip(blocks, widths, strict=True)
         ]
         columns.append(array(code, b"".join(pieces)))
     low, high, last = columns
@@ -262,17 +258,18 @@ def _join_cells(found: Sequence[_Packed]) -> _Columns:
 
 
 def _read_samples(connection: sqlite3.Connection, first: int, last: int, window: Window) -> tuple[list[_Columns], bool]:
-    """The samples of some blocks that are in the window; of trimmed blocks the cells."""
+    """Return the samples of some blocks that are in the window, cells for trimmed blocks; and whether there are such."""
     by = window.by
     low, high = window.bounds
-    found = connection.execute(
+    rows = connection.execute(
         f"SELECT block.data, axis.data, block.cells, axis.cells, nonfinite.cells, {by}_min, {by}_max FROM block "  # noqa: S608
         "JOIN axis ON axis.id = block.axis LEFT JOIN nonfinite ON nonfinite.id = block.id "
         f"WHERE block.id BETWEEN ? AND ? AND {by}_max >= ? AND {by}_min <= ?",
         (first, last, low, high),
     )
-    parts, trimmed = [], False
-    for data, axis, cells, ends, odd, least, most in found:
+    parts = []
+    trimmed = False
+    for data, axis, cells, ends, odd, least, most in rows:
         if data is None:
             trimmed = True
             columns = _join_cells([(cells, ends, odd)])
@@ -287,7 +284,6 @@ def _read_samples(connection: sqlite3.Connection, first: int, last: int, window:
 
 
 def _join(parts: Sequence[_Columns]) -> _Columns:
-    """All of them in a row."""
     if len(parts) == 1:
         return parts[0]
     joined = _nothing()
@@ -305,12 +301,11 @@ def _nothing() -> _Columns:
 
 
 def _single(steps: array[int], times: array[int], values: array[float]) -> _Columns:
-    """Samples."""
     return _Columns(steps, times, values, values, values, codec.nonfinite(values, 1))
 
 
-def _coarse(steps: array[int], times: array[int], values: array[float], size: int) -> _Columns:
-    """Cells of *size*."""
+def _cells(steps: array[int], times: array[int], values: array[float], size: int) -> _Columns:
     ends = [*range(size - 1, len(steps) - 1, size), len(steps) - 1]
-    at_ends = array("q", [steps[end] for end in ends]), array("q", [times[end] for end in ends])
-    return _Columns(*at_ends, *codec.cells(values, size), codec.nonfinite(values, size))
+    end_steps = array("q", [steps[end] for end in ends])
+    end_times = array("q", [times[end] for end in ends])
+    return _Columns(end_steps, end_times, *codec.cells(values, size), codec.nonfinite(values, size))

@@ -1,4 +1,4 @@
-"""The last samples of ranks that train still, for whoever has to go on from there."""
+"""Read the last samples of live ranks, so that detectors can continue from them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.series import StoredSeries
 
 Samples = tuple["array[int]", "array[int]", "array[float]"]
-"""Steps, times in microseconds of Unix time, and values."""
+"""Steps, times in Unix microseconds, values."""
 
 
 def live_streams(connection: sqlite3.Connection, limit: int) -> list[tuple[int, Identity]]:
-    """The streams of attempts that have not ended, and whose each is: the newest runs first, of each the lowest ranks."""
-    found = connection.execute(
+    """Return the streams and identities of attempts that have not ended: newest runs first, then lowest ranks."""
+    rows = connection.execute(
         "SELECT stream.id, run.uid, run.name, attempt.number, stream.rank, attempt.about FROM attempt "
         "JOIN run ON run.id = attempt.run JOIN stream ON stream.run = run.id AND stream.attempt = attempt.number "
         "WHERE attempt.ended IS NULL AND NOT run.deleted ORDER BY run.id DESC, attempt.number DESC, stream.rank LIMIT ?",
@@ -31,34 +31,38 @@ def live_streams(connection: sqlite3.Connection, limit: int) -> list[tuple[int, 
     )
     return [
         (stream, Identity(uid, name, attempt, rank, world=(json.loads(about or "{}") or {}).get("world_size", 1)))
-        for stream, uid, name, attempt, rank, about in found
+        for stream, uid, name, attempt, rank, about in rows
     ]
 
 
 def last_samples(
     connection: sqlite3.Connection, stream: int, wanted: Callable[[str], object], count: int
 ) -> dict[str, Samples]:
-    """The last *count* samples of each series of a stream whose key is *wanted*.
+    """Return, by key, the last *count* samples of each series of a stream that *wanted* accepts.
 
     Raises:
         ValueError: A block is damaged.
     """
     tail = LogTail(connection, stream)
-    return {one.key: _last(connection, one, tail, count) for one in find(connection, stream, tail) if wanted(one.key)}
+    return {
+        series.key: _last(connection, series, tail, count)
+        for series in find(connection, stream, tail)
+        if wanted(series.key)
+    }
 
 
 def _last(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, count: int) -> Samples:
-    """From its end backwards, block by block."""
+    """Read backwards from the end of the series, block by block."""
     steps, times, values = tail.read(series)
     number = -(-series.end // BLOCK) - 1
     while len(steps) < count and number >= 0:
-        found = connection.execute(
+        row = connection.execute(
             "SELECT axis.data, block.data FROM block JOIN axis ON axis.id = block.axis WHERE block.id = ?",
             (series.id << BLOCK_BITS | number,),
         ).fetchone()
-        if found is None or found[1] is None:  # thinned out: only its extremes are left
+        if row is None or row[1] is None:  # trimmed: only its extremes are left
             break
-        before = decode(*found)
+        before = decode(*row)
         steps, times, values = before[0] + steps, before[1] + times, before[2] + values
         number -= 1
     return steps[-count:], times[-count:], values[-count:]

@@ -1,4 +1,4 @@
-"""What is newest of a run: its state, and the last sample of every key, read bit by bit as it grows."""
+"""Read the newest values of a run, incrementally, and its state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 ROWS = 512
-"""At most so many rows of a stream's log are read at once, the newest."""
+"""The newest log rows of a stream that one refresh reads at most."""
 
 _PACKED = (
     "SELECT series.key, block.step, block.time, block.last FROM series JOIN block ON block.id = "
@@ -20,23 +20,23 @@ _PACKED = (
 
 
 def state(connection: sqlite3.Connection, uid: str) -> str | None:
-    """A run's state; None when there is none."""
-    found = connection.execute("SELECT state FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
-    return None if found is None else str(found[0])
+    """Return a run's state; None if there is no such run."""
+    row = connection.execute("SELECT state FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
+    return None if row is None else str(row[0])
 
 
 def total_steps(connection: sqlite3.Connection, uid: str, attempt: int) -> int | None:
-    """How many steps an attempt of a run is to make; None where nobody has said so."""
-    found = connection.execute(
+    """Return the planned number of steps of an attempt; None if it did not report one."""
+    row = connection.execute(
         "SELECT json_extract(attempt.about, '$.total_steps') FROM attempt JOIN run ON run.id = attempt.run "
         "WHERE run.uid = ? AND attempt.number = ?",
         (uid, attempt),
     ).fetchone()
-    return None if found is None or found[0] is None else int(found[0])
+    return None if row is None or row[0] is None else int(row[0])
 
 
-class Sample(NamedTuple):
-    """One; its time in Unix seconds, its value None for NaN in a block."""
+class LatestValue(NamedTuple):
+    """The last sample of a series; its time in Unix seconds, its value None for NaN in a block."""
 
     step: int
     time: float
@@ -44,23 +44,23 @@ class Sample(NamedTuple):
 
 
 class LatestValues:
-    """Of one run, its last attempt.
+    """The last samples of the last attempt of a run.
 
     Args:
         uid: The run's id.
 
     Attributes:
-        values: By key, then by rank.
+        values: The last sample by key and rank.
     """
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
-        self.values: dict[str, dict[int, Sample]] = {}
+        self.values: dict[str, dict[int, LatestValue]] = {}
         self._attempt: int | None = None
         self._read: dict[int, int] = {}
 
     def refresh(self, connection: sqlite3.Connection) -> None:
-        """Read what has come since.
+        """Read the samples that arrived since the last call.
 
         Raises:
             ValueError: A row of the log is damaged.
@@ -72,28 +72,30 @@ class LatestValues:
         ).fetchall()
         attempt = streams[0][0] if streams else None
         if attempt != self._attempt:
-            self._attempt, self.values, self._read = attempt, {}, {}
+            self._attempt = attempt
+            self.values = {}
+            self._read = {}
         for number, rank, stream in streams:
             if number == attempt:
-                self._follow(connection, rank, stream)
+                self._read_stream(connection, rank, stream)
 
     def step(self) -> int | None:
-        """The highest step."""
-        return max((one.step for ranks in self.values.values() for one in ranks.values()), default=None)
+        """Return the highest step; None without a sample."""
+        return max((value.step for ranks in self.values.values() for value in ranks.values()), default=None)
 
-    def _follow(self, connection: sqlite3.Connection, rank: int, stream: int) -> None:
+    def _read_stream(self, connection: sqlite3.Connection, rank: int, stream: int) -> None:
         base = stream << LOG_BITS
         if stream not in self._read:
             self._read[stream] = 0
             for key, step, time, last in connection.execute(_PACKED, (stream,)):
-                self.values.setdefault(key, {})[rank] = Sample(step, time / 1e6, last)
-        found = connection.execute(
+                self.values.setdefault(key, {})[rank] = LatestValue(step, time / 1e6, last)
+        newest = connection.execute(
             "SELECT id, shift, data FROM log WHERE id > ? AND id < ? ORDER BY id DESC LIMIT ?",
             (base + self._read[stream], base + (1 << LOG_BITS), ROWS),
         ).fetchall()
-        for id_, shift, data in reversed(found):
+        for id_, shift, data in reversed(newest):
             self._read[stream] = id_ - base
             for part in rows.decode(data, shift):
-                newest = part.values[-len(part.keys) :]
-                for key, value in zip(part.keys, newest, strict=True):
-                    self.values.setdefault(key, {})[rank] = Sample(part.steps[-1], part.times[-1] / 1e6, value)
+                last_push = part.values[-len(part.keys) :]
+                for key, value in zip(part.keys, last_push, strict=True):
+                    self.values.setdefault(key, {})[rank] = LatestValue(part.steps[-1], part.times[-1] / 1e6, value)

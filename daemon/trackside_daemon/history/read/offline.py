@@ -1,9 +1,4 @@
-"""The history's file while no daemon runs: to be read, also by those who may not write beside it.
-
-A file in WAL mode can be read only where its ``-wal`` and ``-shm`` may be made or are there (SQLite, "Read-Only WAL-Mode
-Databases"). Where they may not, the file is read as one that never changes, and what a killed daemon has left in the
-``-wal`` is not seen.
-"""
+"""Read the history while no daemon runs, also as a user who may not write to its directory."""
 
 from __future__ import annotations
 
@@ -21,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Offline:
-    """The file in a directory, for one thread.
+    """The history file in a directory, for one thread.
 
     Args:
-        directory: Where it is.
-        warn: Told, in one line, when the newest samples cannot be read.
+        directory: The history's directory.
+        warn: Called with a line of text if the newest samples cannot be read.
 
     Raises:
-        HistoryError: There is none, it cannot be read, or it has another schema.
+        HistoryError: There is no history, it cannot be read, or it has another schema.
     """
 
     def __init__(self, directory: Path, warn: Callable[[str], None]) -> None:
@@ -42,7 +37,7 @@ class Offline:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """One moment's view of the file, as `Database.reading` gives it."""
+        """Open a snapshot of the file, as `Database.reading` does."""
         self._connection.execute("BEGIN")
         try:
             yield self._connection
@@ -55,12 +50,14 @@ class Offline:
 
 
 def _open(path: Path, warn: Callable[[str], None]) -> sqlite3.Connection:
-    _stat(path)
+    _check_readable(path)
+    # SQLite reads a file in WAL mode only where its -wal and -shm exist or can be created ("Read-Only WAL-Mode
+    # Databases"). Elsewhere, open it as immutable, which leaves out what a killed daemon left in the -wal.
     with suppress(sqlite3.OperationalError):
-        return _tried(path, alone=False)
+        return _connect(path, immutable=False)
     wal = path.with_name(path.name + "-wal")
     try:
-        connection = _tried(path, alone=True)
+        connection = _connect(path, immutable=True)
     except sqlite3.OperationalError as error:
         raise HistoryError(f"{path}: {error}; name another directory with {OPTION}=DIR") from error
     with suppress(OSError):
@@ -69,8 +66,8 @@ def _open(path: Path, warn: Callable[[str], None]) -> sqlite3.Connection:
     return connection
 
 
-def _stat(path: Path) -> None:
-    """Say what is wrong with the file itself, which SQLite would not."""
+def _check_readable(path: Path) -> None:
+    """Raise what is wrong with the file itself: SQLite reports less."""
     try:
         with path.open("rb"):
             return
@@ -83,10 +80,9 @@ def _stat(path: Path) -> None:
         raise HistoryError(f"{path}: {reason}; name another directory with {OPTION}=DIR") from error
 
 
-def _tried(path: Path, *, alone: bool) -> sqlite3.Connection:
-    """A connection that has read something, since SQLite opens nothing before."""
-    connection = open_reader(path, alone=alone)
-    try:
+def _connect(path: Path, *, immutable: bool) -> sqlite3.Connection:
+    connection = open_reader(path, immutable=immutable)
+    try:  # SQLite opens the file at the first query
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.OperationalError:
         connection.close()
@@ -96,15 +92,15 @@ def _tried(path: Path, *, alone: bool) -> sqlite3.Connection:
         if not is_damage(error):
             raise
         raise HistoryError(
-            f"{path} is damaged ({error}); the daemon sets it aside when it starts, and begins a new one"
+            f"{path} is damaged ({error}); the daemon sets it aside at its next start and begins a new one"
         ) from error
     return connection
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    found = schema.check(connection, path, schema.MIGRATIONS)
-    if found < len(schema.MIGRATIONS):
+    version = schema.check(connection, path, schema.MIGRATIONS)
+    if version < len(schema.MIGRATIONS):
         raise HistoryError(
-            f"{path}: written by an older trackside (schema {found}, this one reads {len(schema.MIGRATIONS)}); "
+            f"{path}: written by an older trackside (schema {version}, this one reads {len(schema.MIGRATIONS)}); "
             "start the daemon once to migrate it"
         )

@@ -1,4 +1,4 @@
-"""What the history tells of runs, in the shapes that the API and the commands show. Times are Unix seconds."""
+"""Read runs, events, alerts and series in the shapes of the API and the commands; times are Unix seconds."""
 
 from __future__ import annotations
 
@@ -19,43 +19,44 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 MACHINE = "trackside_"
-"""Keys that begin so are GPU and host series, which belong to the machine and not to a rank."""
+"""Prefix of the keys of GPU and host series, which belong to the machine and not to a rank."""
 
 _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
     "tags, pinned"
 )
-
-
 _ALERT = (
     "SELECT alert.id, run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "
     "alert.description, alert.labels, alert.notified, CASE WHEN ? THEN alert.evidence END "
     "FROM alert LEFT JOIN run ON run.id = alert.run "
     "WHERE coalesce(NOT run.deleted, 1)"
 )
-_OURS = "(coalesce(run.imported, 0) = 0 OR alert.started BETWEEN run.imported AND ?)"
-"""Those of this machine: an imported run's began before it was imported, or so far ahead that no clock is wrong by that."""
-_KEPT = (
+# Alerts of this machine. Those of an imported run began before the import, or further ahead than a clock can be wrong.
+_OWN = "(coalesce(run.imported, 0) = 0 OR alert.started BETWEEN run.imported AND ?)"
+_ALERT_RECORD = (
     "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "  # noqa: S608
     "alert.description, alert.ended, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
-    f"WHERE coalesce(NOT run.deleted, 1) AND {_OURS}"
+    f"WHERE coalesce(NOT run.deleted, 1) AND {_OWN}"
 )
 AHEAD_SECONDS = 86400.0
 
 
 class UnknownRunError(LookupError):
-    """No run is called so, or several are; the message says what there is."""
+    """No run has this id or name, or several ids match; the message lists candidates."""
 
 
 class RunFilter(NamedTuple):
-    """Which runs: all that are given hold.
+    """Conditions on runs; all of them have to hold.
 
     Attributes:
-        name: A part of the name or the beginning of the id.
-        since: Began then or later; *until* then or before.
-        limit: So many of the newest; 0 for all.
-        launch: Of the command that a ``trackside run`` has started.
+        name: A part of the name, or the beginning of the id.
+        tag: One of the run's tags.
+        state: The run's state.
+        since: Earliest start, in Unix seconds.
+        until: Latest start, in Unix seconds.
+        limit: Number of runs, the newest first; 0 for all.
+        launch: Id of the ``trackside run`` command that started it.
     """
 
     name: str = ""
@@ -68,14 +69,15 @@ class RunFilter(NamedTuple):
 
 
 class AlertFilter(NamedTuple):
-    """Which alerts: all that are given hold.
+    """Conditions on alerts; all of them have to hold.
 
     Attributes:
         run: The run's id.
-        alert: The alert's name, in which * and ? may stand for others; small letters are as good as capitals.
-        firing: Those of this machine that fire at this Unix time.
-        limit: So many of the newest; -1 for all.
-        evidence: Whether they have their evidence, which may be long.
+        severity: The alert's severity.
+        alert: The alert's name, with the wildcards * and ?; case does not matter.
+        firing: A Unix time: only alerts of this machine that fire then.
+        limit: Number of alerts, the newest first; -1 for all.
+        evidence: Include the evidence, which may be long.
     """
 
     run: str = ""
@@ -87,7 +89,7 @@ class AlertFilter(NamedTuple):
 
 
 class RunSeries(NamedTuple):
-    """A series, and whose it is; *rank* and *attempt* are None for the machine's."""
+    """A series of a run, or of its machine, which has no *rank* and *attempt*."""
 
     run: str
     attempt: int | None
@@ -97,7 +99,7 @@ class RunSeries(NamedTuple):
 
 
 def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
-    """The runs, the newest first."""
+    """Return the runs that a filter selects, newest first."""
     conditions = ["NOT deleted"]
     values: list[Any] = []
     for condition, value in (
@@ -116,46 +118,48 @@ def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> lis
 
 
 def resolve(connection: sqlite3.Connection, text: str) -> str:
-    """The id of the run that *text* means: an id, the beginning of one alone, or a name, of which the newest counts.
+    """Return the id of the run with this id, this name (the newest of them), or the only id that begins with *text*.
 
     Raises:
-        UnknownRunError: There is none, or several ids begin so.
+        UnknownRunError: There is no such run, or several ids begin with *text*.
     """
     by_id = "SELECT uid FROM run WHERE NOT deleted AND uid = ?"
     by_name = "SELECT uid FROM run WHERE NOT deleted AND name = ? ORDER BY started DESC, id DESC LIMIT 1"
     for query in (by_id, by_name):
-        if (found := connection.execute(query, (text,)).fetchone()) is not None:
-            return str(found[0])
+        if (row := connection.execute(query, (text,)).fetchone()) is not None:
+            return str(row[0])
     begin = connection.execute(
         "SELECT uid FROM run WHERE NOT deleted AND instr(uid, ?) = 1 ORDER BY started DESC LIMIT 5", (text,)
     ).fetchall()
     if len(begin) == 1 and text:
         return str(begin[0][0])
     if begin and text:
-        raise UnknownRunError(f"run {text!r}: several ids begin so: {', '.join(str(uid) for (uid,) in begin)}")
+        raise UnknownRunError(f"run {text!r}: several ids begin with it: {', '.join(str(uid) for (uid,) in begin)}")
     names = connection.execute("SELECT name FROM run WHERE NOT deleted ORDER BY started DESC LIMIT 3").fetchall()
     newest = ", ".join(str(name) for (name,) in names)
-    raise UnknownRunError(f"run {text!r}: there is none" + (f"; the newest are {newest}" if newest else " at all yet"))
+    raise UnknownRunError(
+        f"run {text!r}: there is none" + (f"; the newest are {newest}" if newest else "; the history has no runs yet")
+    )
 
 
 def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
-    """All that is known of a run but its samples.
+    """Return everything about a run except its samples.
 
     Raises:
-        UnknownRunError: There is none with this id.
+        UnknownRunError: There is no run with this id.
     """
     id_, about = _about(connection, uid)
-    told = list(metrics(connection, id_))
-    step = max((one["last_step"] for one in told if one["last_step"] is not None), default=None)
-    time_ = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
-    return {**about, **time_, "step": step, "loss": loss(told), "metrics": told}
+    summaries = list(metrics(connection, id_))
+    step = max((summary["last_step"] for summary in summaries if summary["last_step"] is not None), default=None)
+    totals = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
+    return {**about, **totals, "step": step, "loss": loss(summaries), "metrics": summaries}
 
 
 def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
-    """What is known of a run without a look at its series: step and loss are those of what is packed.
+    """Return a run without reading its series: step and loss are those of the packed samples.
 
     Raises:
-        UnknownRunError: There is none with this id.
+        UnknownRunError: There is no run with this id.
     """
     return _about(connection, uid)[1]
 
@@ -170,66 +174,66 @@ def _about(connection: sqlite3.Connection, uid: str) -> tuple[int, dict[str, Any
         "SELECT number, state, cause, started, ended, config, about FROM attempt WHERE run = ? ORDER BY number", (id_,)
     )
     names = ("attempt", "state", "cause", "started", "ended")
-    every = rank_times(connection, id_)
+    times = rank_times(connection, id_)
     return id_, {
         **_listed(listed),
         "trimmed": bool(trimmed),
         "attempt_list": [
             {
-                **dict(zip(names, known, strict=True)),
+                **dict(zip(names, fields, strict=True)),
                 "config": _loads(config),
-                **json.loads(told),
-                **_by_rank("phases", {one.rank: one.phases for one in every if one.attempt == known[0]}),
-                **_by_rank("lost", {one.rank: one.lost for one in every if one.attempt == known[0]}),
+                **json.loads(about),
+                **_by_rank("phases", {rank.rank: rank.phases for rank in times if rank.attempt == fields[0]}),
+                **_by_rank("lost", {rank.rank: rank.lost for rank in times if rank.attempt == fields[0]}),
             }
-            for *known, config, told in attempts
+            for *fields, config, about in attempts
         ],
     }
 
 
-def _by_rank(name: str, told: Mapping[int, dict[str, float]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Of the ranks that have any; empty where none has."""
-    found = {str(rank): seconds for rank, seconds in told.items() if seconds}
-    return {name: found} if found else {}
+def _by_rank(name: str, ranks: Mapping[int, dict[str, float]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the seconds of the ranks that have any, under *name*; an empty dict if no rank has."""
+    filled = {str(rank): seconds for rank, seconds in ranks.items() if seconds}
+    return {name: filled} if filled else {}
 
 
 def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
-    """The newest events, oldest first; of one run, or of all."""
-    found = connection.execute(
+    """Return the newest events of one run, or of all, oldest first."""
+    newest = connection.execute(
         "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
         "FROM event JOIN run ON run.id = event.run WHERE NOT run.deleted AND (? = '' OR run.uid = ?) "
         "ORDER BY event.id DESC LIMIT ?",
         (uid, uid, limit),
     ).fetchall()
     names = ("run", "name", "attempt", "rank", "time", "step", "kind")
-    return [{**dict(zip(names, row, strict=True)), "fields": json.loads(fields)} for *row, fields in reversed(found)]
+    return [{**dict(zip(names, row, strict=True)), "fields": json.loads(fields)} for *row, fields in reversed(newest)]
 
 
 def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
-    """The newest alerts, oldest first."""
+    """Return the newest alerts that a filter selects, oldest first."""
     query = _ALERT
     values: list[Any] = [wanted.evidence]
     for condition, value in (
         ("run.uid = ?", wanted.run),
         ("alert.severity = ?", wanted.severity),
         ("lower(alert.alert) GLOB ?", wanted.alert.lower().replace("[", "[[]")),
-        (f"alert.ended IS NULL AND {_OURS}", None if wanted.firing is None else wanted.firing + AHEAD_SECONDS),
+        (f"alert.ended IS NULL AND {_OWN}", None if wanted.firing is None else wanted.firing + AHEAD_SECONDS),
     ):
         if value not in ("", None):
             query += f" AND {condition}"
             values.append(value)
     query += " ORDER BY alert.started DESC, alert.id DESC LIMIT ?"
-    found = connection.execute(query, (*values, wanted.limit)).fetchall()
-    return [_told(row) for row in reversed(found)]
+    newest = connection.execute(query, (*values, wanted.limit)).fetchall()
+    return [_alert_json(row) for row in reversed(newest)]
 
 
 def alert(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
-    """One alert by its id; None when there is none."""
-    found = connection.execute(f"{_ALERT} AND alert.id = ?", (True, number)).fetchone()
-    return None if found is None else _told(found)
+    """Return an alert by its id; None if there is none."""
+    row = connection.execute(f"{_ALERT} AND alert.id = ?", (True, number)).fetchone()
+    return None if row is None else _alert_json(row)
 
 
-def _told(row: Sequence[Any]) -> dict[str, Any]:
+def _alert_json(row: Sequence[Any]) -> dict[str, Any]:
     *fields, labels, notified, evidence = row
     names = ("id", "run", "name", "alert", "severity", "started", "ended", "summary", "description")
     documents = {
@@ -241,30 +245,40 @@ def _told(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def silences(connection: sqlite3.Connection, now: float) -> list[Silence]:
-    """Those that have not ended at *now*, in Unix seconds, the first to end first."""
-    found = connection.execute(
+    """Return the silences that have not ended at *now*, in Unix seconds, in the order of their end."""
+    rows = connection.execute(
         "SELECT id, labels, started, until, comment FROM silence WHERE until > ? ORDER BY until, id", (now,)
     ).fetchall()
-    return [Silence(id_, json.loads(labels), *rest) for id_, labels, *rest in found]
+    return [Silence(id_, json.loads(labels), *rest) for id_, labels, *rest in rows]
 
 
 def firing(connection: sqlite3.Connection, now: float, limit: int = 1000) -> list[Alert]:
-    """The newest alerts of this machine that have not ended at *now*, in Unix seconds, oldest first."""
-    query = f"{_KEPT} AND alert.ended IS NULL ORDER BY alert.started DESC, alert.id DESC LIMIT ?"
-    return [_alert(row) for row in reversed(connection.execute(query, (now + AHEAD_SECONDS, limit)).fetchall())]
+    """Return the newest alerts of this machine that have not ended at *now*, in Unix seconds, oldest first."""
+    query = f"{_ALERT_RECORD} AND alert.ended IS NULL ORDER BY alert.started DESC, alert.id DESC LIMIT ?"
+    rows = connection.execute(query, (now + AHEAD_SECONDS, limit)).fetchall()
+    return [_alert_record(row) for row in reversed(rows)]
 
 
 def ended(connection: sqlite3.Connection, since: float, now: float, limit: int = 1000) -> list[Alert]:
-    """The newest alerts of this machine that have ended at *since*, in Unix seconds, or later; the first to end first."""
-    query = f"{_KEPT} AND alert.ended >= ? ORDER BY alert.ended DESC, alert.id DESC LIMIT ?"
-    return [_alert(row) for row in reversed(connection.execute(query, (now + AHEAD_SECONDS, since, limit)).fetchall())]
+    """Return the newest alerts of this machine that ended at *since*, in Unix seconds, or later, in order of end."""
+    query = f"{_ALERT_RECORD} AND alert.ended >= ? ORDER BY alert.ended DESC, alert.id DESC LIMIT ?"
+    rows = connection.execute(query, (now + AHEAD_SECONDS, since, limit)).fetchall()
+    return [_alert_record(row) for row in reversed(rows)]
 
 
-def _alert(row: Sequence[Any]) -> Alert:
+def _alert_record(row: Sequence[Any]) -> Alert:
     alert, severity, started, run, labels, summary, description, ended, evidence, notified = row
     return Alert(
-        *(alert, severity, started, run, json.loads(labels), summary, description, ended, json.loads(evidence)),
-        notified={sink: Notified(*told) for sink, told in json.loads(notified).items()},
+        alert,
+        severity,
+        started,
+        run,
+        json.loads(labels),
+        summary,
+        description,
+        ended,
+        json.loads(evidence),
+        notified={sink: Notified(*fields) for sink, fields in json.loads(notified).items()},
     )
 
 
@@ -275,15 +289,15 @@ def series(
     ranks: Collection[int] | None = None,
     attempt: int | None = None,
 ) -> list[RunSeries]:
-    """The series of a run, attempt by attempt and rank by rank.
+    """Return the series of a run, by attempt and rank.
 
     Args:
         connection: In a transaction.
         uid: The run's id.
-        keys: Only these; those that begin with `MACHINE` are the machine's, written as on ``/metrics``, or by the
-            family's name alone for all its series. None for all that the run's ranks have pushed.
+        keys: Only these; None for all that the ranks pushed. Keys that begin with `MACHINE` are series of the machine:
+            a series as on ``/metrics``, or the name of a family for all its series.
         ranks: Only these; None for the lowest, empty for all.
-        attempt: Only this; None for all.
+        attempt: Only this one; None for all.
     """
     streams = connection.execute(
         "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
@@ -295,27 +309,30 @@ def series(
         streams = [row for row in streams if row[2] == lowest[row[1]]]
     elif ranks:
         streams = [row for row in streams if row[2] in ranks]
-    found = []
-    own = None if keys is None else [key for key in keys if not key.startswith(MACHINE)]
+    selected = []
+    pushed = None if keys is None else [key for key in keys if not key.startswith(MACHINE)]
     for stream, number, rank in streams:
         tail = LogTail(connection, stream)
-        found += [RunSeries(uid, number, rank, one, tail) for one in find(connection, stream, tail, own)]
-    return found + _machine(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
+        selected += [RunSeries(uid, number, rank, one, tail) for one in find(connection, stream, tail, pushed)]
+    return selected + _machine_series(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
 
 
 def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]:
-    """When a run began and ended."""
+    """Return start and end of a run, the end None while it lives."""
     started, ended = connection.execute("SELECT started, ended FROM run WHERE uid = ?", (uid,)).fetchone()
     return float(started), ended
 
 
-def _machine(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:
+def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:
     if not keys:
         return []
     tail = LogTail(connection, HOST)
     wanted = set(keys)
-    every = find(connection, HOST, tail)
-    return [RunSeries(uid, None, None, one, tail) for one in every if {one.key, one.key.partition("{")[0]} & wanted]
+    return [
+        RunSeries(uid, None, None, series, tail)
+        for series in find(connection, HOST, tail)
+        if {series.key, series.key.partition("{")[0]} & wanted
+    ]
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Reads series: which there are, what of them is in the log still, and every sample one by one."""
+"""Read series: the list of them, their samples in the log, and every sample block by block."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ if TYPE_CHECKING:
 
 By = Literal["step", "time"]
 LOSSES = ("loss", "train/loss", "train_loss")
-"""The keys that a run's loss in a list of runs is taken from."""
+"""Keys of a run's loss in lists of runs, the first one that it has."""
 
 
 class Readable(Protocol):
-    """A history that can be read: a `Database`, or the file without a daemon."""
+    """A history that can be read: a `Database`, or `Offline` without a daemon."""
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """One moment's view of it."""
+        """Open a snapshot of the history."""
         ...
 
 
 class StoredSeries(NamedTuple):
-    """One series.
+    """A series in the history.
 
     Attributes:
-        id: Its row; 0 when all of it is in the log still.
-        packed: The last log row of its stream that is in blocks, and *end* the place of the next sample there.
+        stream: The id of its stream.
+        key: Its key.
+        id: Its row; 0 while all of it is in the log.
+        packed: The last log row of its stream that is in its blocks.
+        end: The place of the next sample in its blocks.
     """
 
     stream: int
@@ -46,7 +49,7 @@ class StoredSeries(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What part of a series is asked for: steps, or Unix seconds; both ends belong to it."""
+    """A range of steps or of Unix seconds, including both ends."""
 
     by: By = "step"
     low: float = -inf
@@ -54,15 +57,15 @@ class Window(NamedTuple):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """In the unit of the column: steps, or microseconds."""
+        """The ends in the unit of the columns: steps, or microseconds."""
         if self.by == "step":
             return self.low, self.high
-        low, high = (one if isinf(one) else round(one * 1_000_000) for one in (self.low, self.high))
+        low, high = (end if isinf(end) else round(end * 1_000_000) for end in (self.low, self.high))
         return low, high
 
     @property
     def whole(self) -> bool:
-        """Everything is asked for."""
+        """Whether the window is unlimited."""
         return self.low == -inf and self.high == inf
 
 
@@ -70,28 +73,30 @@ EVERYTHING = Window()
 
 
 class LogTail:
-    """What of a stream is in the log still.
+    """The samples of a stream that are still in the log.
 
     Args:
-        connection: In a transaction; None to read nothing before `refresh`.
-        stream: Its id.
+        connection: In a transaction; None to read nothing until `refresh`.
+        stream: The stream's id.
     """
 
     def __init__(self, connection: sqlite3.Connection | None, stream: int) -> None:
         self._stream = stream
         self._rows = rows.LogRows()
-        self._before = self._last = 0
+        self._before = 0
+        self._last = 0
         if connection is not None:
             self.refresh(connection)
 
     def refresh(self, connection: sqlite3.Connection) -> None:
-        """Read what has come since; what was packed meanwhile may stay, and a series' ``packed`` tells."""
+        """Read the rows that arrived since the last call. Rows that were packed meanwhile may stay in memory."""
         base, end = self._stream << LOG_BITS, self._stream + 1 << LOG_BITS
-        found = connection.execute("SELECT min(id) FROM log WHERE id >= ? AND id < ?", (base, end)).fetchone()[0]
-        before = self._last if found is None else found - base - 1
+        first = connection.execute("SELECT min(id) FROM log WHERE id >= ? AND id < ?", (base, end)).fetchone()[0]
+        before = self._last if first is None else first - base - 1
         if 2 * (before - self._before) > self._last - self._before:  # most of it is packed
             self._rows = rows.LogRows()
-            self._before = self._last = before
+            self._before = before
+            self._last = before
         new = connection.execute(
             "SELECT id, shift, data FROM log WHERE id > ? AND id < ? ORDER BY id", (base + self._last, end)
         )
@@ -100,11 +105,11 @@ class LogTail:
             self._last = id_ - base
 
     def keys(self) -> list[str]:
-        """The keys in it."""
+        """Return the keys in the log."""
         return self._rows.keys()
 
     def read(self, series: StoredSeries) -> tuple[array[int], array[int], array[float]]:
-        """Steps, times in microseconds and values of a series."""
+        """Return steps, times in microseconds and values of a series, without those that are packed."""
         steps, times, values = array("q"), array("q"), array("d")
         for number, column in self._rows.places(series.key, series.packed):
             part = self._rows.parts[number][1]
@@ -114,41 +119,38 @@ class LogTail:
         return steps, times, values
 
     def last_time(self) -> int | None:
-        """The latest of its times, in microseconds."""
+        """Return the latest time in microseconds; None if the log is empty."""
         return max((time for _, part in self._rows.parts for time in part.times), default=None)
 
     def highest(self) -> int | None:
-        """The highest of its steps."""
+        """Return the highest step; None if the log is empty."""
         return max((step for _, part in self._rows.parts for step in part.steps), default=None)
 
 
 def find(
     connection: sqlite3.Connection, stream: int, tail: LogTail, keys: Sequence[str] | None = None
 ) -> list[StoredSeries]:
-    """The series of a stream, in the order in which they began; only those of *keys* when given."""
-    found = connection.execute(
-        "SELECT stream, key, id, packed, end FROM series WHERE stream = ? ORDER BY id", (stream,)
-    )
-    known = {row[1]: StoredSeries(*row) for row in found}
+    """Return the series of a stream in the order in which they began; only those of *keys*, if given."""
+    rows = connection.execute("SELECT stream, key, id, packed, end FROM series WHERE stream = ? ORDER BY id", (stream,))
+    by_key = {row[1]: StoredSeries(*row) for row in rows}
     for key in tail.keys():  # noqa: SIM118  not a dict
-        known.setdefault(key, StoredSeries(stream, key))
-    wanted = known.keys() if keys is None else set(keys)
-    return [series for key, series in known.items() if key in wanted]
+        by_key.setdefault(key, StoredSeries(stream, key))
+    wanted = by_key.keys() if keys is None else set(keys)
+    return [series for key, series in by_key.items() if key in wanted]
 
 
 def samples(
     database: Readable, series: StoredSeries, tail: LogTail | None = None, window: Window = EVERYTHING
 ) -> Iterator[tuple[array[int], array[int], array[float]]]:
-    """Every sample that is left of a series in a window, block by block: steps, times in microseconds, values.
+    """Yield the samples of a series in a window, block by block: steps, times in microseconds, values.
 
-    Each block is read in a transaction of its own, so that a slow reader holds nobody up; what is packed meanwhile comes
-    once all the same.
+    Each sample comes once, also if it is packed meanwhile.
 
     Args:
-        database: Read while the samples are asked for.
-        series: Which.
-        tail: Its stream's, shared with others of the stream, so that the log is not read anew for each.
-        window: Blocks outside it are not even read.
+        database: Read while the samples are iterated over.
+        series: The series.
+        tail: The log of its stream; share it between the series of a stream, so that the log is read once.
+        window: Blocks outside it are not read.
 
     Raises:
         ValueError: A block is damaged.
@@ -156,27 +158,31 @@ def samples(
     place = 0
     tail = tail or LogTail(None, series.stream)
     while True:
-        with database.reading() as connection:
-            series = _again(connection, series)
+        with (
+            database.reading() as connection
+        ):  # a transaction a block: a slow caller must not keep the WAL from shrinking
+            series = _reload(connection, series)
             if place < series.end:
-                place, found = _block(connection, series, place, window)
+                place, columns = _rest_of_block(connection, series, place, window)
             else:
                 tail.refresh(connection)
-                columns = tail.read(series)
+                steps, times, values = tail.read(series)
                 skipped = place - series.end
-                place += len(columns[0]) - skipped
-                found = columns[0][skipped:], columns[1][skipped:], columns[2][skipped:]
-                if not len(found[0]):
+                place += len(steps) - skipped
+                columns = steps[skipped:], times[skipped:], values[skipped:]
+                if not len(columns[0]):
                     return
-        found = cut(*found, window)
-        if len(found[0]):
-            yield found
+        columns = cut(*columns, window)
+        if len(columns[0]):
+            yield columns
 
 
 def last(
     connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, count: int
 ) -> tuple[array[int], array[int], array[float]]:
-    """The newest samples of a series, at most so many: steps, times in microseconds, values; of one block at most.
+    """Return the last *count* samples of a series or fewer, since they come from the log and at most one block.
+
+    They are steps, times in microseconds and values.
 
     Raises:
         ValueError: The block is damaged.
@@ -185,42 +191,42 @@ def last(
     missing = count - len(columns[0])
     if missing > 0 and series.end:
         place = max(0, series.end - missing, (series.end - 1) // BLOCK * BLOCK)
-        before = _block(connection, series, place)[1]
+        before = _rest_of_block(connection, series, place)[1]
         columns = before[0] + columns[0], before[1] + columns[1], before[2] + columns[2]
     steps, times, values = columns
     return steps[-count:], times[-count:], values[-count:]
 
 
-def _again(connection: sqlite3.Connection, series: StoredSeries) -> StoredSeries:
-    found = connection.execute(
+def _reload(connection: sqlite3.Connection, series: StoredSeries) -> StoredSeries:
+    row = connection.execute(
         "SELECT stream, key, id, packed, end FROM series WHERE stream = ? AND key = ?", (series.stream, series.key)
     ).fetchone()
-    return StoredSeries(series.stream, series.key) if found is None else StoredSeries(*found)
+    return StoredSeries(series.stream, series.key) if row is None else StoredSeries(*row)
 
 
-def _block(
+def _rest_of_block(
     connection: sqlite3.Connection, series: StoredSeries, place: int, window: Window = EVERYTHING
 ) -> tuple[int, tuple[array[int], array[int], array[float]]]:
-    """The rest of the block that *place* is in, or nothing when it is gone or outside; and the place behind it."""
+    """Return the place after the block of *place*, and the rest of the block, empty if it is gone or outside."""
     number = place // BLOCK
-    found = connection.execute(
+    row = connection.execute(
         "SELECT block.data, axis.data FROM block JOIN axis ON axis.id = block.axis "  # noqa: S608
         f"WHERE block.id = ? AND {window.by}_max >= ? AND {window.by}_min <= ?",
         (series.id << BLOCK_BITS | number, *window.bounds),
     ).fetchone()
     after = min((number + 1) * BLOCK, series.end)
-    if found is None or found[0] is None:
+    if row is None or row[0] is None:
         return after, (array("q"), array("q"), array("d"))
-    steps, times, values = decode(found[1], found[0])
+    steps, times, values = decode(row[1], row[0])
     skipped = place % BLOCK
     return after, (steps[skipped:], times[skipped:], values[skipped:])
 
 
 def decode(axis: bytes, data: bytes) -> tuple[array[int], array[int], array[float]]:
-    """The samples of a block.
+    """Return the samples of a block: steps, times in microseconds, values.
 
     Raises:
-        ValueError: They are damaged.
+        ValueError: The bytes are damaged.
     """
     steps, times = decode_axis(axis)
     values = codec.decode_values(data)
@@ -232,14 +238,15 @@ def decode(axis: bytes, data: bytes) -> tuple[array[int], array[int], array[floa
 def cut(
     steps: array[int], times: array[int], values: array[float], window: Window
 ) -> tuple[array[int], array[int], array[float]]:
-    """What of the samples is in a window."""
+    """Return the samples that are in a window."""
     if window.whole or not len(steps):
         return steps, times, values
     low, high = window.bounds
     by = steps if window.by == "step" else times
     if low <= min(by) and max(by) <= high:
         return steps, times, values
-    inside = [low <= one <= high for one in by]
+    inside = [low <= at <= high for at in by]
+
     return (
         array("q", compress(steps, inside)),
         array("q", compress(times, inside)),

@@ -1,4 +1,4 @@
-"""What the series of a run come to: of each its last value, extremes and mean; of all of them the run's step and loss."""
+"""Summarize series: last value, extremes and mean of each, and step and loss of the run."""
 
 from __future__ import annotations
 
@@ -16,31 +16,35 @@ if TYPE_CHECKING:
 
 
 def metrics(connection: sqlite3.Connection, run_id: int) -> Iterator[dict[str, Any]]:
-    """Of each series its last value, extremes and mean; the mean leaves out NaN and infinities."""
+    """Yield last value, extremes and mean of each series; the mean leaves out NaN and infinities."""
     streams = connection.execute(
         "SELECT id, attempt, rank FROM stream WHERE run = ? ORDER BY attempt, rank", (run_id,)
     ).fetchall()
     for stream, attempt, rank in streams:
         tail = LogTail(connection, stream)
-        for one in find(connection, stream, tail):
-            yield {"key": one.key, "attempt": attempt, "rank": rank, **_summary(connection, one, tail)}
+        for series in find(connection, stream, tail):
+            yield {"key": series.key, "attempt": attempt, "rank": rank, **_summary(connection, series, tail)}
 
 
-def _summary(connection: sqlite3.Connection, one: StoredSeries, tail: LogTail) -> dict[str, Any]:
+def _summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail) -> dict[str, Any]:
     packed = connection.execute(
         "SELECT series.count, finite, sum, series.min, series.max, block.step, block.time, block.last FROM series "
         "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",
-        (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS, one.id),
+        (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS, series.id),
     ).fetchone() or (0, 0, 0.0, None, None, None, None, None)
     count, finite, total, low, high, step, time, last = packed
-    first = _first(connection, one)
-    steps, times, values = tail.read(one)
+    first = _first(connection, series)
+    steps, times, values = tail.read(series)
     if len(values):
         fresh = codec.summarize(values)
-        count, finite, total = count + len(values), finite + fresh.finite, total + fresh.sum
+        count += len(values)
+        finite += fresh.finite
+        total += fresh.sum
         low = min((value for value in (low, fresh.low) if value is not None), default=None)
         high = max((value for value in (high, fresh.high) if value is not None), default=None)
-        step, time, last = steps[-1], times[-1], values[-1]
+        step = steps[-1]
+        time = times[-1]
+        last = values[-1]
         first = first or (steps[0], times[0])
     return {
         "count": count,
@@ -56,34 +60,34 @@ def _summary(connection: sqlite3.Connection, one: StoredSeries, tail: LogTail) -
     }
 
 
-def _first(connection: sqlite3.Connection, one: StoredSeries) -> tuple[int, int] | None:
-    """The least step and time, in microseconds, of what is packed and not trimmed; None when nothing is."""
-    found = connection.execute(
+def _first(connection: sqlite3.Connection, series: StoredSeries) -> tuple[int, int] | None:
+    """Return the lowest step and time, in microseconds, of the first block that is left; None without one."""
+    row = connection.execute(
         "SELECT step_min, time_min FROM block WHERE id >= ? AND id < ? ORDER BY id LIMIT 1",
-        (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS),
+        (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS),
     ).fetchone()
-    return None if found is None else (int(found[0]), int(found[1]))
+    return None if row is None else (int(row[0]), int(row[1]))
 
 
-def loss(told: Sequence[dict[str, Any]]) -> float | str | None:
-    """The last loss of the last attempt's lowest rank; None without one."""
-    losses = [one for one in told if one["key"] in LOSSES]
-    losses.sort(key=lambda one: (-one["attempt"], one["rank"], len(one["key"])))
+def loss(summaries: Sequence[dict[str, Any]]) -> float | str | None:
+    """Return the last loss of the last attempt's lowest rank, from the summaries of `metrics`; None without one."""
+    losses = [summary for summary in summaries if summary["key"] in LOSSES]
+    losses.sort(key=lambda summary: (-summary["attempt"], summary["rank"], len(summary["key"])))
     return losses[0]["last"] if losses else None
 
 
 def update_run(connection: sqlite3.Connection, stream: int) -> None:
-    """A run's step is the highest of any rank, its loss the lowest rank's of the last attempt."""
+    """Update a run's step, the highest of all ranks, and its loss, that of the last attempt's lowest rank."""
     last = (
         "SELECT block.step_max, block.last FROM series JOIN block ON block.id = "
         "(SELECT max(id) FROM block WHERE id >= series.id << 24 AND id < series.id + 1 << 24) "
         "WHERE series.stream = ?"
     )
     step = max((row[0] for row in connection.execute(last, (stream,))), default=None)
-    found = connection.execute("SELECT run, attempt, rank FROM stream WHERE id = ?", (stream,)).fetchone()
-    if step is None or found is None:  # nothing was pushed, or it was deleted meanwhile
+    row = connection.execute("SELECT run, attempt, rank FROM stream WHERE id = ?", (stream,)).fetchone()
+    if step is None or row is None:  # nothing was pushed, or it was deleted meanwhile
         return
-    run, *place = found
+    run, *place = row
     connection.execute("UPDATE run SET step = ? WHERE id = ? AND coalesce(step < ?, 1)", (step, run, step))
     connection.execute("UPDATE run SET trimmed = 0 WHERE id = ? AND trimmed", (run,))
     lowest = connection.execute(
