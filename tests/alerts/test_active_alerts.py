@@ -1,4 +1,4 @@
-"""Active alerts: what fires, for how long, for which ranks, and what the state and the history receive."""
+"""Active alerts: begin, duration, ranks and end, and the batches for the state and the history."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def recorder() -> Recorder:
 CRITICAL = ("NonFinite", "critical", "0")
 
 
-def test_an_alarm_fires_at_once_and_is_told_once(recorder: Recorder) -> None:
+def test_a_finding_fires_at_once_and_is_recorded_once(recorder: Recorder) -> None:
     recorder.accept(finding()).accept(finding(time=NOW + 1), at=1).tick(2)
     labels = ("NonFinite", "critical", "name-id", "0", "loss", "", "", "")
     assert recorder.page == {
@@ -97,7 +97,7 @@ def test_it_fires_for_two_minutes_stays_at_0_for_fifteen_and_vanishes(recorder: 
     assert recorder.page == {(EXCESS, ()): 0.0}
 
 
-def test_what_is_not_over_fires_on(recorder: Recorder) -> None:
+def test_an_open_finding_keeps_firing(recorder: Recorder) -> None:
     recorder.accept(finding()).tick(3600)
     assert recorder.firing == {CRITICAL: 1.0}
     recorder.accept(over(finding()), at=3601).tick(3602)
@@ -105,13 +105,13 @@ def test_what_is_not_over_fires_on(recorder: Recorder) -> None:
     assert [record.ended for record in recorder.records] == [None, NOW + 3602]
 
 
-def test_what_comes_again_within_the_two_minutes_is_the_same(recorder: Recorder) -> None:
+def test_a_finding_that_returns_within_two_minutes_is_the_same_alert(recorder: Recorder) -> None:
     recorder.accept(finding()).accept(over(finding()), at=3).accept(finding(time=NOW + 100), at=100).tick(500)
     assert recorder.firing == {CRITICAL: 1.0}
     assert recorder.begun() == {"NonFinite": 1.0}
 
 
-def test_what_comes_again_afterwards_is_another(recorder: Recorder) -> None:
+def test_a_finding_that_returns_later_is_a_new_alert(recorder: Recorder) -> None:
     recorder.accept(finding()).accept(over(finding()), at=3).tick(130).accept(finding(time=NOW + 140), at=140)
     assert recorder.firing == {CRITICAL: 1.0}
     assert recorder.begun() == {"NonFinite": 2.0}
@@ -119,14 +119,14 @@ def test_what_comes_again_afterwards_is_another(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize(("alert", "seconds"), [("RunRestarted", 120), ("UserAlert", 900)])
-def test_what_happened_once_resolves_by_itself(recorder: Recorder, alert: str, seconds: int) -> None:
+def test_an_event_ends_after_its_duration(recorder: Recorder, alert: str, seconds: int) -> None:
     recorder.accept(finding(alert, severity="info", once=True)).tick(seconds - 1)
     assert set(recorder.firing.values()) == {1.0}
     recorder.tick(seconds)
     assert set(recorder.firing.values()) == {0.0}
 
 
-def test_what_happens_again_while_it_fires_is_told_by_its_own_words(recorder: Recorder) -> None:
+def test_an_event_with_another_summary_is_a_separate_alert(recorder: Recorder) -> None:
     recorder.accept(finding("UserAlert", once=True)._replace(summary="first"))
     recorder.accept(finding("UserAlert", once=True, time=NOW + 70)._replace(summary="second"), at=70)
     recorder.accept(finding("UserAlert", once=True, time=NOW + 70)._replace(summary="second"), at=70)
@@ -135,7 +135,7 @@ def test_what_happens_again_while_it_fires_is_told_by_its_own_words(recorder: Re
     assert set(recorder.firing.values()) == {1.0}
 
 
-def test_what_happens_again_under_one_title_is_told_by_its_text(recorder: Recorder) -> None:
+def test_an_event_with_another_description_is_a_separate_alert(recorder: Recorder) -> None:
     for at, text in ((0, "loss 3"), (600, "loss 4"), (1200, "loss 5")):
         recorder.accept(finding("UserAlert", once=True, time=NOW + at)._replace(description=text), at=at).tick(at + 1)
     recorder.tick(1500)
@@ -148,7 +148,7 @@ def test_what_happens_again_under_one_title_is_told_by_its_text(recorder: Record
     ]
 
 
-def test_what_a_training_raises_has_its_own_severity_before_and_after_a_restart(recorder: Recorder) -> None:
+def test_a_user_alert_keeps_its_severity_across_a_restart(recorder: Recorder) -> None:
     aborted = finding("UserAlert", once=True)._replace(summary="aborted")
     saved = finding("UserAlert", once=True, severity="info", time=NOW + 60)._replace(summary="saved")
     recorder.accept(aborted).accept(saved, at=60).tick(61)
@@ -161,7 +161,7 @@ def test_what_a_training_raises_has_its_own_severity_before_and_after_a_restart(
     assert [(one.summary, one.ended) for one in after.records] == [("aborted", NOW + 905)]
 
 
-def test_it_gets_worse_and_never_better(recorder: Recorder) -> None:
+def test_the_severity_only_increases(recorder: Recorder) -> None:
     recorder.accept(finding(severity="info")).accept(finding(severity="critical"), at=1).accept(
         finding(severity="warning"), at=2
     ).tick(3)
@@ -182,7 +182,7 @@ def test_64_ranks_are_one_alert_that_names_the_first_and_counts_the_others(recor
     assert recorder.begun() == {"NonFinite": 1.0}
 
 
-def test_a_rank_that_joins_is_told_with_the_next_tick_and_begins_nothing(recorder: Recorder) -> None:
+def test_a_further_rank_is_recorded_with_the_next_tick_and_begins_no_alert(recorder: Recorder) -> None:
     recorder.accept(finding()).accept(finding(rank=5), at=50)
     assert len(recorder.records) == 1
     recorder.tick(51).tick(52)
@@ -203,7 +203,7 @@ def test_a_nan_of_loss_and_gradients_is_one_alert_of_the_loss(recorder: Recorder
     assert recorder.firing == {CRITICAL: 0.0}
 
 
-def test_runs_and_keys_are_alerts_of_their_own(recorder: Recorder) -> None:
+def test_runs_and_keys_have_separate_alerts(recorder: Recorder) -> None:
     recorder.accept(finding("LossSpike"), finding("LossSpike", run="other"), finding("LossSpike", key="loss/lm")).tick(
         1
     )
@@ -214,7 +214,7 @@ def test_runs_and_keys_are_alerts_of_their_own(recorder: Recorder) -> None:
     ("cause", "effect", "rank"),
     [(rule.source, target, 1 if rule.within == "run" else 0) for rule in INHIBITION_RULES for target in rule.targets],
 )
-def test_what_follows_from_a_cause_is_not_notified(recorder: Recorder, cause: str, effect: str, rank: int) -> None:
+def test_a_consequence_is_inhibited(recorder: Recorder, cause: str, effect: str, rank: int) -> None:
     recorder.accept(finding(effect, rank=rank), finding(cause)).accept(over(finding(cause)), at=50)
     recorder.accept(finding(effect, rank=rank), at=169)
     assert {alert for alert, *_ in recorder.firing} == {cause}
@@ -222,7 +222,7 @@ def test_what_follows_from_a_cause_is_not_notified(recorder: Recorder, cause: st
     assert {alert for alert, *_ in recorder.firing} == {cause, effect}
 
 
-def test_a_nan_of_one_rank_explains_no_spike_of_another(recorder: Recorder) -> None:
+def test_a_nan_of_one_rank_does_not_inhibit_a_spike_of_another(recorder: Recorder) -> None:
     recorder.accept(finding(), finding("LossSpike", rank=1), finding("LossSpike", run="other"))
     assert {(alert, rank) for alert, _, rank in recorder.firing} == {
         ("NonFinite", "0"),
@@ -231,7 +231,7 @@ def test_a_nan_of_one_rank_explains_no_spike_of_another(recorder: Recorder) -> N
     }
 
 
-def test_what_is_off_neither_fires_nor_explains() -> None:
+def test_a_disabled_alert_neither_fires_nor_inhibits() -> None:
     recorder = Recorder(["NonFinite", "LossSpike@name-debug*"])
     recorder.accept(finding(), finding("LossSpike", run="debug-7"), finding("LossSpike")).tick(1)
     assert list(recorder.firing) == [("LossSpike", "critical", "0")]
@@ -240,7 +240,7 @@ def test_what_is_off_neither_fires_nor_explains() -> None:
     assert list(recorder.firing.values()) == [0.0]
 
 
-def test_what_lasts_fires_when_it_is_off_no_more() -> None:
+def test_an_open_finding_fires_when_its_alert_is_enabled_again() -> None:
     recorder = Recorder(["NonFinite"]).accept(finding(), finding("LossSpike", rank=1), finding(rank=2, run="over"))
     recorder.accept(over(finding(rank=2, run="over")), at=1).tick(2)
     assert set(recorder.firing) == {("LossSpike", "critical", "1")}
@@ -258,7 +258,7 @@ def test_what_lasts_fires_when_it_is_off_no_more() -> None:
     ]
 
 
-def test_what_lasts_longer_than_what_explains_it_is_told_then(recorder: Recorder) -> None:
+def test_a_consequence_that_outlasts_its_inhibition_fires(recorder: Recorder) -> None:
     recorder.accept(finding(), finding("LossSpike"), finding("LossDiverging")).accept(over(finding()), at=50)
     recorder.accept(over(finding("LossSpike")), at=60).tick(170)
     assert {alert for alert, *_ in recorder.firing} == {"NonFinite"}
@@ -269,15 +269,13 @@ def test_what_lasts_longer_than_what_explains_it_is_told_then(recorder: Recorder
 
 
 @pytest.mark.parametrize(("since", "tells"), [(-50.0, False), (59.0, False), (61.0, True)])
-def test_a_death_explains_no_stall_of_those_who_went_on_without_it(
-    recorder: Recorder, since: float, tells: bool
-) -> None:
+def test_a_death_does_not_inhibit_a_later_stall(recorder: Recorder, since: float, tells: bool) -> None:
     stalled = finding("TrainingStalled", time=NOW + 400, evidence={"since": NOW + since})
     recorder.accept(finding("TrainingProcessDied", rank=1)).accept(stalled, at=400)
     assert (("TrainingStalled", "critical", "0") in recorder.firing) is tells
 
 
-def test_a_cause_explains_what_was_found_a_moment_before_it_in_the_same_batch(recorder: Recorder) -> None:
+def test_an_alert_inhibits_a_consequence_found_before_it_in_the_same_batch(recorder: Recorder) -> None:
     recorder.accept(
         finding("LossRestart", severity="info", time=NOW),
         finding("LossSpike", severity="warning", time=NOW + 0.1),
@@ -286,7 +284,7 @@ def test_a_cause_explains_what_was_found_a_moment_before_it_in_the_same_batch(re
     assert set(recorder.firing) == {("LossDiverging", "warning", "0")}
 
 
-def test_what_fired_before_a_restart_fires_on_and_begins_nothing(recorder: Recorder) -> None:
+def test_a_restored_alert_keeps_firing_and_is_not_counted_again(recorder: Recorder) -> None:
     before = Recorder().accept(finding(), finding(rank=3)).tick(1).records[-1]
     recorder.active.restore([before], NOW + 10)
     recorder.tick(11)
@@ -300,7 +298,7 @@ def test_what_fired_before_a_restart_fires_on_and_begins_nothing(recorder: Recor
     assert recorder.firing == {CRITICAL: 1.0}
 
 
-def test_what_fired_before_a_restart_and_is_not_found_anew_resolves_after_five_minutes(recorder: Recorder) -> None:
+def test_a_restored_alert_that_is_not_found_again_ends_after_five_minutes(recorder: Recorder) -> None:
     recorder.active.restore(Recorder().accept(finding()).records, NOW + 10)
     recorder.tick(309)
     assert recorder.firing == {CRITICAL: 1.0}
@@ -321,9 +319,7 @@ def test_a_flood_is_bounded_and_counted(recorder: Recorder, monkeypatch: pytest.
     assert sum(value for (metric, _), value in recorder.page.items() if metric is FIRING) == 1
 
 
-def test_a_flood_that_finds_no_room_costs_no_look_at_all_that_fires(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flood_without_room_does_not_search_all_alerts(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 10)
     looks: list[ActiveAlert] = []
     priority = ActiveAlert.priority
@@ -335,7 +331,7 @@ def test_a_flood_that_finds_no_room_costs_no_look_at_all_that_fires(
     assert recorder.page[EXCESS, ()] == 991.0
 
 
-def test_what_found_no_room_fires_when_there_is_some(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rejected_finding_fires_when_there_is_room(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST", 2)
     first, second, third = (finding("LossPlateau", key=f"loss/{number}") for number in range(3))
     recorder.accept(first, second, third).accept(over(first), at=1).tick(119)
@@ -347,7 +343,9 @@ def test_what_found_no_room_fires_when_there_is_some(recorder: Recorder, monkeyp
     ]
 
 
-def test_what_is_less_severe_gives_way_and_comes_back(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_less_severe_alert_gives_up_its_place_and_returns(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MOST", 2)
     info, warning = finding("LossPlateau", severity="info"), finding("LossSpike", severity="warning")
     recorder.accept(info, warning).accept(finding(), finding("LossPlateau", severity="info", key="other"), at=1).tick(2)
@@ -357,7 +355,7 @@ def test_what_is_less_severe_gives_way_and_comes_back(recorder: Recorder, monkey
     assert recorder.firing == {("LossPlateau", "info", "0"): 1.0, CRITICAL: 1.0}
 
 
-def test_what_waits_is_bounded_and_the_least_severe_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suppressed_findings_are_bounded_and_the_least_severe_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suppressed, "MOST", 2)
     some = suppressed.SuppressedFindings()
     for one in (
@@ -372,14 +370,14 @@ def test_what_waits_is_bounded_and_the_least_severe_goes(monkeypatch: pytest.Mon
     assert list(some) == [finding("LossSpike")]
 
 
-def test_in_a_flood_the_page_is_made_by_ticks_only(recorder: Recorder) -> None:
+def test_in_a_flood_only_ticks_render_the_page(recorder: Recorder) -> None:
     said = [recorder.active.accept([finding("LossPlateau", key=f"loss/{number}")], NOW) for number in range(500)]
     assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in said} == {(1, 3, False)}
     assert sum(value for value in recorder.tick(1).firing.values()) == 1
     assert len([one for metric, one in recorder.page if metric is FIRING]) == 500
 
 
-def test_what_gets_worse_hides_no_other_with_the_same_series(recorder: Recorder) -> None:
+def test_an_alert_that_gets_worse_hides_no_other_with_the_same_series(recorder: Recorder) -> None:
     labels = (("rank", "0"), ("run", "same"))
     one, other = (Finding("GpuHot", "warning", labels, NOW, "hot", run=run) for run in ("id", "other"))
     recorder.accept(one, other).accept(one._replace(severity="critical"), at=1)
@@ -388,14 +386,14 @@ def test_what_gets_worse_hides_no_other_with_the_same_series(recorder: Recorder)
     assert recorder.firing == {("GpuHot", "warning", "0"): 0.0, ("GpuHot", "critical", "0"): 1.0}
 
 
-def test_what_is_not_of_a_run_says_what_it_is_about(recorder: Recorder) -> None:
+def test_an_alert_of_the_machine_has_a_subject(recorder: Recorder) -> None:
     about = (("device", "/dev/sda"), ("gpu", "3"), ("uuid", "GPU-1"))
     recorder.accept(Finding("DiskFilling", "warning", about, NOW, "full"))
     assert (FIRING, ("DiskFilling", "warning", "", "", "", "3", "GPU-1", "/dev/sda")) in recorder.page
     assert recorder.records[0].run == ""
 
 
-def test_while_nothing_changes_nothing_is_said(recorder: Recorder) -> None:
+def test_without_a_change_there_is_no_batch(recorder: Recorder) -> None:
     recorder.tick(0)
     assert recorder.active.tick(NOW + 1) == []
     recorder.accept(finding(), at=2)
@@ -405,7 +403,7 @@ def test_while_nothing_changes_nothing_is_said(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize("period", [121, 1025, 2400, 3700])
-def test_what_comes_and_goes_all_day_fires_for_longer_each_time(recorder: Recorder, period: int) -> None:
+def test_an_alert_that_comes_and_goes_all_day_fires_longer_each_time(recorder: Recorder, period: int) -> None:
     for at in range(0, 86_400, period):
         recorder.accept(finding(time=NOW + at), at=at).accept(over(finding()), at=at + 1)
         for second in range(at + 1, at + period, 10):
@@ -415,13 +413,13 @@ def test_what_comes_and_goes_all_day_fires_for_longer_each_time(recorder: Record
     assert not any(recorder.firing.values())
 
 
-def test_what_comes_again_much_later_fires_for_two_minutes(recorder: Recorder) -> None:
+def test_an_alert_that_returns_much_later_fires_for_two_minutes(recorder: Recorder) -> None:
     recorder.accept(finding()).accept(over(finding()), at=3).tick(120).tick(1020).tick(3720)
     recorder.accept(finding(time=NOW + 3721), at=3721).accept(over(finding()), at=3722).tick(3721 + 120)
     assert recorder.firing == {CRITICAL: 0.0}
 
 
-def test_a_clock_that_is_set_back_keeps_nothing_for_longer(recorder: Recorder) -> None:
+def test_a_clock_that_is_set_back_prolongs_nothing(recorder: Recorder) -> None:
     day = -86_400
     recorder.accept(finding(severity="info"), finding("UserAlert", once=True)).accept(over(finding()), at=1)
     recorder.tick(day).tick(day + 119)
@@ -441,24 +439,24 @@ def restored(*alerts: Alert) -> Recorder:
 ABOUT = {"key": "loss", "rank": "0", "run": "name-id"}
 
 
-def test_what_a_daemon_before_has_told_explains_its_effects_still() -> None:
+def test_a_restored_alert_still_inhibits() -> None:
     recorder = restored(Alert("NonFinite", "critical", NOW - 50, "id", ABOUT)).accept(finding("LossSpike")).tick(1)
     assert recorder.firing == {CRITICAL: 1.0}
 
 
-def test_what_is_said_to_be_over_after_a_restart_is_over_at_once() -> None:
+def test_a_restored_alert_whose_end_is_found_ends_at_once() -> None:
     recorder = restored(Alert("NonFinite", "critical", NOW - 500, "id", ABOUT)).accept(over(finding())).tick(1)
     assert recorder.firing == {CRITICAL: 0.0}
 
 
-def test_what_happened_once_before_a_restart_ends_when_it_would_have() -> None:
+def test_a_restored_event_ends_on_time() -> None:
     recorder = restored(Alert("UserAlert", "warning", NOW - 880, "id", {"run": "name-id"})).tick(19)
     assert set(recorder.firing.values()) == {1.0}
     recorder.tick(20)
     assert set(recorder.firing.values()) == {0.0}
 
 
-def test_a_cause_that_nobody_says_anything_more_of_explains_no_more(recorder: Recorder) -> None:
+def test_an_ended_alert_stops_inhibiting_after_a_while(recorder: Recorder) -> None:
     recorder.accept(finding()).active.disabled = DisabledAlerts(("NonFinite",))
     recorder.tick(5).accept(finding("LossSpike"), at=6)
     assert ("LossSpike", "critical", "0") not in recorder.firing
@@ -466,7 +464,7 @@ def test_a_cause_that_nobody_says_anything_more_of_explains_no_more(recorder: Re
     assert recorder.firing["LossSpike", "critical", "0"] == 1.0
 
 
-def test_a_kill_for_memory_explains_the_ends_and_the_waiting_of_the_others(recorder: Recorder) -> None:
+def test_an_oom_kill_inhibits_the_ends_and_stalls_of_other_ranks(recorder: Recorder) -> None:
     recorder.accept(
         finding("OomKilled"),
         finding("TrainingProcessDied", rank=1),
@@ -476,15 +474,13 @@ def test_a_kill_for_memory_explains_the_ends_and_the_waiting_of_the_others(recor
     assert {alert for alert, *_ in recorder.firing} == {"OomKilled"}
 
 
-def test_begin_and_end_of_a_run_are_logged_by_who_follows_it(
-    recorder: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_begin_and_end_of_a_run_are_not_logged_here(recorder: Recorder, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     recorder.accept(*(finding(one, severity="info", once=True) for one in ("RunStarted", "RunFinished"))).tick(500)
     assert caplog.messages == []
     assert set(recorder.firing.values()) == {0.0}
 
 
-def test_what_is_information_explains_no_warning(recorder: Recorder) -> None:
+def test_an_info_inhibits_no_warning(recorder: Recorder) -> None:
     recorder.accept(finding(severity="info", key="grad_norm"), finding("LossSpike", severity="warning", time=NOW + 1))
     assert ("LossSpike", "warning", "0") in recorder.firing

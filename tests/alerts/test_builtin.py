@@ -1,4 +1,4 @@
-"""Each built-in rule fires on what it is for, and a healthy machine hears nothing."""
+"""Each built-in rule fires on its trouble, and none on a healthy machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def of_gpu(name: str, **labels: str) -> str:
 
 
 def healthy(now: float) -> dict[str, float]:
-    """What everything is *now* seconds into a training that goes well."""
+    """Return all values, *now* seconds into a healthy training."""
     return {
         of_gpu("up"): 1.0,
         of_gpu("temperature_celsius", sensor="gpu"): 68.0 + 4 * math.sin(now / 30),
@@ -92,7 +92,7 @@ TROUBLE_AT = 720
 """Seconds into the training at which the trouble begins, when all windows but an hour's are full."""
 
 Trouble = "Callable[[float], Mapping[str, float | None]]"
-"""What is otherwise so many seconds into the trouble; None for a series that is gone."""
+"""Returns the values that differ, so many seconds into the trouble; None for a missing series."""
 
 MARGIN = of_gpu("thermal_margin_celsius", threshold="slowdown")
 TEMPERATURE = of_gpu("temperature_celsius", sensor="gpu")
@@ -175,7 +175,7 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
 @pytest.mark.parametrize(
     ("alert", "severity", "within", "trouble"), TROUBLES, ids=[f"{one[0]}-{at}" for at, one in enumerate(TROUBLES)]
 )
-def test_it_fires_on_its_trouble_alone_and_is_over_with_it(
+def test_it_fires_only_on_its_trouble_and_ends_with_it(
     alert: str, severity: str, within: int, trouble: Callable[[float], Mapping[str, float | None]]
 ) -> None:
     machine = Machine()
@@ -202,7 +202,7 @@ def test_every_alert_has_a_trouble_here() -> None:
     assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == {alert for alert, *_ in TROUBLES}
 
 
-def test_a_healthy_machine_hears_nothing_for_two_hours() -> None:
+def test_a_healthy_machine_raises_no_alert_for_two_hours() -> None:
     assert Machine().run(7200, healthy, every=5.0) == []
 
 
@@ -238,12 +238,12 @@ def test_a_hot_gpu_is_not_also_throttled() -> None:
     assert [one.alert for one in found] == ["GpuHot"]
 
 
-def test_a_gpu_that_is_lost_is_not_told_as_missing_too() -> None:
+def test_a_lost_gpu_is_not_also_reported_as_missing() -> None:
     lost = {of_gpu("up"): 0.0, "trackside_gpus_visible": 0.0}
     assert [one.alert for one in Machine().run(900, lambda now: {**healthy(now), **lost})] == ["GpuLost"]
 
 
-def test_a_link_that_is_narrow_without_a_training_is_well() -> None:
+def test_a_narrow_link_without_a_training_is_healthy() -> None:
     narrow = {of_gpu("pcie_link_width_lanes"): 1.0}
     idle = {"trackside_training_steps_total{run=r,rank=0}": 0.0}
     assert Machine().run(900, lambda now: {**healthy(now), **narrow, **idle}) == []

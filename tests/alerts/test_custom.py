@@ -1,4 +1,4 @@
-"""The user's own rules, from the configuration file to the alarm."""
+"""Custom rules, from the configuration file to the finding."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_rule_on_a_pushed_key(tmp_path: Path) -> None:
     assert [one.summary for one in found] == ["r: reward 0.01"]
 
 
-def test_a_key_with_a_family_of_its_own_and_labels(tmp_path: Path) -> None:
+def test_a_key_with_a_separate_family_and_labels(tmp_path: Path) -> None:
     text = '{alert: A, metric: "key:loss", labels: {run: "~big-.*"}, above: 5, keep-firing-for: 2m, severity: critical}'
     (rule,) = read(tmp_path, text)
     assert rule.promql() == f'(trackside_training_loss{{run=~"big-.*"}} > 5){LIVES}'
@@ -67,8 +67,8 @@ def test_a_key_with_a_family_of_its_own_and_labels(tmp_path: Path) -> None:
     assert found[0].summary == "loss of run big-1, rank 0 is 6, above 5"
 
 
-def test_a_rank_that_has_ended_is_no_trouble_of_a_rule(tmp_path: Path) -> None:
-    """Its series stay on the page for a while, and stand still."""
+def test_an_ended_rank_raises_no_alert_of_a_rule(tmp_path: Path) -> None:
+    """The series of an ended rank stay on the page for a while, with constant values."""
     rules = read(tmp_path, "{alert: Slow, metric: trackside_training_tokens_total, rate: 20s, below: 50}")
     assert [rule.promql() for rule in rules] == [f"(rate(trackside_training_tokens_total[20s]) < 50){LIVES}"]
     tokens = "trackside_training_tokens_total{run=r,rank=0}"
@@ -97,7 +97,7 @@ def test_shares_of_ranks_and_rules_about_ends(tmp_path: Path) -> None:
     assert failed.promql() == 'trackside_training_rank_state{state="failed"} > 0'
 
 
-def test_what_is_said_of_no_series(tmp_path: Path) -> None:
+def test_the_summary_of_an_absent_series(tmp_path: Path) -> None:
     (rule,) = read(tmp_path, '{alert: NoGpu, metric: trackside_gpu_up, labels: {gpu: "3"}, absent: true}')
     assert [one.summary for one in Machine([rule]).tick({})] == ["there is no trackside_gpu_up of gpu 3"]
 
@@ -181,7 +181,7 @@ def test_conditions(tmp_path: Path, text: str, promql: str) -> None:
         ("5", "alerts.rules"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_is_one_line_that_names_the_rule(tmp_path: Path, text: str, said: str) -> None:
     assert said in refusal(tmp_path, text)
 
 

@@ -1,4 +1,4 @@
-"""Delivery: a thread a sink, tries, ends, restarts, changes of the settings, and what is said of it."""
+"""Delivery: one thread per sink, retries, ends, restarts, changes of the settings, and the status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Friend:
-    """A sink that keeps what it is told, fails as it is told to, and stands still while it may not go on."""
+    """Sink that stores its messages, fails on request, and blocks on request."""
 
     def __init__(self, name: str = "friend", *failures: BaseException, severity: str = "info") -> None:
         self.name = name
@@ -73,7 +73,7 @@ def started(notes: list[AlertNote]) -> Iterator[Any]:
         one.stop()
 
 
-def test_what_each_is_told_is_noted_when_it_fires_and_when_it_is_over(started: Any, notes: list[AlertNote]) -> None:
+def test_each_notification_is_recorded_at_the_begin_and_at_the_end(started: Any, notes: list[AlertNote]) -> None:
     friend = Friend()
     delivery = started(friend)
     nan = alert()
@@ -89,7 +89,7 @@ def test_what_each_is_told_is_noted_when_it_fires_and_when_it_is_over(started: A
     assert [note.notified for note in notes[1:]] == [{"friend": told(over(nan))}]
 
 
-def test_a_slow_sink_delays_neither_another_nor_who_tells_it(started: Any) -> None:
+def test_a_slow_sink_delays_neither_another_sink_nor_the_pipeline(started: Any) -> None:
     slow, quick = Friend("slow"), Friend("quick")
     slow.go.clear()
     delivery = started(slow, quick)
@@ -103,7 +103,7 @@ def test_a_slow_sink_delays_neither_another_nor_who_tells_it(started: Any) -> No
     eventually(lambda: len(slow.heard) == 2)
 
 
-def test_what_is_not_taken_is_tried_again_and_said_once(started: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_message_is_retried_and_logged_once(started: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "trackside")
     friend = Friend("friend", *(SendError("http://host answered 503 Service Unavailable") for _ in range(3)))
     delivery = started(friend)
@@ -119,7 +119,7 @@ def test_what_is_not_taken_is_tried_again_and_said_once(started: Any, caplog: py
     assert LAST_SUCCESS in shown
 
 
-def test_what_is_refused_for_good_costs_only_itself(started: Any) -> None:
+def test_a_message_that_is_rejected_permanently_costs_only_itself(started: Any) -> None:
     friend = Friend("friend", SendError("http://host answered 400 Bad Request", "never"))
     delivery = started(friend)
     delivery.accept(batch(alert()))
@@ -142,7 +142,7 @@ def test_a_fault_of_a_sink_costs_one_message_and_is_named_by_its_kind_alone(
     assert caplog.messages == [f"alerts.sinks: friend: the message cannot be sent, and is given up: {kind}"]
 
 
-def test_a_sink_that_does_not_return_is_left_and_the_message_tried_again(
+def test_a_sink_that_does_not_return_is_abandoned_and_the_message_retried(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "SEND_SECONDS", 0.3)
@@ -158,7 +158,7 @@ def test_a_sink_that_does_not_return_is_left_and_the_message_tried_again(
     eventually(lambda: len(friend.heard) == 2)
 
 
-def test_what_a_sink_holds_is_sent_by_the_one_that_other_settings_put_in_its_place(started: Any) -> None:
+def test_a_queued_message_is_sent_by_the_sink_of_the_new_settings(started: Any) -> None:
     stuck, better = Friend(), Friend()
     stuck.go.clear()
     delivery = started(stuck)
@@ -170,9 +170,7 @@ def test_what_a_sink_holds_is_sent_by_the_one_that_other_settings_put_in_its_pla
     stuck.go.set()
 
 
-def test_after_a_restart_who_was_told_is_not_told_again_and_who_was_not_is(
-    started: Any, notes: list[AlertNote]
-) -> None:
+def test_after_a_restart_only_unsent_notifications_are_sent(started: Any, notes: list[AlertNote]) -> None:
     friend, other = Friend(), Friend("other")
     delivery = started(
         friend, other, fired=[replace(alert(), notified={"friend": told(alert())}), alert("New", run="")]
@@ -184,7 +182,7 @@ def test_after_a_restart_who_was_told_is_not_told_again_and_who_was_not_is(
     assert friend.heard[-1] == other.heard[-1] == [("NonFinite", False)]
 
 
-def test_the_end_waits_for_what_is_queued_but_not_for_a_sink_that_stands_still(
+def test_stop_waits_for_queued_messages_but_not_for_a_hanging_sink(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trackside_daemon.alerts.delivery.delivery.FLUSH_SECONDS", 0.5)
@@ -198,7 +196,7 @@ def test_the_end_waits_for_what_is_queued_but_not_for_a_sink_that_stands_still(
     stuck.go.set()
 
 
-def test_other_settings_lose_nothing_that_waits_and_tell_nobody_twice(started: Any) -> None:
+def test_new_settings_lose_no_queued_alert_and_send_none_twice(started: Any) -> None:
     friend, told = Friend("friend", *(SendError("down", "later") for _ in range(9))), Friend("told")
     delivery = started(friend, told)
     delivery.accept(batch(alert()))
@@ -214,7 +212,7 @@ def test_other_settings_lose_nothing_that_waits_and_tell_nobody_twice(started: A
     assert len(told.heard) == 1
 
 
-def test_what_fires_is_told_by_a_sink_that_other_settings_have_tell_of_it_and_of_nothing_twice(started: Any) -> None:
+def test_a_sink_whose_new_filter_accepts_a_firing_alert_sends_it_once(started: Any) -> None:
     hot, lost = alert("GpuHot", severity="warning"), alert("GpuLost", severity="critical", run="other")
     first = Friend(severity="critical")
     delivery = started(first)
@@ -227,7 +225,7 @@ def test_what_fires_is_told_by_a_sink_that_other_settings_have_tell_of_it_and_of
     assert wider.heard == [[("GpuHot", True)]]
 
 
-def test_what_waits_is_not_told_when_other_settings_do_not_want_it(started: Any) -> None:
+def test_a_queued_alert_that_a_new_filter_rejects_is_not_sent(started: Any) -> None:
     down = Friend("friend", *(SendError("down", "later") for _ in range(9)), severity="warning")
     delivery = started(down)
     delivery.accept(batch(alert("GpuHot", severity="warning"), alert(run="other")))
@@ -240,7 +238,7 @@ def test_what_waits_is_not_told_when_other_settings_do_not_want_it(started: Any)
     assert narrower.heard == [[("NonFinite", True)]]
 
 
-def test_what_hangs_is_bounded_over_reloads_too(started: Any) -> None:
+def test_hanging_messages_are_bounded_across_reloads(started: Any) -> None:
     go = threading.Event()
     stuck = [Friend() for _ in range(6)]
     for one in stuck:

@@ -1,4 +1,4 @@
-"""What is gathered of an alert, from a real state and a real history; only clients and processes are played."""
+"""Evidence of alerts, from a real state and a real history; only clients and processes are simulated."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ NOW = BEGIN + 1000
 
 
 class Answer(NamedTuple):
-    """What a client says."""
+    """Body of a client's answer."""
 
     rank: int
     body: Any
 
 
 class Scene:
-    """Everything that evidence is gathered from, and what was handed back."""
+    """All sources of evidence, and the records that the gatherer has published."""
 
     def __init__(self, kept: History) -> None:
         self.state = State()
@@ -129,14 +129,14 @@ def test_durations_that_are_not_kept_come_from_the_times_of_the_steps(scene: Sce
     assert [(step, value) for step, _, value in found["points"]] == [(step, 2.0) for step in range(4)]
 
 
-def test_a_key_that_is_not_kept_is_said_to_be_missing(scene: Scene) -> None:
+def test_a_key_without_samples_is_listed_as_missing(scene: Scene) -> None:
     found = scene.gather(about(key="loss", rank="0"))
     assert found == {
         "missing": ["ranks: /metrics no longer has values of them", "samples: the history has none of loss"]
     }
 
 
-def test_of_a_stalled_run_those_furthest_behind_are_asked_and_the_one_ahead(scene: Scene) -> None:
+def test_a_stalled_run_gets_the_stacks_of_the_ranks_furthest_behind_and_ahead(scene: Scene) -> None:
     scene.ranks([100 - rank for rank in range(20)])
     scene.threads = {rank: {"MainThread 1": ["train.py:3 main"], "trackside-sender 2": ["x:1 run"]} for rank in (0, 19)}
     scene.silent = frozenset((18,))
@@ -149,7 +149,7 @@ def test_of_a_stalled_run_those_furthest_behind_are_asked_and_the_one_ahead(scen
     assert "stacks: rank 17 is not connected to this daemon now" in found["missing"]
 
 
-def test_of_a_slow_rank_it_and_one_that_goes_on_are_asked(scene: Scene) -> None:
+def test_a_slow_rank_gets_its_stacks_and_those_of_a_healthy_one(scene: Scene) -> None:
     scene.ranks([5, 9, 5])
     scene.gather(about("StragglerRank", rank="2"))
     assert scene.asked == [frozenset((2, 1))]
@@ -169,7 +169,7 @@ def test_stacks_are_bounded_and_have_no_secrets(scene: Scene) -> None:
     assert any("more threads of rank 0 are omitted" in line for line in found["missing"])
 
 
-def test_what_is_too_large_gives_way(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_part_is_dropped_if_there_is_too_much(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.ranks([5])
     monkeypatch.setitem(gathering._GATHERERS, "samples", lambda _: {"samples": ["x" * 100] * 1000})
     found = scene.gather(about())
@@ -208,7 +208,7 @@ def test_the_greatest_processes_come_first(scene: Scene) -> None:
     }
 
 
-def test_who_computes_is_told_by_the_cpus_of_the_last_seconds(scene: Scene) -> None:
+def test_processes_are_ordered_by_the_cpus_of_the_last_seconds(scene: Scene) -> None:
     def tick(at: float) -> None:
         scene.seen = [process(1, 0, at / 2 - 100), process(2, 0, at * 3 - 10)]
         scene.state.update(Batch("sampler", [Sample(LAST_SUCCESS, ("process",), at)]))
@@ -254,7 +254,7 @@ def test_a_gpu_has_its_readings_its_limits_and_its_xid_errors(scene: Scene) -> N
     assert any(reason.startswith("hw_") for reason in found["7"]["clocks_kept_down_by"])
 
 
-def test_an_alert_is_looked_into_when_it_begins_and_when_it_gets_worse(scene: Scene) -> None:
+def test_evidence_is_gathered_when_an_alert_begins_and_when_it_gets_worse(scene: Scene) -> None:
     scene.ranks([5])
     scene.evidence.start()
     begun = about(rank="0")
@@ -273,7 +273,7 @@ def begun_ended(alert: Alert) -> tuple[Any, ...]:
     return alert.alert, alert.severity, alert.started, alert.run, alert.labels, "", "", NOW + 1
 
 
-def test_the_pipeline_never_waits_and_the_oldest_go_without(scene: Scene) -> None:
+def test_the_pipeline_never_blocks_and_the_oldest_alerts_get_no_evidence(scene: Scene) -> None:
     holds, go_on = threading.Event(), threading.Event()
 
     def ask(_: str, __: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
@@ -293,6 +293,6 @@ def test_the_pipeline_never_waits_and_the_oldest_go_without(scene: Scene) -> Non
     assert [note.started for note in scene.told[1:]] == [NOW + n for n in range(10, WAITING + 10)]
 
 
-def test_what_only_happened_needs_no_evidence(scene: Scene) -> None:
+def test_events_need_no_evidence(scene: Scene) -> None:
     scene.ranks([5])
     assert scene.gather(about("RunFinished")) == {}

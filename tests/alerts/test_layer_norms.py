@@ -1,4 +1,4 @@
-"""A run that goes wrong is asked for its layers, but not again and again."""
+"""Requests for layer norms, and their least interval."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
 
-def test_a_run_is_asked_once_in_a_while_for_what_begins_with_its_loss_or_gradients() -> None:
+def test_requests_to_a_run_are_limited() -> None:
     now, asked = [1000.0], []
     layers = LayerNormRequests(lambda run, steps: asked.append((run, steps)), clock=lambda: now[0])
     spike = Alert("LossSpike", "warning", 1.0, "id-1", {"rank": "0"})

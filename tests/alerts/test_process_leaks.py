@@ -1,4 +1,4 @@
-"""Memory that grows is told once a run, with the rank that began, and is over when it grows no more."""
+"""Memory leaks: one alert per run, which names the first rank, and its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2.0**20
 
 
 class Node:
-    """Ranks whose memory is what a test says, looked at each 10 s."""
+    """Ranks with the memory that a test sets, sampled every 10 s."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -25,7 +25,7 @@ class Node:
         self.noise = random.Random(1)
 
     def run(self, hours: float, **growing: float) -> list[tuple[str, bool, str]]:
-        """What is told in some hours, with bytes an hour by ``what_rank``; what is 0 is there and does not grow."""
+        """Return the findings of some hours, with growth in bytes per hour by ``kind_rank``; memory with 0 is constant."""
         begun, told = self.now, []
         while self.now < begun + 3600 * hours:
             since = (self.now - begun) / 3600
@@ -67,7 +67,7 @@ def test_workers_count_as_their_rank() -> None:
     assert [told[:2] for told in Node().run(2, own_0=0.0, worker_0=3 * GIB)] == [("HostMemoryLeak", False)]
 
 
-def test_files_that_are_mapped_do_not() -> None:
+def test_mapped_files_do_not_count() -> None:
     assert Node().run(2, own_0=0.0, file_0=20 * GIB) == []
 
 
@@ -77,20 +77,20 @@ def test_a_process_on_a_gpu() -> None:
     assert summary.startswith("rank 0 of r on GPU 3: ")
 
 
-def test_it_is_over_when_the_ranks_are_gone() -> None:
+def test_a_leak_ends_when_the_ranks_are_gone() -> None:
     node = Node()
     node.run(2, own_0=2 * GIB, own_1=2 * GIB)
     assert [told[:2] for told in node.run(FORGET / 3600 + 0.1)] == [("HostMemoryLeak", True)]
     assert not node.leaks._followed
 
 
-def test_a_leak_that_an_earlier_daemon_told_goes_on_and_is_not_told_anew() -> None:
+def test_a_restored_leak_continues_and_is_not_reported_again() -> None:
     node = Node()
     node.leaks.restore(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
     assert node.run(2, own_0=2 * GIB) == [("HostMemoryLeak", False, "as it was")]
 
 
-def test_a_leak_that_an_earlier_daemon_told_and_that_is_no_more_is_over() -> None:
+def test_a_restored_leak_that_is_not_confirmed_ends() -> None:
     node = Node()
     node.leaks.restore(Alert("HostMemoryLeak", "warning", EPOCH, run="id", labels={"run": "r"}, summary="as it was"))
     assert [over for _, over, _ in node.run(2, own_0=0.0)] == [False, True]

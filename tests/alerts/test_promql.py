@@ -1,4 +1,4 @@
-"""Prometheus takes every rule, and its judgement is the daemon's."""
+"""Prometheus accepts every rule, and agrees with the daemon."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written(path: Path, all_rules: Iterable[Rule]) -> Path:
     return path
 
 
-def test_prometheus_takes_every_rule(tmp_path: Path) -> None:
+def test_prometheus_accepts_every_rule(tmp_path: Path) -> None:
     odd = RuleSection(
         alert="Odd", metric='key:a"b\\c', labels={"run": '~x\\d+"'}, above=1, summary="{run} {{ $x }}"[:5]
     )

@@ -1,4 +1,4 @@
-"""What detectors learn from after a restart: the last steps of ranks that train still, from a real history."""
+"""Past samples for detectors after a restart: the latest steps of live ranks, from a real history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHIFT = int(BEGIN * 1e9)
 
 
 def train(history: History, run: str, rank: int, steps: int, size: int = 1000) -> None:
-    """A rank that pushes a loss, a norm and what no detector looks at, a step a second."""
+    """Rank that pushes a loss, a norm and a key without detectors, one step per second."""
     session = run.encode() + bytes([rank])
     hello = Hello(Identity(run, f"name-{run}", rank=rank, world=2), Clock(SHIFT, 0), SHIFT, Totals())
     records: list[SessionOpened | BatchIngested] = [SessionOpened(session, hello, f"name-{run}", 0, BEGIN)]
@@ -34,7 +34,7 @@ def train(history: History, run: str, rank: int, steps: int, size: int = 1000) -
     history.put(records)
 
 
-def test_the_last_steps_of_ranks_that_train_still(tmp_path: Path) -> None:
+def test_the_latest_steps_of_live_ranks_are_read(tmp_path: Path) -> None:
     history = History(tmp_path)
     train(history, "over", 0, 10)
     history.put([RunState("over", 0, "finished", "", BEGIN + 10)])
@@ -67,7 +67,7 @@ def test_many_ranks_have_fewer_steps_each(tmp_path: Path) -> None:
     history.close()
 
 
-def test_it_takes_no_longer_than_it_may(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_reading_stops_at_the_time_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     history = History(tmp_path)
     for rank in range(5):

@@ -1,4 +1,4 @@
-"""What fired before a daemon, as its history has it: strange rows stop no start."""
+"""Alerts that are restored from the history: invalid rows must not prevent the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules' engine: what begins, what goes on, what is over."""
+"""Evaluation of rules: begin, duration and end of alerts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def hot(**settings: object) -> Rule:
     return Rule("Hot", "warning", Query(TEMPERATURE, above=80.0), "{gpu}: {value}", "{since}", **settings)  # type: ignore[arg-type]
 
 
-def test_it_fires_once_it_was_so_for_long_enough_and_says_since_when() -> None:
+def test_an_alert_fires_after_its_duration_and_shows_its_start() -> None:
     machine = Machine([hot(lasting=10.0)])
     assert machine.run(9, lambda _: {gpu(0): 90.0}) == []
     (alarm,) = machine.run(5, lambda _: {gpu(0): 91.0})
@@ -34,12 +34,12 @@ def test_it_fires_once_it_was_so_for_long_enough_and_says_since_when() -> None:
     assert alarm.time == EPOCH + 1010
 
 
-def test_what_is_interrupted_begins_anew() -> None:
+def test_an_interrupted_condition_starts_again() -> None:
     machine = Machine([hot(lasting=10.0)])
     assert machine.run(100, lambda since: {gpu(0): 70.0 if since % 8 == 7 else 90.0}) == []
 
 
-def test_it_is_over_when_it_is_no_more_or_the_series_is_gone() -> None:
+def test_an_alert_ends_with_its_condition_or_its_series() -> None:
     for after in ({gpu(0): 70.0}, {}):
         machine = Machine([hot()])
         machine.tick({gpu(0): 90.0})
@@ -47,33 +47,33 @@ def test_it_is_over_when_it_is_no_more_or_the_series_is_gone() -> None:
         assert alarm.over
 
 
-def test_it_goes_on_for_a_while_where_that_is_asked() -> None:
+def test_keep_firing_delays_the_end() -> None:
     machine = Machine([hot(keep_firing=30.0)])
     found = machine.run(300, lambda since: {gpu(0): 90.0 if since % 20 < 10 and since < 200 else 70.0})
     assert [one.over for one in found] == [False, True]
 
 
-def test_it_does_not_fire_anew_within_its_cooldown() -> None:
+def test_an_alert_does_not_fire_again_within_its_cooldown() -> None:
     machine = Machine([hot(cooldown=100.0)])
     found = machine.run(109, lambda since: {gpu(0): 90.0 if since % 20 < 10 else 70.0})
     assert [(one.time - EPOCH - 1000, one.over) for one in found] == [(0, False), (10, True)]
     assert [one.over for one in machine.run(60, lambda _: {gpu(0): 90.0})] == [False]
 
 
-def test_only_the_ends_of_ticks_are_judged() -> None:
+def test_rules_are_evaluated_only_at_the_end_of_a_tick() -> None:
     machine = Machine([hot()])
     machine.tick({gpu(0): 70.0})
     machine.state.update(Batch("test", [], complete=True))
     assert machine.evaluator.accept(Batch("gpu")) == []
 
 
-def test_each_series_has_an_alert_of_its_own_but_not_without_end() -> None:
+def test_each_series_has_a_separate_alert_up_to_a_limit() -> None:
     machine = Machine([hot()])
     found = machine.tick({gpu(index): 90.0 for index in range(MOST + 10)})
     assert len(found) == MOST
 
 
-def test_what_is_absent() -> None:
+def test_an_absent_family_raises_an_alert() -> None:
     rule = Rule("NoGpu", "warning", Query(TEMPERATURE, (Matcher("gpu", "3"),)), "gone: {gpu}", lasting=5.0, absent=True)
     machine = Machine([rule])
     assert machine.run(20, lambda _: {gpu(3): 50.0}) == []
@@ -82,14 +82,14 @@ def test_what_is_absent() -> None:
     assert [one.over for one in machine.run(5, lambda _: {gpu(3): 50.0})] == [True]
 
 
-def test_a_counter_that_begins_anew_has_grown_by_what_it_has() -> None:
+def test_a_counter_that_resets_has_grown_by_its_value() -> None:
     rule = Rule("Xid", "warning", Query(XIDS, function="change", window=60.0, above=0.0), "{value:whole}")
     machine = Machine([rule])
     assert machine.run(60, lambda _: {gpu(0, XIDS, xid="13"): 7.0}) == []
     assert [one.summary for one in machine.tick({gpu(0, XIDS, xid="13"): 2.0})] == ["2"]
 
 
-def test_a_series_that_returns_within_the_window_has_not_begun_anew() -> None:
+def test_a_series_that_returns_within_the_window_continues() -> None:
     rule = Rule("Xid", "warning", Query(XIDS, function="change", window=60.0, fresh=True, above=0.0), "{value:whole}")
     machine = Machine([rule])
     assert [one.over for one in machine.run(100, lambda _: {gpu(0, XIDS, xid="13"): 1.0})] == [False, True]
@@ -97,14 +97,14 @@ def test_a_series_that_returns_within_the_window_has_not_begun_anew() -> None:
     assert machine.run(30, lambda _: {gpu(0, XIDS, xid="13"): 1.0}) == []
 
 
-def test_a_value_that_is_no_number_poisons_no_mean() -> None:
+def test_a_nan_does_not_affect_a_mean() -> None:
     rule = Rule("Mean", "warning", Query(TEMPERATURE, function="mean", window=10.0, above=80.0), "{value}")
     machine = Machine([rule])
     machine.run(3, lambda _: {gpu(0): float("nan")})
     assert [one.alert for one in machine.run(15, lambda _: {gpu(0): 90.0})] == ["Mean"]
 
 
-def test_what_a_window_keeps_is_bounded() -> None:
+def test_windows_are_bounded() -> None:
     machine = Machine([Rule("R", "info", Query(XIDS, function="rate", window=60.0, above=1e9), "")])
     for begun in range(20):
         machine.run(20, lambda since, begun=begun: {gpu(0, XIDS, xid=f"{begun}-{since}"): 1.0})  # type: ignore[misc]
@@ -115,7 +115,7 @@ def test_what_a_window_keeps_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("celsius", "ends"), [(90.0, []), (50.0, [True])])
-def test_an_adopted_alert_neither_fires_again_nor_ends_before_its_window_is_full(
+def test_a_restored_alert_neither_fires_again_nor_ends_before_its_window_is_full(
     celsius: float, ends: list[bool]
 ) -> None:
     when = Query(TEMPERATURE, function="mean", window=60.0, above=80.0)
@@ -130,7 +130,7 @@ def test_an_adopted_alert_neither_fires_again_nor_ends_before_its_window_is_full
     assert [one.over for one in machine.run(30, lambda _: {gpu(0, sensor="gpu"): celsius})] == ends
 
 
-def test_an_alert_is_of_its_run_also_when_that_is_gone() -> None:
+def test_an_alert_keeps_the_id_of_its_run() -> None:
     loss = "trackside_training_loss{run=r,rank=0}"
     machine = Machine([Rule("High", "warning", Query("trackside_training_loss", above=5.0), "{run}")])
     (alarm,) = machine.tick({loss: 6.0, "trackside_training_run_info{run=r,run_id=id-1}": 1.0})
@@ -138,7 +138,7 @@ def test_an_alert_is_of_its_run_also_when_that_is_gone() -> None:
     assert (alarm.run, over.run, over.over) == ("id-1", "id-1", True)
 
 
-def test_two_rules_that_find_the_same_end_together() -> None:
+def test_two_rules_for_the_same_alert_end_together() -> None:
     machine = Machine([hot(), Rule("Hot", "warning", Query(TEMPERATURE, above=85.0), "very")])
     machine.tick({gpu(0): 90.0})
     assert machine.tick({gpu(0): 82.0}) == []

@@ -1,4 +1,4 @@
-"""`trackside rules`: the rules follow the configuration, and say so when they cannot."""
+"""`trackside rules`: the rules follow the configuration, and errors are clear."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_thresholds_are_those_of_the_configuration() -> None:
     assert named(found, "GpuHot")[0]["expr"].endswith("< 8.5")
 
 
-def test_what_is_off_is_left_out_and_for_some_runs_those_are_not_matched() -> None:
+def test_a_disabled_alert_is_omitted_and_one_disabled_for_some_runs_excludes_them() -> None:
     found = made(
         off=("LossPlateau", "GpuPowerCapped", "ShmFull@debug-*", "ShmFull@x.y?", "GpuHot@*", "GpuLost@debug-*")
     )
@@ -58,7 +58,7 @@ def test_what_is_off_is_left_out_and_for_some_runs_those_are_not_matched() -> No
     assert named(found["thresholds"], "GpuLost"), "what is of no run is none of a run that is called so"
 
 
-def test_rules_of_ones_own_are_among_the_thresholds() -> None:
+def test_custom_rules_are_among_the_thresholds() -> None:
     found = made(rules=CUSTOM)["thresholds"]
     (low,) = named(found, "RewardLow")
     below, lives = low["expr"].split("and on (job, instance, pod, run, rank)")
@@ -85,16 +85,16 @@ def test_a_threshold_outlives_the_scrapes_that_a_restart_costs() -> None:
     assert named(made(RuleFileOptions(scrape=30.0))["thresholds"], "GpuLost")[0]["keep_firing_for"] == "2m"
 
 
-def test_a_cause_is_known_by_its_name_in_prometheus() -> None:
+def test_an_inhibiting_alert_has_its_name_in_prometheus() -> None:
     (counted, _) = named(made()["thresholds"], "GpuThrottled")
     assert 'ALERTS{alertname="TracksideGpuHot"}' in counted["expr"]
 
 
-def test_where_alerts_are_not_wanted_the_fleet_is_watched_still() -> None:
+def test_with_alerts_disabled_the_fleet_rules_remain() -> None:
     assert list(made(enabled=False)) == ["recording", "seldom", "fleet"]
 
 
-def test_job_and_runbooks_can_be_said() -> None:
+def test_job_and_runbooks_can_be_set() -> None:
     found = made(RuleFileOptions(job="ml", runbooks="https://wiki/x"))
     assert named(found["fleet"], "SidecarDown")[0]["expr"] == 'up{job="ml"} == 0'
     assert named(found["detectors"], "NonFinite")[0]["annotations"]["runbook_url"] == "https://wiki/x#nonfinite"
@@ -110,7 +110,7 @@ def test_a_run_goes_beyond_the_labels_of_a_place() -> None:
     assert [name for name in (*named, "TracksideRunRestarting") if beyond not in exprs[name]] == []
 
 
-def test_words_tell_the_window_that_is_looked_at() -> None:
+def test_texts_contain_the_window_of_the_rule() -> None:
     (wide,) = named(made(RuleFileOptions(scrape=30.0))["thresholds"], "IoBottleneck")
     (narrow,) = named(made()["thresholds"], "IoBottleneck")
     assert "of the last 2 min, for 5 min already" in wide["annotations"]["description"]
@@ -132,17 +132,17 @@ def test_a_rule_of_the_daemon_names_its_alert() -> None:
         'unbalanced{x="' + "y" * 120,
     ],
 )
-def test_laying_an_expression_out_changes_blanks_only(expr: str) -> None:
+def test_formatting_an_expression_changes_white_space_only(expr: str) -> None:
     assert "".join(format_promql(expr).split()) == "".join(expr.split())
 
 
-def test_what_is_quoted_is_never_broken() -> None:
+def test_quoted_text_is_never_split() -> None:
     text = 'key="a or b unless c / d and (e"'
     assert text in format_promql(f"x{{{text}}} or " + f"y{{{text}}} and on (job) " * 5 + "z")
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_prometheus_takes_odd_rules(tmp_path: Path) -> None:
+def test_prometheus_accepts_odd_rules(tmp_path: Path) -> None:
     found = groups(AlertsSection(rules=CUSTOM, off=("ShmFull@a b-*",)), families(), RuleFileOptions(60.0, 'j"b', "x"))
     file = tmp_path / "rules.yml"
     file.write_text(prometheus(found, "trackside rules"), encoding="utf-8")
@@ -220,13 +220,13 @@ def test_a_manifest_has_the_same_groups() -> None:
         (("--config.file", "/no/such"), "/no/such: no such file or directory; --config.file takes a YAML file"),
     ],
 )
-def test_what_is_wrong_is_one_line(arguments: tuple[str, ...], words: str) -> None:
+def test_an_error_is_one_line(arguments: tuple[str, ...], words: str) -> None:
     done = run(*arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"trackside: {words}\n")
 
 
 @pytest.mark.parametrize("alert", ["Watchdog", "RunVanished", "TracksideSidecarDown", "GpuHot", "NonFinite"])
-def test_a_rule_of_ones_own_has_a_name_of_its_own(alert: str) -> None:
+def test_a_custom_rule_must_not_have_a_reserved_name(alert: str) -> None:
     with pytest.raises(RuleError, match=rf"rule {alert}: trackside has an alert of this name; choose another name"):
         made(rules=(RuleSection(alert=alert, metric="trackside_gpu_up", below=1),))
 

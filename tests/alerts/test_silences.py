@@ -1,4 +1,4 @@
-"""Silences: what they fit, and what the active makes of them."""
+"""Silences: matching, and their effect on active alerts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Recorder:
         {"run": "*", "key": "l??s"},
     ],
 )
-def test_a_silence_has_what_all_its_patterns_fit(labels: dict[str, str]) -> None:
+def test_a_silence_matches_if_all_its_patterns_match(labels: dict[str, str]) -> None:
     assert matches(Silence("1", labels, NOW, NOW + 60), "NonFinite", dict(LABELS))
 
 
@@ -66,7 +66,7 @@ def test_a_silence_has_what_all_its_patterns_fit(labels: dict[str, str]) -> None
     "labels",
     [{"alert": "nonfinite"}, {"run": "net1"}, {"alert": "NonFinite", "rank": "1"}, {"gpu": "*"}, {"rank": "0?"}],
 )
-def test_a_silence_has_nothing_of_which_a_pattern_does_not_fit_or_a_label_is_not_there(labels: dict[str, str]) -> None:
+def test_a_silence_does_not_match_if_a_pattern_fails_or_a_label_is_missing(labels: dict[str, str]) -> None:
     assert not matches(Silence("1", labels, NOW, NOW + 60), "NonFinite", dict(LABELS))
 
 
@@ -80,7 +80,7 @@ def test_the_last_silence_to_end_counts_and_only_for_what_fires() -> None:
     ]
 
 
-def test_there_are_so_many_and_what_has_ended_makes_room() -> None:
+def test_silences_are_limited_and_ended_ones_make_room() -> None:
     silences = Silences()
     for number in range(MOST):
         silences.add(silence(60 + number, str(number)))
@@ -91,7 +91,7 @@ def test_there_are_so_many_and_what_has_ended_makes_room() -> None:
     assert len(silences.active(NOW + 62)) == MOST - 1
 
 
-def test_one_that_is_ended_is_so_at_once_and_cannot_be_ended_again() -> None:
+def test_a_silence_ends_at_once_and_cannot_be_ended_again() -> None:
     silences = Silences([silence(run="*")])
     assert silences.mutes("NonFinite", dict(LABELS), NOW)
     assert silences.end("1", NOW + 5) == replace(silence(run="*"), until=NOW + 5)
@@ -100,14 +100,14 @@ def test_one_that_is_ended_is_so_at_once_and_cannot_be_ended_again() -> None:
     assert silences.end("2", NOW + 6) is None
 
 
-def test_what_begins_under_a_silence_fires_and_says_that_it_is_silenced() -> None:
+def test_an_alert_under_a_silence_fires_and_is_marked_as_silenced() -> None:
     recorder = Recorder(silence(run="net*"))
     (alert,) = recorder.accept(NAN)
     assert (alert.silenced, alert.ended) == (True, None)
     assert recorder.shown == (1.0, 1.0)
 
 
-def test_it_is_told_anew_when_its_silence_ends_and_when_one_begins() -> None:
+def test_an_alert_is_recorded_again_when_a_silence_begins_and_ends() -> None:
     recorder = Recorder(silence(60, run="net*"))
     recorder.accept(NAN)
     assert recorder.accept(at=59) == []
@@ -122,14 +122,14 @@ def test_it_is_told_anew_when_its_silence_ends_and_when_one_begins() -> None:
     assert not alert.silenced
 
 
-def test_one_that_another_silence_has_still_is_not_told_when_the_first_ends() -> None:
+def test_an_alert_with_another_silence_stays_silenced_when_the_first_ends() -> None:
     recorder = Recorder(silence(60, run="net*"), silence(90, "2"))
     recorder.accept(NAN)
     assert recorder.accept(at=60) == []
     assert [alert.silenced for alert in recorder.accept(at=90)] == [False]
 
 
-def test_what_resolves_under_a_silence_says_so_and_is_not_told_again_afterwards() -> None:
+def test_an_alert_that_ends_under_a_silence_is_not_recorded_again() -> None:
     recorder = Recorder(silence(600, run="net*"))
     recorder.accept(NAN, NAN._replace(over=True))
     (alert,) = recorder.accept(at=121)
@@ -138,7 +138,7 @@ def test_what_resolves_under_a_silence_says_so_and_is_not_told_again_afterwards(
     assert recorder.accept(at=601) == []
 
 
-def test_what_is_turned_off_under_a_silence_is_over() -> None:
+def test_an_alert_that_is_disabled_under_a_silence_ends() -> None:
     recorder = Recorder(silence(600, run="net*"))
     recorder.accept(NAN)
     recorder.active.disabled = DisabledAlerts(["NonFinite"])
@@ -169,7 +169,7 @@ def test_a_restart_keeps_a_silence() -> None:
 
 
 @pytest.mark.parametrize(("notified", "told_anew"), [((), 1), (("webhook",), 0)])
-def test_what_lost_its_silence_while_no_daemon_was_there_is_told_unless_somebody_was(
+def test_an_alert_whose_silence_ended_without_a_daemon_is_sent_unless_it_was_before(
     notified: tuple[str, ...], told_anew: int
 ) -> None:
     recorder = Recorder(silence(60, run="net*"))
@@ -178,7 +178,7 @@ def test_what_lost_its_silence_while_no_daemon_was_there_is_told_unless_somebody
     assert recorder.shown == (1.0, None)
 
 
-def test_what_no_silence_had_is_not_told_again_after_a_restart() -> None:
+def test_an_alert_without_a_silence_is_not_recorded_again_after_a_restart() -> None:
     recorder = Recorder(silence(60, run="another"))
     recorder.restore([kept()], NOW + 90)
     assert recorder.accept(at=90) == []

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Simulated:
-    """A handle whose worker simulates."""
+    """NVML handle with a simulating worker."""
 
     def __init__(self, machine: Machine, profile: str, troubles: tuple[str, ...]) -> None:
         self.skipped = 0

@@ -1,4 +1,4 @@
-"""Templates say numbers as a person would, and execute nothing."""
+"""Templates format numbers readably, and execute nothing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_braces_in_a_label_are_text() -> None:
     "text",
     ["{value.real}", "{value!r}", "{run[0]}", "{}", "{0}", "{value:>10}", "{run:percent}", "{", "}", "{{value}}"],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_anything_else_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         check(text, ("run",))
 
 
-def test_it_can_be_told_to_prometheus() -> None:
+def test_a_template_can_be_written_for_prometheus() -> None:
     text = "GPU {gpu} {value:percent} since {since}"
     assert prometheus_template(text) == "GPU {{ $labels.gpu }} {{ humanizePercentage $value }} since the alert's start"

@@ -12,7 +12,7 @@ from trackside_daemon.model.records import Alert
 NOW = 1_700_000_000.0
 
 
-def test_each_is_said_once_and_is_an_alert_of_its_own() -> None:
+def test_each_test_is_reported_once_and_is_a_separate_alert() -> None:
     tester, active = AlertTester(), ActiveAlerts()
     first, second = tester.request("warning", "", "", NOW), tester.request("critical", "id", "net", NOW)
     (batch,) = active.accept(tester.accept(Batch("test")), NOW)
@@ -25,7 +25,7 @@ def test_each_is_said_once_and_is_an_alert_of_its_own() -> None:
     assert tester.accept(Batch("test")) == []
 
 
-def test_there_are_only_so_many_in_two_minutes() -> None:
+def test_tests_are_limited_within_two_minutes() -> None:
     tester = AlertTester()
     for _ in range(MOST):
         tester.request("info", "", "", NOW)

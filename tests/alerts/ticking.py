@@ -1,4 +1,4 @@
-"""A machine whose families are what a test says, sampled once a second by a clock that the test turns."""
+"""Machine with the values that a test sets, sampled once a second by a clock of the test."""
 
 from __future__ import annotations
 

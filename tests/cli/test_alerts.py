@@ -138,7 +138,7 @@ def test_what_cannot_be_silenced_is_one_line(arguments: list[str], told: str) ->
 
 
 def test_an_id_that_is_not_there_is_one_line(daemon: Daemon) -> None:
-    told = "trackside: silence 'abc/d': none of this id lasts; trackside silence --list has them\n"
+    told = "trackside: silence 'abc/d': no active silence has this id; see trackside silence --list\n"
     assert run(daemon, "silence", "--end=abc/d") == (2, "", told)
 
 

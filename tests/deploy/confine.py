@@ -47,7 +47,7 @@ class Filter:
         self._context = ctypes.c_void_p(self._library.seccomp_init(otherwise))
 
     def rule(self, action: int, name: str, *comparisons: Comparison) -> None:
-        """What happens to a system call, where its arguments are so; one that this machine has not is left out."""
+        """Add a rule for a system call with these arguments; skip a call that this machine lacks."""
         number = self._library.seccomp_syscall_resolve_name(name.encode())
         if number >= 0:
             array = (Comparison * len(comparisons))(*comparisons)
@@ -56,7 +56,7 @@ class Filter:
                 raise OSError(-done, name)
 
     def load(self) -> None:
-        """From now on."""
+        """Load the filter into this process."""
         if done := self._library.seccomp_load(self._context):
             raise OSError(-done, "seccomp_load")
 
@@ -86,7 +86,7 @@ def calls(names: list[str]) -> set[str]:
 
 
 def allowed(lines: list[str]) -> set[str]:
-    """What SystemCallFilter leaves, the first of whose lines allows."""
+    """Return the calls that the lines of SystemCallFilter allow."""
     left = calls(["@default"])
     for line in lines:
         if line.startswith("~"):

@@ -1,4 +1,4 @@
-"""What a kustomization makes: by kubectl, and, where there is none that is new enough, as far as our own ones need."""
+"""Manifests of a kustomization: by kubectl, or by a small reader that supports what our kustomizations use."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 KEYS = {"volumeMounts": "mountPath", "ports": "containerPort"}
-"""By what the members of a list are told apart, where not by their name."""
+"""Keys that identify the members of a list, where that is not their name."""
 
 CLUSTER = {"Namespace", "PriorityClass"}
-"""What is in no namespace."""
+"""Kinds without a namespace."""
 
 KUBECTL = 27
-"""The minor version from which on kubectl knows all that is used; Debian 12 has 1.20, which knows no components."""
+"""First minor version of kubectl that supports all used features; Debian 12 has 1.20, which lacks components."""
 
 
 def has_kubectl() -> bool:
-    """Whether there is one that can build them."""
+    """Return True if kubectl is installed and can build the kustomizations."""
     if shutil.which("kubectl") is None:
         return False
     asked = ["kubectl", "version", "--client", "--output=json"]
@@ -38,12 +38,12 @@ def has_kubectl() -> bool:
 
 
 def build(directory: Path) -> list[Object]:
-    """What a directory makes."""
+    """Return the manifests of a directory."""
     return built(directory) if has_kubectl() else resolved(directory)
 
 
 def built(directory: Path) -> list[Object]:
-    """The same, by kubectl."""
+    """Return the manifests of a directory, by kubectl."""
     asked = ["kubectl", "kustomize", str(directory)]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert (done.returncode, done.stderr) == (0, ""), directory
@@ -51,12 +51,12 @@ def built(directory: Path) -> list[Object]:
 
 
 def resolved(directory: Path) -> list[Object]:
-    """The same, without kubectl, but for the digits behind a ConfigMap's name."""
+    """Return the manifests of a directory without kubectl, and without the hash after a ConfigMap's name."""
     return _applied(directory, [])
 
 
 def _applied(directory: Path, objects: list[Object]) -> list[Object]:
-    """What a directory makes of what is there."""
+    """Return *objects* and the manifests of a directory, with its components and patches applied."""
     wanted = yaml.safe_load((directory / "kustomization.yaml").read_text(encoding="utf-8"))
     objects = [*objects, *_read(directory, wanted), *_config_maps(directory, wanted)]
     for component in wanted.get("components", ()):

@@ -28,7 +28,7 @@ LOOPBACK = "import fcntl, socket; fcntl.ioctl(socket.socket(), 0x8914, b'lo'.lju
 
 
 class User(NamedTuple):
-    """Who runs in a container."""
+    """User and groups of a container's process."""
 
     uid: int
     gid: int
@@ -36,7 +36,7 @@ class User(NamedTuple):
 
 
 def possible() -> bool:
-    """Whether namespaces and overlays may be had: as root, and not in a container that has too few rights."""
+    """Return True if namespaces and overlays are allowed: as root, outside of a container with too few rights."""
     if os.getuid() != 0 or shutil.which("unshare") is None:
         return False
     tried = "mount -t tmpfs none /mnt && mkdir /mnt/a /mnt/b && mount -t overlay -o lowerdir=/mnt/a:/ none /mnt/b"
@@ -44,13 +44,13 @@ def possible() -> bool:
 
 
 def user(pod: Mapping[str, Any], container: Mapping[str, Any]) -> User:
-    """Who a container runs as; a group that is not named is 0, as in Kubernetes."""
+    """Return the user of a container; a missing group is 0, as in Kubernetes."""
     found = {**pod.get("securityContext", {}), **container.get("securityContext", {})}
     return User(found["runAsUser"], found.get("runAsGroup", 0), tuple(found.get("supplementalGroups", ())))
 
 
 def variables(container: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, str]:
-    """What its environment has; *fields* are those of the Pod that it refers to."""
+    """Return the environment of a container; *fields* are the fields of the Pod that it refers to."""
     return {
         one["name"]: one.get("value") or fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
         for one in container.get("env", ())
@@ -58,7 +58,7 @@ def variables(container: Mapping[str, Any], fields: Mapping[str, str]) -> dict[s
 
 
 def mounts(container: Mapping[str, Any], volumes: Mapping[str, Path]) -> dict[str, tuple[Path, bool]]:
-    """Where its volumes are seen, and whether they may be written."""
+    """Return the mount points of the volumes, and whether each is writable."""
     return {
         one["mountPath"]: (volumes[one["name"]], not one.get("readOnly", False))
         for one in container.get("volumeMounts", ())
@@ -117,7 +117,7 @@ class Container:
         return children[0].pid if children and _is_wrapper(self._process.pid) else self._process.pid
 
     def ask(self, path: str) -> str:
-        """What a page says, asked for within its network; empty when nobody answers, or not with 200."""
+        """Return a page, requested within the container's network; empty without a response of status 200."""
         if self._process.poll() is not None:
             pytest.fail(f"it has ended: {self.wait()}")
         url = f"http://127.0.0.1:21790{path}"
@@ -135,12 +135,12 @@ class Container:
         eventually(lambda: all(f"\n{one}" in self.ask("/metrics") for one in series))
 
     def send(self, number: int) -> None:
-        """Send a signal to what runs in it."""
+        """Send a signal to the process in the container."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def wait(self) -> tuple[int, str]:
-        """Its exit status, once it has ended, and what it has printed."""
+        """Wait for the end, and return exit status and output."""
         printed, _ = self._process.communicate(timeout=DEADLINE)
         return self._process.returncode, printed
 
@@ -158,7 +158,7 @@ def _is_wrapper(pid: int) -> bool:
 
 
 def _root(place: Path, volumes: Mapping[str, tuple[Path, bool]], *, proc: bool) -> list[str]:
-    """What makes the root, in a mount namespace; *proc* when it has processes of its own."""
+    """Return the commands that create the root in a mount namespace; *proc* for a separate PID namespace."""
     root, points = place / "root", place / "points"
     needed = sorted({ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()} - {Path("/usr")})
     seen = {str(path): (path, False) for path in needed}

@@ -1,4 +1,4 @@
-"""deploy/alertmanager with Debian's Alertmanager: who is told of what, what is kept quiet, and in which words."""
+"""deploy/alertmanager with Debian's Alertmanager: routes, inhibitions and texts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def amtool(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
-    """One whose receivers nobody listens to."""
+    """Alertmanager whose receivers do not exist."""
     silent = by_webhook(shipped(), "http://127.0.0.1:9", group_wait="1h")
     with ExitStack() as ends:
         running = Alertmanager(tmp_path_factory.mktemp("alertmanager"), silent)
@@ -43,7 +43,7 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmana
         yield running
 
 
-def test_alertmanager_takes_the_configuration() -> None:
+def test_alertmanager_accepts_the_configuration() -> None:
     assert "SUCCESS" in amtool("check-config", str(CONFIG))
 
 
@@ -87,7 +87,7 @@ def test_an_alert_goes_to_its_receiver(receiver: str, labels: Sequence[str]) -> 
     amtool("config", "routes", "test", f"--config.file={CONFIG}", f"--verify.receivers={receiver}", *labels)
 
 
-def test_every_receiver_is_of_a_route_and_each_route_is_tested() -> None:
+def test_every_receiver_has_a_route_and_each_route_is_tested() -> None:
     used = {route["receiver"] for route in routes(shipped()["route"])}
     assert used == {receiver["name"] for receiver in shipped()["receivers"]}
     marked = test_an_alert_goes_to_its_receiver.pytestmark[0].args[1]  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ def test_every_receiver_is_of_a_route_and_each_route_is_tested() -> None:
         ),
     ],
 )
-def test_what_follows_is_kept_quiet_and_nothing_else(
+def test_only_consequences_are_inhibited(
     alertmanager: Alertmanager, name: str, source: dict[str, str], target: dict[str, str], quiet: bool
 ) -> None:
     alerts = [_named(source, "Source"), _named(target, "Target")]
@@ -226,7 +226,7 @@ NONFINITE = {
 SILENCE = "silences/new?filter=%7Bcluster%3D%22c%22%2C%20run%3D%22gpt%20small%2F%C3%A9%22%7D"
 
 
-def test_what_people_read_names_the_run_how_bad_what_to_do_and_how_to_silence(tmp_path: Path) -> None:
+def test_a_message_names_the_run_the_severity_the_runbook_and_the_silence(tmp_path: Path) -> None:
     with closing(Inbox()) as inbox, ExitStack() as ends:
         running = Alertmanager(tmp_path, _to(inbox, tmp_path))
         ends.callback(running.stop)
@@ -257,7 +257,7 @@ def test_what_people_read_names_the_run_how_bad_what_to_do_and_how_to_silence(tm
 
 
 def _to(inbox: Inbox, directory: Path) -> dict[str, Any]:
-    """As shipped, but that the pager and Slack are here and nothing is waited for; its secrets are files, too."""
+    """Return the shipped configuration with local receivers, no group waits, and secrets in files."""
     config = shipped()
     (directory / "slack-url").write_text(f"{inbox.url}/slack")
     (directory / "pager-key").write_text("k" * 32)
@@ -271,7 +271,7 @@ def _to(inbox: Inbox, directory: Path) -> dict[str, Any]:
 
 
 def rendered(text: str, alerts: Sequence[dict[str, Any]], directory: Path, **more: Any) -> str:
-    """What amtool makes of a template."""
+    """Return amtool's output for a template."""
     file = directory / "data.json"
     file.write_text(json.dumps({"receiver": "hardware", "externalURL": "http://am", "alerts": alerts, **more}))
     return amtool(
@@ -289,7 +289,7 @@ def fired(number: int) -> dict[str, Any]:
     return {"status": "firing", "labels": about, "annotations": words, "startsAt": "2026-01-02T03:04:05Z"}
 
 
-def test_of_many_alerts_the_first_ten_are_told_and_the_others_counted(tmp_path: Path) -> None:
+def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path) -> None:
     common = {
         "status": "firing",
         "commonLabels": {"instance": "node7:21790"},
@@ -320,7 +320,7 @@ def test_a_link_is_one_that_can_be_followed(tmp_path: Path, runbook: str, link: 
     assert rendered("trackside.link", [fired(0)], tmp_path, **common) == link
 
 
-def test_what_is_said_of_a_file_server_names_the_place_and_no_node(tmp_path: Path) -> None:
+def test_a_message_about_a_file_server_names_the_mount_and_no_node(tmp_path: Path) -> None:
     labels = {"alertname": "TracksideFilesystemDead", "cluster": "c", "mountpoint": "/data"}
     common = {
         "status": "firing",

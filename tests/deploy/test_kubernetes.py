@@ -1,4 +1,4 @@
-"""deploy/kubernetes: what the kustomizations make is well-formed, and fits this version, its settings and each other."""
+"""deploy/kubernetes: the manifests are well-formed, and match this version, its settings and each other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLUSTER = [one for name, one in OBJECTS if name == "cluster"]
 
 OPERATOR = {"PodMonitor", "PrometheusRule"}
 OLDEST = "1.29"
-"""The first Kubernetes that has native sidecars without being asked."""
+"""First Kubernetes with native sidecars by default."""
 
 OTHERS = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "POD_NAME", "POD_NAMESPACE", "CONTAINER_NAME"}
 NUMBERS, TEXTS = {"type": "integer"}, {"type": "string"}
@@ -69,17 +69,17 @@ POD_MONITOR = {
         "podMetricsEndpoints": {"type": "array", "items": ENDPOINT},
     },
 }
-"""Of monitoring.coreos.com/v1, as far as it is used: the operator's API is in no package."""
+"""Used part of monitoring.coreos.com/v1, because no package has the API of the operator."""
 
 
 @pytest.mark.skipif(not has_kubectl(), reason="no kubectl of 1.27 or later: only our own reading of them is tested")
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda one: one.name)
-def test_our_reading_of_a_kustomization_is_kubectl_s(directory: Path) -> None:
+def test_our_reader_of_kustomizations_agrees_with_kubectl(directory: Path) -> None:
     assert canonical(resolved(directory)) == canonical(built(directory))
 
 
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
-def test_kubernetes_takes_what_is_its_own(version: str) -> None:
+def test_kubernetes_accepts_the_manifests(version: str) -> None:
     kinds = {one["kind"] for _, one in OBJECTS}
     assert kinds == OPERATOR | {"Namespace", "PriorityClass", "ServiceAccount", "ConfigMap", "DaemonSet", "Job"}
     for _, one in OBJECTS:
@@ -87,7 +87,7 @@ def test_kubernetes_takes_what_is_its_own(version: str) -> None:
             kubernetes_validate.validate(one, version, strict=True)
 
 
-def test_a_field_that_is_misspelt_is_not_taken() -> None:
+def test_a_misspelt_field_is_rejected() -> None:
     wrong = json.loads(json.dumps(next(one for one in CLUSTER if one["kind"] == "DaemonSet")))
     pod(wrong)["hostPid"] = pod(wrong).pop("hostPID")
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -95,7 +95,7 @@ def test_a_field_that_is_misspelt_is_not_taken() -> None:
 
 
 @pytest.mark.parametrize("one", WITH_PODS)
-def test_every_volume_that_is_mounted_is_there_and_used(one: dict[str, Any]) -> None:
+def test_every_mounted_volume_exists_and_is_used(one: dict[str, Any]) -> None:
     mounted = {mount["name"] for container in containers(one) for mount in container.get("volumeMounts", ())}
     assert mounted == {volume["name"] for volume in pod(one).get("volumes", ())}
 
@@ -108,12 +108,12 @@ def test_images_of_ours_are_of_this_version(one: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("one", WITH_PODS)
-def test_every_variable_is_one_that_somebody_reads(one: dict[str, Any]) -> None:
+def test_every_variable_is_read_by_the_code(one: dict[str, Any]) -> None:
     names = {variable["name"] for container in containers(one) for variable in container.get("env", ())}
     assert names <= {*variables(Config), *CLIENT_VARIABLES, *OTHERS}
 
 
-def test_who_may_push_is_whom_the_daemon_lets_push() -> None:
+def test_the_daemon_accepts_pushes_from_the_configured_group() -> None:
     for where, kind in (("base", "DaemonSet"), ("training-with-sidecar", "Job")):
         pods = [pod(one) for name, one in OBJECTS if name == where and one["kind"] == kind]
         (args,) = ([*one.get("initContainers", ()), *one["containers"]] for one in pods)
@@ -123,7 +123,7 @@ def test_who_may_push_is_whom_the_daemon_lets_push() -> None:
 
 
 def violations(spec: dict[str, Any]) -> set[str]:
-    """What of a Pod goes beyond the level restricted of the Pod Security Standards."""
+    """Return the fields of a Pod that exceed the level restricted of the Pod Security Standards."""
     found = {name for name in ("hostPID", "hostNetwork", "hostIPC") if spec.get(name)}
     found |= {kind for volume in spec.get("volumes", ()) for kind in volume if kind == "hostPath"}
     for one in [*spec.get("initContainers", ()), *spec["containers"]]:
@@ -148,7 +148,7 @@ def violations(spec: dict[str, Any]) -> set[str]:
         ("training-with-sidecar", "Job", set()),
     ],
 )
-def test_a_pod_needs_no_more_rights_than_the_page_says(directory: str, kind: str, more: set[str]) -> None:
+def test_a_pod_needs_no_more_rights_than_the_page_states(directory: str, kind: str, more: set[str]) -> None:
     (spec,) = (pod(one) for name, one in OBJECTS if name == directory and one["kind"] == kind)
     assert violations(spec) == more
 
@@ -187,7 +187,7 @@ def test_the_limits_are_those_of_the_scrape_configuration() -> None:
                 assert one["spec"][camel] == limit
 
 
-def test_the_manifest_of_rules_is_as_the_command_makes_it() -> None:
+def test_the_manifest_of_rules_equals_the_output_of_the_command() -> None:
     generate = generator()
     assert generate.MANIFEST.read_text(encoding="utf-8") == generate.manifest(), "run: python docs/generate.py"
 

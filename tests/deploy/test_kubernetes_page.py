@@ -1,4 +1,4 @@
-"""docs/kubernetes.md: what it applies a cluster takes, and the kustomizations that it shows are ones."""
+"""docs/kubernetes.md: a cluster accepts what it applies, and its kustomizations are valid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHOWN = [block for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if
 
 
 @pytest.mark.parametrize("words", APPLIED)
-def test_what_is_too_long_for_an_annotation_is_applied_by_the_server(words: list[str]) -> None:
+def test_manifests_too_long_for_an_annotation_are_applied_by_the_server(words: list[str]) -> None:
     made = build(ROOT / words[words.index("-k") + 1])
     long = [one["metadata"]["name"] for one in made if len(json.dumps(one, separators=(",", ":"))) > ANNOTATIONS]
     assert not long or "--server-side" in words, long
@@ -46,7 +46,7 @@ def test_the_page_applies_each_example_that_can_be_applied() -> None:
 
 
 @pytest.mark.parametrize("directory", sorted(EXAMPLES.iterdir()), ids=lambda one: one.name)
-def test_every_image_of_an_example_is_of_a_registry(directory: Path) -> None:
+def test_every_image_of_an_example_comes_from_a_registry(directory: Path) -> None:
     images = [container["image"] for one in build(directory) for container in containers(one)]
     assert images
     assert all(image.startswith("registry.example.com/") for image in images)
@@ -75,7 +75,7 @@ def repository(tmp_path: Path) -> str:
 
 @pytest.fixture
 def own(tmp_path: Path, repository: str) -> list[dict[str, Any]]:
-    """What a kustomization makes that has all that the page shows."""
+    """Return the manifests of a kustomization with everything that the page shows."""
     wanted: dict[str, Any] = {}
     for block in SHOWN:
         for key, value in yaml.safe_load(block.replace("https://REPOSITORY", repository)).items():
@@ -87,7 +87,7 @@ def own(tmp_path: Path, repository: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.skipif(not has_kubectl(), reason="no kubectl of 1.27 or later")
-def test_a_kustomization_elsewhere_takes_the_example_and_changes_what_the_page_says(own: list[dict[str, Any]]) -> None:
+def test_a_kustomization_elsewhere_uses_the_example_and_changes_what_the_page_states(own: list[dict[str, Any]]) -> None:
     (daemon,) = (one for one in own if one["kind"] == "DaemonSet")
     assert {one["image"].rpartition(":")[0] for one in containers(daemon)} == {"registry.lab/trackside"}
     assert {one["metadata"]["labels"].get("release") for one in own} == {"monitoring", None}

@@ -36,7 +36,7 @@ STEPS = 'trackside_training_steps_total{rank="0",run="gpt-small"}'
 
 
 def made(directory: Path, kind: str) -> dict[str, Any]:
-    """The specification of the Pods of what is of that kind there."""
+    """Return the Pod specification of the manifest of this kind."""
     return next(pod(one) for one in build(directory) if one["kind"] == kind)
 
 
@@ -46,7 +46,7 @@ def named(containers: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def volumes(place: Path) -> dict[str, Path]:
-    """Directories that stand for the volumes of all manifests; those that the kubelet makes are root's."""
+    """Directories for the volumes of all manifests; those that the kubelet creates belong to root."""
     found = {name: place / name for name in ("run", "history", "config", "tmp", "trackside", "shm")}
     found |= {"trackside-history": place / "own-history", "trackside-tmp": place / "own-tmp"}
     for path in found.values():
@@ -97,7 +97,7 @@ def answers_its_probes(daemon: Container, container: Mapping[str, Any]) -> None:
 
 
 def ends_well(daemon: Container) -> list[str]:
-    """Asks the daemon to end; what of its log says that it lacks a right, or that a variable is nobody's."""
+    """Stop the daemon, and return the log lines about missing rights or unknown variables."""
     daemon.send(signal.SIGTERM)
     status, log = daemon.wait()
     assert status == 0, log
@@ -105,7 +105,7 @@ def ends_well(daemon: Container) -> list[str]:
     return [line for line in log.splitlines() if any(one in line for one in wrong)]
 
 
-def test_a_node_s_daemon_takes_what_another_user_s_pod_pushes(
+def test_a_daemon_on_a_node_accepts_pushes_from_another_user_s_pod(
     start: Callable[..., Container], volumes: dict[str, Path]
 ) -> None:
     spec = made(EXAMPLES.parent / "base", "DaemonSet")
@@ -125,7 +125,7 @@ def test_a_node_s_daemon_takes_what_another_user_s_pod_pushes(
     assert (volumes["history"] / "history.db").stat().st_uid == spec["securityContext"]["runAsUser"]
 
 
-def test_a_daemon_that_sees_the_node_tells_which_pod_a_rank_is_and_how_it_ends(
+def test_a_daemon_that_sees_the_node_reports_the_pod_of_a_rank_and_its_end(
     start: Callable[..., Container], volumes: dict[str, Path]
 ) -> None:
     spec = made(EXAMPLES / "cluster", "DaemonSet")
@@ -150,7 +150,7 @@ def test_a_daemon_that_sees_the_node_tells_which_pod_a_rank_is_and_how_it_ends(
     assert ends_well(daemon) == []
 
 
-def test_a_sidecar_takes_what_its_pod_pushes_and_sees_it_end(
+def test_a_sidecar_accepts_the_pushes_of_its_pod_and_sees_its_end(
     start: Callable[..., Container], volumes: dict[str, Path]
 ) -> None:
     job = made(EXAMPLES / "training-with-sidecar", "Job")
@@ -165,7 +165,7 @@ def test_a_sidecar_takes_what_its_pod_pushes_and_sees_it_end(
     assert ends_well(daemon) == []
 
 
-def test_who_is_not_in_the_group_cannot_push(start: Callable[..., Container], volumes: dict[str, Path]) -> None:
+def test_a_user_outside_the_group_cannot_push(start: Callable[..., Container], volumes: dict[str, Path]) -> None:
     job = made(EXAMPLES / "training-with-sidecar", "Job")
     container = named(job["initContainers"], "trackside")
     daemon = start(job, container, volumes)

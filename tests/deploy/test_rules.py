@@ -1,4 +1,4 @@
-"""The Prometheus rules that are shipped: Prometheus takes them, each is tested, and what they name exists."""
+"""The shipped Prometheus rules: Prometheus accepts them, each is tested, and the families that they name exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RULES: list[dict[str, Any]] = [
 ALERTS = [rule for rule in RULES if "alert" in rule]
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 KEYS = {"alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations"}
-"""What Prometheus 2.42 knows."""
+"""Keys of a rule that Prometheus 2.42 supports."""
 
 OURS = {"job", "instance", "node", "pod", "container", "endpoint", "alertname", "le"}
 """Labels that Prometheus itself, or its discovery, adds."""
@@ -50,14 +50,14 @@ def promtool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_file_is_as_the_command_makes_it() -> None:
+def test_the_file_equals_the_output_of_the_command() -> None:
     assert FILE.read_text(encoding="utf-8") == generator().rules(), "run: python docs/generate.py"
     done = subprocess.run(command("rules"), capture_output=True, text=True, check=True, env=clean_environ())
     assert done.stdout == FILE.read_text(encoding="utf-8")
 
 
 @needs_promtool
-def test_prometheus_takes_the_rules_and_the_configuration() -> None:
+def test_prometheus_accepts_the_rules_and_the_configuration() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", FILE.name)
     promtool("check", "config", "prometheus.yml")
 
@@ -117,14 +117,14 @@ def test_rules_have_only_what_prometheus_2_42_knows() -> None:
     assert all(set(rule) <= KEYS for rule in RULES)
 
 
-def test_every_alert_that_the_code_can_say_has_words() -> None:
+def test_every_alert_of_the_code_has_texts() -> None:
     found = {*rank_detectors.ALERTS, *run_watch.ALERTS, process_leaks.HOST, process_leaks.GPU}
     assert found == set(DETECTED) - {"TestAlert"}
     assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == set(RULED)
     assert {rule["alert"] for rule in ALERTS} > {f"Trackside{name}" for name in {*DETECTED, *RULED}}
 
 
-def test_the_words_can_be_grouped_and_are_sentences() -> None:
+def test_the_texts_can_be_grouped_and_are_sentences() -> None:
     summaries: dict[str, str] = {}
     for rule in ALERTS:
         said = rule["annotations"]

@@ -1,4 +1,4 @@
-"""The scrape configurations that are shipped: Prometheus and VictoriaMetrics take them, and they say the same."""
+"""The shipped scrape configurations: Prometheus and VictoriaMetrics accept them, and they agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILES = {
     "prometheus-agent.yml": ["promtool", "check", "config", "--agent"],
     "victoriametrics.yml": ["victoria-metrics", "-dryRun", "-promscrape.config.strictParse"],
 }
-"""Each with what checks it."""
+"""Each file with the command that checks it."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_reads_a_file_finds_nothing_wrong_with_it(place: Path, name: str) -> None:
+def test_each_tool_accepts_its_file(place: Path, name: str) -> None:
     command = FILES[name]
     file = f"-promscrape.config={name}" if command[0] == "victoria-metrics" else name
     done = subprocess.run([*command, file], cwd=place, capture_output=True, text=True, check=False, timeout=120)
@@ -44,13 +44,13 @@ def test_what_reads_a_file_finds_nothing_wrong_with_it(place: Path, name: str) -
     assert "WARNING" not in done.stdout + done.stderr
 
 
-def test_vmagent_takes_what_victoriametrics_takes(place: Path) -> None:
+def test_vmagent_accepts_what_victoriametrics_accepts(place: Path) -> None:
     flags = ["-promscrape.config=victoriametrics.yml", "-remoteWrite.url=http://127.0.0.1:8428/api/v1/write", "-dryRun"]
     done = subprocess.run(["vmagent", *flags], cwd=place, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
-def test_vmalert_takes_the_rules_but_for_what_the_page_says(tmp_path: Path) -> None:
+def test_vmalert_accepts_the_rules_except_for_what_the_page_states(tmp_path: Path) -> None:
     rules = (PLACE / "trackside.rules.yml").read_text(encoding="utf-8")
     for text, status in ((rules, "keep_firing_for"), (re.sub(".*keep_firing_for.*\n", "", rules), "")):
         (tmp_path / "rules.yml").write_text(text)

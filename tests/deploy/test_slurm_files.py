@@ -1,4 +1,4 @@
-"""deploy/slurm without Slurm: what the page names is installed before, and an sinfo that says something else is no list."""
+"""deploy/slurm without Slurm: the page installs every script before use, and other output of sinfo is an error."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_every_script_that_slurm_or_cron_starts_is_installed_before_and_in_a_dir
     assert len(named) == 5
 
 
-def test_each_script_is_looked_for_before_slurm_is_told_of_it() -> None:
+def test_each_script_is_installed_before_slurm_is_configured_with_it() -> None:
     before, _, _ = PAGE.partition("Prolog=/etc")
     tested = set(re.findall(r"-x ([\w.-]+)", before))
     assert {f"/etc/slurm/trackside/{name}" for name in tested} == set(re.findall(r"(?m)^\w+=(/etc/slurm/\S+)", PAGE))
 
 
-def test_what_sinfo_was_not_asked_for_is_said_in_one_line(tmp_path: Path) -> None:
+def test_unrequested_output_of_sinfo_is_an_error_of_one_line(tmp_path: Path) -> None:
     sinfo = tmp_path / "sinfo"
     sinfo.write_text("#!/bin/sh\necho 'gpu1|192.0.2.1|idle|more'\n")
     sinfo.chmod(0o755)

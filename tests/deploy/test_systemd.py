@@ -1,4 +1,4 @@
-"""The unit and its drop-ins: systemd takes them, and says how much of the machine they leave to the daemon."""
+"""The unit and its drop-ins: systemd accepts them, and rates their exposure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_little_is_exposed(
 
 
 def test_systemd_finds_no_fault(tmp_path: Path) -> None:
-    """With the machine's own units, in a directory that stands for the root of a machine on which trackside is installed."""
+    """Verify the unit in a root directory with trackside installed and the units of this machine."""
     shutil.copytree(UNITS, tmp_path / UNITS.relative_to("/"), symlinks=True)
     unit = put(tmp_path / "etc/systemd/system", *(one.name for one in DROP_INS))
     for program in ("opt/trackside/bin/trackside", "bin/kill"):
@@ -63,8 +63,8 @@ def test_systemd_finds_no_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give directories to others")
-def test_user_group_and_spool_are_made(tmp_path: Path) -> None:
-    """In a directory that stands for the root: nothing of this machine is touched."""
+def test_user_group_and_spool_are_created(tmp_path: Path) -> None:
+    """Run in a root directory for the test, without changes to this machine."""
     (tmp_path / "etc").mkdir()
     made = run("systemd-sysusers", f"--root={tmp_path}", PLACE / "trackside.sysusers")
     assert made.returncode == 0, made.stderr
@@ -79,7 +79,7 @@ def test_user_group_and_spool_are_made(tmp_path: Path) -> None:
     assert {line.split()[0] for line in planned.read_text().splitlines() if not line.startswith("#")} == {"d"}
 
 
-def test_group_directory_and_state_are_those_that_clients_look_for() -> None:
+def test_group_directory_and_state_are_those_that_clients_use() -> None:
     from trackside.transport import discovery, paths
     from trackside_daemon.ingest import endpoint
 
@@ -93,8 +93,8 @@ def test_group_directory_and_state_are_those_that_clients_look_for() -> None:
         assert f"\n{line}\n" in text
 
 
-def test_what_the_page_copies_is_there_and_comes_to_where_systemd_looks(tmp_path: Path) -> None:
-    """Each `install` of docs/install.md, below a directory that stands for the root."""
+def test_files_that_the_page_copies_exist_and_reach_the_directories_of_systemd(tmp_path: Path) -> None:
+    """Run each `install` of docs/install.md below a root directory for the test."""
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     blocks = "".join(re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
     lines = [line for line in blocks.splitlines() if line.startswith("install ")]

@@ -1,4 +1,4 @@
-"""Alerts as the book says them."""
+"""Records of alerts, as the active alerts return them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def over(one: Alert, after: float = 150.0) -> Alert:
 
 
 def told(one: Alert) -> Notified:
-    """What people know who were told of it as it is."""
+    """Return the notification of this record."""
     return Notified(one.severity, one.summary, one.ended is not None)
 
 

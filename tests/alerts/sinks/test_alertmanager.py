@@ -1,4 +1,4 @@
-"""Debian's own Alertmanager is told, and tells."""
+"""The Alertmanager sink with Debian's Alertmanager."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def active(alertmanager: Alertmanager) -> list[dict[str, Any]]:
     return [one for one in found if one["status"]["state"] == "active"]
 
 
-def test_it_fires_with_all_labels_is_noted_and_is_resolved(
+def test_an_alert_arrives_with_all_labels_is_recorded_and_resolved(
     alertmanager: Alertmanager, receiver: Receiver, deliver: Callable[..., Delivery]
 ) -> None:
     notes: list[AlertNote] = []
@@ -99,7 +99,7 @@ def test_it_fires_with_all_labels_is_noted_and_is_resolved(
     assert (resolved["status"], resolved["alerts"][0]["startsAt"]) == ("resolved", one["startsAt"])
 
 
-def test_after_a_restart_it_is_the_same_alert_and_nobody_is_told_again(
+def test_after_a_restart_it_is_the_same_alert_without_a_new_notification(
     alertmanager: Alertmanager, receiver: Receiver, deliver: Callable[..., Delivery]
 ) -> None:
     nan = alert(started=time.time() - 10.25)
@@ -116,7 +116,7 @@ def test_after_a_restart_it_is_the_same_alert_and_nobody_is_told_again(
     assert [one.json["groupLabels"]["run"] for one in receiver.wait(2)] == ["name-id", "name-other"]
 
 
-def test_a_peer_that_is_down_keeps_no_other_from_being_told_and_is_told_later(
+def test_a_peer_that_is_down_delays_no_other_and_receives_the_alert_later(
     alertmanager: Alertmanager, receiver: Receiver, deliver: Callable[..., Delivery]
 ) -> None:
     down = Receiver(503)
@@ -152,7 +152,7 @@ def test_a_password_goes_to_the_server_and_nowhere_else(
     assert "YWRhOmh1c2g" not in said
 
 
-def test_a_file_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_of_one_line(tmp_path: Path) -> None:
     for setting in ("password_file", "bearer_file", "ca_file"):
         section = AlertmanagerSection.model_validate(
             {"urls": "http://a", "username": "ada", setting: str(tmp_path / "no")}

@@ -1,4 +1,4 @@
-"""apprise: real messages to a real server, in plain words, and its URLs never said."""
+"""The apprise sink: real messages to a real server, whose URLs are never logged."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_titles_and_texts() -> None:
     )
 
 
-def test_a_service_that_fails_is_said_without_its_url(
+def test_a_failed_service_is_logged_without_its_url(
     receiver: Receiver, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level("DEBUG")
@@ -89,7 +89,7 @@ def test_a_service_that_fails_is_said_without_its_url(
     assert "hush" not in f"{caught.value} {caplog.text} {printed.out} {printed.err} {sink.name}"
 
 
-def test_what_is_no_url_is_named_by_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_url_is_named_by_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for url in ("hush://hush", "hush"):
         with pytest.raises(
             SinkError, match=r"alerts\.sinks\.apprise\.urls-file: .*: line 2 is not a URL that apprise supports$"
@@ -100,7 +100,7 @@ def test_what_is_no_url_is_named_by_its_line(tmp_path: Path, caplog: pytest.LogC
     assert "hush" not in caplog.text
 
 
-def test_without_the_library_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
     with pytest.raises(SinkError, match=r"pip install 'trackside\[apprise\]'"):
         apprise(tmp_path, "json://host")

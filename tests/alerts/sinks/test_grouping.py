@@ -1,4 +1,4 @@
-"""What people read: how alerts become messages, when, and which are never told."""
+"""The grouping outbox: how alerts become messages, when, and which are never sent."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def message(box: GroupOutbox, now: float) -> Message:
 
 
 def sent(box: GroupOutbox, now: float) -> list[str]:
-    """The names of what is sent at *now*."""
+    """Return the names of the alerts that are sent at *now*."""
     found = message(box, now)
     box.sent(found, now)
     return [one.alert for one in found.alerts]
 
 
-def test_alerts_of_a_run_that_begin_within_a_second_are_one_message_the_worst_first() -> None:
+def test_alerts_of_a_run_within_a_second_are_one_message_the_most_severe_first() -> None:
     box = GroupOutbox(ALL)
     box.put(alert("LossPlateau", severity="info"), 0.0)
     box.put(alert("NonFinite"), 0.9)
@@ -62,7 +62,7 @@ def test_then_there_is_one_message_a_minute_but_a_critical_one_waits_a_second() 
     ]
 
 
-def test_a_warning_does_not_wait_for_an_info_that_was_told_and_infos_wait_for_each_other() -> None:
+def test_a_warning_does_not_wait_for_a_sent_info_and_infos_wait_for_each_other() -> None:
     box = GroupOutbox(ALL)
     box.put(alert("RunStarted", severity="info"), 0.0)
     sent(box, 1.0)
@@ -72,7 +72,7 @@ def test_a_warning_does_not_wait_for_an_info_that_was_told_and_infos_wait_for_ea
     assert sent(box, 4.0) == ["SlowStep", "LossHardBatch"]
 
 
-def test_a_test_waits_for_nothing_and_nothing_waits_for_it() -> None:
+def test_a_test_alert_waits_for_no_other_and_no_other_for_it() -> None:
     box = GroupOutbox(ALL)
     box.put(alert("GpuHot", severity="warning", run=""), 0.0)
     sent(box, 1.0)
@@ -83,7 +83,7 @@ def test_a_test_waits_for_nothing_and_nothing_waits_for_it() -> None:
     assert box.due() == 61.0
 
 
-def test_other_words_of_what_a_training_raises_are_told_though_the_title_is_the_same() -> None:
+def test_a_user_alert_with_the_same_title_and_another_text_is_sent() -> None:
     box = GroupOutbox(ALL)
     box.put(alert("UserAlert", description="for 1000 steps"), 0.0)
     assert sent(box, 1.0) == ["UserAlert"]
@@ -93,7 +93,7 @@ def test_other_words_of_what_a_training_raises_are_told_though_the_title_is_the_
     assert sent(box, 61.0) == ["UserAlert"]
 
 
-def test_of_64_ranks_the_newest_word_is_sent_and_sent_once() -> None:
+def test_the_latest_state_of_64_ranks_is_sent_once() -> None:
     box = GroupOutbox(ALL)
     one = alert(summary="rank 0 broke")
     box.put(one, 0.0)
@@ -107,7 +107,7 @@ def test_of_64_ranks_the_newest_word_is_sent_and_sent_once() -> None:
     assert len(box) == 1, "that something else has happened is"
 
 
-def test_what_gets_worse_is_told_anew() -> None:
+def test_an_alert_that_gets_worse_is_sent_again() -> None:
     box = GroupOutbox(SinkFilter())
     mild = alert("GpuHot", severity="info")
     box.put(mild, 0.0)
@@ -118,7 +118,7 @@ def test_what_gets_worse_is_told_anew() -> None:
     assert sent(box, 4.0) == ["GpuHot"]
 
 
-def test_which_alerts_are_wanted() -> None:
+def test_which_alerts_the_filter_accepts() -> None:
     wants = SinkFilter("warning", ("RunStarted",))
     assert wants.accepts(alert("RunStarted", severity="info"))
     assert not wants.accepts(alert("LossHardBatch", severity="info"))
@@ -126,7 +126,7 @@ def test_which_alerts_are_wanted() -> None:
     assert not SinkFilter("off", ("RunStarted",)).accepts(alert("RunStarted"))
 
 
-def test_that_an_info_is_over_is_no_message_and_what_was_over_before_it_was_told_is_none() -> None:
+def test_the_end_of_an_info_and_an_alert_that_ended_unsent_are_no_message() -> None:
     box = GroupOutbox(ALL)
     started, slow = alert("RunStarted", severity="info"), alert("SlowStep", severity="warning")
     box.put(started, 0.0)
@@ -137,7 +137,7 @@ def test_that_an_info_is_over_is_no_message_and_what_was_over_before_it_was_told
     assert (len(box), box.next_message(1000.0), box.dropped) == (0, None, 1)
 
 
-def test_what_ends_while_it_is_being_sent_is_told_to_be_over() -> None:
+def test_the_end_of_an_alert_that_ends_while_in_flight_is_sent() -> None:
     box = GroupOutbox(ALL)
     nan = alert()
     box.put(nan, 0.0)
@@ -148,7 +148,7 @@ def test_what_ends_while_it_is_being_sent_is_told_to_be_over() -> None:
     assert message(box, 62.0).alerts == (over(nan),)
 
 
-def test_what_is_silenced_is_not_told_and_is_when_the_silence_ends() -> None:
+def test_a_silenced_alert_is_sent_when_the_silence_ends() -> None:
     box = GroupOutbox(ALL)
     nan = alert()
     box.put(replace(nan, silenced=True), 0.0)
@@ -157,7 +157,7 @@ def test_what_is_silenced_is_not_told_and_is_when_the_silence_ends() -> None:
     assert sent(box, 21.0) == ["NonFinite"]
 
 
-def test_what_people_know_of_and_is_silenced_is_not_told_twice_and_its_end_is_told() -> None:
+def test_a_sent_alert_that_is_silenced_is_not_sent_twice_and_its_end_is_sent() -> None:
     box = GroupOutbox(ALL)
     nan = alert()
     box.put(nan, 0.0)
@@ -170,7 +170,7 @@ def test_what_people_know_of_and_is_silenced_is_not_told_twice_and_its_end_is_to
     assert message(box, 1100.0).alerts == (replace(over(nan), silenced=True),)
 
 
-def test_what_is_silenced_while_it_is_being_sent_is_told_to_be_over() -> None:
+def test_the_end_of_an_alert_that_is_silenced_while_in_flight_is_sent() -> None:
     box = GroupOutbox(ALL)
     nan = alert()
     box.put(nan, 0.0)
@@ -181,7 +181,7 @@ def test_what_is_silenced_while_it_is_being_sent_is_told_to_be_over() -> None:
     assert sent(box, 100.0) == ["NonFinite"]
 
 
-def test_what_is_worse_when_a_silence_ends_is_told() -> None:
+def test_an_alert_that_got_worse_under_a_silence_is_sent_after_it() -> None:
     box = GroupOutbox(ALL)
     hot = alert("GpuHot", severity="warning")
     box.put(hot, 0.0)
@@ -193,7 +193,7 @@ def test_what_is_worse_when_a_silence_ends_is_told() -> None:
     assert sent(box, 102.0) == ["GpuHot"]
 
 
-def test_what_a_daemon_before_this_one_told_is_not_told_again_and_the_rest_is() -> None:
+def test_after_a_restart_sent_alerts_are_not_sent_again_and_the_others_are() -> None:
     box = GroupOutbox(ALL)
     known, new = alert("A"), alert("B")
     box.restore(known, 0.0, sent=told(known))
@@ -203,7 +203,7 @@ def test_what_a_daemon_before_this_one_told_is_not_told_again_and_the_rest_is() 
     assert sent(box, 61.0) == ["A"]
 
 
-def test_a_message_that_is_not_taken_waits_with_what_comes_meanwhile_and_others_go_before_it() -> None:
+def test_a_failed_message_waits_with_newer_alerts_and_other_runs_go_first() -> None:
     box = GroupOutbox(ALL)
     box.put(alert(), 0.0)
     box.put(alert("B", run="other"), 0.1)
@@ -214,7 +214,7 @@ def test_a_message_that_is_not_taken_waits_with_what_comes_meanwhile_and_others_
     assert {one.alert for one in message(box, 3.0).alerts} == {"NonFinite", "A"}
 
 
-def test_after_a_restart_what_got_worse_or_ended_meanwhile_is_told() -> None:
+def test_after_a_restart_alerts_that_got_worse_or_ended_meanwhile_are_sent() -> None:
     box = GroupOutbox(SinkFilter("warning", ("RunFinished",)))
     mild, nan, done = alert("GpuHot", severity="warning"), alert(), alert("RunFinished", severity="info")
     box.restore(replace(mild, severity="critical"), 0.0, sent=told(mild))
@@ -229,7 +229,7 @@ def test_after_a_restart_what_got_worse_or_ended_meanwhile_is_told() -> None:
     assert (len(box), box.next_message(1000.0)) == (0, None)
 
 
-def test_what_fires_waits_however_long_it_takes_until_it_is_told() -> None:
+def test_a_firing_alert_stays_queued_until_it_is_sent() -> None:
     box = GroupOutbox(ALL)
     hot = alert("GpuHot", severity="warning")
     box.put(hot, 0.0)
@@ -242,7 +242,7 @@ def test_what_fires_waits_however_long_it_takes_until_it_is_told() -> None:
     assert box.dropped == 0
 
 
-def test_what_has_been_over_for_an_hour_or_is_refused_for_good_is_given_up_and_counted() -> None:
+def test_alerts_that_ended_an_hour_ago_or_were_rejected_are_given_up_and_counted() -> None:
     box = GroupOutbox(ALL)
     known = alert("Known")
     box.put(known, 0.0)
@@ -268,9 +268,7 @@ def test_what_has_been_over_for_an_hour_or_is_refused_for_good_is_given_up_and_c
         (alert("SlowStep", severity="warning"), False),
     ],
 )
-def test_what_is_over_before_it_could_be_told_is_told_if_it_is_critical_or_happened_once(
-    one: Alert, late: bool
-) -> None:
+def test_an_alert_that_ended_unsent_is_sent_if_critical_or_an_event(one: Alert, late: bool) -> None:
     box = GroupOutbox(SinkFilter("warning", ("RunFinished",)))
     box.put(one, 0.0)
     box.failed(message(box, 1.0), 1.0, never=False)
@@ -280,7 +278,7 @@ def test_what_is_over_before_it_could_be_told_is_told_if_it_is_critical_or_happe
         assert message(box, 3000.0).alerts == (over(one),)
 
 
-def test_a_full_outbox_counts_the_escalation_that_it_drops_and_tells_of_it_later() -> None:
+def test_a_full_outbox_counts_a_dropped_escalation_and_sends_the_end() -> None:
     box = GroupOutbox(ALL, most=1)
     hot = alert("GpuHot", severity="info")
     box.put(hot, 0.0)

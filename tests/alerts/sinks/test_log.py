@@ -1,4 +1,4 @@
-"""The log says what begins, gets worse and is over, each once."""
+"""The log sink: one line when an alert begins, gets worse and ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def logged(severity: str, *alerts: Alert) -> list[str]:
-    """What of them is noted as told."""
+    """Return the alerts that are recorded as sent."""
     sink = LogSink(LogSinkSection.model_validate({"severity": severity}))
     box, noted = sink.outbox(), []
     for one in alerts:
@@ -44,7 +44,7 @@ def test_an_alert_is_a_line_when_it_begins_gets_worse_and_ends(caplog: pytest.Lo
     assert {record.levelname for record in caplog.records} == {"WARNING"}
 
 
-def test_what_is_less_severe_is_not_logged_and_an_info_is_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_less_severe_alerts_are_not_logged_and_infos_are_logged_as_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "trackside")
     mild = alert("GpuPowerCapped", severity="info")
     assert logged("warning", mild, over(mild)) == []
@@ -54,7 +54,7 @@ def test_what_is_less_severe_is_not_logged_and_an_info_is_one(caplog: pytest.Log
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
-def test_what_fired_before_a_restart_is_not_logged_again_but_its_end_is() -> None:
+def test_a_restored_alert_is_not_logged_again_but_its_end_is() -> None:
     box = LogSink(LogSinkSection()).outbox()
     box.restore(alert(), 0.0, sent=None)
     box.put(alert(), 1.0)

@@ -1,4 +1,4 @@
-"""What is said of servers and proxies that do not do as they should, and that none of them holds a message up."""
+"""HTTP posts to faulty servers and proxies: the errors, and the time limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sent(url: str, body: bytes = b"{}", headers: Any = None) -> SendError:
 
 
 def _forever(beginning: bytes, more: bytes, asked: bytes = b"{}") -> Answer:
-    """Answers, once it has heard what ends so, until the other end hangs up."""
+    """Respond after a request with this end, until the other side disconnects."""
 
     def answer(one: socket.socket) -> None:
         heard = one.recv(65536)
@@ -65,7 +65,7 @@ def _forever(beginning: bytes, more: bytes, asked: bytes = b"{}") -> Answer:
 @pytest.mark.parametrize(
     ("beginning", "more"), [(b"HTTP/1.1 200 OK\r\nX: ", b"a"), (b"", b"HTTP/1.1 100 Continue\r\n\r\n")]
 )
-def test_a_server_that_speaks_slowly_and_without_end_is_left(
+def test_a_server_that_responds_slowly_without_end_is_abandoned(
     serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch, beginning: bytes, more: bytes
 ) -> None:
     monkeypatch.setattr(http_exchange, "LONGEST_SECONDS", 0.5)
@@ -74,13 +74,13 @@ def test_a_server_that_speaks_slowly_and_without_end_is_left(
     assert problem.retry == "soon"
 
 
-def test_a_handshake_without_end_is_left(serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handshake_without_end_is_abandoned(serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_exchange, "LONGEST_SECONDS", 0.5)
     record = b"\x16\x03\x03\x40\x00\x02\x00\x3f\xfc\x03\x03"  # the beginning of a long ServerHello
     assert "no response within" in str(sent(f"https://127.0.0.1:{serve(_forever(record, bytes(1), b''))}/"))
 
 
-def test_an_answer_that_comes_before_all_was_read_is_heard(serve: Callable[[Answer], int]) -> None:
+def test_a_response_before_the_whole_request_was_read_is_used(serve: Callable[[Answer], int]) -> None:
     def early(one: socket.socket) -> None:
         one.recv(100)
         one.sendall(b"HTTP/1.1 413 X\r\nContent-Length: 0\r\n\r\n")
@@ -98,7 +98,7 @@ def test_a_proxy_that_cannot_be_reached_is_named_without_its_password(monkeypatc
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_that_wants_a_password_is_named(
+def test_a_proxy_that_requires_a_password_is_named(
     serve: Callable[[Answer], int], monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     def refuse(one: socket.socket) -> None:
@@ -116,7 +116,7 @@ def test_a_proxy_that_wants_a_password_is_named(
     assert problem.retry == "later"
 
 
-def test_what_http_cannot_carry_is_not_tried_soon(tmp_path: Path) -> None:
+def test_an_address_that_http_cannot_carry_is_not_retried_soon(tmp_path: Path) -> None:
     problem = sent("http://127.0.0.1:1/", headers={"A": "€"})
     assert (str(problem), problem.retry) == (
         "http://127.0.0.1:1: HTTP cannot carry the address or a header; check both",
@@ -128,7 +128,7 @@ def test_what_http_cannot_carry_is_not_tried_soon(tmp_path: Path) -> None:
         http_post.bearer_header(str(token), "a.bearer-file")
 
 
-def test_without_a_thread_to_bound_its_time_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_to_bound_its_time_a_message_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

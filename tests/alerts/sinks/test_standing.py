@@ -1,4 +1,4 @@
-"""What an Alertmanager is told: all that fires, again and again, and what is over for some minutes."""
+"""The outbox for Alertmanager: firing alerts are resent, and ended ones for some minutes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def box() -> AlertmanagerOutbox:
 
 
 def said(of: AlertmanagerOutbox, now: float) -> list[tuple[str, str, float | None]]:
-    """Name, severity and end of what is sent at *now*."""
+    """Return name, severity and end of the alerts that are sent at *now*."""
     message = of.next_message(now)
     if message is None:
         return []
@@ -32,7 +32,7 @@ def said(of: AlertmanagerOutbox, now: float) -> list[tuple[str, str, float | Non
     return [(one.alert, one.severity, one.ended) for one in message.alerts]
 
 
-def test_it_is_said_at_once_and_each_minute_and_its_end_for_five() -> None:
+def test_an_alert_is_sent_at_once_and_every_minute_and_its_end_for_five_minutes() -> None:
     of = box()
     nan = alert()
     of.put(nan, 100.0)
@@ -46,7 +46,7 @@ def test_it_is_said_at_once_and_each_minute_and_its_end_for_five() -> None:
     assert of.due() is None
 
 
-def test_one_that_gets_worse_is_another_and_the_former_is_over() -> None:
+def test_an_alert_that_gets_worse_is_a_new_one_and_the_former_ends() -> None:
     of = box()
     hot = alert("GpuHot", severity="warning")
     of.put(hot, 0.0)
@@ -55,7 +55,7 @@ def test_one_that_gets_worse_is_another_and_the_former_is_over() -> None:
     assert set(said(of, 1.0)) == {("GpuHot", "warning", NOW), ("GpuHot", "critical", None)}
 
 
-def test_what_is_silenced_is_over_and_fires_anew_when_the_silence_ends() -> None:
+def test_a_silenced_alert_ends_and_fires_again_after_the_silence() -> None:
     of = box()
     of.put(replace(alert(), silenced=True), 0.0)
     assert said(of, 0.0) == []
@@ -67,7 +67,7 @@ def test_what_is_silenced_is_over_and_fires_anew_when_the_silence_ends() -> None
     assert said(of, 3.0) == [("NonFinite", "critical", None)]
 
 
-def test_after_a_restart_what_fires_is_said_on_whoever_was_told_and_noted_once() -> None:
+def test_after_a_restart_a_firing_alert_is_resent_and_recorded_once() -> None:
     of = box()
     of.restore(alert("Known"), 0.0, sent=told(alert("Known")))
     of.restore(alert("New"), 0.0, sent=None)
@@ -78,7 +78,7 @@ def test_after_a_restart_what_fires_is_said_on_whoever_was_told_and_noted_once()
     assert of.sent(message, 1.0) == []
 
 
-def test_what_was_not_taken_waits_and_what_was_refused_is_said_with_the_rest() -> None:
+def test_a_failed_alert_is_retried_and_a_rejected_one_is_resent_with_the_rest() -> None:
     of = box()
     of.put(alert(), 0.0)
     message = of.next_message(0.0)
@@ -91,7 +91,7 @@ def test_what_was_not_taken_waits_and_what_was_refused_is_said_with_the_rest() -
     assert (len(of), of.due()) == (0, 60.0)
 
 
-def test_it_is_bounded_and_what_is_over_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_outbox_is_bounded_and_drops_ended_alerts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "MOST", 2)
     of = box()
     gone: Alert = alert("Gone")
@@ -100,7 +100,7 @@ def test_it_is_bounded_and_what_is_over_goes_first(monkeypatch: pytest.MonkeyPat
     assert {name for name, _, _ in said(of, 0.0)} == {"First", "Last"}
 
 
-def test_the_end_of_one_is_not_taken_for_that_of_another_with_its_labels() -> None:
+def test_the_end_of_an_alert_does_not_end_another_with_the_same_labels() -> None:
     of = box()
     first = replace(alert(run="a"), labels={"run": "net", "rank": "0"})
     of.put(first, 0.0)
@@ -112,7 +112,7 @@ def test_the_end_of_one_is_not_taken_for_that_of_another_with_its_labels() -> No
     assert said(of, 80.0) == [("NonFinite", "critical", None)]
 
 
-def test_what_ended_before_a_restart_is_said_to_be_over_if_it_was_not() -> None:
+def test_the_end_of_an_alert_before_a_restart_is_sent_if_it_was_not() -> None:
     of = box()
     of.restore(over(alert("Known")), 0.0, sent=told(alert("Known", severity="warning")))
     of.restore(over(alert("Over")), 0.0, sent=told(over(alert("Over"))))
@@ -123,7 +123,7 @@ def test_what_ended_before_a_restart_is_said_to_be_over_if_it_was_not() -> None:
     assert of.sent(message, 0.0) == list(message.alerts)
 
 
-def test_what_is_over_before_it_could_be_said_is_counted() -> None:
+def test_an_alert_that_ended_unsent_is_counted() -> None:
     of = box()
     of.put(alert(), 0.0)
     of.put(over(alert()), 1.0)
@@ -134,7 +134,7 @@ def test_what_is_over_before_it_could_be_said_is_counted() -> None:
     assert (of.next_message(302.0), of.dropped) == (None, 1)
 
 
-def test_what_other_settings_do_not_want_is_not_said_unless_it_was() -> None:
+def test_an_alert_that_a_new_filter_rejects_is_not_sent_unless_it_was_before() -> None:
     of = box()
     of.put(alert("GpuHot", severity="warning"), 0.0)
     said(of, 0.0)

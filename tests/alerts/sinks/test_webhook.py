@@ -54,7 +54,7 @@ def test_it_is_the_json_of_alertmanager_s_webhooks(receiver: Receiver) -> None:
     assert len(one["fingerprint"]) == 16
 
 
-def test_the_status_is_that_of_all_that_people_know_of() -> None:
+def test_the_status_is_that_of_all_sent_alerts() -> None:
     ended = over(alert("SlowStep", severity="warning"))
     mixed = body(Message("id", (ended,), (alert(),)), ABOUT)
     assert (mixed["status"], [one["status"] for one in mixed["alerts"]]) == ("firing", ["resolved", "firing"])
@@ -64,13 +64,13 @@ def test_the_status_is_that_of_all_that_people_know_of() -> None:
     assert (machine["groupLabels"], machine["alerts"][0]["labels"]["subject"]) == ({"instance": "node1"}, "/dev/sda")
 
 
-def test_a_message_is_bounded_and_says_by_how_much() -> None:
+def test_a_message_is_bounded_and_counts_the_rest() -> None:
     many = tuple(alert(rank=number, started=START + number) for number in range(MOST + 7))
     found = body(Message("id", many), ABOUT)
     assert (len(found["alerts"]), found["truncatedAlerts"]) == (MOST, 7)
 
 
-def test_secrets_come_from_files_and_are_read_anew(receiver: Receiver, tmp_path: Path) -> None:
+def test_secrets_come_from_files_and_are_read_for_each_message(receiver: Receiver, tmp_path: Path) -> None:
     url, token, headers = tmp_path / "url", tmp_path / "token", tmp_path / "headers"
     url.write_text(f"{receiver.url.replace('//', '//ada:p%40ss@')}/first\n")
     token.write_text("one\n")
@@ -97,7 +97,7 @@ def test_secrets_come_from_files_and_are_read_anew(receiver: Receiver, tmp_path:
         (599, "soon", "answered 599"),
     ],
 )
-def test_an_answer_says_when_to_try_again_and_how_to_mend_it(
+def test_a_status_code_determines_the_retry_and_the_remedy(
     receiver: Receiver, status: int, again: str, says: str
 ) -> None:
     receiver.answers = [status]
@@ -108,7 +108,7 @@ def test_an_answer_says_when_to_try_again_and_how_to_mend_it(
     assert receiver.tries == 1
 
 
-def test_a_server_that_is_not_there_or_speaks_no_http_is_named_without_the_path(receiver: Receiver) -> None:
+def test_an_absent_or_non_http_server_is_named_without_the_path(receiver: Receiver) -> None:
     sink = webhook(url=f"{receiver.url}/hush")
     receiver.stop()
     with pytest.raises(SendError) as caught:
@@ -120,13 +120,13 @@ def test_a_server_that_is_not_there_or_speaks_no_http_is_named_without_the_path(
 @pytest.mark.parametrize(
     "url", ["hush", "ftp://hush", "http://", "http://host:hush/", "http://host/hu sh", "http://hüsh/", "http://[hush"]
 )
-def test_what_is_no_address_is_refused_and_not_said(url: str) -> None:
+def test_an_invalid_address_is_rejected_and_not_shown(url: str) -> None:
     with pytest.raises(SinkError) as caught:
         webhook(url=url)
     assert str(caught.value) == "alerts.sinks.webhook.url: not a URL such as http://HOST:PORT/PATH"
 
 
-def test_a_file_that_cannot_be_used_is_said_in_one_line(tmp_path: Path, receiver: Receiver) -> None:
+def test_an_unusable_file_is_an_error_of_one_line(tmp_path: Path, receiver: Receiver) -> None:
     bad, empty = tmp_path / "bad", tmp_path / "empty"
     bad.write_text("hush\nhush")
     empty.touch()
@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_used_is_said_in_one_line(tmp_path: Path, receiver
         assert "hush" not in str(caught.value)
 
 
-def test_a_secret_that_is_gone_is_said_and_waited_for(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_missing_secret_is_logged_and_the_message_retried(tmp_path: Path, receiver: Receiver) -> None:
     token = tmp_path / "token"
     token.write_text("one")
     sink = webhook(url=receiver.url, bearer_file=str(token))
