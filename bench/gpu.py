@@ -102,7 +102,7 @@ def _driver(directory: Path) -> dict[str, str] | None:
         return None
     scenario = Scenario(directory / "scenario", BOARD, GPUS)
     # The fake waits for events by looking at its file a hundred times a second; a driver waits for an interrupt.
-    scenario.unsay("* nvmlDeviceGetSupportedEventTypes")
+    scenario.remove("* nvmlDeviceGetSupportedEventTypes")
     # A lock of its own, for another daemon may sample this machine's GPUs.
     return {"LD_LIBRARY_PATH": str(library.parent), LOCK_VARIABLE: f"trackside-bench-{os.getpid()}", **scenario.environ}
 

@@ -1,4 +1,4 @@
-"""NVML workers that are scripts, and what a test asks of the handle that runs them."""
+"""NVML workers that are scripts, and helpers to read from their handles."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONG = 30.0
-"""Patience for what comes at once, on a machine that is busy with other tests."""
+"""Timeout in seconds for immediate answers, on a machine that is busy with other tests."""
 WALL = 1_700_000_000.0
-"""What the handle's wall clock shows when its other clock shows 0."""
+"""Wall-clock time at 0 of the handle's other clock."""
 
 ANSWER = 'answer = lambda n: print(\'{"gpus": [], "driver": {"number": "%d"}}\' % n, flush=True)\n'
 COUNTS = ANSWER + "import sys\nfor n, _ in enumerate(sys.stdin, 1): answer(n)"
-HANGS = "import sys\nsys.stdin.read()"
+HANGING = "import sys\nsys.stdin.read()"
 STUBBORN = f"""
 import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -31,31 +31,31 @@ sys.stdin.readline()
 answer(1)
 while True: signal.pause()
 """
-#: Has three cards. What ails them stands in the file that is its argument: hang, lost, gone, by number. An index is a
-#: card's place among those that are there.
+# A machine with three cards. The file in its argument has their faults by number: hang, lost or gone. The index of a card
+# is its position among those that are not gone.
 GPUS = """
 import json, sys
-known = {}
-def gpu(index, card, what, quarantined):
+uuids = {}
+def gpu(index, card, fault, quarantined):
     if index not in quarantined:
         print(index, flush=True)
-        if what == "hang": sys.stdin.read()
-        if not what: known[index] = "GPU-%d" % card
-    up = not what and index not in quarantined
+        if fault == "hang": sys.stdin.read()
+        if not fault: uuids[index] = "GPU-%d" % card
+    up = not fault and index not in quarantined
     values = [["up", [], 1.0], ["busy_seconds_total", [], 5.0]] if up else [["up", [], 0.0]]
-    return {"index": index, "uuid": known.get(index, ""), "info": {}, "values": values}
+    return {"index": index, "uuid": uuids.get(index, ""), "info": {}, "values": values}
 for request in sys.stdin:
-    ails = json.load(open(sys.argv[1]))
-    if "init" in ails: sys.stdin.read()
+    faults = json.load(open(sys.argv[1]))
+    if "init" in faults: sys.stdin.read()
     quarantined = json.loads(request)["quarantined"]
-    there = [card for card in range(3) if ails.get(str(card)) != "gone"]
-    gpus = [gpu(index, card, ails.get(str(card), ""), quarantined) for index, card in enumerate(there)]
+    present = [card for card in range(3) if faults.get(str(card)) != "gone"]
+    gpus = [gpu(index, card, faults.get(str(card), ""), quarantined) for index, card in enumerate(present)]
     print(json.dumps({"gpus": gpus}), flush=True)
 """
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """Clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -68,7 +68,7 @@ class Clock:
 
 
 class Workers:
-    """Makes handles whose worker runs a script, all by one clock."""
+    """Factory of handles whose worker runs a script, all with one clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -85,32 +85,32 @@ class Workers:
 
 
 class Machine:
-    """A worker that runs `GPUS`, and what ails its GPUs."""
+    """A worker that runs `GPUS`, and the faults of its GPUs."""
 
     def __init__(self, workers: Workers, file: Path) -> None:
         self._file = file
-        self.ails()
+        self.set_faults()
         self.nvml = workers(GPUS, str(file))
 
-    def ails(self, **what: str) -> None:
-        """From the next request on; names are ``gpu1`` or ``init``."""
-        self._file.write_text(json.dumps({name.removeprefix("gpu"): one for name, one in what.items()}))
+    def set_faults(self, **faults: str) -> None:
+        """Set the faults from the next request on, by ``gpu1`` or ``init``."""
+        self._file.write_text(json.dumps({name.removeprefix("gpu"): fault for name, fault in faults.items()}))
 
     def up(self) -> dict[str, bool]:
-        """By uuid, of those that are counted."""
+        """Return whether each GPU is up, by UUID."""
         return {gpu.uuid: ("up", (), 1.0) in gpu.values for gpu in self.nvml.read(LONG).gpus}
 
     def hang(self, index: int | None) -> None:
-        """Reads until it hangs, at a GPU or before any."""
+        """Read until the worker hangs at a GPU, or with None before any."""
         client = self.nvml._client
-        refusal(self.nvml, 0.01)
+        unavailable_reason(self.nvml, 0.01)
         while index is not None and (client is None or client.current_gpu != index):
             client = self.nvml._client
-            refusal(self.nvml, 0.1)
+            unavailable_reason(self.nvml, 0.1)
 
 
 class Unreapable:
-    """A process in D state, as its parent sees it: no signal ends it."""
+    """A process in D state as its parent sees it: no signal ends it."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.pid = process.pid
@@ -134,7 +134,7 @@ def number(nvml: Nvml, patience: float = LONG) -> str:
     return nvml.read(patience).driver["number"]
 
 
-def refusal(nvml: Nvml, patience: float = LONG) -> str:
+def unavailable_reason(nvml: Nvml, patience: float = LONG) -> str:
     with pytest.raises(NvmlUnavailable) as caught:
         nvml.read(patience)
     text = str(caught.value)
@@ -148,7 +148,7 @@ def pid(nvml: Nvml) -> int:
 
 
 def reap(nvml: Nvml) -> None:
-    """Waits until the worker has ended, and leaves its status to the handle."""
+    """Wait until the worker has ended, and leave its status to the handle."""
     assert nvml._child is not None
     if nvml._child._process.returncode is None:
         os.waitid(os.P_PID, pid(nvml), os.WEXITED | os.WNOWAIT)

@@ -72,7 +72,7 @@ def test_asking_for_the_loss_changes_nothing(backend: str) -> None:
 
 
 @BACKENDS
-def test_the_model_is_small_and_says_how_small(backend: str) -> None:
+def test_the_model_is_small_and_reports_how_small(backend: str) -> None:
     assert 100_000 < built(backend).size < 200_000
 
 

@@ -69,7 +69,7 @@ def test_a_mad_learning_rate_makes_the_loss_overflow(model: Model) -> None:
     assert not math.isfinite(losses(model, 100, troubles.BAD_LEARNING_RATE)[-1])
 
 
-def test_the_gpu_of_a_rank_tells_its_phases_and_its_memory(model: Model) -> None:
+def test_the_gpu_of_a_rank_reports_its_phases_and_its_memory(model: Model) -> None:
     told: list[Device] = []
     gpu = SimulatedRankGpu(
         cast("Run", SimpleNamespace(is_open=True, queue=SimpleNamespace(append=lambda _, done: told.append(done)))),
@@ -92,7 +92,7 @@ def barriers(file: Path, ranks: int) -> list[Barrier]:
     return [Barrier(str(file), rank, ranks) for rank in range(ranks)]
 
 
-def test_nobody_goes_on_before_all_have_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_rank_continues_before_all_have_arrived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = barriers(tmp_path / "ranks", 2)
     came: list[bool] = []
     monkeypatch.setattr(time, "sleep", lambda _: came.append(second.wait(StopRequest())))
@@ -101,7 +101,7 @@ def test_nobody_goes_on_before_all_have_come(tmp_path: Path, monkeypatch: pytest
         assert came == [True] * times
 
 
-def test_who_waits_for_a_rank_that_never_comes_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_for_a_rank_that_never_arrives_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, _ = barriers(tmp_path / "ranks", 2)
     stop = StopRequest()
     monkeypatch.setattr(time, "sleep", lambda _: stop.set())
@@ -170,7 +170,7 @@ def test_how_many_gpus_are_simulated(wanted: DemoOptions, driver: bool, gpus: in
     assert wanted.simulated_gpus(version) == gpus
 
 
-def test_what_trains_is_looked_for_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_library_is_checked_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     DemoOptions().check()
     monkeypatch.setitem(sys.modules, "torch", None)
     DemoOptions().check()

@@ -33,7 +33,7 @@ def test_a_wrong_argument_is_named(arguments: list[str], complaint: str, capsys:
 
 
 @pytest.mark.parametrize(("backend", "extra"), [("auto", "demo"), ("numpy", "demo"), ("torch", "torch")])
-def test_without_a_library_it_says_in_one_line_what_to_install(backend: str, extra: str, tmp_path: Path) -> None:
+def test_without_a_library_it_reports_in_one_line_what_to_install(backend: str, extra: str, tmp_path: Path) -> None:
     for library in ("numpy", "torch"):
         (tmp_path / f"{library}.py").write_text(f"raise ModuleNotFoundError({library!r})\n")
     path = os.pathsep.join([str(tmp_path), *sys.path])

@@ -102,9 +102,9 @@ def test_a_machine_without_a_driver_is_watched_at_once_and_its_gpus_when_there_i
 def test_while_a_gpu_hangs_nothing_old_is_served_all_else_goes_on_and_the_other_returns(
     watched: Daemon, training: Process, scenario: Scenario
 ) -> None:
-    scenario.say(f"1 {RATES} hang")
+    scenario.set(f"1 {RATES} hang")
     eventually(lambda: not of_gpus(watched, "utilization_ratio"))
-    scenario.say("0 nvmlDeviceGetTemperature 40")
+    scenario.set("0 nvmlDeviceGetTemperature 40")
     steps, seconds = [], []
 
     def look() -> None:
@@ -149,14 +149,14 @@ def test_a_gpu_that_is_lost_is_at_0_and_says_why_until_it_returns(watched: Daemo
     assert xids(79, 1) == 0
     eventually(events_are_awaited)
     scenario.xid(1, 79)
-    scenario.say("1 * status 15")
+    scenario.set("1 * status 15")
     eventually(lambda: of_gpus(watched, "up") == {"0": 1, "1": 0})
     eventually(lambda: xids(79, 1) == 1)
     eventually(lambda: watched.series()['trackside_nvml_worker_restarts_total{reason="gpu_lost"}'] == 1)
     eventually(lambda: of_gpus(watched, "utilization_ratio") == {"0": 0.98})
     assert of_gpus(watched, "up") == {"0": 1, "1": 0}
     eventually(lambda: watched.series().get("trackside_gpus_visible") == 2)
-    scenario.unsay("1 *")
+    scenario.remove("1 *")
     eventually(lambda: everything_is_well(watched))
     assert xids(79, 1) == 1
 
@@ -170,12 +170,12 @@ def test_while_a_worker_is_replaced_for_a_lost_gpu_no_other_is_told_as_down(
         downs.append({gpu for gpu, value in of_gpus(watched, "up").items() if not value})
         return watched.series()
 
-    scenario.say("1 * status 15", "system nvmlInitWithFlags hang")
+    scenario.set("1 * status 15", "system nvmlInitWithFlags hang")
     eventually(lambda: look()[restarts] == 1)
     eventually(lambda: not of_gpus(watched, "utilization_ratio") and look())
     assert of_gpus(watched, "up") == {"1": 0}
     assert "trackside_gpus_visible" not in look()
-    scenario.unsay("system nvmlInitWithFlags")
+    scenario.remove("system nvmlInitWithFlags")
     assert {"1"} in downs
     assert all(down <= {"1"} for down in downs)
 
@@ -190,7 +190,7 @@ def test_a_driver_that_is_unloaded_leaves_its_gpus_at_0_and_comes_back(
     assert page["trackside_gpus_visible"] == 0
     assert page["trackside_gpus_expected"] == 2
     assert of_gpus(watched, "up") == {"0": 0, "1": 0}
-    scenario.say()
+    scenario.set()
     eventually(lambda: everything_is_well(watched))
     assert watched.series()[STEPS] > page[STEPS]
 
@@ -200,12 +200,12 @@ def test_a_library_that_takes_its_process_along_does_not_take_the_daemon(
     watched: Daemon, training: Process, scenario: Scenario, manner: str
 ) -> None:
     before = watched.series()[STEPS]
-    scenario.say(f"0 {RATES} {manner}")
+    scenario.set(f"0 {RATES} {manner}")
     restarts = f'trackside_nvml_worker_restarts_total{{reason="{manner}"}}'
     eventually(lambda: watched.series()[restarts])
     eventually(lambda: not of_gpus(watched, "utilization_ratio"))
     assert watched.series()['trackside_collector_success{collector="cpu"}'] == 1
-    scenario.unsay(f"0 {RATES}")
+    scenario.remove(f"0 {RATES}")
     eventually(lambda: everything_is_well(watched))
     assert watched.series()[STEPS] > before
     assert watched.process.poll() is None
@@ -217,7 +217,7 @@ def test_pause_gpu_frees_the_device_files_and_resume_gpu_goes_on(
     devices = [tmp_path / f"nvidia{index}" for index in range(2)]
     for device in devices:
         device.touch()
-    scenario.say(f"system device-files {tmp_path}")
+    scenario.set(f"system device-files {tmp_path}")
     daemon = start_daemon("--sample.interval=250ms")
     eventually(lambda: everything_is_well(daemon))
     first = worker(daemon)
@@ -250,7 +250,7 @@ def test_a_worker_dies_with_its_killed_daemon_although_it_hangs_in_the_driver(
     watched: Daemon, scenario: Scenario
 ) -> None:
     process = worker(watched)
-    scenario.say(f"1 {RATES} hang")
+    scenario.set(f"1 {RATES} hang")
     eventually(lambda: not of_gpus(watched, "utilization_ratio"))
     watched.process.send_signal(signal.SIGKILL)
     eventually(lambda: not is_there(process))
@@ -277,6 +277,6 @@ def test_after_a_reload_a_driver_is_slow_by_the_new_interval(
     daemon = start_daemon(f"--config.file={file}")
     eventually(lambda: everything_is_well(daemon))
     file.write_text("sample: {interval: 500ms}\n")
-    scenario.say("0 delay 0.01")
+    scenario.set("0 delay 0.01")
     daemon.process.send_signal(signal.SIGHUP)
     eventually(lambda: "than the interval" in daemon.api("status").text)

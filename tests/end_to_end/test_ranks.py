@@ -80,7 +80,7 @@ def test_the_joins_that_the_page_of_gpus_shows_are_answered(
     by_rank, by_process = re.findall(r"^trackside_gpu_.* \* .*$", (ROOT / "docs/gpu.md").read_text(), re.MULTILINE)
     daemon = start_daemon("--sample.interval=250ms")
     training = start_training(daemon, "-c", TRAINING, TRACKSIDE_RUN_NAME="joined", CUDA_VISIBLE_DEVICES="0")
-    scenario.say(f"1 nvmlDeviceGetComputeRunningProcesses_v3 {training.pid} {GIB}")
+    scenario.set(f"1 nvmlDeviceGetComputeRunningProcesses_v3 {training.pid} {GIB}")
     gpu = "1" if in_host_pid_namespace(PROC) else "0"  # tests in a container go by what the training says
     prometheus = start_prometheus(daemon.url)
     user = pwd.getpwuid(os.getuid()).pw_name

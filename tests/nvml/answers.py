@@ -1,4 +1,4 @@
-"""What a driver that exists only in Python can be told to answer."""
+"""Answers of the fake driver in Python."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ DOUBLE, UINT, ULONG, ULL, SLL, SINT, USHORT = range(7)
 """Types of a field's value."""
 
 MEMBERS = {DOUBLE: "dVal", UINT: "uiVal", ULONG: "ulVal", SLL: "sllVal", SINT: "siVal", USHORT: "usVal"}
-"""Of the union, by the type; all others are ``ullVal``."""
+"""Members of the union by type; all other types use ``ullVal``."""
 
 
 class Refused(int):
-    """A status, where a value is expected."""
+    """A status instead of a value."""

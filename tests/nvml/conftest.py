@@ -1,4 +1,4 @@
-"""A driver that exists only as Python functions under the real pynvml."""
+"""Fake driver of Python functions under the real pynvml."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ if TYPE_CHECKING:
 SUCCESS = 0
 NOT_SUPPORTED = 3
 PATIENCE = 20
-"""Seconds after which a thread that does not end is a failure."""
+"""Seconds that a thread may need to end."""
 
 
 def _index(handle: Any) -> int:
-    """Which GPU a handle means: our handles are addresses that count from 1."""
+    """Return the index of a handle's GPU: the fake's handles are addresses that count from 1."""
     return (ctypes.cast(handle, ctypes.c_void_p).value or 0) - 1
 
 
 class FakeLibrary:
-    """Answers as libnvidia-ml.so.1 does: a status, and values written through pointers; a missing name is no attribute.
+    """Answers like libnvidia-ml.so.1, with a status and values written through pointers; missing names are no attributes.
 
     Attributes:
-        count: GPUs of the machine.
-        status: What a function answers instead of success, by its name, or by its name and the GPU's index.
-        values: What a function writes, by its name, or by its name and arguments such as a clock's domain: a number,
+        count: Number of GPUs.
+        status: Status of a function by its name, or by its name and the GPU's index; success if absent.
+        values: Value that a function writes, by its name, or by its name and arguments such as a clock's domain: a number,
             several as a tuple, bytes, the members of a structure by their names, or a `Refused`.
-        fields: By number and scope, a field's type and value, or a `Refused`; all others are not supported.
-        asked: Of each call for fields, which they were.
-        functions: What a function does, by its name, beyond those of `FUNCTIONS`; called as they are. It may return a
-            status.
-        names: What the GPUs are called, in bytes as the driver has them.
+        fields: Type and value of a field, or a `Refused`, by number and scope; all other fields are not supported.
+        asked: Numbers and scopes of each call for fields.
+        functions: Functions by name, in addition to `FUNCTIONS` and called like them; they may return a status.
+        names: Product name of all GPUs, as bytes.
     """
 
     def __init__(self) -> None:
@@ -160,7 +159,7 @@ FUNCTIONS: dict[str, Callable[..., int | None]] = {
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
-    """A machine with two GPUs that answer everything; no thread that waits for its events outlives it."""
+    """Yield a machine with two GPUs that answer everything; afterwards, check that no event thread is left."""
     fake = FakeLibrary()
     monkeypatch.setattr(pynvml, "nvmlLib", fake)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
@@ -173,7 +172,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
 
 @pytest.fixture
 def worker() -> Iterator[Workers]:
-    """Makes handles whose worker runs a script, and ends them after the test."""
+    """Yield a factory of handles whose worker runs a script; close them after the test."""
     workers = Workers(Clock())
     yield workers
     workers.close()
@@ -181,5 +180,5 @@ def worker() -> Iterator[Workers]:
 
 @pytest.fixture
 def clock(worker: Workers) -> Clock:
-    """What the handles measure time by."""
+    """Return the clock of these handles."""
     return worker.clock

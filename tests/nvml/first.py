@@ -1,4 +1,4 @@
-"""What is read of the first GPU of a driver that exists only in Python."""
+"""Readings of the first GPU of the fake driver in Python."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def read(*extra: str) -> GpuReading:
-    """One cycle, with groups beyond the default."""
+    """Return the first GPU after one cycle, with *extra* groups."""
     return Driver(pynvml, selected_groups(extra)).read().gpus[0]
 
 
 def of(gpu: GpuReading, start: str) -> dict[str, float]:
-    """The series whose family begins so, with their labels behind a colon."""
+    """Return the series whose family starts with *start*, by ``family:label``."""
     return {":".join((family, *labels)): value for family, labels, value in gpu.values if family.startswith(start)}

@@ -1,4 +1,4 @@
-"""Busy seconds, out of the driver's ring of samples."""
+"""Busy seconds from the driver's ring buffer of samples."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 SUCCESS, NOT_SUPPORTED, NOT_FOUND, NO_DATA = 0, 3, 6, 21
 START = 1_700_000_000_000_000
-"""Microseconds since 1970, as the driver stamps them."""
+"""Microseconds since 1970, like the driver's timestamps."""
 
 
 class Ring:
-    """The driver's samples: stamps, and percent.
+    """Samples of the driver: timestamps and percentages.
 
     Attributes:
         kind: The type in which the values are written, by *member* of the union.
@@ -55,7 +55,7 @@ class Ring:
         return SUCCESS
 
     def add(self, *percents: float, apart: int = 500_000) -> None:
-        """The next samples, *apart* microseconds."""
+        """Add samples that are *apart* microseconds from each other."""
         for percent in percents:
             last = self.samples[-1][0] if self.samples else START
             self.samples.append((last + apart, percent))
@@ -83,7 +83,7 @@ def busy(ring: Ring, unsupported: Unsupported) -> Callable[[], float | None]:
     return read
 
 
-def test_what_the_ring_held_before_is_not_counted(ring: Ring, busy: Any) -> None:
+def test_samples_from_before_the_first_cycle_are_not_counted(ring: Ring, busy: Any) -> None:
     ring.add(100, 100, 100)
     assert busy() == 0
 
@@ -151,7 +151,7 @@ def test_at_long_intervals_there_are_no_busy_seconds_rather_than_too_few(
         assert busy() == (pytest.approx(cycle * seconds, rel=1e-3) if told else None)
 
 
-def test_what_a_gpu_did_before_it_was_lost_is_no_gap(ring: Ring, busy: Any, unsupported: Unsupported) -> None:
+def test_busy_time_before_a_loss_is_no_gap(ring: Ring, busy: Any, unsupported: Unsupported) -> None:
     ring.add(100)
     busy()
     unsupported.clear()
@@ -182,7 +182,7 @@ def test_samples_that_are_gone_by_the_second_call_are_counted_when_they_come(
         (pynvml.NVML_VALUE_TYPE_SIGNED_INT, "siVal"),
     ],
 )
-def test_values_are_read_by_the_type_that_the_driver_says(ring: Ring, busy: Any, kind: int, member: str) -> None:
+def test_values_are_read_by_the_type_that_the_driver_reports(ring: Ring, busy: Any, kind: int, member: str) -> None:
     ring.kind, ring.member = kind, member
     ring.add(0)
     busy()
@@ -197,7 +197,7 @@ def test_a_share_above_all_is_not_counted(ring: Ring, busy: Any) -> None:
     assert busy() == 0.5
 
 
-def test_when_the_clock_was_set_back_counting_goes_on(ring: Ring, busy: Any) -> None:
+def test_when_the_clock_was_set_back_counting_continues(ring: Ring, busy: Any) -> None:
     ring.add(0)
     busy()
     ring.samples = [(START - 3_600_000_000, 100)]
@@ -214,7 +214,7 @@ def test_a_gpu_without_samples_has_no_busy_seconds(library: Any, ring: Ring) -> 
     assert "busy" in gpu.unsupported
 
 
-def test_a_type_that_is_not_known_yet_is_refused_in_words_and_the_rest_goes_on(library: Any, ring: Ring) -> None:
+def test_a_type_that_is_not_known_yet_is_refused_in_words_and_the_rest_continues(library: Any, ring: Ring) -> None:
     ring.add(0)
     ring.kind, ring.member = 9, "ullVal"
     gpu = Driver(pynvml).read().gpus[0]

@@ -1,4 +1,4 @@
-"""Counters over the workers that count them."""
+"""Counters continue across workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_first_worker_counts_for_itself() -> None:
     assert continued.accept(reading(3, 1.5)) == reading(3, 1.5)
 
 
-def test_each_worker_goes_on_where_the_last_was_left() -> None:
+def test_each_worker_continues_where_the_last_was_left() -> None:
     continued = CounterContinuity()
     for times in (1, 2, 3):
         continued.worker_replaced()
@@ -40,14 +40,14 @@ def test_each_worker_goes_on_where_the_last_was_left() -> None:
         assert busy(total) == 1.5 * times
 
 
-def test_what_the_driver_counts_is_left_as_it_is() -> None:
+def test_counters_of_the_driver_are_unchanged() -> None:
     continued = CounterContinuity()
     for _ in range(2):
         continued.worker_replaced()
         assert ("power_watts", (), 400.0) in continued.accept(reading(1, 0.5)).gpus[0].values
 
 
-def test_what_only_a_worker_before_counted_is_still_told() -> None:
+def test_a_counter_of_an_earlier_worker_only_is_still_reported() -> None:
     continued = CounterContinuity()
     continued.accept(reading(2, 1.0))
     continued.worker_replaced()
@@ -57,7 +57,7 @@ def test_what_only_a_worker_before_counted_is_still_told() -> None:
     assert total.xids == {"GPU-0": {79: (2, 1001.0), 48: (1, 2000.0)}}
 
 
-def test_a_gpu_that_a_worker_has_not_seen_goes_on_with_the_one_after() -> None:
+def test_the_counter_of_a_gpu_that_one_worker_missed_continues_in_the_next() -> None:
     continued = CounterContinuity()
     continued.accept(reading(1, 7.0))
     continued.worker_replaced()
@@ -66,7 +66,7 @@ def test_a_gpu_that_a_worker_has_not_seen_goes_on_with_the_one_after() -> None:
     assert busy(continued.accept(reading(1, 1.0))) == 8.0
 
 
-def test_a_worker_that_said_nothing_takes_nothing_away() -> None:
+def test_a_worker_without_counts_leaves_the_totals() -> None:
     continued = CounterContinuity()
     continued.accept(reading(1, 7.0))
     continued.worker_replaced()

@@ -1,4 +1,4 @@
-"""The driver's answers and unsupported, through the real pynvml."""
+"""Answers and errors of the driver, through the real pynvml."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def values(gpu: GpuReading) -> dict[str, float]:
     return {family: value for family, _, value in gpu.values}
 
 
-def test_pynvml_still_looks_functions_up_where_the_fake_stands() -> None:
+def test_pynvml_still_resolves_functions_where_the_fake_replaces_them() -> None:
     assert isinstance(pynvml._nvmlGetFunctionPointer_cache, dict)
 
 
@@ -42,7 +42,7 @@ def test_every_family_is_in_base_units(library: Any) -> None:
     ]
 
 
-def test_a_gpu_and_the_driver_say_who_they_are(library: Any) -> None:
+def test_the_gpu_and_the_driver_report_their_identity(library: Any) -> None:
     reading = Driver(pynvml).read()
     gpu = reading.gpus[1]
     assert (gpu.index, gpu.uuid) == (1, "GPU-1")
@@ -71,7 +71,7 @@ def test_a_function_that_the_library_lacks_costs_only_its_families(library: Any)
     assert values(gpu)["up"] == 1
 
 
-def test_a_lost_gpu_is_down_and_the_others_go_on(library: Any) -> None:
+def test_a_lost_gpu_is_down_and_the_others_are_read(library: Any) -> None:
     driver = Driver(pynvml)
     driver.read()
     library.status["nvmlDeviceGetTemperature", 0] = GPU_IS_LOST
@@ -145,7 +145,7 @@ def test_a_driver_unloaded_later_is_told_as_one_that_never_was(library: Any) -> 
     assert driver.read().absent
 
 
-def test_a_machine_without_the_library_says_to_install_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_the_library_reports_to_install_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_found(name: str) -> None:
         raise OSError(name)
 
@@ -183,13 +183,13 @@ def test_gpus_none_of_which_may_be_opened_are_an_error(library: Any) -> None:
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetTemperature"])
-def test_a_lost_gpu_says_why(library: Any, function: str) -> None:
+def test_a_lost_gpu_has_a_reason(library: Any, function: str) -> None:
     library.status[function] = GPU_IS_LOST
     why = Driver(pynvml).read().gpus[0].unsupported
     assert why == {"up": "gpu_is_lost: it does not answer; see dmesg for NVRM and Xid"}
 
 
-def test_a_gpu_that_is_left_alone_or_has_no_name_says_why(library: Any) -> None:
+def test_a_gpu_that_is_quarantined_or_has_no_name_has_a_reason(library: Any) -> None:
     library.status["nvmlDeviceGetUUID", 1] = NO_PERMISSION
     first, second = Driver(pynvml).read(quarantined=[0]).gpus
     assert "hung" in first.unsupported["up"]

@@ -1,4 +1,4 @@
-"""What the driver reports of GPUs by itself: Xid errors and MIG changes."""
+"""Events of the driver: Xid errors and MIG changes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SUCCESS, NOT_SUPPORTED, TIMEOUT, GPU_IS_LOST, UNKNOWN = 0, 3, 10, 15, 999
 XID, MIG_CHANGE, CLOCK = 0x8, 0x100, 0x10
 NOON = 1_700_000_000.0
 PATIENCE = 20
-"""Seconds after which a thread that does not come is a failure."""
+"""Seconds that a thread may need."""
 
 
 class Reports:
-    """The driver's events: a wait lasts until the test says what it ends with.
+    """Events of the driver: a wait lasts until the test ends it.
 
     Attributes:
         registered: By set, the GPUs and the types.
@@ -75,17 +75,17 @@ class Reports:
         return SUCCESS
 
     def awaited(self) -> None:
-        """Returns when somebody waits."""
+        """Return when a thread waits."""
         assert self._waits.acquire(timeout=PATIENCE)
 
     def end(self, *ends: int | tuple[int, int, int]) -> None:
-        """Ends a wait with a status, or an event of a GPU, and returns when the next one has begun."""
+        """End a wait with a status or an event of a GPU; return when the next wait has begun."""
         for end in ends:
             self._ends.put(end)
             self.awaited()
 
     def last(self, end: int) -> None:
-        """Ends a wait that none follows."""
+        """End the last wait."""
         self._ends.put(end)
 
 
@@ -111,7 +111,7 @@ def events(reports: Reports) -> Iterator[GpuEvents]:
 
 
 class Seconds:
-    """A clock that stands until it is moved."""
+    """Clock that the test moves."""
 
     now = 0.0
 
@@ -121,7 +121,7 @@ class Seconds:
 
 @pytest.fixture
 def retried(reports: Reports) -> Iterator[tuple[GpuEvents, Seconds]]:
-    """Events, and the clock by which a refused GPU is asked again."""
+    """Events, and the clock of the retries."""
     seconds = Seconds()
     events = GpuEvents(CountedNvml(pynvml), monotonic=seconds)
     yield events, seconds
@@ -198,7 +198,7 @@ def test_other_gpus_are_registered_anew_and_counts_stay(events: GpuEvents, repor
 
 
 class Pauses(threading.Event):
-    """Remembers how long it was waited for, and does not last."""
+    """Event that records the timeouts of its waits, and returns at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -231,21 +231,21 @@ def test_a_lost_gpu_is_left_out_as_soon_as_that_is_wanted(events: GpuEvents, rep
 
 
 def ended(events: GpuEvents) -> None:
-    """Returns when the thread has ended."""
+    """Return when the thread has ended."""
     thread = events._thread
     if thread is not None:
         thread.join(PATIENCE)
     assert events._thread is None
 
 
-def test_without_events_the_thread_ends_and_says_why(library: Any, events: GpuEvents) -> None:
+def test_without_events_the_thread_ends_and_has_a_reason(library: Any, events: GpuEvents) -> None:
     library.missing.add("nvmlEventSetCreate")
     events.watch(handles(0, 1))
     ended(events)
     assert events.unwatched == {"GPU-0": "function_not_found", "GPU-1": "function_not_found"}
 
 
-def test_when_no_gpu_tells_xid_errors_the_thread_ends(events: GpuEvents, reports: Reports) -> None:
+def test_when_no_gpu_reports_xid_errors_the_thread_ends(events: GpuEvents, reports: Reports) -> None:
     reports.types = CLOCK
     events.watch(handles(0))
     ended(events)
@@ -263,7 +263,7 @@ def test_after_the_thread_has_ended_another_gpu_is_watched(events: GpuEvents, re
     assert events.unwatched == {}
 
 
-def test_a_gpu_that_tells_none_does_not_keep_the_others_from_it(
+def test_a_gpu_without_events_does_not_prevent_those_of_the_others(
     library: Any, events: GpuEvents, reports: Reports
 ) -> None:
     library.status["nvmlDeviceRegisterEvents", 0] = NOT_SUPPORTED
@@ -295,16 +295,14 @@ def test_waits_are_not_among_the_calls(driver: Driver, reports: Reports) -> None
     assert "nvmlEventSetWait_v2" not in driver.read().calls
 
 
-def test_a_gpu_that_tells_no_xid_errors_says_why(driver: Driver, reports: Reports) -> None:
+def test_a_gpu_that_reports_no_xid_errors_has_a_reason(driver: Driver, reports: Reports) -> None:
     reports.types = 0
     driver.read()
     ended(driver._events)
     assert "does not support" in driver.read().gpus[0].unsupported["xid"]
 
 
-def test_a_gpu_whose_mig_devices_changed_is_asked_for_everything_again(
-    library: Any, driver: Driver, reports: Reports
-) -> None:
+def test_a_gpu_whose_mig_devices_changed_is_read_anew(library: Any, driver: Driver, reports: Reports) -> None:
     library.status["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
     driver.read()
     reports.awaited()
@@ -315,7 +313,7 @@ def test_a_gpu_whose_mig_devices_changed_is_asked_for_everything_again(
     assert "power" not in second.unsupported
 
 
-def test_a_gpu_that_cannot_be_watched_now_is_asked_again_more_and_more_seldom(
+def test_a_gpu_that_cannot_be_watched_now_is_retried_more_and_more_seldom(
     library: Any, reports: Reports, retried: tuple[GpuEvents, Seconds]
 ) -> None:
     events, seconds = retried
@@ -335,7 +333,7 @@ def test_a_gpu_that_cannot_be_watched_now_is_asked_again_more_and_more_seldom(
     assert [gpu for gpu, _ in reports.registered[1]] == [0]
 
 
-def test_a_gpu_that_tells_no_events_is_asked_again_after_a_while(
+def test_a_gpu_that_reports_no_events_is_retried_after_a_while(
     reports: Reports, retried: tuple[GpuEvents, Seconds]
 ) -> None:
     events, seconds = retried
@@ -352,7 +350,7 @@ def test_a_gpu_that_tells_no_events_is_asked_again_after_a_while(
     assert events.unwatched == {}
 
 
-def test_one_gpu_that_cannot_be_watched_now_is_taken_in_with_the_others_later(
+def test_a_gpu_that_cannot_be_watched_now_is_added_later(
     library: Any, reports: Reports, retried: tuple[GpuEvents, Seconds]
 ) -> None:
     events, seconds = retried
@@ -382,7 +380,9 @@ def test_another_gpu_is_watched_although_events_never_cease(
     assert [gpu for gpu, _ in reports.registered[2]] == [0, 1]
 
 
-def test_a_refusal_to_tell_xid_errors_is_told_and_lifted(library: Any, driver: Driver, reports: Reports) -> None:
+def test_a_gpu_that_reports_no_xid_errors_has_a_reason_until_it_does(
+    library: Any, driver: Driver, reports: Reports
+) -> None:
     library.status["nvmlDeviceRegisterEvents", 0] = UNKNOWN
     driver.read()
     reports.awaited()

@@ -1,4 +1,4 @@
-"""The fake driver itself, under the unmodified pynvml in a worker of its own."""
+"""The fake driver in C, under the unmodified pynvml in a separate worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nvml.fake.library import Scenario
 
 LONG = 30.0
-"""Patience for what comes at once, on a machine that is busy with other tests."""
+"""Timeout in seconds for immediate answers, on a machine that is busy with other tests."""
 
 
 @pytest.fixture
@@ -52,19 +52,19 @@ def test_it_has_every_function_that_a_reader_of_ours_calls(nvml_library: Path) -
         assert not names or any(hasattr(library, name) for name in names), wrapper
 
 
-def test_the_real_worker_reads_what_the_scenario_says(nvml: Nvml, scenario: Scenario) -> None:
+def test_the_real_worker_reads_what_the_scenario_reports(nvml: Nvml, scenario: Scenario) -> None:
     first, second = nvml.read(LONG).gpus
     assert (first.index, first.uuid) == (0, "GPU-5fd4f087-86f3-1f4a-1e6e-4c8a3b6d9e00")
     assert (second.index, second.uuid) == (1, "GPU-5fd4f087-86f3-1f4a-1e6e-4c8a3b6d9e01")
     assert first.info["name"] == "NVIDIA H100 80GB HBM3"
     assert ("temperature_celsius", ("gpu",), 61) in first.values
-    scenario.say("1 nvmlDeviceGetTemperature 40")
+    scenario.set("1 nvmlDeviceGetTemperature 40")
     first, second = nvml.read(LONG).gpus
     assert ("temperature_celsius", ("gpu",), 61) in first.values
     assert ("temperature_celsius", ("gpu",), 40) in second.values
 
 
 def test_a_number_grows_by_its_rate(nvml: Nvml, scenario: Scenario) -> None:
-    scenario.say("system epoch 0", "* nvmlDeviceGetTotalEnergyConsumption 0+1000")
+    scenario.set("system epoch 0", "* nvmlDeviceGetTotalEnergyConsumption 0+1000")
     values = {name: value for name, _, value in nvml.read(LONG).gpus[0].values}
     assert 1e9 < values["energy_joules_total"] < 1e10

@@ -1,4 +1,4 @@
-"""GPM: windows between two samples, and metrics that are refused one by one."""
+"""GPM: metrics between two samples, each of which may be unsupported."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 NOT_SUPPORTED, GPU_IS_LOST, VERSION_MISMATCH = 3, 15, 25
 UNITS = 50.0
-"""What each metric grows by between two samples, in its own unit."""
+"""Growth of each metric between two samples, in the metric's unit."""
 
 
 class Monitor:
-    """The counters of a GPU: a sample holds the number of the moment at which it was taken.
+    """Counters of a GPU: a sample holds its sequence number.
 
     Attributes:
         taken: Moments by the address of a sample.
@@ -84,7 +84,7 @@ def monitor(library: Any) -> Iterator[Monitor]:
 
 @pytest.fixture
 def read(monitor: Monitor, clock: Clock) -> Callable[..., list[Value]]:
-    """One GPU's reader: called with the seconds since the cycle before."""
+    """Reader of one GPU, called with the seconds since the cycle before."""
     nvml, reader, unsupported = CountedNvml(pynvml), gpm.GpmReader(gpm.RATIOS, clock), Unsupported(clock)
 
     def read(seconds: float = 1.0, of: Unsupported = unsupported) -> list[Value]:
@@ -94,7 +94,7 @@ def read(monitor: Monitor, clock: Clock) -> Callable[..., list[Value]]:
     return read
 
 
-def test_the_first_cycle_has_only_one_sample_and_says_nothing(read: Any, monitor: Monitor) -> None:
+def test_the_first_cycle_has_only_one_sample_and_reports_nothing(read: Any, monitor: Monitor) -> None:
     assert read() == []
     assert monitor.windows == []
 
@@ -118,7 +118,7 @@ def test_percent_become_ratios_and_pipes_have_names(read: Any) -> None:
     assert len(values) == 13
 
 
-def test_samples_less_than_a_tenth_of_a_second_apart_are_not_taken(read: Any, monitor: Monitor) -> None:
+def test_samples_less_than_a_tenth_of_a_second_apart_are_not_used(read: Any, monitor: Monitor) -> None:
     read()
     assert read(0.05) == []
     assert len(read(0.06)) == 13
@@ -152,7 +152,7 @@ def test_a_sample_that_failed_is_never_the_first_of_a_window(read: Any, monitor:
     assert monitor.windows == [(2, 3)]
 
 
-def test_a_metric_that_is_refused_costs_no_other_and_is_not_asked_again(read: Any, monitor: Monitor) -> None:
+def test_a_metric_that_is_refused_costs_no_other_and_is_not_retried(read: Any, monitor: Monitor) -> None:
     unsupported = Unsupported()
     monitor.refused = {5: NOT_SUPPORTED, 8: VERSION_MISMATCH}
     read(of=unsupported)
@@ -162,7 +162,7 @@ def test_a_metric_that_is_refused_costs_no_other_and_is_not_asked_again(read: An
     assert [len(asked) for asked in monitor.asked] == [13, 11]
 
 
-def test_when_all_metrics_are_refused_nothing_is_asked(read: Any, monitor: Monitor) -> None:
+def test_when_all_metrics_are_refused_nothing_is_read(read: Any, monitor: Monitor) -> None:
     unsupported = Unsupported()
     monitor.refused = dict.fromkeys(range(1, 14), NOT_SUPPORTED)
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_samples_are_freed_with_their_reader(monitor: Monitor, clock: Clock) -> 
     assert taken < set(monitor.freed)
 
 
-def test_a_sample_that_cannot_be_freed_fails_nobody(library: Any, monitor: Monitor, clock: Clock) -> None:
+def test_a_sample_that_cannot_be_freed_fails_no_one(library: Any, monitor: Monitor, clock: Clock) -> None:
     reader = gpm.GpmReader(gpm.RATIOS, clock)
     reader(CountedNvml(pynvml), pynvml.nvmlDeviceGetHandleByIndex(0), Unsupported())
     library.status["nvmlGpmSampleFree"] = GPU_IS_LOST

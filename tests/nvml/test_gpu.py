@@ -1,4 +1,4 @@
-"""One GPU over many cycles: what is read in each, and what is told again meanwhile."""
+"""One GPU over many cycles: values read in each, and cached values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHO = {"nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetU
 
 
 class Watched:
-    """The first GPU, at a moment that the test sets."""
+    """The first GPU, with a clock that the test sets."""
 
     def __init__(self, library: Any) -> None:
         self.now = 100.0
@@ -29,7 +29,7 @@ class Watched:
         library.values[SLOW] = 1
 
     def read(self) -> float | None:
-        """Whether persistence mode is on; None when that is not told."""
+        """Whether persistence mode is on; None if the series is missing."""
         values = {family: value for family, _, value in self.gpu.read(self.nvml, self._handle)}
         return values.get("persistence_mode")
 
@@ -42,7 +42,7 @@ def watched(library: Any) -> Watched:
     return Watched(library)
 
 
-def test_what_changes_seldom_is_told_in_each_cycle_and_read_in_few(watched: Watched, library: Any) -> None:
+def test_rarely_changing_values_are_cached_between_reads(watched: Watched, library: Any) -> None:
     assert [watched.read() for _ in range(3)] == [1, 1, 1]
     assert (watched.calls(FAST), watched.calls(SLOW)) == (3, 1)
     library.values[SLOW] = 0
@@ -50,9 +50,7 @@ def test_what_changes_seldom_is_told_in_each_cycle_and_read_in_few(watched: Watc
     assert watched.read() == 0
 
 
-def test_what_could_not_be_read_again_is_not_told_and_is_tried_in_the_next_cycle(
-    watched: Watched, library: Any
-) -> None:
+def test_a_failed_slow_reader_gives_nothing_and_is_retried_in_the_next_cycle(watched: Watched, library: Any) -> None:
     watched.read()
     library.status[SLOW] = TIMEOUT
     watched.now += SLOW_SECONDS
@@ -61,7 +59,7 @@ def test_what_could_not_be_read_again_is_not_told_and_is_tried_in_the_next_cycle
     assert watched.read() == 1
 
 
-def test_after_a_loss_nothing_from_before_it_is_told(watched: Watched, library: Any) -> None:
+def test_after_a_loss_nothing_from_before_it_is_reported(watched: Watched, library: Any) -> None:
     watched.read()
     library.status[FAST] = GPU_IS_LOST
     with pytest.raises(pynvml.NVMLError_GpuIsLost):
@@ -106,13 +104,13 @@ def test_a_name_that_cannot_be_read_costs_only_the_name(library: Any) -> None:
 
 
 def answers_nothing(library: Any, index: int) -> None:
-    """Everything that it is asked but who it is ends with an error that says nothing."""
+    """Make all calls but those of its identity fail with the error UNKNOWN."""
     for function in (*library.values, *FUNCTIONS, "nvmlDeviceGetSamples"):
         if function.startswith("nvmlDeviceGet") and function not in WHO:
             library.status[function, index] = UNKNOWN
 
 
-def test_a_gpu_that_answers_nothing_but_who_it_is_is_lost_and_says_why(library: Any) -> None:
+def test_a_gpu_that_reports_only_its_identity_is_down_with_a_reason(library: Any) -> None:
     driver = Driver(pynvml)
     driver.read()
     answers_nothing(library, 0)

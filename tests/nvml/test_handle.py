@@ -1,4 +1,4 @@
-"""The handle, against workers that answer, come late, hang, die and talk nonsense."""
+"""The handle with workers that answer, are late, hang, die or violate the protocol."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from scripted_workers import ANSWER, COUNTS, HANGS, LONG, STUBBORN, Unreapable, number, pid, reap, refusal
+from scripted_workers import ANSWER, COUNTS, HANGING, LONG, STUBBORN, Unreapable, number, pid, reap, unavailable_reason
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlUnavailable
 from trackside_daemon.nvml.reading import WorkerSettings
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from scripted_workers import Clock, Workers
 
-TELLS_INTERVAL = """
+REPORTS_INTERVAL = """
 import json, sys
 for request in sys.stdin:
     print(json.dumps({"gpus": [], "driver": {"number": str(json.loads(request)["interval"])}}), flush=True)
@@ -48,8 +48,8 @@ def test_one_worker_answers_every_reading(worker: Workers) -> None:
     assert [number(nvml) for _ in range(3)] == ["1", "2", "3"]
 
 
-def test_each_request_says_how_long_it_is_until_the_next(worker: Workers) -> None:
-    nvml = worker(TELLS_INTERVAL)
+def test_each_request_reports_how_long_it_is_until_the_next(worker: Workers) -> None:
+    nvml = worker(REPORTS_INTERVAL)
     nvml.interval = 2.5
     assert number(nvml) == "2.5"
     nvml.interval = 0.1
@@ -60,9 +60,9 @@ def test_a_worker_that_hangs_is_replaced_after_ten_seconds(worker: Workers, cloc
     nvml = worker(HANGS_AFTER_ONE)
     number(nvml)
     hung = pid(nvml)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     clock.now += 10.5
-    assert "hung for 10 s" in refusal(nvml, 0.01)
+    assert "hung for 10 s" in unavailable_reason(nvml, 0.01)
     assert nvml.restarts["timeout"] == 1
     reap(nvml)
     clock.now += 1.5
@@ -71,25 +71,25 @@ def test_a_worker_that_hangs_is_replaced_after_ten_seconds(worker: Workers, cloc
 
 
 def test_a_first_answer_has_sixty_seconds(worker: Workers, clock: Clock) -> None:
-    nvml = worker(HANGS)
-    refusal(nvml, 0.01)
+    nvml = worker(HANGING)
+    unavailable_reason(nvml, 0.01)
     clock.now += 59
-    assert "replaced after 60 s" in refusal(nvml, 0.01)
+    assert "replaced after 60 s" in unavailable_reason(nvml, 0.01)
     clock.now += 2
-    assert "hung for 61 s" in refusal(nvml, 0.01)
+    assert "hung for 61 s" in unavailable_reason(nvml, 0.01)
 
 
-def test_a_worker_that_ignores_sigterm_is_killed_and_never_stands_beside_another(worker: Workers, clock: Clock) -> None:
+def test_a_worker_that_ignores_sigterm_is_killed_and_never_runs_next_to_another(worker: Workers, clock: Clock) -> None:
     nvml = worker(STUBBORN)
     number(nvml)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     clock.now += 11
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     stubborn = pid(nvml)
     clock.now += 4.5
-    assert f"waiting for the worker, process {stubborn}, to end" in refusal(nvml)
+    assert f"waiting for the worker, process {stubborn}, to end" in unavailable_reason(nvml)
     clock.now += 1
-    refusal(nvml)
+    unavailable_reason(nvml)
     reap(nvml)
     assert number(nvml) == "1"
     assert pid(nvml) != stubborn
@@ -97,15 +97,15 @@ def test_a_worker_that_ignores_sigterm_is_killed_and_never_stands_beside_another
 
 
 def test_a_worker_that_sigkill_does_not_end_is_stuck_and_stays_alone(worker: Workers, clock: Clock) -> None:
-    nvml = worker(HANGS)
-    refusal(nvml, 0.01)
+    nvml = worker(HANGING)
+    unavailable_reason(nvml, 0.01)
     child = nvml._child
     assert child is not None
     process = Unreapable(child._process)
     child._process = cast("Any", process)
     for wait, stuck in ((61, False), (5.5, False), (1.5, True), (3600, True)):
         clock.now += wait
-        text = refusal(nvml, 0.01)
+        text = unavailable_reason(nvml, 0.01)
         assert nvml.stuck is stuck
     assert "ignores even SIGKILL: it hangs in the kernel" in text
     assert nvml._child is child
@@ -113,7 +113,7 @@ def test_a_worker_that_sigkill_does_not_end_is_stuck_and_stays_alone(worker: Wor
     child._process = process.real
     process.real.kill()
     reap(nvml)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     assert nvml._child is not child
     assert not nvml.stuck
 
@@ -132,20 +132,20 @@ def test_a_worker_that_sigkill_does_not_end_is_stuck_and_stays_alone(worker: Wor
     ],
 )
 def test_a_worker_that_fails_is_told_of_in_one_line(worker: Workers, script: str, says: str) -> None:
-    text = refusal(worker(script))
+    text = unavailable_reason(worker(script))
     assert text.startswith("the NVML worker failed: ")
     assert says in text
 
 
-def test_a_worker_that_speaks_unasked_is_not_believed(worker: Workers) -> None:
+def test_a_worker_that_writes_without_a_request_is_replaced(worker: Workers) -> None:
     nvml = worker(ANSWER + "import sys\nfor _ in sys.stdin: print('{}\\n{}', flush=True)")
     nvml.read(LONG)
-    assert "wrote without a request" in refusal(nvml)
+    assert "wrote without a request" in unavailable_reason(nvml)
 
 
-def test_a_command_that_cannot_be_started_is_told_of() -> None:
+def test_a_command_that_cannot_be_started_is_reported() -> None:
     nvml = Nvml(command=["/nonexistent/python"])
-    assert "cannot be started: [Errno 2] No such file or directory: '/nonexistent/python'" in refusal(nvml)
+    assert "cannot be started: [Errno 2] No such file or directory: '/nonexistent/python'" in unavailable_reason(nvml)
 
 
 def test_a_noisy_worker_is_never_stopped_by_a_full_pipe(worker: Workers) -> None:
@@ -178,12 +178,10 @@ def _says(reading: str) -> str:
         (_says('{"error": "another daemon", "reason": "locked"}'), ""),
     ],
 )
-def test_why_a_worker_is_replaced_is_counted_and_that_there_is_nothing_to_read_is_not(
-    worker: Workers, script: str, reason: str
-) -> None:
+def test_replaced_workers_are_counted_by_reason_except_without_a_gpu(worker: Workers, script: str, reason: str) -> None:
     nvml = worker(script)
-    refusal(nvml)
-    refusal(nvml)
+    unavailable_reason(nvml)
+    unavailable_reason(nvml)
     assert {name: times for name, times in nvml.restarts.items() if times} == ({reason: 1} if reason else {})
 
 
@@ -195,10 +193,10 @@ def test_a_machine_with_nothing_to_read_is_tried_again_after_five_seconds_then_l
     nothing = f'{{"error": "nothing", "absent": {str(reason == "no_driver").lower()}, "reason": "{reason}"}}'
     nvml = worker(f"import sys\nopen(sys.argv[1], 'a').write('.')\nprint('{nothing}')", str(starts))
     for times, wait in enumerate((5, 10, 20, 40, 60, 60), 1):
-        refusal(nvml)
+        unavailable_reason(nvml)
         reap(nvml)
         clock.now += wait - 0.5
-        refusal(nvml)
+        unavailable_reason(nvml)
         assert starts.read_text() == "." * times
         clock.now += 0.6
 
@@ -212,16 +210,16 @@ def test_back_off_doubles_to_a_minute_and_ends_with_a_good_reading(
     script += "if os.path.exists(sys.argv[1] + '.mended'): sys.stdin.readline(); answer(1)\n"
     nvml = worker(script, str(starts))
     for wait in (1, 2, 4, 8, 16, 32, 60, 60):
-        refusal(nvml)
+        unavailable_reason(nvml)
         before = starts.read_text()
         reap(nvml)
         clock.now += wait - 0.5
-        refusal(nvml)
+        unavailable_reason(nvml)
         assert starts.read_text() == before
         clock.now += 0.6
     (tmp_path / "starts.mended").write_text("")
     assert number(nvml) == "1"
-    refusal(nvml)
+    unavailable_reason(nvml)
     reap(nvml)
     clock.now += 1.1
     assert number(nvml) == "1"
@@ -288,9 +286,9 @@ def test_an_error_that_comes_late_is_not_lost(worker: Workers, tmp_path: Path) -
     script = 'import sys; sys.stdin.readline(); open(sys.argv[1]).read(); print(\'{"error": "mismatch; reboot"}\')'
     nvml = worker(script, str(release))
     for _ in range(3):
-        refusal(nvml, 0.01)
+        unavailable_reason(nvml, 0.01)
     release.write_text("")
-    assert refusal(nvml) == "mismatch; reboot"
+    assert unavailable_reason(nvml) == "mismatch; reboot"
 
 
 def test_close_ends_a_worker_that_listens_to_its_input() -> None:

@@ -1,4 +1,4 @@
-"""Who holds on to the driver's device files."""
+"""Processes with open device files of the driver."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_processes_with_a_device_file_of_the_driver_are_named_once(tmp_path: Pat
     assert holders(tmp_path) == [DeviceHolder(12, "nvidia-persiste"), DeviceHolder(4711, "python")]
 
 
-def test_what_may_not_be_looked_into_is_left_out() -> None:
+def test_processes_of_other_users_are_left_out() -> None:
     assert os.getpid() not in {one.pid for one in holders(Path("/proc"))}

@@ -1,4 +1,4 @@
-"""Who a GPU is, through the real pynvml."""
+"""Identity of a GPU, through the real pynvml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def info() -> dict[str, str]:
     return Driver(pynvml).read().gpus[0].info
 
 
-def test_a_gpu_says_who_it_is(library: Any) -> None:
+def test_a_gpu_reports_its_identity(library: Any) -> None:
     library.values |= {
         "nvmlDeviceGetSerial": b"1654922006536",
         "nvmlDeviceGetVbiosVersion": b"96.00.99.00.01",
@@ -51,11 +51,11 @@ def test_a_gpu_says_who_it_is(library: Any) -> None:
         ("nvmlDeviceGetNumaNodeId", -1, "numa_node"),
     ],
 )
-def test_what_the_driver_does_not_know_is_empty(library: Any, function: str, answer: Any, label: str) -> None:
+def test_unknown_labels_are_empty(library: Any, function: str, answer: Any, label: str) -> None:
     library.values[function] = answer
     assert info()[label] == ""
 
 
-def test_a_gpu_that_is_lost_before_it_said_who_it_is_is_down(library: Any) -> None:
+def test_a_gpu_that_is_lost_before_its_uuid_was_read_is_down(library: Any) -> None:
     library.values["nvmlDeviceGetSerial"] = Refused(GPU_IS_LOST)
     assert Driver(pynvml).read().gpus[0].values == [("up", (), 0.0)]

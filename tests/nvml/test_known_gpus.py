@@ -1,4 +1,4 @@
-"""Who was up keeps its name."""
+"""GPUs that were up keep their UUID."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def call(roster: KnownGpus, *gpus: GpuReading) -> tuple[list[GpuReading], list[G
     return reading.gpus, reading.gone
 
 
-def test_a_gpu_that_cannot_say_its_name_is_the_one_that_was_there() -> None:
+def test_a_gpu_that_cannot_report_its_name_is_the_one_that_was_there() -> None:
     roster = KnownGpus()
     call(roster, up(0, "A"), up(1, "B"))
     assert call(roster, up(0, "A"), down(1)) == ([up(0, "A"), down(1, "B", INFO)], [])
 
 
-def test_a_gpu_that_never_said_its_name_has_none() -> None:
+def test_a_gpu_that_never_reported_its_name_has_none() -> None:
     assert call(KnownGpus(), up(0, "A"), down(1)) == ([up(0, "A"), down(1)], [])
 
 
@@ -43,13 +43,13 @@ def test_a_name_is_not_given_twice() -> None:
     assert call(roster, up(0, "B"), down(1))[0] == [up(0, "B"), down(1)]
 
 
-def test_a_gpu_that_is_up_without_a_name_is_nobody() -> None:
+def test_a_gpu_that_is_up_without_a_uuid_is_not_remembered() -> None:
     roster = KnownGpus()
     assert call(roster, up(0, "")) == ([up(0, "")], [])
     assert call(roster, down(0)) == ([down(0)], [])
 
 
-def test_why_a_gpu_cannot_say_its_name_is_told_beside_the_name_that_it_had() -> None:
+def test_a_gpu_without_a_uuid_reports_the_reason_and_its_last_uuid() -> None:
     roster = KnownGpus()
     call(roster, up(0, "A"), up(1, "B"))
     why = {"up": "it is lost"}

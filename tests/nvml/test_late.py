@@ -1,4 +1,4 @@
-"""Workers that are slow: whose answer a call has, and which are given up."""
+"""Slow workers: which answer a call returns, and which workers are replaced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import select
 from typing import IO, TYPE_CHECKING
 
 import pytest
-from scripted_workers import LONG, number, refusal
+from scripted_workers import LONG, number, unavailable_reason
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +40,9 @@ def test_of_a_worker_that_is_always_late_each_answer_is_given_by_the_next_call(w
     nvml, release = worker(HELD_BACK, str(tmp_path / "fifo"), "all"), tmp_path / "fifo"
     os.mkfifo(release)
     number(nvml)
-    assert "has not answered for 0.0 s; it is replaced after 10 s" in refusal(nvml, 0.01)
+    assert "has not answered for 0.0 s; it is replaced after 10 s" in unavailable_reason(nvml, 0.01)
     for late in ("2", "3", "4"):
-        refusal(nvml, 0.01)
+        unavailable_reason(nvml, 0.01)
         release.write_text("0")
         _await_answer(nvml)
         assert number(nvml, 0.01) == late
@@ -53,7 +53,7 @@ def test_after_one_late_answer_the_next_call_has_its_own(worker: Workers, tmp_pa
     nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
     os.mkfifo(release)
     number(nvml)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     release.write_text("0")
     _await_answer(nvml)
     assert [number(nvml), number(nvml)] == ["3", "4"]
@@ -67,13 +67,13 @@ def test_a_late_answer_is_none_when_it_was_measured_too_long_ago(
     os.mkfifo(release)
     nvml.interval = interval
     number(nvml)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     release.write_text(str(age))
     _await_answer(nvml)
     if is_given:
         assert number(nvml, 0.01) == "2"
     else:
-        assert "has not answered" in refusal(nvml, 0.01)
+        assert "has not answered" in unavailable_reason(nvml, 0.01)
     release.write_text("0")
     _await_answer(nvml)
     assert number(nvml, 0.01) == "3"
@@ -83,30 +83,30 @@ def test_calls_that_find_the_worker_busy_with_an_older_request_are_counted(worke
     nvml, release = worker(HELD_BACK, str(tmp_path / "fifo")), tmp_path / "fifo"
     os.mkfifo(release)
     number(nvml)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     assert nvml.skipped == 0
-    refusal(nvml, 0.01)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     assert nvml.skipped == 2
     release.write_text("0")
     number(nvml)
     assert nvml.skipped == 2
 
 
-def test_a_worker_that_goes_on_from_gpu_to_gpu_does_not_hang_until_it_stays_at_one(
+def test_a_worker_that_continues_from_gpu_to_gpu_does_not_hang_until_it_hangs_at_one(
     worker: Workers, clock: Clock, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
     nvml = worker(STEADY, str(tmp_path / "fifo"))
     nvml.read(LONG)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     with (tmp_path / "fifo").open("w", buffering=1) as steps:
         for _ in range(4):
             clock.now += 9
             _go_on(nvml, steps)
         assert nvml.restarts["timeout"] == 0
         clock.now += 11
-        assert "hung for 11 s at GPU 3, which is skipped" in refusal(nvml, 0.01)
+        assert "hung for 11 s at GPU 3, which is skipped" in unavailable_reason(nvml, 0.01)
 
 
 def test_a_worker_that_never_comes_to_an_end_is_replaced_and_no_gpu_is_blamed(
@@ -115,25 +115,25 @@ def test_a_worker_that_never_comes_to_an_end_is_replaced_and_no_gpu_is_blamed(
     os.mkfifo(tmp_path / "fifo")
     nvml = worker(STEADY, str(tmp_path / "fifo"))
     nvml.read(LONG)
-    refusal(nvml, 0.01)
+    unavailable_reason(nvml, 0.01)
     with (tmp_path / "fifo").open("w", buffering=1) as steps:
         for _ in range(6):
             clock.now += 9.5
             _go_on(nvml, steps)
         clock.now += 5
-        assert "has read GPUs for 62 s" in refusal(nvml, 0.01)
+        assert "has read GPUs for 62 s" in unavailable_reason(nvml, 0.01)
     assert nvml.quarantined == frozenset()
     assert nvml.restarts["timeout"] == 1
 
 
 def _await_answer(nvml: Nvml) -> None:
-    """Waits until the worker has said something that the handle has not read."""
+    """Wait until the worker has written something that the handle has not read."""
     assert nvml._child is not None
     assert select.select([nvml._child._answers], [], [], LONG)[0]
 
 
 def _go_on(nvml: Nvml, steps: IO[str]) -> None:
-    """To the next GPU."""
+    """Let the worker start the next GPU."""
     steps.write("\n")
     _await_answer(nvml)
-    assert "it is replaced after 10 s at one GPU" in refusal(nvml, 0.01)
+    assert "it is replaced after 10 s at one GPU" in unavailable_reason(nvml, 0.01)

@@ -1,4 +1,4 @@
-"""The lock, between processes."""
+"""The lock between processes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ WAYS_OUT = "already samples the GPUs of this machine; stop trackside there, or r
 
 @pytest.fixture
 def name() -> str:
-    """Of a lock that nobody else has."""
+    """Return the name of a free lock."""
     return f"trackside-test-{uuid4()}"
 
 
 @pytest.fixture
 def holder(name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has the lock."""
+    """Yield a process that has the lock."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", HOLDS, name], stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
@@ -47,7 +47,7 @@ def holder(name: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def answer(order: WorkerSettings, name: str) -> Reading:
-    """What a worker says that is started beside the holder."""
+    """Return the error of a worker that starts while another process has the lock."""
     environ = {**os.environ, LOCK_VARIABLE: name}
     result = subprocess.run(
         _worker_command(order), input=b"{}\n", capture_output=True, env=environ, check=False, timeout=30
@@ -55,20 +55,22 @@ def answer(order: WorkerSettings, name: str) -> Reading:
     return msgspec.json.decode(result.stdout.splitlines()[-1], type=Reading)
 
 
-def test_who_comes_second_is_told_who_has_it_and_what_to_do(holder: subprocess.Popen[bytes], name: str) -> None:
+def test_a_second_process_gets_an_error_with_the_holder_and_the_remedy(
+    holder: subprocess.Popen[bytes], name: str
+) -> None:
     with pytest.raises(Locked) as caught:
         lock(name)
     who = f"process {holder.pid} of user {getpass.getuser()}, started by process {os.getpid()},"
     assert str(caught.value) == f"{who} {WAYS_OUT}"
 
 
-def test_the_kernel_takes_it_back_from_a_process_that_was_killed(holder: subprocess.Popen[bytes], name: str) -> None:
+def test_the_kernel_releases_the_lock_of_a_process_that_was_killed(holder: subprocess.Popen[bytes], name: str) -> None:
     holder.kill()
     holder.wait()
     lock(name)
 
 
-def test_a_worker_that_comes_second_says_so_and_loads_no_driver(holder: subprocess.Popen[bytes], name: str) -> None:
+def test_a_worker_that_comes_second_reports_so_and_loads_no_driver(holder: subprocess.Popen[bytes], name: str) -> None:
     reading = answer(WorkerSettings(), name)
     assert (reading.reason, reading.absent) == ("locked", False)
     assert f"process {holder.pid} of user" in reading.error
@@ -78,7 +80,7 @@ def test_a_simulation_needs_no_lock(holder: subprocess.Popen[bytes], name: str) 
     assert len(answer(WorkerSettings(simulate=1), name).gpus) == 1
 
 
-def test_many_who_ask_take_nothing_from_the_holder(name: str) -> None:
+def test_many_other_processes_do_not_disturb_the_holder(name: str) -> None:
     lock(name)
     for _ in range(100):
         with pytest.raises(Locked, match=f"process {os.getpid()} of user"):

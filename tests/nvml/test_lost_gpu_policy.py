@@ -1,4 +1,4 @@
-"""GPUs that hang or fall off the bus: the others go on."""
+"""GPUs that hang or fall off the bus, while the others are still read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted_workers import LONG, Machine, pid, reap, refusal
+from scripted_workers import LONG, Machine, pid, reap, unavailable_reason
 
 from trackside_daemon.nvml.handle.lost_gpu_policy import LostGpuPolicy
 from trackside_daemon.nvml.handle.quarantine import Quarantine
@@ -23,17 +23,19 @@ WITHOUT_ONE = {**ALL, "GPU-1": False}
 
 @pytest.fixture
 def machine(worker: Workers, tmp_path: Path) -> Machine:
-    """Three GPUs that have been read."""
+    """Return a machine whose three GPUs have been read once."""
     machine = Machine(worker, tmp_path / "ails")
     assert machine.up() == ALL
     return machine
 
 
-def test_a_gpu_that_hangs_is_left_alone_and_the_others_go_on(machine: Machine, clock: Clock) -> None:
-    machine.ails(gpu1="hang")
+def test_a_gpu_that_hangs_is_quarantined_and_the_others_are_read(machine: Machine, clock: Clock) -> None:
+    machine.set_faults(gpu1="hang")
     machine.hang(1)
     clock.now += 10.5
-    assert "hung for 10 s at GPU 1, which is skipped for a while, and is replaced" in refusal(machine.nvml, 0.01)
+    assert "hung for 10 s at GPU 1, which is skipped for a while, and is replaced" in unavailable_reason(
+        machine.nvml, 0.01
+    )
     assert machine.nvml.quarantined == {1}
     reap(machine.nvml)
     clock.now += 1.5
@@ -45,7 +47,7 @@ def test_a_gpu_that_hangs_is_left_alone_and_the_others_go_on(machine: Machine, c
 
 def test_a_gpu_that_hung_is_tried_again_after_a_minute_by_the_same_worker(machine: Machine, clock: Clock) -> None:
     _hang_at_one(machine, clock)
-    machine.ails()
+    machine.set_faults()
     clock.now += 57
     assert machine.up() == WITHOUT_ONE
     kept = pid(machine.nvml)
@@ -55,13 +57,13 @@ def test_a_gpu_that_hung_is_tried_again_after_a_minute_by_the_same_worker(machin
     assert pid(machine.nvml) == kept
 
 
-def test_a_gpu_that_hangs_again_is_left_alone_for_longer_until_it_has_answered(machine: Machine, clock: Clock) -> None:
+def test_a_gpu_that_hangs_again_is_quarantined_for_longer_until_it_has_answered(machine: Machine, clock: Clock) -> None:
     _hang_at_one(machine, clock)
     clock.now += 60
     _hang_at_one(machine, clock)
     clock.now += 100
     assert machine.up() == WITHOUT_ONE
-    machine.ails()
+    machine.set_faults()
     clock.now += 20
     assert machine.up() == ALL
     _hang_at_one(machine, clock)
@@ -69,22 +71,22 @@ def test_a_gpu_that_hangs_again_is_left_alone_for_longer_until_it_has_answered(m
     assert machine.nvml.quarantined == frozenset()
 
 
-def test_another_gpu_that_has_the_index_of_one_that_hung_is_asked(machine: Machine, clock: Clock) -> None:
+def test_another_gpu_that_has_the_index_of_one_that_hung_is_read(machine: Machine, clock: Clock) -> None:
     _hang_at_one(machine, clock)
-    machine.ails(gpu1="gone")
+    machine.set_faults(gpu1="gone")
     assert machine.up() == {"GPU-0": True, "GPU-2": True}
     assert [gpu.uuid for gpu in machine.nvml.last.gone] == ["GPU-1"]
     assert machine.nvml.quarantined == frozenset()
 
 
-def test_a_gpu_that_hung_at_the_first_reading_is_left_alone_by_its_index(
+def test_a_gpu_that_hung_at_the_first_reading_is_quarantined_by_its_index(
     worker: Workers, clock: Clock, tmp_path: Path
 ) -> None:
     machine = Machine(worker, tmp_path / "first")
-    machine.ails(gpu1="hang")
+    machine.set_faults(gpu1="hang")
     machine.hang(1)
     clock.now += 60.5
-    refusal(machine.nvml, 0.01)
+    unavailable_reason(machine.nvml, 0.01)
     reap(machine.nvml)
     clock.now += 1.5
     for _ in range(2):
@@ -92,7 +94,7 @@ def test_a_gpu_that_hung_at_the_first_reading_is_left_alone_by_its_index(
 
 
 @pytest.mark.parametrize("after", [("GPU-0", ""), ("GPU-0", "", "GPU-1")])
-def test_indexes_that_are_left_alone_are_forgotten_when_they_mean_other_gpus(after: tuple[str, ...]) -> None:
+def test_the_quarantine_ends_when_its_indexes_mean_other_gpus(after: tuple[str, ...]) -> None:
     avoided = Quarantine()
     assert avoided.accept([_gpu(0, "GPU-0"), _gpu(1, "GPU-1"), _gpu(2, "GPU-2")], frozenset())
     avoided.add(1, 0.0)
@@ -103,22 +105,22 @@ def test_indexes_that_are_left_alone_are_forgotten_when_they_mean_other_gpus(aft
     assert avoided.accept([_gpu(0, "GPU-0"), _gpu(1, "GPU-2")], frozenset())
 
 
-def test_a_gpu_that_hung_is_asked_at_once_after_a_pause(machine: Machine, clock: Clock) -> None:
+def test_a_pause_ends_the_quarantine(machine: Machine, clock: Clock) -> None:
     _hang_at_one(machine, clock)
     machine.nvml.pause()
-    machine.ails()
+    machine.set_faults()
     machine.nvml.resume()
     assert machine.up() == ALL
 
 
-def test_a_gpu_that_hung_is_asked_at_once_when_somebody_says_go_on(machine: Machine, clock: Clock) -> None:
+def test_resume_ends_the_quarantine(machine: Machine, clock: Clock) -> None:
     _hang_at_one(machine, clock)
-    machine.ails()
+    machine.set_faults()
     machine.nvml.resume()
     assert machine.up() == ALL
 
 
-def test_a_gpu_is_left_alone_for_ten_minutes_at_most() -> None:
+def test_a_gpu_is_quarantined_for_ten_minutes_at_most() -> None:
     avoided = Quarantine()
     for wait in (60, 120, 240, 480, 600, 600):
         avoided.add(3, 0.0)
@@ -127,16 +129,16 @@ def test_a_gpu_is_left_alone_for_ten_minutes_at_most() -> None:
 
 
 def test_a_hang_before_any_gpu_is_no_gpus_fault(machine: Machine, clock: Clock) -> None:
-    machine.ails(init="hang")
+    machine.set_faults(init="hang")
     machine.hang(None)
     clock.now += 10.5
-    assert "hung for 10 s and is replaced" in refusal(machine.nvml, 0.01)
+    assert "hung for 10 s and is replaced" in unavailable_reason(machine.nvml, 0.01)
     assert machine.nvml.quarantined == frozenset()
 
 
 def test_a_lost_gpu_costs_one_worker_and_keeps_its_name(machine: Machine) -> None:
     before = pid(machine.nvml)
-    machine.ails(gpu1="lost")
+    machine.set_faults(gpu1="lost")
     assert machine.up() == WITHOUT_ONE
     assert machine.up() == WITHOUT_ONE
     assert pid(machine.nvml) == before
@@ -153,7 +155,7 @@ def test_a_gpu_that_came_back_can_be_lost_again(machine: Machine, clock: Clock) 
     for times in (1, 2):
         _lose_one(machine)
         assert machine.nvml.restarts["gpu_lost"] == times
-        machine.ails()
+        machine.set_faults()
         assert machine.up() == ALL
         clock.now += 60
 
@@ -162,7 +164,7 @@ def test_a_gpu_that_comes_and_goes_costs_few_workers(machine: Machine, clock: Cl
     lost_at: list[float] = []
     while len(lost_at) < 5:
         for what in ({"gpu1": "lost"}, {}):
-            machine.ails(**what)
+            machine.set_faults(**what)
             machine.up()
             clock.now += 10
         if machine.nvml.restarts["gpu_lost"] > len(lost_at):
@@ -173,7 +175,7 @@ def test_a_gpu_that_comes_and_goes_costs_few_workers(machine: Machine, clock: Cl
 
 def test_another_gpu_that_is_lost_costs_a_worker_at_once(machine: Machine) -> None:
     _lose_one(machine)
-    machine.ails(gpu1="lost", gpu2="lost")
+    machine.set_faults(gpu1="lost", gpu2="lost")
     machine.up()
     machine.up()
     assert machine.nvml.restarts["gpu_lost"] == 2
@@ -187,8 +189,8 @@ def test_losses_of_a_gpu_cost_a_worker_less_and_less_often_until_it_has_been_wel
         now += wait
 
 
-def test_a_gpu_that_is_not_counted_any_more_is_told_as_gone(machine: Machine) -> None:
-    machine.ails(gpu2="gone")
+def test_a_gpu_that_is_not_counted_any_longer_is_told_as_gone(machine: Machine) -> None:
+    machine.set_faults(gpu2="gone")
     machine.nvml.read(LONG)
     machine.nvml.read(LONG)
     reap(machine.nvml)
@@ -197,20 +199,20 @@ def test_a_gpu_that_is_not_counted_any_more_is_told_as_gone(machine: Machine) ->
         assert [gpu.index for gpu in reading.gpus] == [0, 1]
         assert [(gpu.uuid, gpu.values) for gpu in reading.gone] == [("GPU-2", [("up", (), 0.0)])]
     assert machine.nvml.restarts["gpu_lost"] == 1
-    machine.ails()
+    machine.set_faults()
     assert machine.up() == ALL
     assert machine.nvml.last.gone == []
 
 
 def test_a_pause_forgets_who_is_gone(machine: Machine) -> None:
     machine.nvml.pause()
-    machine.ails(gpu2="gone")
+    machine.set_faults(gpu2="gone")
     machine.nvml.resume()
     assert machine.nvml.read(LONG).gone == []
 
 
-def test_what_a_worker_counts_goes_on_with_the_next(machine: Machine) -> None:
-    machine.ails(gpu1="lost")
+def test_counters_of_a_worker_continue_in_the_next(machine: Machine) -> None:
+    machine.set_faults(gpu1="lost")
     machine.nvml.read(LONG)
     machine.nvml.read(LONG)
     reap(machine.nvml)
@@ -223,14 +225,14 @@ def _gpu(index: int, uuid: str) -> GpuReading:
 
 
 def _costs(losses: LostGpuPolicy, now: float) -> bool:
-    """Whether a loss that a new worker sees ends it."""
+    """Return whether a loss replaces a new worker that sees it."""
     losses.worker_replaced()
     return [losses.accept([_gpu(0, "GPU-0")] if is_up else [], now) for is_up in (True, False, False)][-1]
 
 
 def _lose_one(machine: Machine) -> None:
-    """Until another worker reads the others."""
-    machine.ails(gpu1="lost")
+    """Read until a new worker reads the other GPUs."""
+    machine.set_faults(gpu1="lost")
     machine.up()
     machine.up()
     reap(machine.nvml)
@@ -238,11 +240,11 @@ def _lose_one(machine: Machine) -> None:
 
 
 def _hang_at_one(machine: Machine, clock: Clock) -> None:
-    """Until another worker reads the others."""
-    machine.ails(gpu1="hang")
+    """Read until a new worker reads the other GPUs."""
+    machine.set_faults(gpu1="hang")
     machine.hang(1)
     clock.now += 10.5
-    refusal(machine.nvml, 0.01)
+    unavailable_reason(machine.nvml, 0.01)
     reap(machine.nvml)
     clock.now += 1.5
     assert machine.up() == WITHOUT_ONE

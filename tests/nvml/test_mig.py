@@ -1,4 +1,4 @@
-"""A GPU that MIG divides: devices that come and go, and GPM of their instances."""
+"""MIG: devices that are made and destroyed, and GPM of their instances."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, GPU_IS_LOST = 0, 2, 3, 6, 15
 PLACES = 7
 FIRST = 1000
-"""The handles of MIG devices count from here."""
+"""First handle of a MIG device."""
 
 
 class Slot(NamedTuple):
@@ -130,7 +130,7 @@ def unsupported() -> Unsupported:
 
 @pytest.fixture
 def read(board: Board, unsupported: Unsupported) -> Callable[[], list[Value]]:
-    """The reader of the GPU, at a second between two cycles."""
+    """Return the reader of the GPU, with a second between two cycles."""
     seconds = iter(range(1000, 2000))
     now = [0]
     nvml, reader = CountedNvml(pynvml), MigReader(lambda: now[0])
@@ -146,7 +146,7 @@ def by_family(values: list[Value], family: str) -> dict[tuple[str, ...], float]:
     return {labels: value for name, labels, value in values if name == family}
 
 
-def test_a_gpu_that_is_not_divided_says_only_that(read: Any, board: Board) -> None:
+def test_a_gpu_that_is_not_divided_reports_only_that(read: Any, board: Board) -> None:
     board.on = 0
     assert read() == [("mig_mode", (), 0.0)]
 
@@ -156,7 +156,7 @@ def test_a_gpu_that_cannot_be_divided_refuses_the_question(library: Any, board: 
     assert "mig" in Driver(pynvml).read().gpus[0].unsupported
 
 
-def test_each_device_says_what_it_is_and_empty_places_are_passed_over(read: Any, board: Board) -> None:
+def test_each_device_reports_what_it_is_and_empty_places_are_passed_over(read: Any, board: Board) -> None:
     board.slots = {0: Slot("MIG-a", 1), 5: Slot("MIG-b", 2, 1, "NVIDIA H100 80GB HBM3 MIG 1c.3g.40gb")}
     values = read()
     assert ("mig_mode", (), 1.0) in values
@@ -179,7 +179,7 @@ def test_each_gpu_instance_is_measured_from_the_cycle_before(read: Any, board: B
     assert board.windows == [((1, 1), (1, 3)), ((2, 2), (2, 4))]
 
 
-def test_what_an_instance_does_is_told_of_each_of_its_devices(read: Any, board: Board) -> None:
+def test_the_activity_of_an_instance_is_reported_for_each_of_its_devices(read: Any, board: Board) -> None:
     board.slots = {0: Slot("MIG-a", 1, 0), 1: Slot("MIG-b", 1, 1)}
     read()
     assert by_family(read(), "mig_sm_active_ratio") == {("MIG-a",): 0.1, ("MIG-b",): 0.1}
@@ -207,9 +207,7 @@ def test_no_window_reaches_across_a_change_of_the_devices(
     assert by_family(read(), "mig_sm_active_ratio")
 
 
-def test_all_is_asked_again_when_the_mode_changes_and_only_then(
-    read: Any, board: Board, unsupported: Unsupported
-) -> None:
+def test_all_is_retried_when_the_mode_changes_and_only_then(read: Any, board: Board, unsupported: Unsupported) -> None:
     read()
     unsupported.add("busy", "not_supported")
     read()
@@ -219,7 +217,7 @@ def test_all_is_asked_again_when_the_mode_changes_and_only_then(
     assert "busy" not in unsupported
 
 
-def test_an_a100_whose_instances_have_no_gpm_tells_the_rest(
+def test_an_a100_whose_instances_have_no_gpm_reports_the_rest(
     read: Any, library: Any, board: Board, unsupported: Unsupported
 ) -> None:
     board.slots = {0: Slot("MIG-a", 1)}
@@ -284,6 +282,6 @@ def test_a_device_whose_name_is_not_utf8_is_described_by_its_attributes(read: An
     assert set(by_family(read(), "mig_info")) == {("MIG-a", "1", "0", "2g.20gb")}
 
 
-def test_a_device_that_does_not_say_which_it_is_is_left_out(read: Any, library: Any, board: Board) -> None:
+def test_a_device_that_does_not_report_which_it_is_is_left_out(read: Any, library: Any, board: Board) -> None:
     board.slots = {0: Slot("", 1), 1: Slot("MIG-b", 2)}
     assert {labels[0] for labels in by_family(read(), "mig_info")} == {"MIG-b"}

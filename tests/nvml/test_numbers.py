@@ -1,4 +1,4 @@
-"""Numbers that only a driver gives meaning to, against the names that pynvml has for them."""
+"""Numbers of fields and metrics, compared with the names in pynvml."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ FIELDS: dict[str, str | tuple[str, ...]] = {
     "thermal_margin_celsius{memory_max}": "TEMPERATURE_MEM_MAX_TLIMIT",
     "thermal_margin_celsius{gpu_max}": "TEMPERATURE_GPU_MAX_TLIMIT",
 }
-"""Where a series comes from, without ``NVML_FI_DEV_``."""
+"""Field of each series, without ``NVML_FI_DEV_``."""
 
 METRICS = {
     "graphics_engine_active_ratio": "GRAPHICS_UTIL",
@@ -107,7 +107,7 @@ METRICS = {
     "mig_sm_occupancy_ratio": "SM_OCCUPANCY",
     "mig_tensor_active_ratio": "ANY_TENSOR_UTIL",
 }
-"""The same of GPM, without ``NVML_GPM_METRIC_``."""
+"""GPM metric of each series, without ``NVML_GPM_METRIC_``."""
 
 ALL_FIELDS: tuple[Field, ...] = (
     *(*fields.FIELDS, *fields.SLOW_FIELDS, *thermal.MARGINS, *links.HOPPER_ERRORS, *links.C2C_ERRORS),
@@ -165,7 +165,7 @@ def counted(names: Iterable[str]) -> list[int]:
     return [getattr(pynvml, name) for name in names]
 
 
-def test_what_is_named_by_its_place_is_in_the_drivers_order() -> None:
+def test_names_by_index_are_in_the_drivers_order() -> None:
     in_order = {
         clocks.DOMAINS: [f"NVML_CLOCK_{name}" for name in ("GRAPHICS", "SM", "MEM", "VIDEO")],
         thermal.THRESHOLDS: [

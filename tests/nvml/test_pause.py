@@ -1,4 +1,4 @@
-"""Pauses of the handle, in which no process of ours has a device file open."""
+"""Pauses of the handle, in which no process has a device file open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from scripted_workers import COUNTS, HANGS, LONG, STUBBORN, WALL, Unreapable, number, pid, reap, refusal
+from scripted_workers import COUNTS, HANGING, LONG, STUBBORN, WALL, Unreapable, number, pid, reap, unavailable_reason
 
 from trackside_daemon.linux import worker_process as child_module
 from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlPaused
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def status(nvml: Nvml) -> int | None:
-    """The worker's exit status; None while it is not reaped."""
+    """Return the worker's exit status; None until it is reaped."""
     assert nvml._child is not None
     return nvml._child._process.returncode
 
 
-def test_a_pause_ends_the_worker_and_says_until_when(worker: Workers, clock: Clock) -> None:
+def test_a_pause_ends_the_worker_and_reports_until_when(worker: Workers, clock: Clock) -> None:
     nvml = worker(COUNTS)
     number(nvml)
     assert nvml.pause(60)
@@ -54,7 +54,7 @@ def test_a_pause_ends_by_itself(worker: Workers, clock: Clock) -> None:
     nvml = worker(COUNTS)
     nvml.pause(60)
     clock.now += 59
-    assert "paused until" in refusal(nvml)
+    assert "paused until" in unavailable_reason(nvml)
     clock.now += 2
     assert nvml.paused_until is None
     assert number(nvml) == "1"
@@ -65,7 +65,7 @@ def test_a_pause_without_an_end_lasts(worker: Workers, clock: Clock) -> None:
     assert nvml.pause()
     clock.now += 1e9
     assert nvml.paused_until == math.inf
-    assert refusal(nvml) == "paused; trackside resume-gpu ends the pause"
+    assert unavailable_reason(nvml) == "paused; trackside resume-gpu ends the pause"
     assert nvml.restarts["pause"] == 0
 
 
@@ -77,11 +77,11 @@ def test_a_second_pause_takes_the_place_of_the_first(worker: Workers, clock: Clo
 
 
 def test_a_worker_that_hangs_is_ended_by_a_pause_too(worker: Workers) -> None:
-    nvml = worker(HANGS)
-    refusal(nvml, 0.01)
+    nvml = worker(HANGING)
+    unavailable_reason(nvml, 0.01)
     assert nvml.pause(60)
     assert status(nvml) is not None
-    assert "paused until" in refusal(nvml)
+    assert "paused until" in unavailable_reason(nvml)
 
 
 def test_a_pause_comes_between_the_readings_of_another_thread(worker: Workers) -> None:
@@ -112,7 +112,7 @@ def test_a_pause_kills_a_worker_that_ignores_sigterm(worker: Workers, monkeypatc
     assert status(nvml) == -signal.SIGKILL
 
 
-def test_a_pause_says_that_a_worker_in_the_kernel_keeps_the_device_files(
+def test_a_pause_reports_that_a_worker_in_the_kernel_keeps_the_device_files(
     worker: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvml = worker(COUNTS)
@@ -124,14 +124,14 @@ def test_a_pause_says_that_a_worker_in_the_kernel_keeps_the_device_files(
     assert not nvml.pause(60)
     assert process.signals == ["TERM", "KILL"]
     nvml.resume()
-    assert f"the pause is over; waiting for the worker, process {pid(nvml)}, to end" in refusal(nvml)
+    assert f"the pause is over; waiting for the worker, process {pid(nvml)}, to end" in unavailable_reason(nvml)
     child._process = process.real
     process.real.kill()
     reap(nvml)
     assert number(nvml) == "1"
 
 
-def test_a_gpu_that_is_to_be_unbound_is_left_alone_for_a_minute(worker: Workers, clock: Clock) -> None:
+def test_a_request_to_unbind_a_gpu_pauses_for_a_minute(worker: Workers, clock: Clock) -> None:
     unbinds = '{"error": "the driver lets go of a GPU", "reason": "gpu_unbind"}'
     nvml = worker(f"import sys\nsys.stdin.readline()\nprint('{unbinds}', flush=True)")
     with pytest.raises(NvmlPaused, match=r"the driver lets go of a GPU; paused until .*; trackside resume-gpu"):
@@ -140,5 +140,5 @@ def test_a_gpu_that_is_to_be_unbound_is_left_alone_for_a_minute(worker: Workers,
     assert nvml.restarts["gpu_unbind"] == 1
     reap(nvml)
     clock.now += 61
-    refusal(nvml)
+    unavailable_reason(nvml)
     assert nvml.restarts["gpu_unbind"] == 2

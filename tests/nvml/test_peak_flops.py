@@ -1,4 +1,4 @@
-"""What GPUs can do at most, by the names that NVML has for them."""
+"""Peak FLOP/s of GPUs by their NVML names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a GPU: counts, memory and shares, and process ids that cannot be."""
+"""Processes of a GPU: counts, memory and shares, and implausible process ids."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 SUCCESS, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = 0, 2, 3, 4, 6, 7
 NOWHERE = 0xFFFFFFFF
-"""The instance of a process on a GPU without MIG."""
+"""Instance id of a process on a GPU without MIG."""
 UNKNOWN = 2**64 - 1
 ANY = HostPids(host_pids.PID_LIMIT, checked=False)
 COMPUTE, MULTI = "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"
 
 
 def lists(*processes: tuple[int, ...]) -> Callable[..., int]:
-    """A function of the driver that tells *processes*: process id, bytes, and instances if there are any."""
+    """Return a driver function that lists *processes*: process id, bytes, and instances if there are any."""
 
     def answer(_: Any, name: str, handle: Any, count: Any, places: Any) -> int:
         count._obj.value, room = len(processes), count._obj.value
@@ -56,7 +56,7 @@ def unsupported() -> Unsupported:
 
 @pytest.fixture
 def read(library: Any, unsupported: Unsupported) -> Callable[..., list[Value]]:
-    """What a reader says of the first GPU."""
+    """Return a function that calls a reader for the first GPU."""
     library.functions |= {COMPUTE: lists(), MULTI: lists()}
     nvml, processes = CountedNvml(pynvml), Processes(ANY)
 
@@ -67,7 +67,7 @@ def read(library: Any, unsupported: Unsupported) -> Callable[..., list[Value]]:
     return read
 
 
-def test_an_idle_gpu_has_no_processes_and_says_so(read: Any) -> None:
+def test_an_idle_gpu_has_no_processes_and_reports_it(read: Any) -> None:
     assert read() == [("processes", (), 0)]
 
 
@@ -103,7 +103,7 @@ def test_clients_of_mps_are_processes_too_and_counted_once(read: Any, library: A
     assert values["process_memory_bytes", "4242"] == 500
 
 
-def test_a_driver_without_mps_tells_the_other_processes(read: Any, library: Any, unsupported: Unsupported) -> None:
+def test_a_driver_without_mps_reports_the_other_processes(read: Any, library: Any, unsupported: Unsupported) -> None:
     library.functions[COMPUTE] = lists((4242, 500))
     library.status[MULTI] = NOT_SUPPORTED
     assert len(read()) == 2
@@ -115,7 +115,7 @@ def test_process_ids_that_cannot_be_are_dropped(read: Any, library: Any) -> None
     assert read() == [("processes", (), 1), ("process_memory_bytes", ("4242",), 500)]
 
 
-def test_where_the_gpu_tells_only_root_its_mig_devices_are_asked(read: Any, library: Any) -> None:
+def test_where_the_gpu_reports_only_root_its_mig_devices_are_read(read: Any, library: Any) -> None:
     def compute(_: Any, name: str, handle: Any, *rest: Any) -> int:
         gpu = pynvml.cast(handle, pynvml.c_void_p).value
         return NO_PERMISSION if gpu == 1 else lists((gpu, 100, gpu, 0))(_, name, handle, *rest)
@@ -161,7 +161,7 @@ def test_without_mig_a_list_for_root_is_refused(library: Any) -> None:
 
 
 class Shares:
-    """The samples of ``nvmlDeviceGetProcessUtilization``: stamp, process id, percent of the SMs and of memory."""
+    """Samples of ``nvmlDeviceGetProcessUtilization``: timestamp, process id, percent of SMs and of memory."""
 
     def __init__(self, library: Any) -> None:
         self.samples: list[tuple[int, int, int, int]] = []
@@ -247,13 +247,13 @@ def test_accounting_that_is_off_is_refused_with_the_remedy(read: Any, library: A
     assert "nvidia-smi -am 1" in unsupported.reasons()["accounting"]
 
 
-def test_accounting_is_read_only_when_asked_for() -> None:
+def test_accounting_is_read_only_on_request() -> None:
     assert "accounting" not in selected_groups()
     assert "accounting" in selected_groups(["accounting"])
 
 
 def ended() -> int:
-    """The id of a process that is no more."""
+    """Return the id of a process that has ended."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         return process.pid
 

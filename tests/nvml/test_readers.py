@@ -1,4 +1,4 @@
-"""What each reader makes of the driver's answers, through the real pynvml: base units, unsupported, absence."""
+"""Readers through the real pynvml: base units, unsupported calls, absent values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def one_gpu(library: Any) -> None:
     library.count = 1
 
 
-def test_engines_are_ratios_and_read_only_when_asked_for(library: Any) -> None:
+def test_engines_are_ratios_and_read_only_on_request(library: Any) -> None:
     library.values |= {
         "nvmlDeviceGetEncoderUtilization": (25, 167_000),
         "nvmlDeviceGetDecoderUtilization": (50, 167_000),
@@ -39,13 +39,13 @@ def test_engines_are_ratios_and_read_only_when_asked_for(library: Any) -> None:
     assert not of(read(), "engine_")
 
 
-def test_bar1_is_in_bytes_and_read_only_when_asked_for(library: Any) -> None:
+def test_bar1_is_in_bytes_and_read_only_on_request(library: Any) -> None:
     library.values["nvmlDeviceGetBAR1MemoryInfo"] = {"bar1Total": 4096, "bar1Used": 1024}
     assert of(read("bar1"), "bar1_") == {"bar1_memory_bytes": 4096, "bar1_memory_used_bytes": 1024}
     assert not of(read(), "bar1_")
 
 
-def test_a_driver_without_the_second_version_tells_memory_by_the_first(library: Any) -> None:
+def test_a_driver_without_the_second_version_reports_memory_by_the_first(library: Any) -> None:
     library.missing.add("nvmlDeviceGetMemoryInfo_v2")
     library.values["nvmlDeviceGetMemoryInfo"] = {"total": 80_000, "free": 19_000, "used": 61_000}
     driver = Driver(pynvml)
@@ -151,7 +151,7 @@ def test_an_unknown_performance_state_is_absent_and_no_fault(library: Any, state
     assert not reading.rejected
 
 
-def test_only_reasons_that_the_gpu_supports_are_told(library: Any) -> None:
+def test_only_reasons_that_the_gpu_supports_are_reported(library: Any) -> None:
     library.values |= {
         "nvmlDeviceGetSupportedClocksEventReasons": 0x1 | 0x4 | 0x80,
         "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x20,
@@ -209,7 +209,7 @@ def test_remapped_rows_and_their_banks(library: Any) -> None:
     }
 
 
-def test_what_mig_refuses_costs_nothing_else(library: Any) -> None:
+def test_calls_that_mig_does_not_support_cost_no_others(library: Any) -> None:
     library.values |= {
         "nvmlDeviceGetRemappedRows": Refused(NOT_SUPPORTED),
         "nvmlDeviceGetRowRemapperHistogram": {"max": 640},
@@ -262,14 +262,14 @@ def test_a_gpu_that_is_lost_amid_several_questions_is_down(library: Any, functio
     assert of(read(), "") == {"up": 0}
 
 
-def test_a_refused_question_is_not_asked_again(library: Any) -> None:
+def test_a_refused_question_is_not_retried(library: Any) -> None:
     library.values |= {("nvmlDeviceGetClockInfo", domain): 1000 for domain in (0, 1, 2)}
     driver = Driver(pynvml)
     driver.read()
     assert driver.read().calls["nvmlDeviceGetClockInfo"] == {"success": 6, "not_supported": 1}
 
 
-def test_what_a_permission_would_cure_says_so(library: Any) -> None:
+def test_a_missing_permission_is_the_reported_reason(library: Any) -> None:
     library.values["nvmlDeviceGetPersistenceMode"] = Refused(NO_PERMISSION)
     assert read().unsupported["persistence"].startswith("no permission; run the daemon as root")
 
@@ -311,5 +311,5 @@ ABSURD_VALUES = [
 
 
 @pytest.mark.parametrize(("family", "value"), ABSURD_VALUES)
-def test_what_drivers_say_for_what_they_do_not_know_is_beyond_the_bounds(family: str, value: float) -> None:
+def test_placeholders_of_drivers_for_unknown_values_are_beyond_the_bounds(family: str, value: float) -> None:
     assert not FAMILIES[family].low <= value <= FAMILIES[family].high

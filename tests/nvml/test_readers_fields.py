@@ -1,4 +1,4 @@
-"""Fields: many in one call, each with its own status and type."""
+"""Fields: many in one call, each with a separate status and type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_SUPPORTED, NO_PERMISSION, INVALID_ARGUMENT, GPU_IS_LOST, RESET_REQUIRED = 3,
 
 
 class Gpu:
-    """The first GPU, and what it refuses."""
+    """The first GPU, and its unsupported calls."""
 
     def __init__(self, clock: Clock) -> None:
         self.nvml = CountedNvml(pynvml)
@@ -41,13 +41,13 @@ class Gpu:
         self.unsupported = Unsupported(clock)
 
     def ask(self) -> dict[str, float]:
-        """All series that fields answer, with their labels behind a colon."""
+        """Return all series of fields, by ``family:label``."""
         asked = (self.nvml, self.handle, self.unsupported)
         values = [*fields(*asked), *slow_fields(*asked)]
         return {":".join((family, *labels)): value for family, labels, value in values}
 
     def read_field_by_link(self, field: Field, links: int) -> dict[int, float]:
-        """The field of so many links."""
+        """Return the field of each of the first *links* links."""
         return read_field_by_link(self.nvml, self.handle, field, range(links), self.unsupported)
 
 
@@ -125,27 +125,27 @@ def test_nothing_is_called_when_every_field_is_refused(library: Any, gpu: Gpu) -
     assert len(library.asked) == before
 
 
-def test_a_field_that_failed_once_is_asked_again(library: Any, gpu: Gpu) -> None:
+def test_a_field_that_failed_once_is_retried(library: Any, gpu: Gpu) -> None:
     library.fields[82, 0] = Refused(RESET_REQUIRED)
     assert not gpu.ask()
     library.fields[82, 0] = (UINT, 61)
     assert gpu.ask() == {"temperature_celsius:memory": 61}
 
 
-def test_a_field_says_why_it_is_refused(library: Any, gpu: Gpu) -> None:
+def test_a_field_reports_why_it_is_refused(library: Any, gpu: Gpu) -> None:
     library.fields |= {(82, 0): Refused(NO_PERMISSION), (230, 0): Refused(INVALID_ARGUMENT)}
     gpu.ask()
     assert gpu.unsupported.reasons()["temperature_celsius{memory} from field 82"].startswith("no permission")
     assert gpu.unsupported.reasons()["recovery_action from field 230"] == "this GPU does not support this call"
 
 
-def test_a_field_that_tells_of_a_loss_tells_it_of_the_gpu(library: Any, gpu: Gpu) -> None:
+def test_a_field_that_reports_a_loss_reports_it_of_the_gpu(library: Any, gpu: Gpu) -> None:
     library.fields[82, 0] = Refused(GPU_IS_LOST)
     with pytest.raises(pynvml.NVMLError_GpuIsLost):
         gpu.ask()
 
 
-def test_of_two_fields_that_are_the_same_series_the_first_is_taken(library: Any, gpu: Gpu) -> None:
+def test_of_two_fields_that_are_the_same_series_the_first_is_used(library: Any, gpu: Gpu) -> None:
     library.fields |= {(138, ALL_LINKS): (ULL, 2), (202, ALL_LINKS): (ULL, 9)}
     assert gpu.ask() == {"nvlink_transmit_bytes_total": 2048}
 
@@ -163,7 +163,7 @@ def test_a_memory_of_0_degrees_was_not_measured(library: Any, gpu: Gpu) -> None:
     assert gpu.unsupported.reasons()["temperature_celsius{memory} from field 82"] == ZERO_DEGREES
 
 
-def test_pcie_bytes_beyond_32_bits_are_told(library: Any, gpu: Gpu) -> None:
+def test_pcie_bytes_beyond_32_bits_are_reported(library: Any, gpu: Gpu) -> None:
     library.fields |= {(197, 0): (ULL, 2**32), (198, 0): (ULL, 2**54)}
     assert gpu.ask() == {"pcie_transmit_bytes_total": 2**32, "pcie_receive_bytes_total": 2**54}
 

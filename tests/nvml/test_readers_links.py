@@ -40,7 +40,7 @@ def test_a_pcie_link_is_told_with_the_best_that_it_could_be(library: Any) -> Non
     }
 
 
-def test_pcie_throughput_is_in_bytes_and_read_only_when_asked_for(library: Any) -> None:
+def test_pcie_throughput_is_in_bytes_and_read_only_on_request(library: Any) -> None:
     library.values |= {("nvmlDeviceGetPcieThroughput", 0): 488, ("nvmlDeviceGetPcieThroughput", 1): 341}
     assert of(read("pcie-throughput"), "pcie_") == {
         "pcie_transmit_bytes_per_second": 488_000,
@@ -59,7 +59,7 @@ def test_nvlinks_are_counted_and_the_slowest_that_is_up_gives_the_speed(library:
     }
 
 
-def test_the_common_speed_stands_in_where_links_do_not_tell_theirs(library: Any) -> None:
+def test_the_common_speed_stands_in_where_links_do_not_report_theirs(library: Any) -> None:
     library.fields |= {(91, 0): (UINT, 1), (90, 0): (UINT, 25_781)}
     library.values["nvmlDeviceGetNvLinkState"] = 1
     assert of(read(), "nvlink_speed") == {"nvlink_speed_bytes_per_second": 25_781e6}
@@ -70,20 +70,20 @@ def test_a_gpu_without_nvlink_has_none_and_nothing_else_of_it(library: Any) -> N
     assert of(read("links"), "nvlink_") == {"nvlink_links": 0}
 
 
-def test_a_gpu_that_does_not_know_nvlink_says_nothing_of_it(library: Any) -> None:
+def test_a_gpu_that_does_not_know_nvlink_reports_nothing_of_it(library: Any) -> None:
     gpu = read("links")
     assert not of(gpu, "nvlink_")
     assert "nvlink_links from field 91" in gpu.unsupported
 
 
-def test_links_that_do_not_tell_their_state_are_not_called_down(library: Any) -> None:
+def test_links_that_do_not_report_their_state_are_not_called_down(library: Any) -> None:
     library.fields[91, 0] = (UINT, 2)
     library.values["nvmlDeviceGetNvLinkState"] = Refused(UNKNOWN)
     assert of(read(), "nvlink_") == {"nvlink_links": 2}
 
 
 class Clock:
-    """Seconds that go on by what makes each reader be asked in each cycle."""
+    """Clock that advances so that each cycle reads every reader."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -94,7 +94,7 @@ class Clock:
 
 
 def each_cycle(library: Any, start: str, *changes: tuple[tuple[int, int], Any], extra: str = "") -> list[Any]:
-    """The series that begin so in a cycle before any change and in one after each; a change is of a field."""
+    """Return the series that start with *start* in a first cycle, and in one after each change of a field."""
     driver = Driver(pynvml, selected_groups([extra]), clock=Clock())
     told = [of(driver.read().gpus[0], start)]
     for field, answer in changes:
@@ -178,7 +178,7 @@ def test_totals_of_errors_are_not_added_to_those_of_links(library: Any) -> None:
 
 
 @pytest.mark.parametrize(("sent", "received", "unit"), [(138, 139, 1024), (202, 204, 1)])
-def test_each_link_tells_its_bytes_when_asked_for(library: Any, sent: int, received: int, unit: int) -> None:
+def test_each_link_reports_its_bytes_on_request(library: Any, sent: int, received: int, unit: int) -> None:
     library.fields |= {(91, 0): (UINT, 2), (sent, 0): (ULL, 10), (sent, 1): (ULL, 20), (received, 1): (ULL, 30)}
     library.values |= {("nvmlDeviceGetNvLinkState", 0): 1, ("nvmlDeviceGetNvLinkState", 1): 0}
     gpu = read("links")
@@ -191,14 +191,14 @@ def test_each_link_tells_its_bytes_when_asked_for(library: Any, sent: int, recei
     assert not of(read(), "nvlink_link_")
 
 
-def test_links_to_a_grace_cpu_tell_their_state_and_errors(library: Any) -> None:
+def test_links_to_a_grace_cpu_report_their_state_and_errors(library: Any) -> None:
     library.fields |= {(170, 0): (UINT, 2), (171, 0): (UINT, 1), (171, 1): (UINT, 0)}
     library.fields |= {(232, 0): (ULL, 2), (232, 1): (ULL, 3)}
     assert of(read(), "c2c_") == {"c2c_link_up:0": 1, "c2c_link_up:1": 0, "c2c_errors_total:replay": 5}
 
 
 def mask(degraded: int = 2, recovery: int = 2, unhealthy: int = 2, timeout: int = 2, configuration: int = 1) -> int:
-    """A health mask: 1 says that it is so, 2 that it is not, 0 that the GPU cannot tell; a configuration of 1 is right."""
+    """Return a health mask: 1 is present, 2 absent, 0 unknown to the GPU; a configuration of 1 is correct."""
     return degraded | recovery << 2 | unhealthy << 4 | timeout << 6 | configuration << 8
 
 
@@ -232,7 +232,7 @@ def test_an_unhealthy_fabric_names_its_problem(library: Any, summary: int) -> No
     assert "fabric_problem:route_recovery" not in told
 
 
-def test_an_older_driver_tells_health_by_its_mask(library: Any) -> None:
+def test_an_older_driver_reports_health_by_its_mask(library: Any) -> None:
     def info(fake: Any, name: str, handle: Any, out: Any) -> int:
         if out._obj.version != pynvml.nvmlGpuFabricInfo_v2:
             return MISMATCH
@@ -255,7 +255,7 @@ def test_a_version_of_the_question_that_the_driver_does_not_know_is_put_once(lib
     assert driver.read().calls["nvmlDeviceGetGpuFabricInfoV"] == {"argument_version_mismatch": 1, "success": 2}
 
 
-def test_a_pynvml_without_the_newer_structure_asks_with_the_older(
+def test_a_pynvml_without_the_newer_structure_calls_with_the_older(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(pynvml, "c_nvmlGpuFabricInfo_v3_t")
@@ -263,7 +263,7 @@ def test_a_pynvml_without_the_newer_structure_asks_with_the_older(
     assert of(read(), "fabric_healthy") == {"fabric_healthy": 1}
 
 
-def test_a_gpu_that_did_not_join_the_fabric_says_so(library: Any) -> None:
+def test_a_gpu_that_did_not_join_the_fabric_reports_it(library: Any) -> None:
     library.values["nvmlDeviceGetGpuFabricInfoV"] = {"state": COMPLETED, "status": NOT_SUPPORTED}
     told = of(read(), "fabric_")
     assert told["fabric_problem:registration_failed"] == 1

@@ -1,4 +1,4 @@
-"""Simulated GPUs are plausible, the same whoever asks, and have every default family that their board would."""
+"""Simulated GPUs are plausible, reproducible, and have every default family of their board."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
 EVERY = (*((board, ()) for board in BOARDS), *(("h100", (f"{trouble}:0",)) for trouble in FAULTS))
-"""All boards, and all troubles of one."""
+"""All boards, and all faults of one."""
 
 EXTRA = {
     "engine_utilization_ratio": "group engines",
@@ -71,7 +71,7 @@ ABSENT = {
     "a100": {"thermal_margin_celsius", *HOPPER},
     "l40s": {"temperature_threshold_celsius", "mig_mode", *HOPPER, *NVLINK},
 }
-"""What a board does not have."""
+"""Families that a board does not have."""
 
 Values = dict[tuple[str, tuple[str, ...]], float]
 
@@ -81,12 +81,12 @@ def values(gpu: GpuReading) -> Values:
 
 
 def at(now: float, *troubles: str, profile: str = "h100") -> Values:
-    """Of a single GPU."""
+    """Return the series of a single GPU."""
     return values(simulate(1, now, profile, troubles).gpus[0])
 
 
 def plain(gpu: Values) -> dict[str, float]:
-    """Of families without labels of their own."""
+    """Return the values of families without extra labels."""
     return {family: value for (family, labels), value in gpu.items() if not labels}
 
 
@@ -119,7 +119,7 @@ def test_every_family_has_as_many_labels_as_its_metric_and_no_series_comes_twice
 
 
 @pytest.mark.parametrize("profile", BOARDS)
-def test_info_says_that_it_is_simulated(profile: str) -> None:
+def test_info_reports_that_it_is_simulated(profile: str) -> None:
     for index, gpu in enumerate(simulate(8, 0.0, profile).gpus):
         assert gpu.info["source"] == "simulated"
         assert gpu.info["name"].startswith("Simulated ")
@@ -143,7 +143,7 @@ def test_every_value_is_one_that_a_card_could_have(profile: str, troubles: tuple
             assert 0 < there["clock_hertz", (domain,)] <= there["clock_max_hertz", (domain,)]
 
 
-def test_what_works_inside_the_gpu_works_for_less_time_than_the_whole() -> None:
+def test_parts_of_a_gpu_are_busy_for_less_time_than_the_whole() -> None:
     for now in range(200):
         gpu = plain(at(float(now)))
         assert gpu["tensor_active_ratio"] < gpu["sm_active_ratio"] < gpu["utilization_ratio"]
@@ -152,8 +152,8 @@ def test_what_works_inside_the_gpu_works_for_less_time_than_the_whole() -> None:
 
 @pytest.mark.parametrize("trouble", [(), ("hot",), ("throttled",)])
 @pytest.mark.parametrize("profile", BOARDS)
-def test_every_counter_grows_as_fast_as_its_gauge_says(profile: str, trouble: tuple[str, ...]) -> None:
-    """Simpson's rule over half a second, which is near enough for what changes in 4 s and more."""
+def test_every_counter_grows_as_fast_as_its_gauge_reports(profile: str, trouble: tuple[str, ...]) -> None:
+    """Integrate by Simpson's rule over half a second, which is exact enough for waves of 4 s and more."""
     early, middle, late = (at(now, *trouble, profile=profile) for now in (99.5, 99.75, 100.0))
 
     def integral(gauge: str, labels: tuple[str, ...] = ()) -> float:
@@ -197,7 +197,7 @@ def test_values_move_smoothly_from_second_to_second() -> None:
         assert moved["power_watts", ()] < 35
 
 
-def test_a_trouble_is_the_last_gpus_unless_it_says_whose() -> None:
+def test_a_fault_without_an_index_is_the_last_gpus() -> None:
     hottest = [
         max(range(4), key=lambda index: values(gpus[index])["temperature_celsius", ("gpu",)])
         for gpus in (simulate(4, 50.0, "h100", [trouble]).gpus for trouble in ("hot", "hot:1"))
@@ -291,7 +291,7 @@ def test_troubles_come_together() -> None:
         ("h100", "hot:2", "'hot:2' is for a GPU that is not simulated; give an index from 0 to 1"),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(profile: str, trouble: str, says: str) -> None:
+def test_invalid_simulations_are_errors(profile: str, trouble: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         simulate(2, 0.0, profile, [trouble])
 
@@ -301,7 +301,7 @@ def test_a_reading_is_the_same_at_the_other_end_of_the_pipe() -> None:
     assert msgspec.json.decode(msgspec.json.encode(reading), type=Reading) == reading
 
 
-def test_a_worker_that_is_ordered_what_cannot_be_says_so() -> None:
+def test_a_worker_with_invalid_settings_reports_the_error() -> None:
     nvml = Nvml(WorkerSettings(simulate=2, faults=("cold",)))
     with pytest.raises(NvmlUnavailable, match="'cold' is none of hot, throttled, xid, lost"):
         nvml.read(timeout=30.0)
@@ -312,7 +312,7 @@ def test_a_worker_that_is_ordered_what_cannot_be_says_so() -> None:
 def test_it_has_every_series_that_is_read_of_such_a_board(
     profile: str, board: str, nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The readers read the fake driver; so names and labels are the same wherever they come from."""
+    """Simulated series have the names and labels of those that the readers read from the fake driver."""
     environ = {"LD_LIBRARY_PATH": str(nvml_library.parent), **Scenario(tmp_path / "board", board).environ}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
@@ -324,7 +324,7 @@ def test_it_has_every_series_that_is_read_of_such_a_board(
 
 
 @pytest.mark.parametrize(("profile", "board"), [("h100", "h100-busy"), ("a100", "a100")])
-def test_its_calls_are_of_functions_that_such_a_board_is_asked(
+def test_its_calls_are_of_functions_that_such_a_board_is_read(
     profile: str, board: str, nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environ = {"LD_LIBRARY_PATH": str(nvml_library.parent), **Scenario(tmp_path / "board", board, gpus=1).environ}

@@ -1,4 +1,4 @@
-"""A driver that answers more slowly than it is asked, by a clock that readers move."""
+"""A driver that is too slow for the interval, by a clock that the readers move."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_SUPPORTED = 3
 
 
 class Slow:
-    """A clock, and calls that take their time by it."""
+    """A clock, and calls that move it."""
 
     def __init__(self, library: Any) -> None:
         self.now = 0.0
@@ -32,7 +32,7 @@ class Slow:
         return self.now
 
     def take(self, function: str, seconds: float) -> None:
-        """From now on the function takes so long, and answers 0."""
+        """Make the function take that many seconds, and return 0."""
         self._takes[function] = seconds
         self._library.functions[function] = self._call
 
@@ -93,7 +93,7 @@ def test_a_slow_cycle_without_anything_optional_loses_nothing(slow: Slow) -> Non
     assert [value[:2] for value in last.values] == [value[:2] for value in first.values]
 
 
-def test_what_mig_makes_of_the_gpu_is_told_however_slow_it_is(slow: Slow) -> None:
+def test_the_mig_reader_is_never_skipped_however_slow_it_is(slow: Slow) -> None:
     slow.take("nvmlDeviceGetMigMode", 5.0)
     last = cycles(slow, 2 * MAX_SLOW_CYCLES)[-1]
     assert "mig" not in last.unsupported
@@ -108,7 +108,7 @@ def test_what_mig_makes_of_the_gpu_is_told_however_slow_it_is(slow: Slow) -> Non
         ("nvmlDeviceGetRowRemapperHistogram", "row-remap-banks"),
     ],
 )
-def test_these_can_be_done_without(slow: Slow, function: str, group: str) -> None:
+def test_the_optional_readers(slow: Slow, function: str, group: str) -> None:
     slow.take(function, 0.1)
     slow.take("nvmlDeviceGetPersistenceMode", 20.0)
     pace, nvml = CycleBudget(), CountedNvml(pynvml)

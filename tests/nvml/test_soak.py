@@ -27,15 +27,15 @@ LIVELY = (
     "* field:138:all L 9876543210+50000000",
 )
 SLACK = 2 * 1024**2
-"""Bytes: what an allocator may keep; a leak of 1 KiB a cycle would be five times as much at the full count."""
+"""Bytes that an allocator may keep; a leak of 1 KiB per cycle would be five times as much at the full count."""
 
 
 STATUSES = (999, 2, 1, 3, 4, 6, 7, 9, 10, 13, 16, 18, 19, 20, 21, 25, 26, 27, 29, 31)
-"""Of ``nvmlReturn_t``, but for a lost GPU."""
+"""Values of ``nvmlReturn_t``, without that of a lost GPU."""
 
 
 class Held(NamedTuple):
-    """What a process has of the machine."""
+    """Resources of a process."""
 
     memory: int
     files: int
@@ -52,7 +52,7 @@ def held(process: int) -> Held:
 
 def test_a_worker_stays_as_large_as_it_was(scenario: Scenario, count: Callable[[int, int], int]) -> None:
     scenario.gpus(8)
-    scenario.say(*LIVELY)
+    scenario.set(*LIVELY)
     watch = Watch(WorkerSettings(extra=("all",)))
     cycles = count(300, 10_000)
     for _ in range(cycles // 3):
@@ -71,7 +71,7 @@ def test_a_worker_stays_as_large_as_it_was(scenario: Scenario, count: Callable[[
 def test_workers_that_die_one_after_another_leave_nothing_in_their_parent(
     scenario: Scenario, count: Callable[[int, int], int]
 ) -> None:
-    scenario.say("0 nvmlDeviceGetUtilizationRates exit 2")
+    scenario.set("0 nvmlDeviceGetUtilizationRates exit 2")
     watch = Watch()
 
     def lose_a_worker() -> None:
@@ -91,18 +91,18 @@ def test_workers_that_die_one_after_another_leave_nothing_in_their_parent(
     watch.nvml.close()
 
 
-def test_no_answer_of_any_function_takes_the_worker_or_the_other_gpu_along(
+def test_no_result_of_any_function_ends_the_worker_or_the_other_gpu(
     scenario: Scenario, count: Callable[[int, int], int]
 ) -> None:
-    scenario.say(*board("h100-mig"))
+    scenario.set(*board("h100-mig"))
     watch = Watch(WorkerSettings(extra=("all",)))
     keys = {key for scope, key in scenario.lines if scope in ("*", "0.0") and key != "nvmlDeviceGetUUID"}
     watch.read()
     for status in STATUSES[: count(2, len(STATUSES))]:
         for key in sorted(keys):
-            scenario.say(f"1 {key} status {status}")
+            scenario.set(f"1 {key} status {status}")
             healthy, _ = watch.nvml.read(LONG).gpus
             assert healthy.values[0] == ("up", (), 1.0), (key, status)
-            scenario.unsay(f"1 {key}")
+            scenario.remove(f"1 {key}")
     assert not any(watch.nvml.restarts.values())
     watch.nvml.close()

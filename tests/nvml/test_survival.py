@@ -1,4 +1,4 @@
-"""What the driver does to the real worker, row by row of the survival table, and what the handle makes of it."""
+"""Failures of the driver in the real worker, row by row of the survival table, and the handle's reaction."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST, SECOND = (f"GPU-5fd4f087-86f3-1f4a-1e6e-4c8a3b6d9e0{index}" for index in 
 
 @pytest.fixture
 def watch(scenario: Scenario) -> Iterator[Watch]:
-    """A worker that meets the fake driver with two GPUs."""
+    """Yield a handle whose worker reads the fake driver with two GPUs."""
     watch = Watch()
     yield watch
     watch.nvml.close()
@@ -41,11 +41,11 @@ def test_a_driver_that_is_not_loaded_is_found_when_it_is(watch: Watch, scenario:
     scenario.unload()
     with pytest.raises(NvmlAbsent, match="the NVIDIA kernel module is not loaded; run modprobe nvidia, or reboot"):
         watch.nvml.read(LONG)
-    scenario.say()
+    scenario.set()
     assert_both_are_up(watch.read())
 
 
-def test_a_machine_whose_gpus_are_gone_says_so_and_finds_them_again(watch: Watch, scenario: Scenario) -> None:
+def test_a_machine_whose_gpus_are_gone_reports_it_and_finds_them_again(watch: Watch, scenario: Scenario) -> None:
     scenario.gpus(0)
     with pytest.raises(NvmlAbsent, match="NVML sees no GPU"):
         watch.nvml.read(LONG)
@@ -54,40 +54,40 @@ def test_a_machine_whose_gpus_are_gone_says_so_and_finds_them_again(watch: Watch
 
 
 def test_an_initialisation_that_hangs_has_a_minute(watch: Watch, scenario: Scenario) -> None:
-    scenario.say("system nvmlInitWithFlags hang")
-    assert "replaced after 60 s" in watch.refusal(0.05)
+    scenario.set("system nvmlInitWithFlags hang")
+    assert "replaced after 60 s" in watch.unavailable_reason(0.05)
     watch.ahead += 61
-    assert "hung for 61 s" in watch.refusal(0.05)
-    scenario.unsay("system nvmlInitWithFlags")
+    assert "hung for 61 s" in watch.unavailable_reason(0.05)
+    scenario.remove("system nvmlInitWithFlags")
     assert_both_are_up(watch.read())
     assert watch.nvml.restarts["timeout"] == 1
 
 
 @pytest.mark.parametrize("status", [15, 16, 999])
-def test_a_gpu_that_is_lost_is_held_at_0_while_the_other_goes_on_until_it_returns(
+def test_a_gpu_that_is_lost_is_at_0_while_the_other_is_read_until_it_returns(
     watch: Watch, scenario: Scenario, status: int
 ) -> None:
     before = watch.read().gpus[1]
     worker = watch.pid
-    scenario.say(f"1 * status {status}")
+    scenario.set(f"1 * status {status}")
     for _ in range(3):
         healthy, lost = watch.read().gpus
         assert values(healthy)["utilization_ratio"] == 0.98
         assert (lost.uuid, lost.info, lost.values) == (before.uuid, before.info, [("up", (), 0.0)])
     assert watch.pid != worker
     assert watch.nvml.restarts["gpu_lost"] == 1
-    scenario.unsay("1 *")
+    scenario.remove("1 *")
     assert_both_are_up(watch.read())
 
 
-def test_a_gpu_that_may_not_be_opened_any_more_is_gone_until_it_may(watch: Watch, scenario: Scenario) -> None:
+def test_a_gpu_that_may_not_be_opened_any_longer_is_gone_until_it_may(watch: Watch, scenario: Scenario) -> None:
     before = watch.read().gpus[1]
-    scenario.say("1 * status 4")
+    scenario.set("1 * status 4")
     for _ in range(2):
         reading = watch.read()
         assert [gpu.index for gpu in reading.gpus] == [0]
         assert [(gpu.uuid, gpu.values) for gpu in reading.gone] == [(before.uuid, [("up", (), 0.0)])]
-    scenario.unsay("1 *")
+    scenario.remove("1 *")
     assert_both_are_up(watch.read())
 
 
@@ -96,36 +96,36 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_followed(watch: Watch, sc
     scenario.unload()
     with pytest.raises(NvmlAbsent):
         watch.nvml.read(LONG)
-    scenario.say()
+    scenario.set()
     assert_both_are_up(watch.read())
 
 
-def test_a_library_that_has_lost_its_footing_is_replaced(watch: Watch, scenario: Scenario) -> None:
+def test_a_library_that_forgets_its_initialisation_is_replaced(watch: Watch, scenario: Scenario) -> None:
     watch.read()
-    scenario.say("* * status 1")
-    assert "NVML returned error 1" in watch.refusal()
-    scenario.unsay("* *")
+    scenario.set("* * status 1")
+    assert "NVML returned error 1" in watch.unavailable_reason()
+    scenario.remove("* *")
     assert_both_are_up(watch.read())
     assert watch.nvml.restarts["error"] == 1
 
 
 @pytest.mark.parametrize("manner", ["hang", "deaf"])
-def test_a_gpu_that_hangs_costs_a_worker_and_is_left_alone_while_the_other_goes_on(
+def test_a_gpu_that_hangs_costs_a_worker_and_is_quarantined_while_the_other_is_read(
     watch: Watch, scenario: Scenario, manner: str
 ) -> None:
     watch.read()
     worker = watch.pid
-    scenario.say(f"1 {RATES} {manner}")
-    watch.until_it_stands_at(1)
+    scenario.set(f"1 {RATES} {manner}")
+    watch.read_until_hang_at(1)
     watch.ahead += 11
-    assert "at GPU 1, which is skipped for a while, and is replaced" in watch.refusal(0.05)
+    assert "at GPU 1, which is skipped for a while, and is replaced" in watch.unavailable_reason(0.05)
     healthy, hung = watch.read().gpus
     assert values(healthy)["utilization_ratio"] == 0.98
     assert hung.values == [("up", (), 0.0)]
     assert not Path(f"/proc/{worker}").exists()
     assert watch.nvml.restarts["timeout"] == 1
 
-    scenario.unsay(f"1 {RATES}")
+    scenario.remove(f"1 {RATES}")
     watch.ahead += 60
     assert_both_are_up(watch.read())
 
@@ -135,17 +135,17 @@ def test_a_driver_that_is_slow_is_waited_for_and_the_ticks_between_are_counted(
 ) -> None:
     watch.read()
     worker = watch.pid
-    scenario.say("0 delay 0.005")
+    scenario.set("0 delay 0.005")
     while not watch.nvml.skipped:
-        watch.refusal(0.01)
+        watch.unavailable_reason(0.01)
     assert_both_are_up(watch.read())
     assert watch.pid == worker
 
 
 def test_after_an_upgrade_of_the_driver_a_new_process_loads_the_new_library(watch: Watch, scenario: Scenario) -> None:
     assert watch.read().driver["driver_version"] == "580.95.05"
-    scenario.say("system nvmlSystemGetDriverVersion 590.48.01")
-    assert "the driver was upgraded under a running kernel module" in watch.refusal()
+    scenario.set("system nvmlSystemGetDriverVersion 590.48.01")
+    assert "the driver was upgraded under a running kernel module" in watch.unavailable_reason()
     reading = watch.read()
     assert reading.driver["driver_version"] == "590.48.01"
     assert_both_are_up(reading)
@@ -156,16 +156,16 @@ def test_after_an_upgrade_of_the_driver_a_new_process_loads_the_new_library(watc
 @pytest.mark.parametrize(
     ("manner", "says"), [("crash", "it was killed: Segmentation fault"), ("exit", "it exited with status 1")]
 )
-def test_a_library_that_takes_its_process_along_costs_a_worker(
+def test_a_library_that_ends_its_process_costs_a_worker(
     watch: Watch, scenario: Scenario, manner: str, says: str, call: int
 ) -> None:
     watch.read()
-    scenario.say(f"0 {RATES} {manner} {call}")
+    scenario.set(f"0 {RATES} {manner} {call}")
     for _ in range(call - 1):
         watch.nvml.read(LONG)
-    text = watch.refusal()
+    text = watch.unavailable_reason()
     assert says in text
-    scenario.unsay(f"0 {RATES}")
+    scenario.remove(f"0 {RATES}")
     assert_both_are_up(watch.read())
     assert watch.nvml.restarts[manner] == 1
 
@@ -180,10 +180,10 @@ def test_a_library_that_takes_its_process_along_costs_a_worker(
         (26, "the driver no longer supports it"),
     ],
 )
-def test_what_a_gpu_refuses_is_absent_there_and_told_and_not_asked_again(
+def test_an_unsupported_call_is_absent_and_reported_and_not_retried(
     watch: Watch, scenario: Scenario, status: int, why: str
 ) -> None:
-    scenario.say(f"1 {RATES} status {status}")
+    scenario.set(f"1 {RATES} status {status}")
     for _ in range(3):
         able, refuses = watch.read().gpus
     assert values(able)["utilization_ratio"] == 0.98
@@ -194,13 +194,13 @@ def test_what_a_gpu_refuses_is_absent_there_and_told_and_not_asked_again(
     assert sum(times for result, times in calls.items() if result != "success") == 1
 
 
-def test_a_gpu_that_needs_a_reset_still_tells_its_temperature(watch: Watch, scenario: Scenario) -> None:
-    scenario.say(f"1 {RATES} status 16", "1 nvmlDeviceGetMemoryInfo_v2 status 16", "1 field:230 u 1")
+def test_a_gpu_that_needs_a_reset_still_reports_its_temperature(watch: Watch, scenario: Scenario) -> None:
+    scenario.set(f"1 {RATES} status 16", "1 nvmlDeviceGetMemoryInfo_v2 status 16", "1 field:230 u 1")
     healthy, sick = watch.read().gpus
     assert values(healthy)["utilization_ratio"] == 0.98
     assert values(sick)["temperature_celsius:gpu"] == 61
     assert not {"utilization_ratio", "memory_used_bytes"} & values(sick).keys()
-    scenario.say(f"1 {RATES} 98 61")
+    scenario.set(f"1 {RATES} 98 61")
     assert_both_are_up(watch.read())
 
 
@@ -217,7 +217,7 @@ def test_gpus_that_come_and_go_are_followed(watch: Watch, scenario: Scenario) ->
 
 def test_an_index_that_means_another_gpu_is_read_under_its_uuid(watch: Watch, scenario: Scenario) -> None:
     first, second = watch.read().gpus
-    scenario.say(f"0 nvmlDeviceGetUUID {second.uuid}", f"1 nvmlDeviceGetUUID {first.uuid}")
+    scenario.set(f"0 nvmlDeviceGetUUID {second.uuid}", f"1 nvmlDeviceGetUUID {first.uuid}")
     assert [gpu.uuid for gpu in watch.read().gpus] == [second.uuid, first.uuid]
 
 
@@ -234,7 +234,7 @@ def test_an_index_that_means_another_gpu_is_read_under_its_uuid(watch: Watch, sc
 def test_a_value_that_cannot_be_is_left_out_and_counted(
     watch: Watch, scenario: Scenario, line: str, family: str
 ) -> None:
-    scenario.say(f"1 {line}")
+    scenario.set(f"1 {line}")
     able, absurd = watch.read().gpus
     missing = values(able).keys() - values(absurd).keys()
     assert [name.partition(":")[0] for name in missing] == [family.removeprefix("trackside_gpu_")]
@@ -247,21 +247,21 @@ def test_a_value_that_cannot_be_is_left_out_and_counted(
 def test_a_number_of_parts_that_cannot_be_does_not_keep_the_worker_busy(
     watch: Watch, scenario: Scenario, how_many: str
 ) -> None:
-    scenario.say("1 nvmlDeviceGetMigMode 1 1", f"1 {how_many} 4294967295")
+    scenario.set("1 nvmlDeviceGetMigMode 1 1", f"1 {how_many} 4294967295")
     assert_both_are_up(watch.nvml.read(LONG))
 
 
 def test_a_counter_of_the_driver_that_goes_back_is_told_as_it_is(watch: Watch, scenario: Scenario) -> None:
-    scenario.say("0 nvmlDeviceGetTotalEnergyConsumption 9000")
+    scenario.set("0 nvmlDeviceGetTotalEnergyConsumption 9000")
     assert values(watch.read().gpus[0])["energy_joules_total"] == 9
-    scenario.say("0 nvmlDeviceGetTotalEnergyConsumption 1000")
+    scenario.set("0 nvmlDeviceGetTotalEnergyConsumption 1000")
     assert values(watch.read().gpus[0])["energy_joules_total"] == 1
 
 
 def test_a_counter_of_bytes_that_would_wrap_unseen_is_refused_until_it_has_passed_32_bits(
     watch: Watch, scenario: Scenario
 ) -> None:
-    scenario.say("0 field:197 u 4294967294", "1 field:197 L 4294967297")
+    scenario.set("0 field:197 u 4294967294", "1 field:197 L 4294967297")
     narrow, wide = watch.read().gpus
     assert "pcie_transmit_bytes_total" not in values(narrow)
     assert any("32 bits" in why for why in narrow.unsupported.values())
@@ -271,7 +271,7 @@ def test_a_counter_of_bytes_that_would_wrap_unseen_is_refused_until_it_has_passe
 def test_a_pause_frees_the_device_files_until_it_is_over(watch: Watch, scenario: Scenario, tmp_path: Path) -> None:
     for index in range(2):
         (tmp_path / f"nvidia{index}").touch()
-    scenario.say(f"system device-files {tmp_path}")
+    scenario.set(f"system device-files {tmp_path}")
     watch.read()
     assert opened(watch.pid, tmp_path) == {"nvidia0", "nvidia1"}
     worker = watch.pid
@@ -284,13 +284,13 @@ def test_a_pause_frees_the_device_files_until_it_is_over(watch: Watch, scenario:
     assert opened(watch.pid, tmp_path) == {"nvidia0", "nvidia1"}
 
 
-def test_a_driver_that_is_to_let_go_of_a_gpu_is_left_alone_by_itself(watch: Watch, scenario: Scenario) -> None:
-    scenario.say("system nvmlSystemEventSetCreate 1")
+def test_a_request_to_unbind_the_driver_starts_a_pause(watch: Watch, scenario: Scenario) -> None:
+    scenario.set("system nvmlSystemEventSetCreate 1")
     watch.read()
     numbers = count(1)
 
     def is_told() -> bool:
-        scenario.say(f"system system-event:{next(numbers)} 1 0")
+        scenario.set(f"system system-event:{next(numbers)} 1 0")
         try:
             watch.nvml.read(LONG)
         except NvmlPaused:
@@ -304,13 +304,13 @@ def test_a_driver_that_is_to_let_go_of_a_gpu_is_left_alone_by_itself(watch: Watc
 
 
 def opened(process: int, directory: Path) -> set[str]:
-    """Files of the directory that the process has open."""
+    """Return the files in the directory that the process has open."""
     links = (entry.readlink() for entry in Path(f"/proc/{process}/fd").iterdir())
     return {link.name for link in links if link.parent == directory and link.name.startswith("nvidia")}
 
 
 def until_events_are_awaited(watch: Watch, scenario: Scenario) -> None:
-    """Nothing from before the worker awaits them is ever told, so there are some until one is."""
+    """Cause Xid errors until one is counted: NVML drops those from before the worker waits for them."""
 
     def is_told() -> bool:
         scenario.xid(0, 1)
@@ -324,25 +324,23 @@ def test_an_xid_is_counted_once_at_its_gpu_also_by_the_workers_that_follow(watch
     scenario.xid(1, 31)
     eventually(lambda: 31 in watch.read().xids.get(SECOND, {}))
     worker = watch.pid
-    scenario.say(f"0 {RATES} exit")
-    assert "exited" in watch.refusal()
-    scenario.unsay(f"0 {RATES}")
+    scenario.set(f"0 {RATES} exit")
+    assert "exited" in watch.unavailable_reason()
+    scenario.remove(f"0 {RATES}")
     times, moment = watch.read().xids[SECOND][31]
     assert watch.pid != worker
     assert times == 1
     assert 0 < moment <= time.time()
 
 
-def test_the_xid_that_says_why_a_gpu_is_lost_is_heard_although_it_comes_after_the_loss(
-    watch: Watch, scenario: Scenario
-) -> None:
+def test_the_xid_that_explains_a_loss_is_counted_although_it_comes_after_it(watch: Watch, scenario: Scenario) -> None:
     until_events_are_awaited(watch, scenario)
-    scenario.say("1 * status 15")
+    scenario.set("1 * status 15")
     assert watch.read().gpus[1].values == [("up", (), 0.0)]
-    scenario.say("0 delay 0.005")
+    scenario.set("0 delay 0.005")
     scenario.xid(1, 79)
     watch.read()
-    scenario.unsay("0 delay")
+    scenario.remove("0 delay")
     reading = watch.read()
     assert reading.gpus[1].values == [("up", (), 0.0)]
     assert reading.xids[SECOND][79][0] == 1
@@ -352,7 +350,7 @@ def test_the_xid_that_says_why_a_gpu_is_lost_is_heard_although_it_comes_after_th
 @pytest.mark.parametrize("status", [6, 21])
 def test_no_samples_is_no_failure(watch: Watch, scenario: Scenario, status: int) -> None:
     functions = ("nvmlDeviceGetProcessUtilization", "nvmlDeviceGetSamples")
-    scenario.say(*(f"* {function} status {status}" for function in functions))
+    scenario.set(*(f"* {function} status {status}" for function in functions))
     for _ in range(3):
         reading = watch.read()
     assert_both_are_up(reading)
@@ -363,20 +361,20 @@ def test_no_samples_is_no_failure(watch: Watch, scenario: Scenario, status: int)
 def test_a_gpu_that_is_divided_by_mig_and_made_whole_again_is_followed(watch: Watch, scenario: Scenario) -> None:
     whole = dict(scenario.lines)
     assert values(watch.read().gpus[0])["mig_mode"] == 0
-    scenario.say(*board("h100-mig"))
+    scenario.set(*board("h100-mig"))
     divided = values(watch.read().gpus[0])
     assert divided["mig_mode"] == 1
     assert "utilization_ratio" not in divided
     assert len([name for name in divided if name.startswith("mig_info:")]) == 2
 
-    scenario.unsay(*(f"0.2 {key}" for scope, key in [*scenario.lines] if scope == "0.2"))
-    scenario.say("0.0 nvmlDeviceGetUUID MIG-other", "0.0 nvmlDeviceGetGpuInstanceId 1")
+    scenario.remove(*(f"0.2 {key}" for scope, key in [*scenario.lines] if scope == "0.2"))
+    scenario.set("0.0 nvmlDeviceGetUUID MIG-other", "0.0 nvmlDeviceGetGpuInstanceId 1")
     assert {name for name in values(watch.read().gpus[0]) if name.startswith("mig_info:")} == {
         "mig_info:MIG-other:1:0:3g.40gb"
     }
 
     scenario.lines.clear()
     scenario.lines.update(whole)
-    scenario.say()
+    scenario.set()
     assert_both_are_up(watch.read())
     assert not any(name.startswith("mig_info") for name in values(watch.read().gpus[0]))

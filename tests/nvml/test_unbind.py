@@ -1,4 +1,4 @@
-"""That the driver is taken away, which it reports by itself."""
+"""Requests to unbind the driver."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trackside_daemon.nvml.worker.library import CountedNvml
 
 SUCCESS, NOT_SUPPORTED, TIMEOUT, UNKNOWN = 0, 3, 10, 999
 PATIENCE = 20
-"""Seconds after which a thread that does not come is a failure."""
+"""Seconds that a thread may need."""
 
 
 class Unbinds:
-    """The driver's events of the whole machine: a wait lasts until the test ends it."""
+    """System events of the driver: a wait lasts until the test ends it."""
 
     def __init__(self, library: Any) -> None:
         self.types = 0
@@ -43,7 +43,7 @@ class Unbinds:
         return status
 
 
-def test_when_the_driver_is_taken_away_the_next_reading_lets_go_of_it(library: Any) -> None:
+def test_after_a_request_to_unbind_the_next_reading_releases_the_driver(library: Any) -> None:
     unbinds, driver = Unbinds(library), Driver(pynvml)
     assert driver.read().error == ""
     unbinds.ends.put(TIMEOUT)
@@ -57,7 +57,7 @@ def test_when_the_driver_is_taken_away_the_next_reading_lets_go_of_it(library: A
 
 
 @pytest.mark.parametrize("status", [NOT_SUPPORTED, UNKNOWN])
-def test_a_driver_that_does_not_tell_that_it_goes_is_not_asked_again(library: Any, status: int) -> None:
+def test_a_driver_without_unbind_events_is_not_retried(library: Any, status: int) -> None:
     Unbinds(library).ends.put(status)
     unbind = DriverUnbind(CountedNvml(pynvml))
     unbind.start()

@@ -1,4 +1,4 @@
-"""What a GPU refuses, for how long, and when it is asked again."""
+"""Unsupported calls, how long they count, and when they are retried."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def unsupported(clock: Clock) -> Unsupported:
 
 
 @pytest.mark.parametrize("result", [*WHY, "a reason of ours"])
-def test_what_is_refused_is_asked_again_after_ten_minutes(unsupported: Unsupported, clock: Clock, result: str) -> None:
+def test_an_unsupported_call_is_retried_after_ten_minutes(unsupported: Unsupported, clock: Clock, result: str) -> None:
     unsupported.add("ecc", result)
     clock.now += 9.9 * MINUTES
     assert "ecc" in unsupported
@@ -29,13 +29,13 @@ def test_what_is_refused_is_asked_again_after_ten_minutes(unsupported: Unsupport
 
 
 @pytest.mark.parametrize("result", ["unknown", "timeout", "reset_required", "not_found"])
-def test_what_may_pass_is_no_refusal(unsupported: Unsupported, result: str) -> None:
+def test_a_temporary_error_is_not_recorded(unsupported: Unsupported, result: str) -> None:
     unsupported.add("ecc", result)
     assert "ecc" not in unsupported
     assert unsupported.reasons() == {}
 
 
-def test_what_is_over_is_not_told_although_nobody_asked(unsupported: Unsupported, clock: Clock) -> None:
+def test_an_expired_reason_is_not_reported_even_if_it_was_never_checked(unsupported: Unsupported, clock: Clock) -> None:
     unsupported.add("ecc", "not_supported")
     clock.now += 5 * MINUTES
     unsupported.add("sram", "not_supported")
@@ -43,7 +43,7 @@ def test_what_is_over_is_not_told_although_nobody_asked(unsupported: Unsupported
     assert unsupported.reasons() == {"sram": WHY["not_supported"]}
 
 
-def test_what_is_lifted_is_neither_refused_nor_told(unsupported: Unsupported) -> None:
+def test_a_removed_name_is_supported_and_not_reported(unsupported: Unsupported) -> None:
     unsupported.add("xid", "not_supported")
     for _ in range(2):
         unsupported.remove("xid")

@@ -1,4 +1,4 @@
-"""The real worker process: what it answers, and when it ends."""
+"""The real worker process: its answers, and when it ends."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_request_is_answered_by_one_line(worker: subprocess.Popen[bytes]) -
     assert first != second
 
 
-def test_it_says_when_it_measured_by_a_clock_that_its_parent_has_too(worker: subprocess.Popen[bytes]) -> None:
+def test_it_reports_when_it_measured_by_a_clock_that_its_parent_has_too(worker: subprocess.Popen[bytes]) -> None:
     asked = time.monotonic()
     assert asked <= ask(worker).measured_at <= time.monotonic()
 
@@ -130,7 +130,7 @@ def test_it_begins_when_its_parent_is_there() -> None:
         process.kill()
 
 
-def test_what_a_library_prints_stays_off_the_answers() -> None:
+def test_output_of_a_library_does_not_reach_the_answers() -> None:
     script = (
         "import os, sys; from trackside_daemon.nvml.worker import __main__ as worker; "
         "sim = worker.simulate; worker.simulate = lambda *a: (os.write(1, b'NVRM: hello\\n'), sim(*a))[1]; "
@@ -153,7 +153,7 @@ def test_a_simulation_does_not_load_pynvml() -> None:
 
 
 @pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
-def test_a_machine_without_a_driver_says_so_through_the_whole_pipe() -> None:
+def test_a_machine_without_a_driver_reports_so_through_the_whole_pipe() -> None:
     nvml = Nvml()
     with pytest.raises(NvmlAbsent, match="install the NVIDIA driver"):
         nvml.read(timeout=30.0)

@@ -1,4 +1,4 @@
-"""Reading the fake driver through the real worker, without waiting for deadlines."""
+"""Readings of the fake driver through the real worker, without waits for deadlines."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading, Reading, WorkerSettings
 
 LONG = 30.0
-"""Patience for what comes at once, on a machine that is busy with other tests."""
+"""Timeout in seconds for immediate answers, on a machine that is busy with other tests."""
 
 
 class Watch:
-    """A handle whose clock can be moved on where a deadline or a back-off would be waited for."""
+    """A handle with a clock that the test moves instead of waiting for a deadline or a back-off."""
 
     def __init__(self, order: WorkerSettings | None = None) -> None:
         self.ahead = 0.0
@@ -26,12 +26,12 @@ class Watch:
 
     @property
     def pid(self) -> int:
-        """The worker."""
+        """Process id of the worker."""
         assert self.nvml._child is not None
         return self.nvml._child.pid
 
     def read(self) -> Reading:
-        """The next reading; back-off and a worker's end are not waited for."""
+        """Return the next reading, without waiting for a back-off or a worker's end."""
 
         def look() -> Reading | None:
             try:
@@ -44,23 +44,23 @@ class Watch:
         assert found is not None
         return found
 
-    def refusal(self, patience: float = LONG) -> str:
-        """Why there is no reading."""
+    def unavailable_reason(self, patience: float = LONG) -> str:
+        """Return the reason why there is no reading."""
         with pytest.raises(NvmlUnavailable) as caught:
             self.nvml.read(patience)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    def until_it_stands_at(self, gpu: int) -> None:
-        """Asks until the worker hangs there."""
+    def read_until_hang_at(self, gpu: int) -> None:
+        """Read until the worker hangs at that GPU."""
 
-        def stands_there() -> bool:
-            self.refusal(0.05)
+        def hangs_there() -> bool:
+            self.unavailable_reason(0.05)
             return self.nvml._client is not None and self.nvml._client.current_gpu == gpu
 
-        eventually(stands_there)
+        eventually(hangs_there)
 
 
 def values(gpu: GpuReading) -> dict[str, float]:
-    """What a GPU measures, as ``family`` or ``family:label``."""
+    """Return the values of a GPU, by ``family`` or ``family:label``."""
     return {":".join((name, *labels)): value for name, labels, value in gpu.values}

@@ -27,7 +27,7 @@ def drawn(said: dict[str, Any], width: int = 80, height: int | None = 23, **look
 @pytest.mark.parametrize("width", [40, 80, 81, 119, 120, 250])
 @pytest.mark.parametrize("height", [8, 12, 23, 60])
 @pytest.mark.parametrize("many", [0, 1, 3, 16])
-def test_a_frame_has_the_size_that_is_asked_for(width: int, height: int, many: int) -> None:
+def test_a_frame_has_the_size_that_is_requested(width: int, height: int, many: int) -> None:
     said = overview(
         runs=[run(f"run-{number}") for number in range(many)],
         gpus=[gpu(number) for number in range(many)],
@@ -53,7 +53,7 @@ def rows(whole: dict[str, Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
 
 
 @given(st.data())
-def test_whatever_is_said_is_drawn(data: st.DataObject) -> None:
+def test_any_response_is_drawn(data: st.DataObject) -> None:
     whole = overview()
     said: dict[str, Any] = {name: data.draw(rows(whole[name][0])) for name in ("runs", "gpus", "alerts")}
     said["host"] = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(whole["host"], JSON)))
@@ -91,7 +91,7 @@ def test_a_curve_is_drawn_where_its_values_are() -> None:
     assert len(lines[3].rstrip()) < 8
 
 
-def test_what_is_not_finite_is_a_mark_and_not_a_height() -> None:
+def test_a_nonfinite_value_is_a_mark_and_not_a_height() -> None:
     points = [[step, BEGUN + step, 1.0, 2.0, 2.0] for step in range(1, 50)]
     curve = loss([{"key": "loss", "rank": 0, "points": [*points, [50, BEGUN + 50, "nan", "inf", "nan"]]}], run("a"))
     assert curve.title == "loss nan  !1 not finite"
@@ -101,7 +101,7 @@ def test_what_is_not_finite_is_a_mark_and_not_a_height() -> None:
     assert to_text(lines[1]).startswith("2 ")
 
 
-def test_what_is_not_finite_amid_a_bucket_is_a_mark_below_it_and_counted() -> None:
+def test_a_nonfinite_value_within_a_bucket_is_marked_and_counted() -> None:
     points = [[step, BEGUN + step, 1.0, 2.0, 2.0] for step in range(10, 60, 10)]
     series = [{"key": "loss", "rank": 0, "points": points, "nonfinite": [0, 0, 7, 0, 1]}]
     curve = loss(series, run("a", world_size=4))
@@ -135,7 +135,7 @@ def test_a_gpu_that_is_lost_and_one_that_is_held_back_are_words() -> None:
     assert "more, 4 down" in "\n".join(map(to_text, drawn(many)))
 
 
-def test_what_is_cut_off_at_the_end_of_a_line_is_seen_to_be() -> None:
+def test_a_line_that_is_cut_off_ends_with_an_ellipsis() -> None:
     line: Line = [("a name  ", "dim"), ("that goes on", "")]
     assert [to_text(fit(line, width)) for width in (20, 19, 13, 8, 7, 6, 5, 1, 0)] == [
         *("a name  that goes on", "a name  that goes …", "a name  that…"),
@@ -153,7 +153,7 @@ def test_a_full_disk_is_named_first_and_with_a_sign() -> None:
     assert "/b" not in first
 
 
-def test_alerts_that_find_no_room_are_counted_and_the_silent_say_so() -> None:
+def test_alerts_without_room_are_counted_and_silenced_ones_are_marked() -> None:
     said = overview(
         alerts=[*(alert("critical", "NonFinite") for _ in range(30)), alert("warning", "Own", silenced=True)]
     )
@@ -163,7 +163,7 @@ def test_alerts_that_find_no_room_are_counted_and_the_silent_say_so() -> None:
     assert "silenced Own" in "\n".join(map(to_text, drawn(said, height=None)))
 
 
-def test_what_was_not_measured_is_left_out() -> None:
+def test_values_that_were_not_measured_are_left_out() -> None:
     said = overview(host={"name": "gpu7"}, gpus=[{"gpu": "0", "up": True}], runs=[{"id": "a", "name": "a"}], alerts=[])
     text = "\n".join(map(to_text, drawn(said)))
     assert "cpu" not in text
@@ -176,7 +176,7 @@ def test_colours_are_the_terminal_s_own_and_end_with_the_text() -> None:
     assert to_ansi(line) == "\x1b[1;31ma\x1b[0mb"
 
 
-def test_a_window_narrows_moves_and_goes_on_with_the_newest_step() -> None:
+def test_a_window_narrows_moves_and_continues_with_the_newest_step() -> None:
     half = Window().scaled(1000, 0.5)
     assert half.parameters(1000) == {"from": 500}
     assert half.parameters(1200) == {"from": 700}

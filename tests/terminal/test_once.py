@@ -75,7 +75,7 @@ def test_only_a_terminal_that_wants_it_gets_colour(fake: Fake) -> None:
     assert "\x1b" not in on_terminal(*asked, TERM="dumb")
 
 
-def test_a_terminal_that_cannot_draw_a_screen_is_told_what_can() -> None:
+def test_a_terminal_without_a_screen_gets_a_remedy() -> None:
     told = "trackside: this terminal ($TERM) cannot draw a screen; --once prints one frame, also by watch\r\n"
     assert on_terminal(TERM="dumb", status=2) == told
 
@@ -111,11 +111,11 @@ def test_a_wrong_token_is_one_line_and_status_2(fake: Fake) -> None:
         (("--interval=0s",), {}, "--interval: '0s' is not a duration such as 1s or 500ms, of 100ms to 1h"),
     ],
 )
-def test_what_cannot_be_is_one_line(arguments: tuple[str, ...], environ: dict[str, str], told: str) -> None:
+def test_invalid_options_are_one_line(arguments: tuple[str, ...], environ: dict[str, str], told: str) -> None:
     assert once(*arguments, **environ) == (2, "", f"trackside: {told}\n")
 
 
-def test_what_another_version_says_is_one_line(fake: Fake) -> None:
+def test_an_overview_of_another_version_is_one_line(fake: Fake) -> None:
     fake.overview = {"runs": {}}
     status, printed, complaints = once("--once", f"--url={fake.url}")
     assert (status, printed) == (2, "")

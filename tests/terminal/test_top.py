@@ -33,7 +33,7 @@ def chosen(app: Top) -> str:
     return next(line.split()[1] for line in text(app, "runs").splitlines() if line.startswith("> "))
 
 
-def test_all_that_the_daemon_says_is_on_80_by_24(fake: Fake) -> None:
+def test_everything_is_visible_on_80_by_24(fake: Fake) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
         screen = text(app)
         for said in ("gpu7", "cpu 34% of 16", "mem 41G/128G", "/ 61%", "gpt-small", "running", "2.125", "51.2ktok"):
@@ -48,7 +48,7 @@ def test_all_that_the_daemon_says_is_on_80_by_24(fake: Fake) -> None:
     driven(fake, play)
 
 
-def test_arrows_choose_a_run_and_its_series_are_asked_for(fake: Fake) -> None:
+def test_arrows_choose_a_run_and_its_series_are_requested(fake: Fake) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
         assert chosen(app) == "gpt-small"
         await pilot.press("down")
@@ -149,7 +149,7 @@ def test_help_has_every_key_and_any_key_ends_it(fake: Fake) -> None:
 SNAPSHOTS = "trackside-top-*.json"
 
 
-def test_a_snapshot_is_a_file_with_what_was_said_and_overwrites_none(fake: Fake, tmp_path: Path) -> None:
+def test_a_snapshot_is_a_file_with_the_data_and_overwrites_none(fake: Fake, tmp_path: Path) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
         await pilot.press("s", "s")
         files = sorted(tmp_path.glob(SNAPSHOTS))  # noqa: ASYNC240  a local directory
@@ -236,7 +236,7 @@ def test_without_colour_severity_is_a_word(fake: Fake, monkeypatch: pytest.Monke
     driven(fake, play)
 
 
-def test_names_are_text_and_steer_nothing(fake: Fake) -> None:
+def test_names_are_text_without_control_sequences(fake: Fake) -> None:
     fake.overview = overview(
         runs=[run("[red]x[/]"), run("a\x1b[31mb\nc"), run("損失")],
         alerts=[alert("critical", "Own", summary="[bold]\x07 it\tis", run="[@click=app.bell]y[/]")],
@@ -252,7 +252,7 @@ def test_names_are_text_and_steer_nothing(fake: Fake) -> None:
     driven(fake, play)
 
 
-def test_a_daemon_that_goes_is_one_line_and_what_it_said_stays_until_it_is_back(fake: Fake) -> None:
+def test_a_daemon_that_is_gone_is_one_line_and_its_last_data_stay(fake: Fake) -> None:
     async def play(pilot: Pilot[None], app: Top) -> None:
         fake.overview = None
         await until(pilot, lambda: "no answer since" in text(app, "status"))
@@ -268,7 +268,7 @@ def test_a_daemon_that_goes_is_one_line_and_what_it_said_stays_until_it_is_back(
     driven(fake, play, size=(160, 24))
 
 
-def test_another_daemon_does_not_take_the_place_of_one_that_has_gone(
+def test_another_daemon_does_not_replace_one_that_is_gone(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRACKSIDE_ENDPOINT", raising=False)
@@ -317,7 +317,7 @@ class Late:
         return []
 
 
-def test_it_asks_at_once_when_told_so_and_finds_a_daemon_that_comes() -> None:
+def test_the_poller_polls_on_demand_and_finds_a_daemon_that_starts_later() -> None:
     daemon, answers = Late(), SimpleQueue[PollResult]()
     poller = Poller(daemon, View().series_query, answers.put, 3600.0)
     poller.start()

@@ -139,7 +139,7 @@ def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
 def test_what_a_gpu_does_not_answer_is_told_with_the_reason_and_a_lost_one_has_no_numbers(
     scenario: Scenario, start_daemon: Callable[..., Daemon], look: Callable[..., Page]
 ) -> None:
-    scenario.say("0 nvmlDeviceGetTemperature status 3")
+    scenario.set("0 nvmlDeviceGetTemperature status 3")
     daemon = start_daemon()
     page = look(daemon, "/system")
     gpus = page.locator("main .cards > li")
@@ -152,7 +152,7 @@ def test_what_a_gpu_does_not_answer_is_told_with_the_reason_and_a_lost_one_has_n
     expect(details.locator("dt")).to_have_text(sorted(refused))
     expect(details.locator("dd").first).to_have_text(refused[min(refused)])
     expect(gpus.nth(1).locator("dt:visible").first).to_be_visible()
-    scenario.say("1 * status 15")
+    scenario.set("1 * status 15")
     expect(gpus.nth(1)).to_contain_text("down")
     expect(gpus.nth(1).locator(".facts dt:visible")).to_have_count(0)
     page.get_by_role("link", name="Overview").click()

@@ -1,4 +1,4 @@
-"""The fake driver: compiled for the tests, loaded by the real worker through the unmodified pynvml, told what to say."""
+"""Fake driver in C, which the real worker loads through the unmodified pynvml, and its scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BOARDS = HERE.parent / "boards"
 
 
 def compile_library(directory: Path) -> Path:
-    """``libnvidia-ml.so.1`` in the *directory*, by the system's compiler."""
+    """Compile ``libnvidia-ml.so.1`` in the *directory* with the system's compiler; return its path."""
     library = directory / "libnvidia-ml.so.1"
     command = ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(library), str(HERE / "nvml.c")]
     subprocess.run([*command, "-lpthread"], check=True)
@@ -19,30 +19,30 @@ def compile_library(directory: Path) -> Path:
 
 
 class Scenario:
-    """What the fake says; the language is described in ``scenario.h``. Each change is seen by its next call.
+    """Answers of the fake, in the language that ``scenario.h`` describes. Changes apply to the next call.
 
     Args:
         path: The file, which need not exist.
-        name: A board of ``tests/nvml/boards``.
-        gpus: How many of that board there are.
+        name: Name of a board in ``tests/nvml/boards``.
+        gpus: Number of GPUs.
 
     Attributes:
-        lines: What follows scope and key, by them; after a change by hand, call `say`.
+        lines: Rest of each line, by scope and key; after a direct change, call `set`.
     """
 
     def __init__(self, path: Path, name: str = "h100-busy", gpus: int = 1) -> None:
         self.path = path
         self.lines: dict[tuple[str, str], str] = {}
-        self.say(*board(name), f"system epoch {time.time()}")
+        self.set(*board(name), f"system epoch {time.time()}")
         self.gpus(gpus)
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variable that leads the fake here."""
+        """Environment variable with the path of the scenario."""
         return {"FAKE_NVML_SCENARIO": str(self.path)}
 
     def gpus(self, count: int) -> None:
-        """So many GPUs of the board; their UUIDs end in their index."""
+        """Set the number of GPUs; their UUIDs end in their index."""
         uuid = self.lines["0", "nvmlDeviceGetUUID"]
         more = (
             f"{index} nvmlDeviceGetUUID {uuid[:-2]}{index:02x}\n"
@@ -50,39 +50,39 @@ class Scenario:
             f"{index} nvmlDeviceGetMinorNumber {index}"
             for index in range(1, count)
         )
-        self.say(f"system nvmlDeviceGetCount_v2 {count}", *more)
+        self.set(f"system nvmlDeviceGetCount_v2 {count}", *more)
 
-    def say(self, *texts: str) -> None:
-        """Lines that are added, or take the place of others with the same scope and key."""
+    def set(self, *texts: str) -> None:
+        """Add lines, or replace those with the same scope and key."""
         for line in "\n".join(texts).splitlines():
             if line and not line.startswith("#"):
                 scope, key, words = [*line.split(" ", 2), ""][:3]
                 self.lines[scope, key] = words
         self._write()
 
-    def unsay(self, *names: str) -> None:
-        """Lines that go, as ``SCOPE KEY``."""
+    def remove(self, *names: str) -> None:
+        """Remove lines, given as ``SCOPE KEY``."""
         for name in names:
             scope, key = name.split(" ")
             del self.lines[scope, key]
         self._write()
 
     def advance(self, key: str, seconds: int) -> None:
-        """The samples of a board, which are of one moment, become so many seconds younger than the board has them."""
+        """Move the timestamps of a board's samples forward, to that many seconds after the board's."""
         words = self.lines.get(("*", key), "status").split(" ")
         at = [place for place, word in enumerate(words) if word.startswith("17600")]
         for place in at:
             words[place] = f"{1_760_000_000 + seconds}000000"
         if at:
-            self.say(f"* {key} {' '.join(words)}")
+            self.set(f"* {key} {' '.join(words)}")
 
     def xid(self, gpu: int, number: int) -> None:
-        """An Xid error, now."""
-        told = sum(key.startswith("event:") for _, key in self.lines)
-        self.say(f"{gpu} event:{told + 1} 8 {number}")
+        """Cause an Xid error."""
+        earlier = sum(key.startswith("event:") for _, key in self.lines)
+        self.set(f"{gpu} event:{earlier + 1} 8 {number}")
 
     def unload(self) -> None:
-        """The driver goes; the next change brings it back."""
+        """Unload the driver; the next change loads it again."""
         self.path.unlink()
 
     def _write(self) -> None:
@@ -92,6 +92,6 @@ class Scenario:
 
 
 def board(name: str) -> list[str]:
-    """The lines of a board; ``like OTHER`` stands for those of another."""
+    """Return the lines of a board; ``like OTHER`` includes those of another."""
     lines = (BOARDS / f"{name}.txt").read_text().splitlines()
     return [one for line in lines for one in (board(line[5:]) if line.startswith("like ") else [line])]
