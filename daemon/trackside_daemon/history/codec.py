@@ -63,6 +63,7 @@ class Summary(NamedTuple):
 def encode_values(values: array[float]) -> bytes:
     """Return float64 *values* as bytes, from which `decode_values` restores every bit."""
     single = array("f", values)
+    # Bytes, not numbers, are compared: NaN differs from itself, and 0.0 equals -0.0.
     if array("d", single).tobytes() == values.tobytes():
         return b"f" + _squeeze(single)
     digits, scaled = _decimals(values)
@@ -91,7 +92,7 @@ def encode_integers(column: array[int]) -> bytes:
         return _integers.pack(0, 0, 0, 0, 0)
     steps = list(map(sub, column[1:], column))
     least, highest = min(steps, default=0), max(steps, default=0)
-    if max(abs(least), abs(highest)) >= _INT62:
+    if max(abs(least), abs(highest)) >= _INT62:  # differences of the differences could exceed 64 bits
         return _integers.pack(len(column), 0, 0, 1, ord("q")) + _squeeze(column)
     if least == highest:
         return _integers.pack(len(column), column[0], least, 0, 0)
@@ -216,11 +217,13 @@ def _scaled(values: array[float], scale: int) -> array[int] | None:
     whole = array("i", [round(value * scale) for value in values])
     if any(map(float.__ne__, map(_divide, whole, repeat(scale)), values)):
         return None
+    # An integer has no negative zero.
     return None if any(value == 0 and str(value)[0] == "-" for value in values) else whole
 
 
 def _squeeze(column: array[float] | array[int]) -> bytes:
     data, size = column.tobytes(), column.itemsize
+    # Level 1: higher levels cost packing much time for few bytes. Planes of similar bytes compress better.
     return zlib.compress(b"".join([data[plane::size] for plane in range(size)]), 1)
 
 
@@ -234,6 +237,7 @@ def _expand(code: str, data: bytes) -> array:  # type: ignore[type-arg]
     size = column.itemsize
     unpacker = zlib.decompressobj()
     try:
+        # At most one byte more than a block: damaged or hostile data must not fill the memory.
         planes = unpacker.decompress(data, BLOCK * size + 1)
     except zlib.error as error:
         raise ValueError(f"a damaged block: {error}") from error

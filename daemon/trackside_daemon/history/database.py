@@ -87,6 +87,7 @@ class Database:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction of the writer; an error rolls it back."""
         with self._lock if self._exclusive else nullcontext():
+            # IMMEDIATE gets the write lock now; a deferred transaction could fail to get it in the middle.
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self.connection
@@ -162,6 +163,7 @@ class Database:
         if new:
             _create(self.path)
         wal = self.path.with_name(self.path.name + "-wal")
+        # SQLite would take this for a new database, and delete the WAL.
         if not new and not self.path.stat().st_size and wal.exists() and wal.stat().st_size:
             raise DamagedError("truncated to nothing, next to a WAL")
         connection = self._connect()
@@ -180,16 +182,22 @@ class Database:
         return connection
 
     def _connect(self) -> sqlite3.Connection:
+        # No isolation level, so that this class begins and ends the transactions. The writer's thread uses the connection,
+        # and the thread that closes the history.
         connection = sqlite3.connect(self.path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             self.path.chmod(0o600)
             if self._exclusive:
+                # The WAL index is then in the memory of this process, and not in a -shm file that processes map, which
+                # network file systems cannot do.
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            # Page size and auto-vacuum take effect only before the first table is created.
             connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+            # Without a limit, the WAL keeps the size that it had when a reader held it up.
             connection.execute(f"PRAGMA journal_size_limit = {WAL_PAGES * PAGE_BYTES}")
         except BaseException:
             connection.close()
@@ -209,6 +217,7 @@ class Database:
                 f"{pages * PAGE_BYTES / 1e6:.0f} MB, and {free / 1e6:.0f} MB are free; make room, or name another "
                 "directory with --storage.path"
             )
+        # Renamed when it is complete, so that a copy with the final name is always usable.
         unfinished = copy.with_name(copy.name + ".unfinished")
         unfinished.unlink(missing_ok=True)
         log.info("%s: migrating schema %d to %d; a copy is kept as %s", self.path, version, len(self._migrations), copy)
@@ -267,6 +276,7 @@ def _check_damage(connection: sqlite3.Connection) -> None:
     Raises:
         DamagedError: The file is damaged.
     """
+    # A true result of the handler interrupts the query; it is called every 10,000 instructions of the virtual machine.
     until = time.monotonic() + CHECK_SECONDS
     connection.set_progress_handler(lambda: time.monotonic() > until, 10_000)
     try:

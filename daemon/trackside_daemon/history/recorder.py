@@ -122,6 +122,7 @@ class Recorder:
         """Queue the records of a batch, or the samples of the machine, for the writer."""
         if batch.records or batch.receipt is not None:
             with self._attempts_lock:
+                # Tracked before the commit: a resume that arrives meanwhile needs the last attempt now.
                 for record in batch.records:
                     self._track(record)
                 self.writer.put([record for record in batch.records if not self._is_stale(record)], batch.receipt)

@@ -15,8 +15,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from trackside_daemon.history.files.merging import merge
-from trackside_daemon.history.read import reader, series
-from trackside_daemon.history.read.series import EVERYTHING, LogTail, Readable, StoredSeries, Window, cut, find
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.series import EVERYTHING, LogTail, Readable, StoredSeries, Window, cut, find, samples
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 
@@ -95,9 +95,9 @@ def count(database: Readable, uid: str, selection: Selection = ALL) -> int:
         with database.reading() as connection:
             tail = LogTail(connection, stream)
             inside: dict[int, int] = {}
-            for one in find(connection, stream, tail, selection.keys or None):
-                total += _packed_count(connection, one, selection.window, inside) if one.id else 0
-                total += len(cut(*tail.read(one), selection.window)[0])
+            for series in find(connection, stream, tail, selection.keys or None):
+                total += _packed_count(connection, series, selection.window, inside) if series.id else 0
+                total += len(cut(*tail.read(series), selection.window)[0])
     return total
 
 
@@ -108,14 +108,14 @@ def missing_keys(database: Readable, uid: str, selection: Selection) -> list[str
     missing = dict.fromkeys(selection.keys)
     for stream, _, _ in streams if missing else ():
         with database.reading() as connection:
-            for one in find(connection, stream, LogTail(connection, stream), list(missing)):
-                del missing[one.key]
+            for series in find(connection, stream, LogTail(connection, stream), list(missing)):
+                del missing[series.key]
     return list(missing) if streams else None
 
 
-def _packed_count(connection: sqlite3.Connection, one: StoredSeries, window: Window, inside: dict[int, int]) -> int:
+def _packed_count(connection: sqlite3.Connection, series: StoredSeries, window: Window, inside: dict[int, int]) -> int:
     """Return the number of packed samples in a window; *inside* caches the counts of axes at the window's edges."""
-    ids = (one.id << BLOCK_BITS, one.id + 1 << BLOCK_BITS)
+    ids = (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS)
     left = "SELECT coalesce(sum(count), 0) FROM block WHERE id >= ? AND id < ? AND data NOT NULL"
     if window.whole:
         return int(connection.execute(left, ids).fetchone()[0])
@@ -150,7 +150,7 @@ def _encode_chunks(texts: Iterable[str]) -> Iterator[bytes]:
 
 def _csv(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
     ranks = list(_ranks(database, run["id"], selection))
-    keys = list(dict.fromkeys(one.key for rank in ranks for one in rank.series))
+    keys = list(dict.fromkeys(series.key for rank in ranks for series in rank.series))
     header = io.StringIO()
     unusual = any(not key.isprintable() for key in keys)  # the csv module does not quote a lone CR
     quoted = csv.writer(header, lineterminator="\n", quoting=csv.QUOTE_ALL if unusual else csv.QUOTE_MINIMAL)
@@ -159,7 +159,7 @@ def _csv(database: Readable, run: dict[str, Any], selection: Selection) -> Itera
     columns = {key: number for number, key in enumerate(keys)}
     for attempt, rank, rank_series in ranks:
         begin = f"{attempt},{rank},"
-        column = [columns[one.key] for one in rank_series]
+        column = [columns[series.key] for series in rank_series]
         for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
             cells = [""] * len(keys)
             for number, value in zip(places, values, strict=True):
@@ -171,7 +171,7 @@ def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Ite
     yield f"{_dumps({'kind': 'run', **run})}\n"
     for attempt, rank, rank_series in _ranks(database, run["id"], selection):
         begin = f'{{"kind":"samples","attempt":{attempt},"rank":{rank},"step":'
-        keys = [f"{json.dumps(one.key)}:" for one in rank_series]
+        keys = [f"{json.dumps(series.key)}:" for series in rank_series]
         for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
             pushed = ",".join([keys[number] + _number(value) for number, value in zip(places, values, strict=True)])
             yield f'{begin}{step},"time":{time / 1e6!r},"values":{{{pushed}}}}}\n'
@@ -185,8 +185,8 @@ def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iter
     yield f'{{"run": {_dumps(run)},\n"series": ['
     between = "\n"
     for attempt, rank, rank_series in _ranks(database, run["id"], selection):
-        for one, chunks in zip(rank_series, _all_samples(database, rank_series, selection.window), strict=True):
-            yield f'{between}{{"attempt":{attempt},"rank":{rank},"key":{json.dumps(one.key)},"points":['
+        for series, chunks in zip(rank_series, _all_samples(database, rank_series, selection.window), strict=True):
+            yield f'{between}{{"attempt":{attempt},"rank":{rank},"key":{json.dumps(series.key)},"points":['
             yield from _points(chunks)
             yield "]}"
             between = ",\n"
@@ -208,7 +208,7 @@ def _points(chunks: Iterable[Chunk]) -> Iterator[str]:
 def _all_samples(database: Readable, rank_series: Sequence[StoredSeries], window: Window) -> list[Iterator[Chunk]]:
     """Return an iterator over the samples in a window for each series of a rank."""
     tail = LogTail(None, rank_series[0].stream) if rank_series else None
-    return [series.samples(database, one, tail, window) for one in rank_series]
+    return [samples(database, series, tail, window) for series in rank_series]
 
 
 def _streams(connection: sqlite3.Connection, uid: str, selection: Selection) -> list[tuple[int, int, int]]:
@@ -232,25 +232,25 @@ def _ranks(database: Readable, uid: str, selection: Selection) -> Iterator[_Rank
             tail = LogTail(connection, stream)
             axes: dict[int, tuple[int, int]] = {}
             begun = [
-                (_first(connection, one, tail, axes), one)
-                for one in find(connection, stream, tail, selection.keys or None)
+                (_first(connection, series, tail, axes), series)
+                for series in find(connection, stream, tail, selection.keys or None)
             ]
-        remaining = [(first, one) for first, one in begun if first is not None]
+        remaining = [(first, series) for first, series in begun if first is not None]
         remaining.sort(key=lambda pair: pair[0])
-        yield _Rank(attempt, rank, [one for _, one in remaining])
+        yield _Rank(attempt, rank, [series for _, series in remaining])
 
 
 def _first(
-    connection: sqlite3.Connection, one: StoredSeries, tail: LogTail, axes: dict[int, tuple[int, int]]
+    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, axes: dict[int, tuple[int, int]]
 ) -> tuple[int, int] | None:
     """Return time and step of the first remaining sample of a series; *axes* caches those of axes."""
     row = connection.execute(
         "SELECT axis FROM block WHERE id >= (SELECT id << 24 | trimmed FROM series WHERE id = ?) AND id < ? "
         "AND data NOT NULL ORDER BY id LIMIT 1",
-        (one.id, one.id + 1 << BLOCK_BITS),
+        (series.id, series.id + 1 << BLOCK_BITS),
     ).fetchone()
     if row is None:
-        steps, times, _ = tail.read(one)
+        steps, times, _ = tail.read(series)
         return (times[0], steps[0]) if len(steps) else None
     if row[0] not in axes:
         steps, times = decode_axis(connection.execute("SELECT data FROM axis WHERE id = ?", row).fetchone()[0])

@@ -59,7 +59,7 @@ class _Columns(NamedTuple):
 
     def buckets(self, most: int) -> list[list[float]]:
         """Return at most *most* buckets of equally many units: a point each, and its number of non-finite samples."""
-        size = max(1, -(-len(self.steps) // most))
+        size = max(1, -(-len(self.steps) // most))  # rounded up
         if size == 1:
             return [[step, time / 1e6, *rest] for step, time, *rest in zip(*self, strict=True)]
         steps, times, mins, maxs, lasts, odd = self
@@ -131,6 +131,7 @@ def _overlap(connection: sqlite3.Connection, series: StoredSeries, window: Windo
     ).fetchone()
     if not blocks:
         return 0, 0, 0, 0
+    # The blocks at the edges count by the part of their range that is in the window: reading them would cost more.
     outside = 0.0
     for edge in {first, last}:
         least, most, inside = connection.execute(
@@ -216,8 +217,8 @@ def _cut_cells(columns: _Columns, axis: bytes | None, window: Window, extent: tu
         return columns
     if len(inside) != len(ends):
         raise ValueError(f"a damaged block: {len(inside)} cells instead of {len(ends)}")
-    kept: list[array[Any]] = [array(column.typecode, compress(column, inside)) for column in columns]
-    return _Columns(*kept)
+    selected: list[array[Any]] = [array(column.typecode, compress(column, inside)) for column in columns]
+    return _Columns(*selected)
 
 
 def _join_cells(blocks: Sequence[_BlockCells]) -> _Columns:

@@ -65,7 +65,7 @@ class Window(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether the window is unlimited."""
+        """True if the window is unlimited."""
         return self.low == -inf and self.high == inf
 
 

@@ -92,6 +92,7 @@ class Packing:
             for key in self._rows.keys():  # noqa: SIM118  not a dict
                 self._pack_key(key)
                 yield
+            # Deleted in the slices in which they were read, so that no step deletes more than it may read.
             for index, number in enumerate(slices):
                 if index:
                     yield

@@ -64,7 +64,7 @@ class Queue:
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be queued."""
+        """True if more may be queued."""
         return len(self._items) < QUEUE_ITEMS and self._size < QUEUE_BYTES
 
     def put(self, records: Sequence[Record], receipt: Any) -> None:

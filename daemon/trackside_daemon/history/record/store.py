@@ -91,7 +91,7 @@ class Store:
 
     def __init__(self, connection: sqlite3.Connection, hardware: Callable[[], Mapping[str, Any]] = dict) -> None:
         self.connection = connection
-        self.due: dict[int, None] = {}
+        self.due: dict[int, None] = {}  # an ordered set: streams are packed in the order in which they became due
         self.unknown_sessions: set[bytes] = set()
         self._hardware = hardware
         self._streams: dict[int, Stream] = {}
@@ -171,6 +171,7 @@ class Store:
         session = self._session(record.session)
         if session is None:
             self.unknown_sessions.add(record.session)
+        # A message that comes again after a lost acknowledgement is not stored twice. Number 0: no message, but derived samples.
         if session is None or (record.number and record.number <= session.committed):
             return False
         session.committed = max(session.committed, record.number)

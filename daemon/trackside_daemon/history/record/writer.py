@@ -174,7 +174,7 @@ class Writer:
 
     def _turn(self, timeout: float) -> tuple[bool, bool]:
         """Write what waits, then pack and trim; return whether more packing or trimming is due, and False at the end."""
-        self._began = 0.0
+        self._began = 0.0  # the watchdog does not count waiting
         group, call = self._queue.get(timeout)
         self._began = time.monotonic()
         if group:
@@ -209,11 +209,12 @@ class Writer:
             except sqlite3.Error as error:
                 if not self._handle_failure(error, batches):
                     return False
-                batches = 0
+                batches = 0  # counted once, however often it is tried
             else:
                 break
         self._clear_stuck()
         self._samples += sum(map(_sample_count, stored))
+        # Only now: what a client was acknowledged must survive a crash of the daemon.
         for receipt in receipts:
             self._acknowledge(receipt)
         for session in unknown_sessions:
