@@ -211,7 +211,9 @@ def test_a_process_that_the_system_lets_nobody_follow_is_told_of_too(
     if what == "os.pidfd_open":
         monkeypatch.setattr(os, "pidfd_open", refuses)
     else:
-        monkeypatch.setattr(training.deaths._workers, "_epoll", SimpleNamespace(register=refuses, close=int))
+        monkeypatch.setattr(
+            training.deaths._workers, "_poller", SimpleNamespace(supported=True, register=refuses, close=int)
+        )
     training.worker("")
     assert len(training.deaths._workers) == 0
     assert ["No space left on device; raise LimitNOFILE=" in message for message in caplog.messages] == [True]

@@ -324,8 +324,8 @@ def test_with_too_many_watches_a_process_is_not_followed_and_nothing_is_left_ope
 
         def close(self) -> None: ...
 
-    watch._epoll.close()
-    watch._epoll = Full()  # type: ignore[assignment]  # what of it is used
+    watch._poller.close()
+    watch._poller = Full()  # type: ignore[assignment]  # what of it is used
     assert meet(watch, call()) is None
     assert descriptors("pidfd") == 0
 

@@ -44,7 +44,7 @@ class Authenticator:
         self._zap.start()
         # Asked about keys only, the handler above never hears of handshakes that end before a key is shown.
         self._failures = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-        self._wakes, self._waker = os.pipe2(os.O_CLOEXEC)
+        self._wakes, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._run, name="trackside-authenticator", daemon=True)
         self._thread.start()
 

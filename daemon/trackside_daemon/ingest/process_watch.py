@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import select
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.environment.identity import boot_id
 from trackside_daemon.ingest.peer import find_peer
 from trackside_daemon.linux.oom import OomKills
+from trackside_daemon.linux.pidfd_poller import PidfdPoller
 from trackside_daemon.training.run import Process
 from trackside_daemon.training.verdict import Exit
 
@@ -55,7 +55,7 @@ class Watch:
         self._proc = proc
         self._boot = boot_id(proc)
         self._oom = OomKills(proc, sys)
-        self._epoll = select.epoll()
+        self._poller = PidfdPoller()
         self._followed: dict[int, _Followed] = {}
         self._ending: list[_Followed] = []
         self._heard = (b"", -1)
@@ -67,7 +67,7 @@ class Watch:
 
     def fileno(self) -> int:
         """To be polled: readable when a process has ended."""
-        return self._epoll.fileno()
+        return self._poller.fileno()
 
     def hear(self, connection: bytes, descriptor: int) -> None:
         """The message that is taken next came over the socket with this number; -1 when that is unknown."""
@@ -89,7 +89,7 @@ class Watch:
             peer.close()
             return peer.pid
         try:
-            self._epoll.register(peer.pidfd, select.EPOLLIN | select.EPOLLONESHOT)
+            self._poller.register(peer.pidfd)
         except OSError:  # over this user's limit of watches
             peer.close()
             return None
@@ -102,7 +102,7 @@ class Watch:
 
     def ends(self, now: Moment) -> list[Ended]:
         """The processes that have ended since it was asked last, and how."""
-        for pidfd, _ in self._epoll.poll(0):
+        for pidfd in self._poller.ended():
             one = self._followed[pidfd]
             one.over = now
             one.killed = self._oom.killed(one.oom, now.monotonic)
@@ -117,7 +117,7 @@ class Watch:
             one.peer.close()
             self._oom.release(one.oom)
         self._followed = {}
-        self._epoll.close()
+        self._poller.close()
 
     def _settle(self, one: _Followed, now: Moment) -> Ended | None:
         """How it ended, once that is known or no longer to be waited for; then it is let go of."""

@@ -185,7 +185,9 @@ class Server:
         self._renounced: deque[bytes | None] = deque()
         self._receipts: deque[Receipt] = deque()
         self._questions: deque[Question] = deque()
-        self._wakes, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakes, self._waker = os.pipe()
+        os.set_blocking(self._wakes, False)
+        os.set_blocking(self._waker, False)
         self._stopping = False
         self._turned = 0.0
         self._thread = threading.Thread(target=self._run, name="trackside-ingest", daemon=True)

@@ -81,6 +81,9 @@ class Command:
     @property
     def status(self) -> int | None:
         """The exit status as a shell gives it, 128 and the signal's number after a signal; None while it runs."""
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            code = self._process.poll()
+            return 128 - code if code is not None and code < 0 else code
         # WNOWAIT leaves a zombie until `reap`: before Linux 6.15 a daemon reads from it how the process ended.
         ended = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:

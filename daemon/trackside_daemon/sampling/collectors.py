@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
-from trackside_daemon.collectors.host.host import host_collectors
+from trackside_daemon.collectors.host.host import has_procfs, host_collectors
 from trackside_daemon.collectors.process.ranks import RanksCollector
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ def collectors(
         nvml: The collector of GPU counts and NVML calls.
     """
     ranks = RanksCollector(lambda: gpu.snapshot.gpus, rank_processes, others=on.ranks.others)
+    linux = has_procfs(PROC)
     built: list[tuple[bool, Collector]] = [
-        (on.cgroup.enabled, CgroupCollector(rank_processes, PROC, Path(path.sysfs))),
-        (on.process.enabled, process),
+        (on.cgroup.enabled and linux, CgroupCollector(rank_processes, PROC, Path(path.sysfs))),
+        (on.process.enabled and linux, process),
         (on.gpu.enabled, gpu),
         (on.gpu.enabled, nvml),
         (on.ranks.enabled, ranks),

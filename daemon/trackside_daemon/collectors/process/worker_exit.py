@@ -6,12 +6,12 @@ import errno
 import logging
 import os
 import resource
-import select
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.collectors.process.process_tree import DESCENDANTS, read_stat
+from trackside_daemon.linux.pidfd_poller import PidfdPoller
 from trackside_daemon.linux.process_exit import exit_code
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ class _FollowedWorker(_FollowedProcess):
 
 
 class FollowedWorkers:
-    """The followed workers and their ranks; epoll reports the ends of their pidfds in order.
-
-    On systems without pidfds or epoll, no worker is followed.
+    """The followed workers and their ranks; on systems without pidfds there are none.
 
     Args:
         proc: Path of procfs.
@@ -117,8 +115,7 @@ class FollowedWorkers:
     def __init__(self, proc: Path, kills: OomKills) -> None:
         self._proc = proc
         self._kills = kills
-        supported = hasattr(select, "epoll") and hasattr(os, "pidfd_open")
-        self._epoll = select.epoll() if supported else None
+        self._poller = PidfdPoller()
         self._processes: dict[int, _FollowedProcess] = {}
         self._workers: dict[ProcessKey, _FollowedWorker] = {}
         self._ranks: dict[ProcessKey, _FollowedRank] = {}
@@ -135,7 +132,7 @@ class FollowedWorkers:
 
         Without effect when it is followed already, has ended, or would exceed the daemon's limit of open files.
         """
-        if self._epoll is None or worker.key in self._workers:
+        if not self._poller.supported or worker.key in self._workers:
             return
         if worker.state == "Z":  # the end of a zombie that nothing reaps is reported already
             return
@@ -156,10 +153,10 @@ class FollowedWorkers:
 
     def dead(self, now: float) -> list[DeadWorker]:
         """Return the workers whose death was decided since the last call."""
-        if not self._workers or self._epoll is None:
+        if not self._workers:
             return []
         self._kills.tick(now)
-        for pidfd, _ in self._epoll.poll(0):
+        for pidfd in self._poller.ended():
             if (process := self._processes.get(pidfd)) is not None:
                 self._end(process, now)
         return list(self._settle(now))
@@ -169,8 +166,7 @@ class FollowedWorkers:
         for worker in list(self._workers.values()):
             self._remove(worker)
         self._remove_idle_ranks()
-        if self._epoll is not None:
-            self._epoll.close()
+        self._poller.close()
 
     def _end(self, process: _FollowedProcess, now: float) -> None:
         process.ended_at = now
@@ -228,9 +224,7 @@ class FollowedWorkers:
         return rank
 
     def _open(self, key: ProcessKey) -> int | None:
-        """Return a pidfd of exactly this process, registered with epoll; None when that fails or the process is gone."""
-        if self._epoll is None:
-            return None
+        """Return a pidfd of exactly this process, which the poller has; None when that fails or the process is gone."""
         try:
             pidfd = os.pidfd_open(key.pid)
         except OSError as error:
@@ -241,7 +235,7 @@ class FollowedWorkers:
         stat = read_stat(str(self._proc), key.pid)
         if stat is not None and stat.key == key:
             try:
-                self._epoll.register(pidfd, select.EPOLLIN | select.EPOLLONESHOT)
+                self._poller.register(pidfd)
             except OSError as error:  # this user's limit of epoll watches
                 self._warn_limit(str(error.strerror))
             else:
@@ -261,8 +255,7 @@ class FollowedWorkers:
 
     def _close(self, process: _FollowedProcess) -> None:
         del self._processes[process.pidfd]
-        if self._epoll is not None:
-            self._epoll.unregister(process.pidfd)
+        self._poller.unregister(process.pidfd)
         os.close(process.pidfd)
 
     def _warn_limit(self, why: str) -> None:

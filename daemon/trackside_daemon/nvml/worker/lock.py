@@ -12,6 +12,7 @@ import errno
 import os
 import socket
 import struct
+import sys
 from pathlib import Path
 
 from trackside_daemon.linux.users import user_name
@@ -36,6 +37,8 @@ def lock(name: str = "") -> None:
         Locked: Another process has it.
         OSError: The kernel has no such sockets.
     """
+    if not sys.platform.startswith("linux"):  # abstract sockets and NVML exist only there
+        return
     address = "\0" + (name or os.environ.get(LOCK_VARIABLE) or DEFAULT_NAME)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import tempfile
 import time
 from contextlib import contextmanager
 from ipaddress import ip_address
@@ -130,10 +131,16 @@ def _reject_encrypted_key() -> bytes:
 @contextmanager
 def _in_memory(content: bytes) -> Iterator[str]:
     """Yield a path to content in memory: `ssl` loads only paths, and must load exactly the bytes that were checked."""
+    if not hasattr(os, "memfd_create"):  # macOS
+        with tempfile.NamedTemporaryFile(prefix="trackside-pem-") as file:  # mode 0600
+            file.write(content)
+            file.flush()
+            yield file.name
+        return
     descriptor = os.memfd_create("trackside-pem", os.MFD_CLOEXEC)
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
+        with open(descriptor, "wb", closefd=False) as memory:
+            memory.write(content)
         yield f"/proc/self/fd/{descriptor}"
     finally:
         os.close(descriptor)
