@@ -1,6 +1,6 @@
 """One of two gloo ranks that meet in a collective after each step; a line on standard input says what goes wrong.
 
-``python ailing_ranks.py STORE``, or without a file for a rank that meets nobody; ``slow``: this rank's own time is three times as long from now on; ``stay away``: it does not
+``python failing_ranks.py STORE``, or without a file for a rank that meets nobody; ``slow``: this rank's own time is three times as long from now on; ``stay away``: it does not
 come to the collective any more.
 """
 

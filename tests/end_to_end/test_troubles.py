@@ -165,7 +165,7 @@ class Stage:
 
     def _pair(self, daemon: Daemon, store: Path, run: str) -> list[Popen[str]]:
         about = {"TRACKSIDE_RUN_ID": run, "TRACKSIDE_RUN_NAME": run, "WORLD_SIZE": "2"}
-        return [start(daemon, "ailing_ranks.py", str(store), RANK=str(rank), **about) for rank in range(2)]
+        return [start(daemon, "failing_ranks.py", str(store), RANK=str(rank), **about) for rank in range(2)]
 
     def close(self) -> None:
         """All of it."""
@@ -205,7 +205,7 @@ def test_gloo_ranks_of_which_one_is_slow_and_then_stays_away(stage: Stage) -> No
         hear(rank, "trains")
     tell(stage.ranks[1], "slow")
     (alert,) = eventually(lambda: alerts(stage.ill, "StragglerRank"), 2 * DEADLINE)
-    assert alert["summary"].startswith("rank 1 of run pair takes ")
+    assert alert["summary"].startswith("rank 1 of run pair needs ")
     assert not alerts(stage.ill, "TrainingStalled")
     tell(stage.ranks[1], "stay away")
     (alert,) = eventually(lambda: alerts(stage.ill, "TrainingStalled"))
@@ -220,7 +220,7 @@ def test_a_training_that_goes_wrong_is_told(stage: Stage, alert: str) -> None:
 
 def test_a_rank_that_is_stopped_while_the_other_goes_on(stage: Stage) -> None:
     about = {"TRACKSIDE_RUN_ID": "apart", "TRACKSIDE_RUN_NAME": "apart", "WORLD_SIZE": "2"}
-    ranks = [start(stage.ill, "ailing_ranks.py", RANK=str(rank), **about) for rank in range(2)]
+    ranks = [start(stage.ill, "failing_ranks.py", RANK=str(rank), **about) for rank in range(2)]
     try:
         for rank in ranks:
             hear(rank, "trains")
@@ -239,7 +239,7 @@ def test_a_rank_that_is_stopped_while_the_other_goes_on(stage: Stage) -> None:
 
 def test_a_run_that_begins_again(stage: Stage) -> None:
     for alert in ("TrainingProcessDied", "RunRestarted"):
-        training = start(stage.ill, "ailing_ranks.py", TRACKSIDE_RUN_ID="again", TRACKSIDE_RUN_NAME="again")
+        training = start(stage.ill, "failing_ranks.py", TRACKSIDE_RUN_ID="again", TRACKSIDE_RUN_NAME="again")
         try:
             hear(training, "trains")
         finally:
