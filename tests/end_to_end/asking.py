@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from grafana.boards import asked, queries, variables
+from grafana.boards import label_query, queries, variables
 from grafana.promql import kind, parsed, selectors, walk
 from processes import DEADLINE
 
@@ -93,7 +93,7 @@ class Asking:
         values: Values = {}
         wrong = []
         for variable in variables(board):
-            selector, label = asked(variable)
+            selector, label = label_query(variable)
             match = {"match[]": filled(selector, values)} if selector else {}
             found = self._get(f"label/{label}/values", **match)
             found = [one for one in found if re.search(variable.get("regex", "").strip("/"), one)]

@@ -1,12 +1,11 @@
-"""Which labels the series of a query have, from those of its families and what it does with them."""
+"""The labels of a query's series, from its families and its operations."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from grafana.boards import asked as label_asked
-from grafana.boards import marks, queries, variables
+from grafana.boards import board_annotations, label_query, queries, variables
 from grafana.promql import SETS, grouped, kind, matchers, parsed
 from grafana.registry import VALUES, series
 
@@ -18,18 +17,18 @@ if TYPE_CHECKING:
 
 LABELLESS = {"scalar", "time", "vector", "absent", "absent_over_time"}
 KEEPING = {"topk", "bottomk", "limitk", "limit_ratio"}
-"""Aggregations that choose series and leave them as they are."""
+"""Aggregations that select series and keep their labels."""
 
 
 class LabelError(Exception):
-    """A label that there is not is named."""
+    """A query uses a label that its series do not have."""
 
 
 def labels(node: Node) -> set[str]:
-    """The labels that the answer may have.
+    """Return the labels that the result may have.
 
     Raises:
-        LabelError: A label is named that is not there; or a family that is none.
+        LabelError: The query names an unknown label or family.
     """
     if kind(node) == "VectorSelector":
         return _selected(node)
@@ -44,7 +43,7 @@ def labels(node: Node) -> set[str]:
 
 
 def strangers(board: Board) -> Iterator[str]:
-    """Each query, variable, legend and annotation of a dashboard that names what there is not."""
+    """Yield each query, variable, legend and annotation of a dashboard that uses an unknown name."""
     for query in queries(board):
         try:
             has = labels(parsed(query.expr))
@@ -54,7 +53,7 @@ def strangers(board: Board) -> Iterator[str]:
         for label in sorted(_shown(query.legend) - has):
             yield f"{query.where}: the legend has {label}, and the series have {', '.join(sorted(has)) or 'no labels'}"
     for variable in variables(board):
-        selector, label = label_asked(variable)
+        selector, label = label_query(variable)
         try:
             has = labels(parsed(selector)) if selector else {label}
         except LabelError as error:
@@ -66,7 +65,7 @@ def strangers(board: Board) -> Iterator[str]:
 
 
 def _marks(board: Board) -> Iterator[str]:
-    for mark in marks(board):
+    for mark in board_annotations(board):
         try:
             has = labels(parsed(mark.get("expr") or mark["target"]["expr"]))
         except LabelError:

@@ -1,4 +1,4 @@
-"""What Grafana takes silently and shows badly: panels upon one another, names given twice, links that lead nowhere."""
+"""Mistakes that Grafana accepts silently: overlapping panels, duplicate names, broken links."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from grafana.boards import marks, named, panels, queries
+from grafana.boards import board_annotations, panels, queries, used_variables
 from grafana.labels import LabelError, labels
 from grafana.promql import parsed
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 COLUMNS = 24
 AGREED = {"datasource", "job", "instance", "run", "rank", "gpu"}
-"""What variables may be called: ``var-run=`` in an address is a promise."""
+"""Permitted names of variables, which are part of addresses such as ``var-run=``."""
 
 
 def twice(board: Board) -> Iterator[str]:
-    """Ids, titles and letters of queries that are not unique."""
+    """Yield ids, titles and query letters that are not unique."""
     everything = [*board["panels"], *(one for row in board["panels"] for one in row.get("panels", ()))]
     yield from _twice("panel id", (one.get("id") for one in everything))
     yield from _twice("title", (one["title"] for one in panels(board)))
@@ -35,7 +35,7 @@ def twice(board: Board) -> Iterator[str]:
 
 
 def misplaced(board: Board) -> Iterator[str]:
-    """Panels beyond the edge, and upon one another."""
+    """Yield panels that overlap or exceed the width."""
     places = [(one["title"], one["gridPos"]) for one in board["panels"]]
     for title, at in places:
         if at["x"] < 0 or at["x"] + at["w"] > COLUMNS or at["w"] < 1 or at["h"] < 1:
@@ -47,7 +47,7 @@ def misplaced(board: Board) -> Iterator[str]:
 
 
 def nameless(board: Board) -> Iterator[str]:
-    """Queries whose series nobody could tell apart: without a legend, or with one that says no label."""
+    """Yield queries without a legend, or with one that does not distinguish their series."""
     for panel in panels(board):
         shows = panel["type"] not in {"table", "heatmap", "text"}
         for target in panel.get("targets", ()) if shows else ():
@@ -63,21 +63,21 @@ def nameless(board: Board) -> Iterator[str]:
 
 
 def unused(board: Board) -> Iterator[str]:
-    """Variables that nothing asks for, and those that are asked for and are not there."""
+    """Yield unused variables, and undefined ones that are used."""
     there = {one["name"] for one in board["templating"]["list"]}
     elsewhere = {one["name"]: json.dumps({**one, "name": ""}) for one in board["templating"]["list"]}
     rest = json.dumps({name: value for name, value in board.items() if name not in {"templating", "links"}})
     for name in sorted(there):
-        if name not in named(rest) and not any(name in named(text) for text in elsewhere.values()):
+        if name not in used_variables(rest) and not any(name in used_variables(text) for text in elsewhere.values()):
             yield f"nothing uses the variable {name}"
-    for name in sorted(named(rest) - there - {"labels"}):
+    for name in sorted(used_variables(rest) - there - {"labels"}):
         yield f"${name} is no variable"
     for name in sorted(there - AGREED):
         yield f"the variable {name} is none of {', '.join(sorted(AGREED))}"
 
 
 def lost(board: Board, boards: Mapping[str, Board]) -> Iterator[str]:
-    """Links to dashboards, variables, tags and labels that there are not."""
+    """Yield links to unknown dashboards, variables, tags and labels."""
     for link in board["links"]:
         tagged = [one for one in boards.values() if set(link["tags"]) <= set(one["tags"])]
         if link["type"] == "dashboards" and len(tagged) < 2:
@@ -88,7 +88,7 @@ def lost(board: Board, boards: Mapping[str, Board]) -> Iterator[str]:
 
 
 def _links(board: Board) -> Iterator[tuple[str, Any, bool, list[str]]]:
-    """Each link of a panel, whether it stands at all its values, and the panel's queries."""
+    """Yield each link of a panel, whether it applies to every value, and the panel's queries."""
     for panel in panels(board):
         config = panel.get("fieldConfig", {})
         exprs = [one["expr"] for one in panel.get("targets", ())]
@@ -123,20 +123,20 @@ def _astray(
 
 
 def unheeded(board: Board) -> Iterator[str]:
-    """Queries by rank or GPU that show all of them, whatever is chosen."""
+    """Yield queries by rank or GPU that ignore the selection."""
     for query in queries(board):
         try:
             has = labels(parsed(query.expr))
         except LabelError:
             continue
         for name in sorted(has & {"rank", "gpu"} & _variables(board) if query.panel else ()):
-            if name not in named(query.expr):
+            if name not in used_variables(query.expr):
                 yield f"{query.where}: its series have the label {name}, and ${name} does not choose among them"
 
 
 def mistimed(board: Board) -> Iterator[str]:
-    """Marks at a time that is in seconds, or whose time is not taken."""
-    for mark in marks(board):
+    """Yield annotations whose time is in seconds or is not used."""
+    for mark in board_annotations(board):
         millis = bool(re.match(r"1000 \*", mark["expr"]))
         moments = "_timestamp_seconds" in mark["expr"]
         if not (moments == millis == mark.get("useValueForTime", False)):
@@ -144,7 +144,7 @@ def mistimed(board: Board) -> Iterator[str]:
 
 
 def _labels(expr: str) -> set[str]:
-    """None where it names what there is not, which is said elsewhere."""
+    """Return the labels of a query; none for unknown names, which another check reports."""
     try:
         return labels(parsed(expr))
     except LabelError:

@@ -1,7 +1,7 @@
-"""The rules of grafana/dashboard-linter that concern Prometheus, as its documentation has them.
+"""The Prometheus rules of grafana/dashboard-linter, as its documentation describes them.
 
-Here they hold for every panel that asks something, of which the linter looks at some types only. A finding may be excluded
-by the linter's own file `.lint`, beside the dashboards.
+Here they apply to every panel with queries; the linter checks only some types. The linter's file `.lint` next to the
+dashboards may exclude findings.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grafana.boards import Board, named, panels, substituted, variables
+from grafana.boards import Board, panels, substituted, used_variables, variables
 from grafana.promql import MAGIC, kind, matchers, parsed, selectors, walk
 
 if TYPE_CHECKING:
@@ -24,22 +24,22 @@ ns µs ms s m h d dtdurationms dtdurations dthms dtdhms clocks
 flops tflops pflops cps ops reqps rps wps iops cpm opm rpm wpm
 """
 UNITS = set(_UNITS.split())
-"""Of Grafana's units, packages/grafana-data/src/valueFormats/categories.ts, those that families here may have."""
+"""Units of Grafana (packages/grafana-data/src/valueFormats/categories.ts) that the families here may have."""
 SILENT = {"text"}
-"""Types of panels that ask nothing."""
+"""Types of panels without queries."""
 QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)""")
 COUNTING = {"rate", "irate", "increase"}
 FUNCTIONS = {"label_names", "label_values", "metrics", "query_result"}
 
 
 class Finding(NamedTuple):
-    """What a rule has found.
+    """A finding of a rule.
 
     Attributes:
-        rule: Its name, as the linter has it.
-        message: What is wrong.
-        panel: The title of the panel; empty for the dashboard itself.
-        target: Which of its queries, from 0.
+        rule: The linter's name of the rule.
+        message: The mistake.
+        panel: The title of the panel; empty for the whole dashboard.
+        target: The index of the query.
     """
 
     rule: str
@@ -49,16 +49,16 @@ class Finding(NamedTuple):
 
 
 Found = tuple[str, str, "int | None"]
-"""What a rule says: a message, and where."""
+"""The findings of a rule: messages with their places."""
 
 
 def findings(board: Board) -> list[Finding]:
-    """All that the rules find in a dashboard."""
+    """Yield all findings in a dashboard."""
     return [Finding(name, *found) for name, rule in RULES.items() for found in rule(board)]
 
 
 def excluded(finding: Finding, title: str, lint: dict[str, Any]) -> bool:
-    """Whether the file `.lint` has an exclusion for a finding in the dashboard of this title."""
+    """Return True if the file `.lint` excludes a finding in the dashboard of this title."""
     if finding.rule not in lint["exclusions"]:
         return False
     entries = (lint["exclusions"][finding.rule] or {}).get("entries") or [{}]
@@ -200,7 +200,7 @@ def _targets(board: Board) -> Iterator[tuple[str, int, str]]:
 
 
 def _wrong(expr: str) -> str:
-    """Why it is no PromQL; empty when it is."""
+    """Return why a text is not PromQL; empty when it is."""
     try:
         parsed(_plain(expr))
     except ValueError as error:
@@ -209,7 +209,7 @@ def _wrong(expr: str) -> str:
 
 
 def _nodes(expr: str) -> Iterator[Any]:
-    """What is no PromQL has none: another rule says so."""
+    """Return the nodes of a query; none if it is not PromQL, which another rule reports."""
     return iter(()) if _wrong(expr) else walk(parsed(_plain(expr)))
 
 
@@ -218,9 +218,9 @@ def _selected(expr: str) -> list[Any]:
 
 
 def _plain(expr: str) -> str:
-    """With a number for each variable outside quotes, as the linter has it; those in quotes are matchers' values."""
+    """Replace each variable outside quotes by a number, as the linter does; quoted ones are values of matchers."""
     return "".join(
-        part if at % 2 else substituted(part, dict.fromkeys(named(part), "1"))
+        part if at % 2 else substituted(part, dict.fromkeys(used_variables(part), "1"))
         for at, part in enumerate(re.split(QUOTED, expr))
     )
 

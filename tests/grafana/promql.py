@@ -1,4 +1,4 @@
-"""PromQL as the parser reads it: what a query selects, and what it does with that."""
+"""Parsed PromQL: what a query selects and what it does with it."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ MAGIC = {
     "__range_s": "123479",
     "__interval_ms": "123461000",
 }
-"""Durations that nobody writes, in place of Grafana's own variables, by which they are known again."""
+"""Unusual durations that stand for Grafana's variables and can be recognized again."""
 
 SETS = {"and", "or", "unless"}
-"""Operators that choose series."""
+"""Operators that select series."""
 
 Node = Any
-"""Of the parser's tree."""
+"""A node of the parser's tree."""
 
 
 def parsed(expr: str) -> Node:
-    """The tree of a query; variables in quotes stay, as labels' values may be anything.
+    """Return the syntax tree of a query; variables in quotes stay, since values of labels may be anything.
 
     Raises:
-        ValueError: It is no PromQL.
+        ValueError: The text is not PromQL.
     """
     return promql_parser.parse(substituted(expr, MAGIC))
 
 
 def kind(node: Node) -> str:
-    """What a node is, by its class in the parser."""
+    """Return the class name of a node."""
     return type(node).__name__
 
 
 def children(node: Node) -> list[Node]:
-    """The nodes right below."""
+    """Return the direct children of a node."""
     below = {
         "AggregateExpr": ("expr", "param"),
         "BinaryExpr": ("lhs", "rhs"),
@@ -55,25 +55,25 @@ def children(node: Node) -> list[Node]:
 
 
 def walk(node: Node, parents: tuple[Node, ...] = ()) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Every node with those above it, from the root."""
+    """Yield every node with its ancestors, from the root."""
     yield node, parents
     for child in children(node):
         yield from walk(child, (*parents, node))
 
 
 def selectors(node: Node) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-    """Every selector of series, likewise."""
+    """Yield every series selector with its ancestors."""
     return ((one, parents) for one, parents in walk(node) if kind(one) == "VectorSelector")
 
 
 def matchers(selector: Node) -> dict[str, tuple[str, str]]:
-    """What a selector asks of labels: by the label, the operator and the value."""
+    """Return a selector's matchers as label, operator and value."""
     signs = {"Equal": "=", "NotEqual": "!=", "Re": "=~", "NotRe": "!~"}
     return {one.name: (signs[str(one.op).rpartition(".")[2]], one.value) for one in selector.matchers.matchers}
 
 
 def grouped(node: Node) -> set[str]:
-    """The labels that a node itself names: by, without, on, ignoring, group_left, label_replace."""
+    """Return the labels that a node names: by, without, on, ignoring, group_left, label_replace."""
     modifier = getattr(node, "modifier", None)
     if kind(node) == "AggregateExpr" and modifier is not None:
         return set(modifier.labels)

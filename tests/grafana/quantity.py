@@ -1,7 +1,7 @@
-"""What a query measures, from the units of its families and what it does with them.
+"""The quantity that a query measures, from the units of its families and its operations.
 
 A quantity has dimensions, powers of base units, and a scale: joules divided by 3.6e6 are kilowatt-hours. A point in time,
-as ``*_timestamp_seconds`` and ``time()`` have it, is no span; the difference of two is one.
+such as ``*_timestamp_seconds`` and ``time()``, is not a duration; the difference of two is one.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ abs avg_over_time ceil clamp clamp_max clamp_min floor last_over_time max_over_t
 sum_over_time stddev_over_time label_replace label_join increase delta idelta quantile_over_time scalar vector predict_linear
 """
 KEEPING = set(_KEEPING.split())
-"""Functions whose answer is of the kind of what they are given."""
+"""Functions whose result has the quantity of their argument."""
 COMPARISONS = {"trackside_training_straggler_ratio"}
-"""Ratios that are no part of a whole: they may exceed 1."""
+"""Ratios that are not shares of a whole and may exceed 1."""
 RATES = {"rate", "irate", "deriv"}
 COUNTS = {"count_over_time", "changes", "resets", "absent", "absent_over_time", "present_over_time"}
 COUNTING = {"count", "count_values", "group"}
@@ -49,18 +49,18 @@ COMPARING = {"==", "!=", "<", ">", "<=", ">="}
 
 
 class QuantityError(Exception):
-    """What is computed has no meaning, or is not known here."""
+    """The result of a query is meaningless or unknown here."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a value is.
+    """The quantity of a value.
 
     Attributes:
         dimensions: Powers of base units, without zeros.
-        share: ``part`` of a whole, 0 to 1; ``quotient`` of two of a kind; ``time``, seconds a second; empty for none of them.
-        scale: The base units are this many of it.
-        literal: It is a number that was written, which fits everything.
+        share: ``part`` of a whole, 0 to 1; ``quotient`` of two of a kind; ``time``, seconds per second; else empty.
+        scale: The number of this unit in a base unit.
+        literal: True for a literal number, which fits every quantity.
     """
 
     dimensions: Mapping[str, int] = field(default_factory=dict)
@@ -69,16 +69,16 @@ class Quantity:
     literal: bool = False
 
     def fits(self, other: Quantity) -> bool:
-        """Whether they can be added and compared."""
+        """Return True if two quantities can be added and compared."""
         alike = self.dimensions == other.dimensions and isclose(self.scale, other.scale)
         return alike or self.literal or other.literal
 
 
 def measured(node: Node) -> Quantity:
-    """What a query measures.
+    """Return the quantity of a query.
 
     Raises:
-        QuantityError: It makes no sense, such as bytes added to seconds.
+        QuantityError: The query is meaningless, such as bytes added to seconds.
     """
     rule = {
         "AggregateExpr": _aggregated,
@@ -161,7 +161,7 @@ def _combined(node: Node) -> Quantity:
 
 
 def _product(left: Quantity, right: Quantity, sign: int) -> Quantity:
-    """A product, or with a sign of -1 a quotient."""
+    """Return the quantity of a product, or of a quotient with a sign of -1."""
     if left.literal and right.literal:
         return Quantity(scale=left.scale * right.scale**sign, literal=True)
     if right.literal:
@@ -174,7 +174,7 @@ def _product(left: Quantity, right: Quantity, sign: int) -> Quantity:
 
 
 def _scaled(one: Quantity, scale: float) -> Quantity:
-    """A number of things is one, however it is weighed."""
+    """Return True if the number of things is a plain count."""
     return replace(one, scale=one.scale * scale) if one.dimensions or one.share else one
 
 

@@ -1,4 +1,4 @@
-"""Every family that a query can name: the daemon's own, and what Prometheus and prometheus_client add."""
+"""Every family that a query can name: the daemon's, and those of Prometheus and prometheus_client."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trackside_daemon.nvml.readers.health import KINDS
 from trackside_daemon.training.families import STATES
 
 TARGET = {"job", "instance", "pod"}
-"""The labels that a target may give to all its series, as the rules of alerts have them."""
+"""Labels that a target may add to all its series, as in the alert rules."""
 
 
 class Series(NamedTuple):
-    """Series of one name.
+    """The series of one name.
 
     Attributes:
-        name: As a query has it: of a histogram with ``_bucket``, ``_sum`` or ``_count``.
+        name: The name in a query; for a histogram with ``_bucket``, ``_sum`` or ``_count``.
         family: Its family.
         unit: The base unit; empty for a number.
-        labels: Its labels, with the target's.
+        labels: Its labels, including the target's.
     """
 
     name: str
@@ -44,7 +44,7 @@ FOREIGN = {
     "process_start_time_seconds": "seconds",
     "process_virtual_memory_bytes": "bytes",
 }
-"""The unit of each family that has none of our labels."""
+"""The unit of each family without labels of its own."""
 
 
 VALUES: dict[tuple[str, str], set[str]] = {
@@ -59,12 +59,12 @@ VALUES: dict[tuple[str, str], set[str]] = {
         *("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
     },
 }
-"""What a label of a family can be, where the code knows it."""
+"""Possible values of a family's label, where the code knows them."""
 
 
 @cache
 def series() -> dict[str, Series]:
-    """All of them, by their names."""
+    """Return all families by their names."""
     found = {name: Series(name, name, unit, frozenset(TARGET)) for name, unit in FOREIGN.items()}
     for metric in documented():
         labels = frozenset({*metric.labels, *TARGET})

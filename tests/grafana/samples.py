@@ -1,4 +1,4 @@
-"""A small dashboard that is right, to be made wrong in one way at a time."""
+"""A small correct dashboard, to which tests add one mistake at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = 'job=~"$job", instance=~"$instance"'
 
 
 def variable(name: str, label: str, query: str) -> Board:
-    """A variable of label values, of which several may be chosen."""
+    """Return a variable of label values with multiple selection."""
     return {
         "allValue": ".+",
         "datasource": SOURCE,
@@ -28,7 +28,7 @@ def variable(name: str, label: str, query: str) -> Board:
 
 
 def panel(number: int, title: str, unit: str, *exprs: str, legend: str = "{{instance}}") -> Board:
-    """A chart, as wide as the page, below the one of the number before."""
+    """Return a chart as wide as the page, below the previous one."""
     return {
         "datasource": SOURCE,
         "description": "What it shows.",
@@ -74,5 +74,5 @@ GOOD: Board = {
 
 
 def sample() -> Board:
-    """One that may be changed."""
+    """Return a copy that may be changed."""
     return deepcopy(GOOD)

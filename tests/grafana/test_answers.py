@@ -1,4 +1,4 @@
-"""What panels say of series made for the case, as Prometheus itself works them out."""
+"""Values of panels for given series, computed by Prometheus."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool works them out")
 
 Series = dict[str, str]
-"""The values of each, every 15 s, in promtool's notation."""
+"""Values of each series every 15 s, in promtool's notation."""
 
 
 def _expr(uid: str, title: str, letter: str = "A") -> str:
@@ -28,7 +28,7 @@ def _expr(uid: str, title: str, letter: str = "A") -> str:
 
 
 def _says(place: Path, series: Series, expr: str, at: str, *samples: tuple[str, float]) -> None:
-    """Raise an AssertionError if Prometheus works out something else."""
+    """Raise an AssertionError if Prometheus computes something else."""
     expected: list[Any] = [{"labels": labels, "value": value} for labels, value in samples]
     test = {
         "interval": "15s",
@@ -44,7 +44,7 @@ def _says(place: Path, series: Series, expr: str, at: str, *samples: tuple[str, 
 
 
 def _phases(forward: dict[str, int]) -> Series:
-    """Two nodes of two ranks each that spend so many tenths of their time in forward, and wait the rest."""
+    """Return series of two nodes with two ranks each, for the given tenths of time in forward; they wait the rest."""
     return {
         f'trackside_training_phase_seconds_total{{job="t", instance="{"ab"[int(rank) // 2]}", run="r", rank="{rank}", '
         f'phase="{phase}"}}': f"0+{seconds}x40"
@@ -66,14 +66,14 @@ def test_one_rank_alone_is_no_straggler(tmp_path: Path) -> None:
 
 
 def _number(state: str) -> float:
-    """Of a state, as the mappings of the dashboard have it."""
+    """Return the number of a state in the dashboard's mappings."""
     panel = next(one for one in panels(BOARDS["trackside-training"]) if one["title"] == "State")
     options = panel["fieldConfig"]["defaults"]["mappings"][0]["options"]
     return next(float(number) for number, said in options.items() if said["text"] == state)
 
 
 def _ranks_series() -> Series:
-    """An end at the third minute, after which the rank's own series stay for one."""
+    """Return series of an end at the third minute; the rank's own series remain for one more minute."""
     labels = 'job="t", instance="a", run="r", rank="0"'
     return {
         f'trackside_training_rank_state{{{labels}, state="running"}}': "1x11 0x4 stale",

@@ -1,4 +1,4 @@
-"""The committed dashboards are what the generator writes."""
+"""The committed dashboards are the generator's output."""
 
 from __future__ import annotations
 

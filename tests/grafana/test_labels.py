@@ -1,4 +1,4 @@
-"""Every family and label that a dashboard names is one of the daemon's or of Prometheus'; another is seen."""
+"""Every family and label in a dashboard belongs to the daemon or Prometheus; the check finds others."""
 
 from __future__ import annotations
 

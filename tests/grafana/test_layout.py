@@ -1,4 +1,4 @@
-"""What a person sees of a dashboard: nothing upon another, names that tell apart, and links that lead somewhere."""
+"""The layout of the dashboards: no overlaps, distinct names, working links."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_link_may_carry_what_both_dashboards_have_and_what_a_series_says() -> 
 
 
 def test_states_have_numbers_of_their_own_and_the_texts_of_these() -> None:
-    """The greater counts, as where a run has ranks in several: an end that is worse before a better one."""
+    """Return the highest state, as for a run with ranks in several: a worse end before a better one."""
     asked = 0
     for board in BOARDS.values():
         for query in queries(board):
@@ -141,7 +141,7 @@ def test_states_have_numbers_of_their_own_and_the_texts_of_these() -> None:
 
 
 def _texts(panel: Any) -> Iterator[dict[str, str]]:
-    """What a panel's mappings say of values."""
+    """Return the texts of a panel's value mappings."""
     config = panel["fieldConfig"]
     every = [config["defaults"].get("mappings", [])]
     every += [one["value"] for over in config["overrides"] for one in over["properties"] if one["id"] == "mappings"]

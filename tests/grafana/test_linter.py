@@ -1,4 +1,4 @@
-"""What grafana/dashboard-linter asks of dashboards: ours have it, and each rule sees a dashboard that has not."""
+"""The rules of grafana/dashboard-linter: the dashboards pass, and each rule finds its mistake."""
 
 from __future__ import annotations
 

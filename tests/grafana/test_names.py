@@ -1,4 +1,4 @@
-"""A run may be called anything: no name breaks a panel or is lost on the way to another dashboard."""
+"""Run names may contain anything: none breaks a panel or is lost in a link to another dashboard."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from grafana.boards import committed, queries, variables
 
 BOARDS = committed()
 TOLD = re.compile(r"\$\{(?:__field|__value|__data)\.[^}]*\}")
-"""A variable of what is clicked on."""
+"""A variable of the clicked element."""
 
 
 @pytest.mark.parametrize("uid", BOARDS)
@@ -34,5 +34,5 @@ def test_a_name_that_ends_the_quotes_cannot_be_chosen(uid: str) -> None:
 
 
 def _names(expr: str) -> list[int]:
-    """Where a run's name stands; a parenthesis before it belongs to the pattern."""
+    """Return the places of a run's name; a parenthesis before it belongs to the pattern."""
     return [found.start() for found in re.finditer(r"\(?\$\{?run\b", expr)]

@@ -1,4 +1,4 @@
-"""Grafana's own settings: the data source and the place of the dashboards, as compose and Kubernetes mount them."""
+"""Grafana's provisioning: the data source and the dashboards, as compose and Kubernetes mount them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboards are of Grafana's classic schema: a key that Grafana would drop, or a value of another kind, is seen."""
+"""The dashboards conform to Grafana's classic schema; the check finds unknown keys and wrong types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours say what alerts say: a panel's thresholds are those of the alerts on what it shows."""
+"""The thresholds of panels equal those of the alerts on the same values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNSHOWN = (
     "trackside_gpu_temperature_celsius",  # its distance has the sign of a margin on the page
     "trackside_gpu_nvlink_errors_total",  # a rate on the page
 )
-"""Families of which no panel has the threshold, or need not."""
+"""Families without a threshold on any panel."""
 
 
 def test_each_bound_is_met_by_a_panel() -> None:
@@ -42,7 +42,7 @@ def test_each_bound_is_met_by_a_panel() -> None:
 
 
 def _columns(board: Any, title: str, column: str) -> Any:
-    """The steps of a panel, or of its column."""
+    """Return the threshold steps of a panel or of its column."""
     config = next(one["fieldConfig"] for one in panels(board) if one["title"] == title)
     if not column:
         return config["defaults"]["thresholds"]["steps"]

@@ -1,4 +1,4 @@
-"""Each panel has a unit for what its queries measure; a wrong one is seen."""
+"""Each panel has a unit that fits its queries; the check finds wrong ones."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Where a panel shows what an alert looks at, its thresholds are the alert's.
+"""Check that a panel which shows the value of an alert has the alert's thresholds.
 
-What an alert looks at is read from its PromQL: which families with which matchers, and whether their rate, increase,
-quotient or difference is taken. Joins, windows and the dashboard's own variables do not count, nor does the worst of a group;
-a mean or a sum of what an alert looks at one by one need not have its thresholds, but may have no others.
+The value of an alert is read from its PromQL: families, matchers, and rate, increase, quotient or difference. Joins,
+windows, the dashboard's variables and the extreme of a group are ignored. A mean or sum of values that an alert evaluates one
+by one may omit its thresholds, but may not have others.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Family(NamedTuple):
-    """Series of a family, with the matchers that are no variable's."""
+    """A family with its matchers, except those of variables."""
 
     name: str
     matchers: frozenset[tuple[str, str, str]]
 
 
 Shape = Family | tuple[object, ...] | float | None
-"""A family, what is done and to which shapes, or a number."""
+"""A family, an operation with its operands, or a number."""
 
 RATES = {"irate": "rate", "increase": "increase", "rate": "rate", "delta": "increase"}
 COMPARING = {"==", "!=", "<", ">", "<=", ">="}
@@ -43,11 +43,11 @@ DETECTED: list[tuple[str, float]] = [
     ("rate(trackside_training_data_wait_seconds_sum[1m])", DEFAULTS.data_wait_ratio),
     (f"sum(rate({DATA})) / sum(rate(trackside_training_phase_seconds_total[1m]))", DEFAULTS.data_wait_ratio),
 ]
-"""What detectors look at that is on the page too, and their bounds."""
+"""Values on the page that detectors evaluate, and their thresholds."""
 
 
 def shape(node: Node) -> Shape:
-    """What is looked at."""
+    """Return the shape of an expression."""
     name = kind(node)
     if name == "VectorSelector":
         fixed = {(label, *what) for label, what in matchers(node).items() if "$" not in what[1]}
@@ -63,18 +63,18 @@ def shape(node: Node) -> Shape:
 
 
 def bounds() -> list[tuple[Shape, float]]:
-    """What each alert looks at, and its bound."""
+    """Return the shape that each alert evaluates, and its threshold."""
     rules = [(shape(parsed(one.query.promql())), one.threshold) for one in builtin.rules(DEFAULTS) if not one.absent]
     return [*rules, *((shape(parsed(expr)), bound) for expr, bound in DETECTED)]
 
 
 def same(shown: Shape, looked_at: Shape) -> bool:
-    """Whether a panel shows just what an alert looks at."""
+    """Return True if a panel shows exactly what an alert evaluates."""
     return shown == looked_at
 
 
 def like(shown: Shape, looked_at: Shape) -> bool:
-    """Whether a panel shows what an alert looks at and more, or its mean or sum."""
+    """Return True if a panel shows what an alert evaluates and more, or its mean or sum."""
     if shown == looked_at:
         return True
     if isinstance(shown, tuple) and shown[0] == "spread":
@@ -87,7 +87,7 @@ def like(shown: Shape, looked_at: Shape) -> bool:
 
 
 def strange(board: Board) -> Iterator[str]:
-    """Each panel, or column of one, whose thresholds are not those of the alerts on what it shows."""
+    """Yield each panel or column whose thresholds differ from those of the alerts on its value."""
     known = bounds()
     for title, exprs, given in coloured(board):
         shapes = [shape(parsed(one)) for one in exprs]
@@ -102,7 +102,7 @@ def strange(board: Board) -> Iterator[str]:
 
 
 def met(boards: Iterable[Board]) -> set[tuple[Shape, float]]:
-    """The bounds that are a threshold where what they are of is shown, by itself, or as a mean or sum."""
+    """Return the bounds that apply to a shape, shown alone or as a mean or sum."""
     shown = [(shape(parsed(expr)), given) for board in boards for _, exprs, given in coloured(board) for expr in exprs]
     return {
         (what, bound) for what, bound in bounds() if any(like(one, what) and bound in given for one, given in shown)
@@ -110,7 +110,7 @@ def met(boards: Iterable[Board]) -> set[tuple[Shape, float]]:
 
 
 def coloured(board: Board) -> Iterator[tuple[str, list[str], set[float]]]:
-    """Each panel, and each of its columns that has thresholds of its own: its title, its queries and these."""
+    """Yield each panel and each of its columns with own thresholds: title, queries and thresholds."""
     for panel in panels(board):
         exprs = {one["refId"]: one["expr"] for one in panel.get("targets", ())}
         config = panel.get("fieldConfig", {})
@@ -127,7 +127,7 @@ def coloured(board: Board) -> Iterator[tuple[str, list[str], set[float]]]:
 
 
 def _letters(panel: Board, matcher: Board) -> set[str]:
-    """The query that an override is about, if it is about one."""
+    """Return the query to which an override applies, if any."""
     if matcher["id"] == "byFrameRefID":
         return {matcher["options"]}
     renamed: dict[str, str] = {}
@@ -142,7 +142,7 @@ def _values(steps: Iterable[Board]) -> set[float]:
 
 
 def is_step(what: Shape, bound: float) -> bool:
-    """Whether it divides none from some, or 0 from 1, so that a colour from 1 on, or none, says the same."""
+    """Return True if a bound separates 0 from more, so that a color from 1 on, or none, is equivalent."""
     return bound == 0 or (bound == 0.5 and (isinstance(what, Family) or what[0] == "-"))  # type: ignore[index]
 
 
@@ -174,6 +174,6 @@ def _combined(node: Node) -> Shape:
 
 
 def _is_info(node: Node) -> bool:
-    """Whether it is 1 and brings nothing but labels."""
+    """Return True if an operand is 1 and only adds labels."""
     names = [one.name for one, _ in selectors(node)]
     return bool(names) and all(name.endswith("_info") for name in names)

@@ -1,4 +1,4 @@
-"""Which of Grafana's units a panel may have for what its queries measure."""
+"""Grafana's units that a panel may have for the quantity of its queries."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ FITTING: list[tuple[dict[str, int], float, set[str]]] = [
     ({"J": -1}, 1, NUMBER),
     ({}, 1, NUMBER),
 ]
-"""Dimensions, a scale and the units for them; Grafana's moments are in milliseconds."""
+"""Dimensions, a scale and their units; Grafana's times are in milliseconds."""
 SHARES = {1.0: {"percentunit"}, 100.0: {"percent"}}
 
 
 def fitting(quantity: Quantity) -> set[str]:
-    """The units that say what it is."""
+    """Return the units of a quantity."""
     found: set[str] = set()
     if quantity.share:
         found |= next((units for scale, units in SHARES.items() if isclose(scale, quantity.scale)), set())
@@ -64,7 +64,7 @@ def fitting(quantity: Quantity) -> set[str]:
 
 
 def misfits(board: Board) -> Iterator[str]:
-    """Each query of a dashboard whose unit is not one for what it measures."""
+    """Yield each query of a dashboard whose unit does not fit its quantity."""
     for panel in panels(board):
         for target in panel.get("targets", ()):
             where = f"{board['uid']}: panel {panel['title']!r}, query {target['refId']}: "
@@ -79,7 +79,7 @@ def misfits(board: Board) -> Iterator[str]:
 
 
 def unit_of(panel: Board, target: Board) -> str:
-    """The unit with which a query's values are shown: the panel's, or that of an override for them."""
+    """Return the unit of a query's values: the panel's, or that of an override."""
     config = panel.get("fieldConfig", {})
     unit = config.get("defaults", {}).get("unit", "")
     for override in config.get("overrides", ()):
@@ -97,7 +97,7 @@ def _quantity(panel: Board, target: Board) -> Quantity:
 
 
 def _meant(matcher: dict[str, Any], panel: Board, target: Board) -> bool:
-    """Whether an override is for the values of a query."""
+    """Return True if an override applies to the values of a query."""
     how, what = matcher["id"], matcher.get("options", "")
     if how == "byFrameRefID":
         return bool(what == target["refId"])
@@ -107,7 +107,7 @@ def _meant(matcher: dict[str, Any], panel: Board, target: Board) -> bool:
 
 
 def _names(panel: Board, target: Board) -> set[str]:
-    """How the values of a query may be called: by its legend, or in a table by its letter, and what that is renamed to."""
+    """Return the names of a query's values: its legend, or in a table its letter and new name."""
     values = {f"Value #{target['refId']}"} | ({"Value"} if len(panel["targets"]) == 1 else set())
     renamed = {
         new

@@ -1,4 +1,4 @@
-"""The pages over a state, asked without a socket."""
+"""The HTTP application over a state, without a socket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BASE = "http://127.0.0.1:21790"
 
 
 class Client:
-    """Asks an application."""
+    """A client of an ASGI application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._transport = httpx.ASGITransport(app=app)
@@ -98,17 +98,17 @@ class Site:
         self.overview = Overview(state, self.rates, self.firing, self.history.database)
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:
-        """What the ranks of a run are said to have answered."""
+        """Return the prepared answers of a run's ranks."""
         self.asked = kind, run
         return self.speaking
 
     def ask_layers(self, run: str, steps: int) -> frozenset[int]:
-        """The ranks that are said to have been told."""
+        """Return the ranks that received the request."""
         self.asked = run, str(steps)
         return self.speaking[0]
 
     def keep(self, *records: Record | Sequence[Record]) -> None:
-        """Have the history write records, and wait until it has."""
+        """Write records to the history and wait until they are committed."""
         for one in records:
             self.history.writer.put(one if isinstance(one, list) else [one])  # type: ignore[list-item]
         self.history.writer.call(lambda _: None).result(60)
@@ -139,7 +139,7 @@ class Site:
 
     @property
     def key(self) -> dict[str, str]:
-        """The header that opens the API."""
+        """Return the header with the API token."""
         return {"Authorization": f"Bearer {self.token.value}"}
 
 
@@ -158,11 +158,11 @@ def site(place: Path, house: House) -> Iterator[Site]:
 
 @pytest.fixture
 def client(site: Site) -> Client:
-    """Whoever comes without a token."""
+    """Return a client without a token."""
     return site.client()
 
 
 @pytest.fixture
 def api(site: Site) -> Callable[[str], Any]:
-    """Asks the API, with the token, for JSON."""
+    """Return a function that gets JSON from the API, with the token."""
     return lambda path: site.client().get(f"/api/v1/{path}", headers=site.key).json()

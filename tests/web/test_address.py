@@ -1,4 +1,4 @@
-"""The port that HTTP is served on, and what is said when it cannot be had."""
+"""The listening port, and the errors when it cannot be used."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=["127.0.0.1", "[::1]"])
 def taken(request: pytest.FixtureRequest) -> Iterator[str]:
-    """An address that this process listens at."""
+    """Yield an address on which this process listens."""
     host: str = request.param
     with listen(f"{host}:0") as listener:
         yield f"{host}:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Before all pages: the rate, the headers, the passwords, and what credentials open."""
+"""The web configuration's middleware: rate limit, headers, passwords, and access with credentials."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADERS = "http_server_config: {headers: {X-Frame-Options: deny, Content-Securit
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The thread of each of bcrypt's checks."""
+    """Return the thread names of bcrypt's checks."""
     made: list[str] = []
     real = bcrypt.checkpw
 
@@ -45,7 +45,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def gate(site: Any, tmp_path: Path) -> Callable[..., Client]:
-    """The pages behind a web configuration."""
+    """Return a function that builds the application behind a web configuration."""
 
     def make(text: str, **options: Any) -> Client:
         (tmp_path / "web.yml").write_text(text)

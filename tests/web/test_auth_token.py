@@ -1,4 +1,4 @@
-"""Who may ask what: the Host header, the token, and what those who may not are told."""
+"""Access to the HTTP server: the Host header, the token, and the errors of refused requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web configuration is read anew while running, and the last good one stays."""
+"""Reloads of the web configuration, and invalid versions that leave the last valid one active."""
 
 from __future__ import annotations
 

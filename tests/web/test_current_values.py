@@ -1,4 +1,4 @@
-"""What the API says of the runs."""
+"""Live runs in the API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def live_runs(house: House) -> list[dict[str, Any]]:
-    """As JSON would carry it, which knows no NaN."""
+    """Return a document as JSON carries it, which has no NaN."""
     said = api.live_runs(house.state, house.now.monotonic)
     found: list[dict[str, Any]] = json.loads(json.dumps(said, allow_nan=False))["runs"]
     return found

@@ -1,4 +1,4 @@
-"""The page, byte for byte as prometheus_client would write it, and as its parsers read it."""
+"""The metrics page, compared with prometheus_client's output and parsers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def distributions(metric: Metric) -> st.SearchStrategy[Distribution]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> Batch:
-    """Samples of every family: each series once."""
+    """Generate samples of every family, each series once."""
     samples: list[Sample] = []
     for metric in FAMILIES:
         values: Any = {"counter": any_count, "info": st.just(1.0), "histogram": distributions(metric)}
@@ -71,7 +71,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 class Oracle:
-    """What prometheus_client's own data model says of a batch."""
+    """A batch in prometheus_client's own data model."""
 
     def __init__(self, batch: Batch) -> None:
         self._samples = batch.samples
@@ -112,7 +112,7 @@ def page(*found: Batch, openmetrics: bool = False) -> str:
 
 
 def read(families: Any) -> dict[tuple[str, str], str]:
-    """Every sample of a parsed page, its value as Go writes it: NaN is not equal to itself."""
+    """Return every sample of a parsed page with its value as Go writes it, since NaN is unequal to itself."""
     return {
         (one.name, repr(sorted(one.labels.items()))): as_go_writes_it(one.value)
         for family in families
@@ -132,7 +132,7 @@ def test_the_openmetrics_text_is_what_prometheus_client_writes(batch: Batch) -> 
 
 @given(batches())
 def test_the_openmetrics_parser_reads_every_series_back(batch: Batch) -> None:
-    """It refuses what OpenMetrics does: no EOF, wrong units and suffixes, families in pieces, broken histograms."""
+    """Parse the page strictly: no EOF, wrong units or suffixes, split families and broken histograms are errors."""
     seen = read(parse_openmetrics(page(batch, openmetrics=True)))
     wanted = read(Oracle(batch).collect())
     assert seen == wanted

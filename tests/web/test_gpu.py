@@ -1,4 +1,4 @@
-"""Letting go of the GPUs over HTTP."""
+"""Pausing GPU readings over HTTP."""
 
 from __future__ import annotations
 

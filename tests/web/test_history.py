@@ -1,4 +1,4 @@
-"""What the API says of runs that are kept, and how it changes them."""
+"""Runs of the history in the API, and changes to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 BASE = "http://127.0.0.1:21790"
 SHIFT = round((WALL - 50.0) * 1e9)
-"""From the clock of `pushed` to Unix time."""
+"""Offset from the clock of `pushed` to Unix time."""
 
 
 def opened(who: Speaker, **hello: Any) -> SessionOpened:
@@ -49,7 +49,7 @@ def opened(who: Speaker, **hello: Any) -> SessionOpened:
 
 
 def kept(site: Site, values: dict[str, list[float]], **identity: Any) -> Speaker:
-    """A run that has pushed a step a second, each key a value a step, and has ended."""
+    """Add an ended run with one step a second, and one value per step for each key."""
     who = Speaker(**identity)
     rows = [(float(step), step, row) for step, row in enumerate(zip(*values.values(), strict=True))]
     site.keep(opened(who), BatchIngested(who.id, 1, [pushed(values, *rows)], SHIFT), ended(who))
@@ -61,7 +61,7 @@ def ended(who: Speaker, state: str = "finished") -> RunState:
 
 
 def refused(site: Site, path: str, method: str = "GET", **more: Any) -> tuple[int, str]:
-    """Status and message of an error."""
+    """Return status and message of an error response."""
     answer = site.client().ask(method, f"/api/v1/{path}", headers=site.key, **more)
     body = answer.json()
     assert set(body) == {"error"}

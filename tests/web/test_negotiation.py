@@ -1,4 +1,4 @@
-"""Which format a scraper gets for what it says it accepts."""
+"""The format of the metrics page by the Accept header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the overview says of the state, of what fires and of the history."""
+"""The overview, from the state, the firing alerts and the history."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECEIVED, SENT = (metric for column, metric in FIELDS if column in {0, 8})
 
 
 class Clock:
-    """The time of the house, for the overview."""
+    """A clock with the time of the house, for the overview."""
 
     def __init__(self, house: House) -> None:
         self._house = house
@@ -45,13 +45,13 @@ def clock(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def overview(site: Site) -> dict[str, Any]:
-    """As the page answers it."""
+    """Return the overview as the endpoint returns it."""
     found: dict[str, Any] = site.client().get("/api/v1/overview", headers=site.key).json()
     return found
 
 
 def train(site: Site, house: House, who: Speaker, seconds: int, **totals: int) -> None:
-    """A step a second, ticks between; the loss falls by a tenth each, totals grow by *totals* a step."""
+    """Push a step a second with ticks in between; the loss falls by a tenth each, totals grow by *totals* a step."""
     for _ in range(seconds):
         house.after += 1.0
         step = round(house.after)

@@ -1,4 +1,4 @@
-"""What each path answers."""
+"""The response of each path."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def shown(site: Any, house: Any) -> Any:
-    """The site with a run and the memory on it."""
+    """Return the site with a run and host memory."""
     who = Speaker()
     house.hello(who)
     house.push(who, {"loss": 2.5})
@@ -40,7 +40,7 @@ def families(client: Any, **query: Any) -> set[str]:
 
 
 def problem(response: Any, status: int) -> tuple[str, str]:
-    """Reason and message of an error, which has to look as all errors do."""
+    """Return reason and message of an error response, and check its shape."""
     assert response.status_code == status
     assert response.headers["Content-Type"] == "application/json"
     (error,) = response.json().values()

@@ -1,4 +1,4 @@
-"""The page of the training's processes."""
+"""The endpoint of the training processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread that serves HTTP, with real sockets: what comes besides good requests."""
+"""The HTTP server with real sockets: idle, broken and concurrent requests."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 PATIENCE = 30.0
-"""Seconds; only a test that fails waits for so long."""
+"""Seconds that only a failing test waits."""
 
 
 class Service:
-    """An application behind a server; it answers `/slow` when it is let go on, and breaks on `/broken`."""
+    """A served application; `/slow` answers once it is released, and `/broken` raises."""
 
     def __init__(self) -> None:
         listener = listen("127.0.0.1:0")
@@ -65,12 +65,12 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent connection is closed after a twentieth of a second."""
+    """Reduce the request timeout to a twentieth of a second."""
     monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.05)
 
 
 def read(connection: socket.socket) -> bytes:
-    """All that comes until the other side closes."""
+    """Return all bytes until the other side closes."""
     parts = []
     while part := connection.recv(65536):
         parts.append(part)

@@ -1,4 +1,4 @@
-"""Those who hold connections and ask nothing keep nobody out."""
+"""Idle connections that must not lock out others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PATIENCE = 30.0
-"""Seconds; only a test that fails waits for so long."""
+"""Seconds that only a failing test waits."""
 
 ASKED = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -58,7 +58,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 def received(connection: socket.socket) -> bytes:
-    """All that comes until it is closed."""
+    """Return all bytes until the connection is closed."""
     found = b""
     while data := connection.recv(4096):
         found += data

@@ -1,4 +1,4 @@
-"""Who listens to the stream: one making for all, no queue behind who is slow, an end for everybody."""
+"""The event stream: one frame for all listeners, no queue for slow ones, an end for everybody."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Maker:
-    """Makes frames that are numbered, and counts them."""
+    """Makes numbered frames and counts them."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -43,12 +43,12 @@ class Maker:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second takes a fiftieth of one."""
+    """Shorten the period to a fiftieth of a second."""
     monkeypatch.setattr(module, "PERIOD", 0.02)
 
 
 async def told(listener: Listener) -> list[bytes]:
-    """The next that it is told, without comments."""
+    """Return the listener's next events, without comments."""
     found = await asyncio.wait_for(listener.next(), DEADLINE)
     assert found is not None
     return [one.replace(COMMENT, b"") for one in found]
@@ -218,7 +218,7 @@ def test_at_the_end_all_are_told_so_and_nobody_may_begin(quick: None) -> None:
 
 
 class Asked:
-    """The application, asked by hand as a server asks it, until the client goes."""
+    """A request to the application as a server makes it, until the client disconnects."""
 
     def __init__(
         self,
@@ -274,7 +274,7 @@ def test_a_client_that_goes_is_forgotten(site: Site) -> None:
 
 
 class Stuck(Asked):
-    """One whose connection takes nothing any more."""
+    """A client whose connection accepts no more data."""
 
     async def send(self, message: Message) -> None:
         await super().send(message)

@@ -1,4 +1,4 @@
-"""TLS with real sockets: who is let in, for how long, and who waits for whom."""
+"""TLS with real sockets: client certificates, their expiry, and slow handshakes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 PATIENCE = 30.0
-"""Seconds; only a test that fails waits for so long."""
+"""Seconds that only a failing test waits."""
 
 BASE = "tls_server_config: {cert_file: server.pem, key_file: server.key"
 CLIENTS = "client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.pem"
 
 
 class Service:
-    """A server that speaks TLS, and the authority of its certificate and of those of its clients."""
+    """A TLS server, and the authority of its certificate and of its clients' certificates."""
 
     def __init__(self, directory: Path, text: str) -> None:
         self.file = directory / "web.yml"
@@ -52,7 +52,7 @@ class Service:
         return httpx.get(self.url, verify=context, timeout=PATIENCE, trust_env=False)
 
     def shaken(self, context: ssl.SSLContext) -> ssl.SSLSocket:
-        """A connection after its handshake."""
+        """Return a connection after its handshake."""
         return context.wrap_socket(socket.create_connection(self.address, PATIENCE), server_hostname="localhost")
 
     def silent(self, data: bytes = b"") -> socket.socket:
@@ -93,7 +93,7 @@ def is_let_in(service: Service, context: ssl.SSLContext) -> bool:
 
 
 def ask(connection: ssl.SSLSocket) -> int:
-    """The status of an answer on a connection that stays; 0 when it is closed without one."""
+    """Return the status of a response on a connection that stays open; 0 when it is closed without one."""
     try:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = HTTPResponse(connection)

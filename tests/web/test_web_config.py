@@ -1,4 +1,4 @@
-"""What the web configuration may say, and what a person is told who wrote something wrong."""
+"""The web configuration's format, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_no_hash_and_no_key_is_ever_said(text: str) -> None:
 
 @pytest.fixture
 def web_file(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a web configuration beside the files of an authority."""
+    """Return a function that writes a web configuration next to an authority's files."""
     authority = Authority(tmp_path)
     authority.issue("server")
     authority.issue("other")

@@ -1,4 +1,4 @@
-"""What docs/web.md shows works."""
+"""The examples in docs/web.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard in Debian's Chromium, through Playwright: nothing may go wrong in it, and nobody else be asked."""
+"""The dashboard in Debian's Chromium, through Playwright; errors and requests to other hosts fail the test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FLAGS = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium, once a file: while it is there, nothing else in this process may run a loop of asyncio."""
+    """Yield Chromium, once per file; meanwhile nothing else in this process may run an asyncio loop."""
     expect.set_options(timeout=1000 * DEADLINE)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))
@@ -41,65 +41,66 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def start_daemon(start_daemon: Callable[..., Daemon]) -> Callable[..., Daemon]:
-    """Daemons to which a training that waits for its test is not stalled."""
+    """Start daemons that do not consider a waiting training as stalled."""
     return partial(start_daemon, environ={"TRACKSIDE_ALERTS__STALL_AFTER": "1h"})
 
 
-class Watched:
-    """A tab, and what went wrong in it.
+class WatchedTab:
+    """A tab that records its errors.
 
     Attributes:
-        page: Playwright's.
-        wrong: Errors of its console and scripts, and addresses elsewhere that it asked for.
+        page: Playwright's page.
+        errors: Console and script errors, and requests to other hosts.
     """
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
-        self.wrong: list[str] = []
+        self.errors: list[str] = []
         self._host = urlsplit(url).netloc
         page.set_default_timeout(1000 * DEADLINE)
-        page.on("console", self._said)
-        page.on("pageerror", lambda problem: self.wrong.append(str(problem)))
-        page.on("request", self._asked)
+        page.on("console", self._on_console)
+        page.on("pageerror", lambda problem: self.errors.append(str(problem)))
+        page.on("request", self._on_request)
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.wrong.append(message.text)
+            self.errors.append(message.text)
 
-    def _asked(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         parts = urlsplit(request.url)
         if parts.scheme not in {"blob", "data"} and parts.netloc.rpartition("@")[2] != self._host:
-            self.wrong.append(f"asked {request.url}")
+            self.errors.append(f"requested {request.url}")
 
 
 @pytest.fixture
-def look(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a page of a daemon's dashboard, with its token: ``look(daemon, "/runs/ID", color_scheme="dark")``.
+def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Return a function that opens a page of a daemon's dashboard with its token.
 
-    The test fails if anything was wrong in any of them, but for errors that have one of the texts *amiss*.
+    Example: ``open_page(daemon, "/runs/ID", color_scheme="dark")``. The test fails if any page has an error that matches none
+    of the patterns *expected_errors*.
     """
-    watched: list[Watched] = []
-    expected: list[str] = []
+    tabs: list[WatchedTab] = []
+    allowed: list[str] = []
 
-    def opened(daemon: Daemon, path: str = "/", *, amiss: tuple[str, ...] = (), **context: Any) -> Page:
-        expected.extend(amiss)
-        made = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context})
-        one = Watched(made.new_page(), daemon.url)
-        watched.append(one)
+    def open_tab(daemon: Daemon, path: str = "/", *, expected_errors: tuple[str, ...] = (), **context: Any) -> Page:
+        allowed.extend(expected_errors)
+        browser_context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **context})
+        tab = WatchedTab(browser_context.new_page(), daemon.url)
+        tabs.append(tab)
         token = (daemon.directory / "push.token").read_text().strip()
-        one.page.goto(f"{daemon.url}{path}#token={token}")
-        return one.page
+        tab.page.goto(f"{daemon.url}{path}#token={token}")
+        return tab.page
 
-    yield opened
-    for one in watched:
-        one.page.context.close()
-    wrong = [text for one in watched for text in one.wrong]
-    assert [text for text in wrong if not any(re.search(each, text) for each in expected)] == []
+    yield open_tab
+    for tab in tabs:
+        tab.page.context.close()
+    errors = [text for tab in tabs for text in tab.errors]
+    assert [text for text in errors if not any(re.search(pattern, text) for pattern in allowed)] == []
 
 
 @pytest.fixture
 def violations() -> Callable[[Page], list[str]]:
-    """The serious and critical rules of axe-core that a page breaks, with the elements."""
+    """Return a function that lists axe-core's serious and critical violations on a page."""
 
     def found(page: Page) -> list[str]:
         # Not by a script element: the page's own policy forbids those, as it should.

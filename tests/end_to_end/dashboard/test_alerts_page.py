@@ -1,4 +1,4 @@
-"""The page of alerts, while real trainings go wrong: what it shows is what the API has, and what it does the daemon does."""
+"""The alerts page while real runs go wrong: it shows the API's data, and its actions take effect."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ wait_for_nothing()
 
 @pytest.fixture
 def daemon(start_daemon: Callable[..., Daemon]) -> Daemon:
-    """Looks for no slow steps: a training that waits for its test makes one."""
+    """Turn off slow-step detection, which a waiting training would trigger."""
     return start_daemon(environ={"TRACKSIDE_ALERTS__OFF": '["SlowStep"]'})
 
 
 def alerts(daemon: Daemon, name: str) -> list[dict[str, Any]]:
-    """What the API has of the alerts of this name."""
+    """Return the API's alerts of this name."""
     return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == name]
 
 
 def of_name(daemon: Daemon, name: str, part: str) -> dict[str, Any]:
-    """The alert of a name, once it has a part of its evidence."""
+    """Return the alert of a name once it has a part of its evidence."""
     (found,) = eventually(lambda: [one for one in alerts(daemon, name) if part in one["evidence"]])
     return found
 
 
 def counted(page: Page, daemon: Daemon) -> int:
-    """How many alerts the head of the page counts, once that is what the API has of those that people are told of."""
+    """Return the count in the page's header once it equals the API's number of unsilenced alerts."""
 
     def same() -> bool:
         firing = daemon.api("overview").json()["alerts"]
@@ -79,18 +79,18 @@ def go_on(training: Process) -> None:
 
 
 def fact(page: Page, name: str) -> Locator:
-    """The value beside a name, in the facts at the top of an alert's page."""
+    """Return the value next to a name in the facts of an alert's page."""
     return page.locator("article > dl dt", has_text=re.compile(f"^{name}$")).locator("xpath=following-sibling::dd[1]")
 
 
 def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     daemon: Daemon,
     start_training: Callable[..., Process],
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
     training = start_training(daemon, "-c", DIVERGES)
-    page = look(daemon, "/alerts")
+    page = open_page(daemon, "/alerts")
     row = page.locator(".fires li", has_text="NonFinite")
     expect(page.locator(".history")).to_contain_text("RunStarted")
     expect(row).to_have_count(0)
@@ -126,11 +126,11 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
 def test_an_alert_is_silenced_from_its_page_and_told_again(
     daemon: Daemon,
     start_training: Callable[..., Process],
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
     go_on(start_training(daemon, "-c", DIVERGES))
-    page = look(daemon, f"/alerts/{of_name(daemon, 'NonFinite', 'samples')['id']}")
+    page = open_page(daemon, f"/alerts/{of_name(daemon, 'NonFinite', 'samples')['id']}")
     page.get_by_role("button", name="Silence…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"Matches 1 firing alert: NonFinite of {RUN}.")
@@ -171,11 +171,11 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
 
 
 def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
-    daemon: Daemon, start_training: Callable[..., Process], look: Callable[..., Page]
+    daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
 ) -> None:
     go_on(start_training(daemon, "-c", DIVERGES))
     of_name(daemon, "NonFinite", "samples")
-    page = look(daemon, "/alerts?severity=critical", amiss=("404",))
+    page = open_page(daemon, "/alerts?severity=critical", expected_errors=("404",))
     names = page.locator(".history tbody a.named")
     expect(names).to_have_text(["NonFinite"])
     page.get_by_role("combobox", name="Severity").select_option("any")
@@ -207,7 +207,7 @@ def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
 def test_a_stall_shows_where_each_thread_is(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "stalls.py"
@@ -215,7 +215,7 @@ def test_a_stall_shows_where_each_thread_is(
     daemon = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})
     start_training(daemon, str(script), TRACKSIDE_RUN_NAME="stuck")
     found = of_name(daemon, "TrainingStalled", "stacks")
-    page = look(daemon, f"/alerts/{found['id']}", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = open_page(daemon, f"/alerts/{found['id']}", viewport={"width": 390, "height": 844}, color_scheme="dark")
     (rank,) = found["evidence"]["stacks"]
     page.get_by_text("prefetch", exact=True).click()
     for thread in rank["threads"]:

@@ -1,4 +1,4 @@
-"""Compare: what it shows of runs is what the API answers, and goes on with those that live."""
+"""The Compare page: it shows the API's data and follows live runs."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ def plot(page: Page, key: str) -> Locator:
 
 
 def told(daemon: Daemon, run: str, key: str) -> dict[str, Any]:
-    """The sums of a key."""
+    """Return the summaries of a key."""
     (found,) = (one for one in daemon.api(f"runs/{run}").json()["metrics"] if one["key"] == key)
     return dict(found)
 
 
 def settings(page: Page) -> dict[str, list[str]]:
-    """The rows of the configuration, without their marks."""
+    """Return the rows of the configuration, without their marks."""
     rows = page.locator("table.settings tbody tr").filter(has=page.locator("td"))
     return {one.locator("th .mono").inner_text(): one.locator("td").all_inner_texts() for one in rows.all()}
 
 
 def test_runs_are_chosen_and_put_beside_each_other(
     daemon: Daemon,
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     run_training: Callable[..., str],
     violations: Callable[[Page], list[str]],
 ) -> None:
     run_training(daemon, "-c", TRAINING, SMALL, "0.25", "12", "")
     run_training(daemon, "-c", TRAINING, WIDE, "0.5", "24", "")
-    page = look(daemon, "/compare")
+    page = open_page(daemon, "/compare")
     expect(page.get_by_role("status").filter(has_text="Choose two or more runs")).to_be_visible()
     page.get_by_label("Search runs").fill("no such run")
     expect(page.get_by_text("No run name contains “no such run”.")).to_be_visible()
@@ -103,12 +103,12 @@ def test_runs_are_chosen_and_put_beside_each_other(
 
 
 def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
-    daemon: Daemon, look: Callable[..., Page], run_training: Callable[..., str], start_training: Callable[..., Any]
+    daemon: Daemon, open_page: Callable[..., Page], run_training: Callable[..., str], start_training: Callable[..., Any]
 ) -> None:
     for name, rate in ((SMALL, "0.25"), (WIDE, "0.5")):
         run_training(daemon, "-c", TRAINING, name, rate, "12", "")
     others = "".join(f"&run=gone-{number}" for number in range(6))
-    page = look(daemon, f"/compare?run={SMALL}&run={WIDE}&run=gone{others}", amiss=("404",))
+    page = open_page(daemon, f"/compare?run={SMALL}&run={WIDE}&run=gone{others}", expected_errors=("404",))
     expect(page.get_by_text("Showing the first 8 of 9 runs")).to_be_visible()
     expect(page.get_by_text("Run “gone” does not exist.")).to_be_visible()
     expect(plot(page, "loss")).to_have_attribute("aria-label", re.compile("Last"))

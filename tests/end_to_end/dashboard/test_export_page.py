@@ -1,4 +1,4 @@
-"""Export: the files that a browser gets have the samples that the API answers."""
+"""The Export page: downloaded files contain the API's samples."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Samples = dict[tuple[int, str], list[tuple[int, float, float]]]
 
 @pytest.fixture
 def trained(daemon: Daemon, run_training: Callable[..., str]) -> Daemon:
-    """A daemon that has had a training of two ranks."""
+    """Return a daemon with a run of two ranks."""
     for rank in ("0", "1"):
         run_training(daemon, "-c", TRAINING, RANK=rank, WORLD_SIZE="2")
     return daemon
 
 
 def api(daemon: Daemon, asked: str) -> Samples:
-    """Every sample, as the API has it."""
+    """Return every sample from the API."""
     found = daemon.api(f"series?run=run&points=0&{asked}").json()["series"]
     return {
         (one["rank"], one["key"]): [(step, time, float(value)) for step, time, value in one["points"]] for one in found
@@ -45,7 +45,7 @@ def api(daemon: Daemon, asked: str) -> Samples:
 
 
 def read(path: Path) -> Samples:
-    """The same of a file."""
+    """Return every sample of a file."""
     text = path.read_text()
     found: Samples = {}
     if path.suffix == ".json":
@@ -78,9 +78,9 @@ def download(page: Page, to: Path, button: str = "Download") -> Path:
 
 
 def test_each_file_has_every_sample_of_what_was_chosen(
-    trained: Daemon, look: Callable[..., Page], tmp_path: Path, violations: Callable[[Page], list[str]]
+    trained: Daemon, open_page: Callable[..., Page], tmp_path: Path, violations: Callable[[Page], list[str]]
 ) -> None:
-    page = look(trained, "/export")
+    page = open_page(trained, "/export")
     page.get_by_role("radio", name="näme").check()
     expect(page.get_by_text("360 samples")).to_be_visible()
     whole = download(page, tmp_path)
@@ -112,11 +112,11 @@ def test_each_file_has_every_sample_of_what_was_chosen(
 
 
 def test_what_another_page_hands_over_is_chosen_drawn_and_left_to_the_command_when_it_is_too_large(
-    trained: Daemon, look: Callable[..., Page], tmp_path: Path
+    trained: Daemon, open_page: Callable[..., Page], tmp_path: Path
 ) -> None:
     times = [time for _, time, _ in api(trained, "key=loss")[0, "loss"]]
     window = f"by=time&from={times[10]}&to={times[19]}"
-    page = look(trained, f"/export?run=run&key=loss&key=x,y&rank=0&{window}&format=jsonl")
+    page = open_page(trained, f"/export?run=run&key=loss&key=x,y&rank=0&{window}&format=jsonl")
     expect(page.get_by_text("20 samples")).to_be_visible()
     assert same(read(download(page, tmp_path)), api(trained, f"key=loss&key=x,y&rank=0&{window}"))
     expect(page.get_by_role("img", name=re.compile(r"Last: loss 0\.05 at .*; x,y 6\.3333 at "))).to_be_visible()

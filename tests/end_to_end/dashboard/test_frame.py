@@ -1,4 +1,4 @@
-"""What is round every page of the dashboard."""
+"""The frame around every page of the dashboard."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ PAGES = ("/", "/compare", "/system", "/alerts", "/export")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PAGES)
 def test_nothing_serious_stands_in_the_way_of_anyone(
-    path: str, scheme: str, daemon: Daemon, look: Callable[..., Page], violations: Callable[[Page], list[str]]
+    path: str, scheme: str, daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
-    page = look(daemon, path, color_scheme=scheme)
+    page = open_page(daemon, path, color_scheme=scheme)
     expect(page.locator("#live")).to_contain_text("Live")
     expect(page.locator("main h1").first).to_be_visible()
     assert violations(page) == []
 
 
 def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back(
-    daemon: Daemon, look: Callable[..., Page]
+    daemon: Daemon, open_page: Callable[..., Page]
 ) -> None:
-    page = look(daemon)
+    page = open_page(daemon)
     expect(page.locator("#live")).to_contain_text("Live")
     assert "token" not in page.url
     for name in ("Compare", "System", "Alerts", "Export"):
@@ -73,10 +73,10 @@ def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back(
 
 
 def test_a_daemon_that_falls_silent_and_comes_back_with_another_token(
-    start_daemon: Callable[..., Daemon], look: Callable[..., Page], violations: Callable[[Page], list[str]]
+    start_daemon: Callable[..., Daemon], open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
     daemon = start_daemon()
-    page = look(daemon, "/system", amiss=("401", "ERR_"))
+    page = open_page(daemon, "/system", expected_errors=("401", "ERR_"))
     live, outage = page.locator("#live"), page.locator("#outage")
     expect(live).to_contain_text("Live")
     expect(outage).to_be_hidden()
@@ -107,8 +107,8 @@ def test_a_daemon_that_falls_silent_and_comes_back_with_another_token(
     expect(page.get_by_label("Name")).to_have_value("x")
 
 
-def test_a_tab_that_nobody_sees_hears_nothing(daemon: Daemon, look: Callable[..., Page]) -> None:
-    page = look(daemon, "/system")
+def test_a_tab_that_nobody_sees_hears_nothing(daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(daemon, "/system")
     live = page.locator("#live")
     expect(live).to_contain_text("Live")
     with page.expect_event("requestfailed", lambda request: "/stream" in request.url):
@@ -118,8 +118,10 @@ def test_a_tab_that_nobody_sees_hears_nothing(daemon: Daemon, look: Callable[...
     expect(live).to_contain_text("Live")
 
 
-def test_a_request_that_is_lost_costs_no_token(start_daemon: Callable[..., Daemon], look: Callable[..., Page]) -> None:
-    page = look(start_daemon("--web.public-read"), "/system", amiss=("ERR_FAILED", "401"))
+def test_a_request_that_is_lost_costs_no_token(
+    start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
+) -> None:
+    page = open_page(start_daemon("--web.public-read"), "/system", expected_errors=("ERR_FAILED", "401"))
     expect(page.get_by_role("heading", name="Host")).to_be_visible()
     status = "**/api/v1/status"
     refusal = {"error": {"reason": "token", "message": "the API needs a token"}}
@@ -147,8 +149,10 @@ def test_a_request_that_is_lost_costs_no_token(start_daemon: Callable[..., Daemo
     answered(page, token=True)
 
 
-def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(daemon: Daemon, look: Callable[..., Page]) -> None:
-    page = look(daemon, "/runs/100%", amiss=("404",))
+def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(
+    daemon: Daemon, open_page: Callable[..., Page]
+) -> None:
+    page = open_page(daemon, "/runs/100%", expected_errors=("404",))
     expect(page.get_by_role("alert")).to_contain_text("run '100%'")
     page.goto(f"{daemon.url}/system")
     heading = page.get_by_role("heading", name="System")
@@ -160,8 +164,8 @@ def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(daemon: Daemo
     assert heading.evaluate("heading => heading.mine")
 
 
-def test_words_and_rows(daemon: Daemon, look: Callable[..., Page]) -> None:
-    page = look(daemon)
+def test_words_and_rows(daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(daemon)
     module = "import('/static/format.js')"
     assert page.evaluate(
         f"{module}.then(({{ number }}) => ['constructor', 'nan', 'inf', Infinity, 2].map((one) => number(one)))"

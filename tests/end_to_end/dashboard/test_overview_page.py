@@ -1,4 +1,4 @@
-"""The page of what is now, and of the runs that have ended."""
+"""The overview page with live and ended runs."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ for step, _ in enumerate(sys.stdin, 1):
 
 
 def go_on(training: subprocess.Popen[str], steps: int) -> None:
-    """Let it make so many steps more."""
+    """Let the training make so many more steps."""
     assert training.stdin is not None
     training.stdin.write("\n" * steps)
     training.stdin.flush()
 
 
 def now(daemon: Daemon, name: str) -> dict[str, Any]:
-    """A run of the overview."""
+    """Return a run of the overview."""
     found: list[dict[str, Any]] = daemon.api("overview").json()["runs"]
     return next((run for run in found if run["name"] == name), {})
 
 
 def ended(daemon: Daemon) -> list[dict[str, Any]]:
-    """The runs of the API that have ended, once three have and two live."""
+    """Return the ended runs of the API once three have ended and two are live."""
     runs: list[dict[str, Any]] = daemon.api("runs").json()["runs"]
     over = [run for run in runs if run.get("ended")]
     return over if len(runs) - len(over) == 2 and len(over) >= 3 else []
@@ -69,14 +69,14 @@ def names(rows: Locator) -> list[str]:
 def test_what_is_now_is_on_it_as_the_api_has_it(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., subprocess.Popen[str]],
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=8", "--collector.gpu.trouble=throttled:3")
     training = start_training(daemon, "-c", RUNS, "0")
     go_on(training, 10)
     eventually(lambda: now(daemon, SCRIPT_NAME).get("step") == 10)
-    page = look(daemon)
+    page = open_page(daemon)
     run = page.locator(".run", has_text=SCRIPT_NAME)
     expect(run).to_contain_text("Step 10 / 40 25.0 %")
     expect(run).to_contain_text("running")
@@ -123,13 +123,13 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
 
 
 def test_what_has_ended_is_listed_and_found(
-    daemon: Daemon, start_training: Callable[..., subprocess.Popen[str]], look: Callable[..., Page]
+    daemon: Daemon, start_training: Callable[..., subprocess.Popen[str]], open_page: Callable[..., Page]
 ) -> None:
     training = start_training(daemon, "-c", RUNS, "60")
     go_on(training, 1)
     eventually(lambda: len(ended(daemon)) == 63)
     runs = {run["name"]: run for run in ended(daemon)}
-    page = look(daemon)
+    page = open_page(daemon)
     rows = page.locator(".ended tbody tr")
     expect(rows).to_have_count(50)  # whatever lives
     assert names(rows) == list(runs)[:50]
@@ -172,12 +172,12 @@ def test_what_has_ended_is_listed_and_found(
 def test_what_has_ended_is_kept_deleted_and_compared(
     daemon: Daemon,
     start_training: Callable[..., subprocess.Popen[str]],
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
     go_on(start_training(daemon, "-c", RUNS, "0"), 1)
     runs = {run["name"]: run for run in eventually(lambda: ended(daemon))}
-    page = look(daemon, amiss=("507",))
+    page = open_page(daemon, expected_errors=("507",))
     rows = page.locator(".ended tbody tr")
     rows.filter(has_text="given-up").get_by_role("button", name="Pin given-up").click()
     expect(rows.get_by_role("button", name="Pinned given-up")).to_have_attribute("aria-pressed", "true")
@@ -213,13 +213,13 @@ def test_what_has_ended_is_kept_deleted_and_compared(
 def test_long_names_make_no_phone_scroll_sideways(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., subprocess.Popen[str]],
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=64")
     go_on(start_training(daemon, "-c", RUNS, "0"), 1)
     eventually(lambda: ended(daemon) and now(daemon, SCRIPT_NAME))
-    page = look(daemon, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = open_page(daemon, viewport={"width": 390, "height": 844}, color_scheme="dark")
     expect(page.locator(".ended tbody tr")).to_have_count(3)
     expect(page.locator(".gpus > li")).to_have_count(64)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -241,9 +241,9 @@ def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
 
 
 def test_without_a_run_it_says_the_lines_to_add(
-    daemon: Daemon, look: Callable[..., Page], violations: Callable[[Page], list[str]]
+    daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
-    page = look(daemon)
+    page = open_page(daemon)
     expect(page.locator("main")).to_contain_text("No runs yet. Add trackside.push(step=step, loss=loss)")
     expect(page.locator("pre")).to_contain_text("import trackside")
     expect(page.get_by_text("Ended runs")).to_be_hidden()

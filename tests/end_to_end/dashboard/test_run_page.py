@@ -1,4 +1,4 @@
-"""The page of a run: what it shows of a real training is what the API says, and what a person does there is asked for."""
+"""The page of a run: it shows the API's data of a real run, and requests what the user selects."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def asked(url: str) -> dict[str, list[str]]:
 
 
 def of_loss(url: str, *, zoomed: bool) -> bool:
-    """Whether that asks for the loss alone, and for a part of it or all."""
+    """Return True if a request is for the loss alone, of a part or of everything."""
     return "/series" in url and asked(url).get("key") == ["loss"] and ("from" in asked(url)) == zoomed
 
 
 def drag(page: Page, plot: Locator, begin: float, end: float) -> None:
-    """From one part of the plot's width to another."""
+    """Drag from one part of the plot's width to another."""
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()
     assert box is not None
@@ -91,7 +91,7 @@ def drag(page: Page, plot: Locator, begin: float, end: float) -> None:
 
 
 def spoken(page: Page, where: Locator, text: str) -> None:
-    """Move the cursor from the right to the left until that is told of its place."""
+    """Move the cursor from right to left until its position is announced."""
     plot = where.locator(".plot")
     plot.focus()
     page.keyboard.press("ArrowLeft")
@@ -102,7 +102,7 @@ def spoken(page: Page, where: Locator, text: str) -> None:
 def test_a_live_run_is_shown_as_the_api_tells_it(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., Process],
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=2", environ={"TRACKSIDE_ALERTS__STALL_AFTER": "1h"})
@@ -112,7 +112,7 @@ def test_a_live_run_is_shown_as_the_api_tells_it(
     eventually(lambda: daemon.api("runs/seen-1").json().get("step") == 199)
     eventually(lambda: daemon.api("alerts?run=seen-1").json()["alerts"][1:])
 
-    page = look(daemon, "/runs/seen-1")
+    page = open_page(daemon, "/runs/seen-1")
     expect(page).to_have_title("seen · trackside")
     expect(page.locator(".run-head .badge").first).to_contain_text("running")
     loss = chart(page, "loss")
@@ -162,7 +162,7 @@ def test_a_live_run_is_shown_as_the_api_tells_it(
 
 
 def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
-    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], look: Callable[..., Page]
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], open_page: Callable[..., Page]
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=2")
     for rank in (0, 1):
@@ -171,7 +171,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
         assert training.stdin is not None
         training.stdin.close()
     eventually(lambda: daemon.api("runs/seen-1").json().get("state") == "finished")
-    page = look(daemon, "/runs/seen-1")
+    page = open_page(daemon, "/runs/seen-1")
     loss = chart(page, "loss")
     expect(loss.locator(".plot")).to_have_attribute("aria-label", _with("Last: 4000 at step 4000."))
 
@@ -187,7 +187,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
     eventually(lambda: asked(page.url).get("from") == [f"{begin:g}"])
 
     def same() -> bool:
-        """Whether the page was answered what we are: not if the samples were packed between."""
+        """Return True if the page and the test received the same data; samples may be packed in between."""
         with page.expect_response(lambda answer: of_loss(answer.url, zoomed=True)) as again:
             page.reload()
         path = again.value.url.partition("/api/v1/")[2]
@@ -229,7 +229,7 @@ def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
 
 
 def test_an_ended_run_whatever_it_is_called(
-    daemon: Daemon, start_training: Callable[..., Process], look: Callable[..., Page]
+    daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
 ) -> None:
     script = f"""
 import trackside
@@ -240,7 +240,7 @@ raise RuntimeError({ODD!r})
     start_training(daemon, "-c", script).wait()
     path = quote(ODD, safe="")
     run = eventually(lambda: (kept := daemon.api(f"runs/{path}").json()).get("state") == "failed" and kept)
-    page = look(daemon, f"/runs/{path}")
+    page = open_page(daemon, f"/runs/{path}")
     expect(page.locator("h1")).to_have_text(ODD)
     expect(page.locator(".run-head .badge").first).to_contain_text("failed")
     expect(page.locator(".run-cause")).to_have_text(run["cause"])
@@ -252,14 +252,14 @@ raise RuntimeError({ODD!r})
 
 
 def test_a_run_that_resumed_from_a_checkpoint_is_where_its_last_attempt_is(
-    daemon: Daemon, start_training: Callable[..., Process], look: Callable[..., Page]
+    daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
 ) -> None:
     for step in (900, 400):
         script = f"import trackside; trackside.init('r', id='r-1', total_steps=1000).push(step={step}, loss=1.0)"
         start_training(daemon, "-c", script).wait()
         eventually(lambda: daemon.api("runs/r-1").json().get("state") == "finished")
     eventually(lambda: len(daemon.api("runs/r-1").json()["attempt_list"]) == 2)
-    page = look(daemon, "/runs/r-1")
+    page = open_page(daemon, "/runs/r-1")
     expect(tile(page, "Step")).to_have_text("400")
     expect(chart(page, "loss").locator(".legend button")).to_have_text(["attempt 01", "attempt 11"])
 
@@ -271,13 +271,13 @@ def test_a_run_that_resumed_from_a_checkpoint_is_where_its_last_attempt_is(
     expect(reset).to_be_visible()
 
 
-def test_of_an_unknown_run_it_is_said_that_there_is_none(daemon: Daemon, look: Callable[..., Page]) -> None:
-    page = look(daemon, "/runs/nobody", amiss=("404",))
+def test_of_an_unknown_run_it_is_said_that_there_is_none(daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(daemon, "/runs/nobody", expected_errors=("404",))
     expect(page.get_by_role("alert")).to_have_text("run 'nobody': there is none; the history has no runs yet")
 
 
-def test_the_mathematics_of_lines(daemon: Daemon, look: Callable[..., Page]) -> None:
-    page = look(daemon)
+def test_the_mathematics_of_lines(daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(daemon)
 
     def made(expression: str) -> Any:
         places = ("charts/lines", "charts/chart", "run/machine", "run/charts", "run/phases")

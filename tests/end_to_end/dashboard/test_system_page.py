@@ -1,4 +1,4 @@
-"""The page of the machine: host, GPUs, processes, and the daemon itself."""
+"""The System page: host, GPUs, processes and the daemon."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ child.communicate()
 
 
 def fact(card: Locator, name: str) -> Locator:
-    """What a card says of a thing."""
+    """Return the value of a fact on a card."""
     return card.locator("dt", has_text=re.compile(f"^{name}$")).locator("xpath=following-sibling::dd[1]")
 
 
@@ -43,13 +43,13 @@ def processes(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def line(one: dict[str, Any]) -> list[str]:
-    """What the table says of a process: its id, role, state and memory."""
+    """Return a process's id, role, state and memory from its row."""
     resident = f"{one['resident_bytes'] / 2**20:.3g} MiB"
     return [str(one["pid"]), one["role"], STATES.get(one["state"], one["state"]), resident]
 
 
 def lines(table: Locator) -> list[list[str]]:
-    """The same of every row, as it is at one moment."""
+    """Return the values of every row at one moment."""
     rows: list[list[str]] = table.locator("tr:has(td)").evaluate_all(
         "rows => rows.map((row) => [row.querySelector('.mono').textContent, ...[2, 3, 4].map((at) => row.cells[at].textContent)])"
     )
@@ -59,7 +59,7 @@ def lines(table: Locator) -> list[list[str]]:
 def test_it_shows_what_the_api_has(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., subprocess.Popen[str]],
-    look: Callable[..., Page],
+    open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=8", "--collector.gpu.trouble=throttled:3")
@@ -67,7 +67,7 @@ def test_it_shows_what_the_api_has(
     assert training.stdout is not None
     child = training.stdout.readline().strip()
     eventually(lambda: len(processes(daemon)) == 2)
-    page = look(daemon, "/system")
+    page = open_page(daemon, "/system")
 
     gpus = page.locator("main .cards > li")
     expect(gpus).to_have_count(8)
@@ -115,10 +115,10 @@ def test_it_shows_what_the_api_has(
 
 
 def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
-    start_daemon: Callable[..., Daemon], look: Callable[..., Page], violations: Callable[[Page], list[str]]
+    start_daemon: Callable[..., Daemon], open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=2")
-    page = look(daemon, "/system", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = open_page(daemon, "/system", viewport={"width": 390, "height": 844}, color_scheme="dark")
     gpus = page.locator("main .cards > li")
     expect(gpus).to_have_count(2)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -137,11 +137,11 @@ def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
 
 
 def test_what_a_gpu_does_not_answer_is_told_with_the_reason_and_a_lost_one_has_no_numbers(
-    scenario: Scenario, start_daemon: Callable[..., Daemon], look: Callable[..., Page]
+    scenario: Scenario, start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]
 ) -> None:
     scenario.set("0 nvmlDeviceGetTemperature status 3")
     daemon = start_daemon()
-    page = look(daemon, "/system")
+    page = open_page(daemon, "/system")
     gpus = page.locator("main .cards > li")
     expect(gpus).to_have_count(2)
     status = eventually(lambda: daemon.api("status").json()["gpus"])
@@ -160,7 +160,7 @@ def test_what_a_gpu_does_not_answer_is_told_with_the_reason_and_a_lost_one_has_n
     expect(page.locator(".gpus > li").nth(0)).to_contain_text("%")
 
 
-def test_without_gpus_it_says_so(start_daemon: Callable[..., Daemon], look: Callable[..., Page]) -> None:
-    page = look(start_daemon("--no-collector.gpu"), "/system")
+def test_without_gpus_it_says_so(start_daemon: Callable[..., Daemon], open_page: Callable[..., Page]) -> None:
+    page = open_page(start_daemon("--no-collector.gpu"), "/system")
     expect(page.get_by_text("the daemon was started with --no-collector.gpu")).to_be_visible()
     expect(page.get_by_role("button", name="Pause reading")).to_be_hidden()

@@ -48,7 +48,7 @@ function partRow([name]) {
   const why = h("td.text.quiet");
   const row = h("tr", {}, h("th.name", { scope: "row" }, name), h("td", {}, state), why);
   row.update = ([, now, reason]) => {
-    state.update({ ok: "finished", nothing: "info" }[now] ?? "warning", now === "nothing" ? "nothing to collect" : now);
+    state.update({ ok: "finished", nothing: "info" }[now] ?? "warning", now === "nothing" ? "absent" : now);
     setText(why, reason);
   };
   return row;
