@@ -13,7 +13,7 @@ import pytest
 from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS
 from trackside_daemon.nvml.reading import Reading
 from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.events import BACKOFF_LAST, LINGER, GpuEvents
+from trackside_daemon.nvml.worker.events import LINGER, MAX_BACKOFF, GpuEvents
 from trackside_daemon.nvml.worker.library import CountedNvml
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def test_a_wait_that_fails_at_once_is_repeated_more_and_more_seldom(
     events.watch(handles(0))
     reports.awaited()
     reports.end(*[status] * 8)
-    assert pauses.seconds == [1, 2, 4, 8, 16, 32, BACKOFF_LAST, BACKOFF_LAST]
+    assert pauses.seconds == [1, 2, 4, 8, 16, 32, MAX_BACKOFF, MAX_BACKOFF]
     reports.end(TIMEOUT, status)
     assert pauses.seconds[-1] == 1
 

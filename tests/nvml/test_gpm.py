@@ -224,7 +224,7 @@ def test_a_gpu_before_hopper_refuses_its_first_sample_and_is_asked_once(
 def test_after_a_loss_the_sample_from_before_it_is_not_used(
     library: Any, monitor: Monitor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpm, "SHORTEST", 0.0)
+    monkeypatch.setattr(gpm, "MIN_SECONDS", 0.0)
     driver = Driver(pynvml)
     library.count = 1
     driver.read()

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 
     from trackside_daemon.demo.training_text import Text
 
-FORWARD, BACKWARD, OPTIMIZER = 0.025, 0.05, 0.01
-"""Seconds per step."""
+# Seconds per step.
+FORWARD = 0.025
+BACKWARD = 0.05
+OPTIMIZER = 0.01
 
-FIRST_LOSS, LAST_LOSS = 4.1, 1.1
-"""Losses in nats per character: of a guess among some 60 characters, and the lower bound."""
+FIRST_LOSS = 4.1
+"""Loss of a guess among some 60 characters, in nats per character."""
+LAST_LOSS = 1.1
+"""Lower bound of the loss, in nats per character."""
 
 DECAY_SUM = 0.3
 """Sum of learning rates after which much of the decline is over: about 150 steps."""

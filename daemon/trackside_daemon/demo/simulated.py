@@ -31,9 +31,13 @@ DESCRIPTION = "Simulate the timing of a training's steps, and push each step to 
 TOTAL_STEPS = 100_000
 """Total that a demo without end announces: about three hours."""
 
-EPOCH_STEPS, EVAL_STEPS, CHECKPOINT_STEPS = 50, 50, 200
+EPOCH_STEPS = 50
+EVAL_STEPS = 50
+CHECKPOINT_STEPS = 200
 EVAL_BATCHES = 8
-LOAD_SECONDS, FIRST_SECONDS, CHECKPOINT_SECONDS = 0.004, 0.2, 0.5
+LOAD_SECONDS = 0.004
+FIRST_SECONDS = 0.2
+CHECKPOINT_SECONDS = 0.5
 CHECKPOINT_BYTES = 12
 """Bytes per parameter: the parameter and Adam's two moments in float32."""
 WORKERS = 2

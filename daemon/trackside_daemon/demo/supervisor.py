@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from trackside_daemon.demo.options import DemoOptions
     from trackside_daemon.web.settings import WebSection
 
-TRAINING, SIMULATED = "trackside_daemon.demo.train", "trackside_daemon.demo.simulated"
+TRAINING = "trackside_daemon.demo.train"
+SIMULATED = "trackside_daemon.demo.simulated"
 SETTINGS = {
     # The training shares its one core with the rest of the machine, so slower steps are no finding.
     "TRACKSIDE_ALERTS__OFF": "ThroughputRegression@demo,SlowStep@demo",

@@ -23,9 +23,10 @@ BAD_LEARNING_RATE = 3e3
 """A learning rate of 3e-3 without its minus: weights grow by hundreds per step until they overflow."""
 
 RANDOM_BATCHES = 5
-# Limited, so that an unattended demo does not fill the machine's memory.
-LEAK_BYTES, MAX_LEAK_BYTES = 2**18, 2**30
-"""Bytes leaked per step, and in total."""
+LEAK_BYTES = 2**18
+"""Bytes leaked per step."""
+MAX_LEAK_BYTES = 2**30
+"""Bytes leaked in total, so that an unattended demo does not fill the machine's memory."""
 
 EXTRA_PASSES = 4
 PAGE_BYTES = resource.getpagesize()

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.settings import NvmlSection
 
-FAILED, ABSENT = (1.0, 60.0), (5.0, 60.0)
-"""Seconds until the next worker, after the first failure and at most."""
+# Seconds until the next worker, after the first failure and at most.
+FAILURE_BACKOFF = (1.0, 60.0)
+ABSENCE_BACKOFF = (5.0, 60.0)
 SILENCE = 60.0
 """Seconds without a reading, for any reason, after which NVML counts as down; at least two intervals."""
 UNBIND_PAUSE = 60.0
@@ -111,8 +112,8 @@ class Nvml:
         self._retry_at = -math.inf
         self._silent_since: float | None = None
         self._has_answered = False
-        self._failure_backoff = Backoff(*FAILED)
-        self._absence_backoff = Backoff(*ABSENT)
+        self._failure_backoff = Backoff(*FAILURE_BACKOFF)
+        self._absence_backoff = Backoff(*ABSENCE_BACKOFF)
         self._quarantine = Quarantine()
         self._lost_gpus = LostGpuPolicy()
         self._known_gpus = KnownGpus()
@@ -255,9 +256,9 @@ class Nvml:
             if gpu is not None:
                 self._quarantine.add(gpu, self._clock())
                 where = f" at GPU {gpu}, which is skipped for a while,"
-            cause = f"the NVML worker hung for {silence:.0f} s{where} and is replaced; look for Xid in dmesg"
+            cause = f"the NVML worker hung for {silence:.0f} s{where} and is replaced; check dmesg for Xid"
         elif waited > client.answer_deadline:
-            cause = f"the NVML worker has read GPUs for {waited:.0f} s and is replaced; look for Xid in dmesg"
+            cause = f"the NVML worker has read GPUs for {waited:.0f} s and is replaced; check dmesg for Xid"
         else:
             deadline = f"it is replaced after {client.silence_deadline:.0f} s{'' if gpu is None else ' at one GPU'}"
             return NvmlUnavailable(f"the NVML worker has not answered for {waited:.1f} s; {deadline}")

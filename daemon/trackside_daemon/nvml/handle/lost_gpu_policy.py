@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import GpuReading
 
-FIRST, LAST = 60.0, 600.0
-"""Seconds in which further losses of the same GPU replace no worker: after the first loss, and at most. After a longer
-time without a loss the GPU starts again at the first."""
+FIRST_TOLERANCE = 60.0
+"""Seconds after the first loss of a GPU in which further losses of it replace no worker; doubled with each."""
+MAX_TOLERANCE = 600.0
+"""Maximum of these seconds; after a longer time without a loss the GPU starts again at the first."""
 
 
 class LostGpuPolicy:
@@ -47,7 +48,7 @@ class LostGpuPolicy:
         return replace
 
     def _tolerate(self, uuid: str, now: float) -> None:
-        if now - self._tolerated_until.get(uuid, now) > LAST:
+        if now - self._tolerated_until.get(uuid, now) > MAX_TOLERANCE:
             del self._backoffs[uuid]
-        delay = self._backoffs.setdefault(uuid, Backoff(FIRST, LAST)).next_delay()
+        delay = self._backoffs.setdefault(uuid, Backoff(FIRST_TOLERANCE, MAX_TOLERANCE)).next_delay()
         self._tolerated_until[uuid] = now + delay

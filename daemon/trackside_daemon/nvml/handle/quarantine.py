@@ -11,8 +11,11 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import GpuReading
 
-FIRST, LAST = 60.0, 600.0
-"""Seconds of quarantine after the first hang, and at most. Each retry that hangs costs all GPUs a worker."""
+# Each retry that hangs costs all GPUs a worker.
+FIRST_QUARANTINE = 60.0
+"""Seconds of quarantine after the first hang; doubled with each."""
+MAX_QUARANTINE = 600.0
+"""Maximum of these seconds."""
 
 
 class Quarantine:
@@ -28,7 +31,9 @@ class Quarantine:
 
     def add(self, index: int, now: float) -> None:
         """Quarantine a GPU at which a worker hung."""
-        self._until[index] = now + self._backoffs.setdefault(index, Backoff(FIRST, LAST)).next_delay()
+        self._until[index] = (
+            now + self._backoffs.setdefault(index, Backoff(FIRST_QUARANTINE, MAX_QUARANTINE)).next_delay()
+        )
 
     def accept(self, gpus: Sequence[GpuReading], skipped: frozenset[int]) -> bool:
         """Update the quarantine from a reading.

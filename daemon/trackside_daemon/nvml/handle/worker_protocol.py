@@ -14,13 +14,16 @@ if TYPE_CHECKING:
 
     from trackside_daemon.linux.worker_process import WorkerProcess
 
-# Without persistence mode nvmlInit wakes every GPU up, so the first answer has a deadline of its own.
-INIT_DEADLINE, GPU_DEADLINE = 60.0, 10.0
-"""Seconds without a sign of life, before a worker's first answer and after it. Each GPU that it starts is one."""
+INIT_DEADLINE = 60.0
+"""Seconds without a sign of life before the first answer: without persistence mode nvmlInit wakes up all GPUs."""
+GPU_DEADLINE = 10.0
+"""Seconds without a sign of life after the first answer. Each GPU that the worker starts to read is such a sign."""
 CYCLE_DEADLINE = 60.0
 """Seconds for all GPUs, even if the worker makes progress; `INIT_DEADLINE` is added for a first answer."""
-MAX_AGE_INTERVALS, MAX_AGE_SECONDS = 2.0, 2.5
-"""Age at which a measurement is no longer used: this many intervals, but at least this many seconds."""
+MAX_AGE_INTERVALS = 2.0
+"""Intervals after which a measurement is too old to be used."""
+MAX_AGE_SECONDS = 2.5
+"""Minimum of that age in seconds."""
 
 NAP = 0.05
 """Seconds at most between a request and the first poll for its answer."""

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-# NVML wants at least a tenth of a second; a mean over minutes does not describe the present.
-SHORTEST, LONGEST = 0.1, 180.0
-"""Seconds between two samples."""
+MIN_SECONDS = 0.1
+"""Seconds between two samples that NVML requires."""
+MAX_SECONDS = 180.0
+"""Seconds between two samples after which their mean no longer describes the present."""
 
 
 MEBIBYTE = 2**20
@@ -98,10 +99,10 @@ class SamplePair:
         """
         elapsed = self._clock() - self._sampled_at
         generation = unsupported.generation
-        if generation == self._generation and elapsed < SHORTEST:
+        if generation == self._generation and elapsed < MIN_SECONDS:
             return []
         self._samples = self._samples[::-1] or [self._allocate(nvml), self._allocate(nvml)]
-        comparable = generation == self._generation and elapsed <= LONGEST
+        comparable = generation == self._generation and elapsed <= MAX_SECONDS
         self._sampled_at = float("-inf")
         # The first sample shows whether the GPU supports GPM: the query for it has been wrong (NVIDIA/go-nvml#168).
         # The GPUs are sampled one after the other, because parallel samples can crash (leptonai/gpud).

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import GpuReading
 
-HANDLE, COUNT = "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetCount"
+HANDLE = "nvmlDeviceGetHandleByIndex"
+COUNT = "nvmlDeviceGetCount"
 FAMILIES = {
     "nvmlDeviceGetUtilizationRates": "utilization_ratio",
     "nvmlDeviceGetSamples": "busy_seconds_total",

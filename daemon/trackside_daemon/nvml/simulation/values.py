@@ -20,9 +20,11 @@ GPM = {
 }
 """Fractions of the utilization in half-precision training, which keeps the tensor cores busy half of the time."""
 PIPES = {"integer": 0.08, "dfma": 0.0, "hmma": 0.46, "dmma": 0.0, "imma": 0.0, "fp64": 0.0, "fp32": 0.12, "fp16": 0.03}
-CONTROLLER = 0.55
-PCIE_TRANSMIT, PCIE_RECEIVE = 0.4e9, 1.6e9
-"""Bytes per second at full utilization: batches come in, and little goes out."""
+MEMORY_CONTROLLER = 0.55
+"""Fraction of the utilization."""
+# Bytes per second at full utilization: batches come in, and little goes out.
+PCIE_TRANSMIT = 0.4e9
+PCIE_RECEIVE = 1.6e9
 
 PCIE_ERRORS = (
     "correctable",
@@ -101,7 +103,7 @@ def _utilization(gpu: SimulatedGpu) -> list[Value]:
     measured: list[Value] = [
         ("utilization_ratio", (), gpu.utilization),
         ("busy_seconds_total", (), gpu.worker_busy_seconds),
-        ("memory_controller_utilization_ratio", (), CONTROLLER * gpu.utilization),
+        ("memory_controller_utilization_ratio", (), MEMORY_CONTROLLER * gpu.utilization),
     ]
     if gpu.board.gpm:
         measured += [(family, (), share * gpu.utilization) for family, share in GPM.items()]

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     Xids = dict[str, dict[int, tuple[int, float]]]
 
 WAIT_MS = 1000
-BACKOFF_FIRST, BACKOFF_LAST = 1.0, 60.0
-"""Seconds after a wait that failed, and after a GPU that could not be watched for a reason that may pass. A wait fails
-at once if a GPU of the set is lost."""
+# A wait fails at once if a GPU of the set is lost, so retries need a back-off.
+FIRST_BACKOFF = 1.0
+"""Seconds after a first wait that failed, or after a GPU that could not be watched for a reason that may pass."""
+MAX_BACKOFF = 60.0
+"""Maximum of these seconds."""
 
 LINGER = 5.0
 """Seconds to watch the old GPUs after the set has changed: the Xid that explains a loss comes after it."""
@@ -53,7 +55,7 @@ class GpuEvents:
         self._nvml = nvml
         self._clock = clock
         self._monotonic = monotonic
-        self._retry_backoff = Backoff(BACKOFF_FIRST, BACKOFF_LAST)
+        self._retry_backoff = Backoff(FIRST_BACKOFF, MAX_BACKOFF)
         self._retry_at = math.inf
         self._lock = threading.Lock()
         self._xids: Xids = {}
@@ -148,7 +150,7 @@ class GpuEvents:
 
     def _wait(self, events: Any, uuids: dict[int | None, str]) -> None:
         nvml = self._nvml
-        backoff = Backoff(BACKOFF_FIRST, BACKOFF_LAST)
+        backoff = Backoff(FIRST_BACKOFF, MAX_BACKOFF)
         leave_at = math.inf
         while self._monotonic() < leave_at:
             try:
