@@ -80,9 +80,11 @@ class ActiveAlert:
             True if the severity has increased.
         """
         place = location(finding)
+        # The next tick writes the longer list of ranks to the history.
         if place not in self.locations and len(self.locations) < LOCATIONS:
             self.locations[place] = None
             self.recorded = False
+        # No finding reports the end of an event, so it fires for a fixed time.
         if finding.once:
             self.fires_until = max(self.fires_until, fires_until)
         else:
@@ -119,6 +121,7 @@ class ActiveAlert:
     def _others(self) -> str:
         """Return the clause about further ranks and keys, empty if there are none."""
         columns = list(zip(*self.locations, strict=True))
+        # The first location is in the labels already.
         ranks, keys = (list(dict.fromkeys(column))[1:] for column in (columns[0], columns[-1]))
         clauses = [f"of {_listed(keys)}"] if keys and len(columns) > 1 else []
         if ranks:
@@ -154,6 +157,7 @@ def finding_of(record: Alert) -> Finding:
         severity,
         tuple(sorted(record.labels.items())),
         record.started,
+        # The clause about further ranks is written again from the locations.
         record.summary.partition(OTHERS)[0],
         record.description,
         run=record.run,

@@ -81,6 +81,7 @@ class ActiveAlerts:
             seconds = self._min_firing_times.least(record.alert) if event else RESTORED_SECONDS
             fires_until = max(now, record.started + seconds) if event else now + seconds
             active = restored_alert(record, fires_until, seconds)
+            # The next tick records an alert that is not recorded, which also queues it for the sinks.
             active.recorded = (
                 record.silenced or bool(record.notified) or not self._silences.has_muted(record, before=now)
             )
@@ -96,6 +97,7 @@ class ActiveAlerts:
         """
         self._apply_silences(now)
         enabled = [finding for finding in findings if not self.disabled.contains(finding.alert, dict(finding.labels))]
+        # Sources first: a consequence may have been found just before its source.
         for finding in enabled:
             if not finding.over:
                 self._inhibitions.register(finding, now)
@@ -104,6 +106,7 @@ class ActiveAlerts:
                 self._end_finding(finding, now)
             else:
                 self._activate(finding, now)
+        # Again in the order of time and with ends, so that the final state of each source counts.
         for finding in sorted(enabled, key=evaluation_order):
             self._inhibitions.register(finding, now)
         return self._changed_batch()
@@ -116,6 +119,7 @@ class ActiveAlerts:
             if disabled or active.is_due(now):
                 active.silenced = active.silenced or disabled  # no receiver needs its end
                 self._resolve(key, active, now)
+            # A negative age means that the clock was set back.
             elif active.ended is not None and not 0 <= now - active.ended < SHOWN_SECONDS:
                 del self._alerts[key]
                 self._page_outdated = True
@@ -130,6 +134,7 @@ class ActiveAlerts:
         """Let a finding fire, or suppress it; return False if there is no room for it."""
         key = _key(finding)
         active = self._alerts.get(key)
+        # Disabled and inhibited findings are kept, because they may fire once that changes.
         if self.disabled.contains(finding.alert, dict(finding.labels)):
             self._suppressed.add(finding)
         elif active is not None and active.fires:
@@ -151,6 +156,7 @@ class ActiveAlerts:
         active = self._alerts.get(_key(finding))
         if active is not None and active.fires:
             active.open_findings.pop(location(finding), None)
+            # A restored alert does not have to fire for its least time again.
             if active.restored and not active.open_findings:
                 active.fires_until = min(active.fires_until, now)
 
@@ -167,11 +173,13 @@ class ActiveAlerts:
 
     def _resolve(self, key: Key, active: ActiveAlert, now: float) -> None:
         """End an alert; findings that are still open become suppressed."""
+        # A clock that was set back must not let an alert end before its start.
         active.ended = max(now, active.started)
         self._lowest_priority = 0
         self._changed[active] = None
         self._inhibitions.end(active.alert, active.run, now)
         self._min_firing_times.end(key, now)
+        # An alert that is disabled or removed early has open findings; they fire again when they may.
         for finding in active.open_findings.values():
             self._suppressed.add(finding._replace(time=now))
 
@@ -238,6 +246,7 @@ class ActiveAlerts:
         if not (self._changed or self._page_outdated or self._excess != self._excess_shown):
             return []
         self._page_outdated, self._excess_shown = False, self._excess
+        # Counters of runs without an alert are dropped; otherwise they would accumulate.
         runs = {"", *(active.labels.get("run", "") for active in self._alerts.values())}
         self._begun = Counter({key: count for key, count in self._begun.items() if key[-1] in runs})
         records = [active.record() for active in self._pop_changed()]

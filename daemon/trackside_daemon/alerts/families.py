@@ -48,6 +48,7 @@ def firing_samples(alerts: Iterable[ActiveAlert]) -> list[Sample]:
             silenced.add(series_labels(active.alert, active.severity, active.labels))
         for severity in active.severities:
             series = series_labels(active.alert, severity, active.labels)
+            # Events with different texts share a series, which is 1 while any of them fires.
             value = float(active.fires and severity == active.severity)
             firing[series] = max(value, firing.get(series, 0.0))
     return [

@@ -126,7 +126,9 @@ class Inhibitions:
         if scope is None:
             return
         key = (finding.alert, finding.run, _rank(finding) if scope == "rank" else "")
+        # Removed and inserted again, so that the oldest source is the first of the dict.
         before = self._sources.pop(key, _NO_SOURCE)
+        # A source that is still active keeps its highest severity.
         severity = max(SEVERITIES.index(finding.severity), before.severity if before.until >= now else 0)
         if finding.over:
             self._sources[key] = _Source(now + AFTER_SECONDS, severity, before.began)

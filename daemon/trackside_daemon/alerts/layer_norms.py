@@ -60,6 +60,7 @@ class LayerNormRequests:
         if requested is not None and now - requested < AGAIN_SECONDS:
             return
         self._requested[run] = now
+        # The run with the oldest request is dropped first.
         self._requested.move_to_end(run)
         if len(self._requested) > RUNS:
             self._requested.popitem(last=False)

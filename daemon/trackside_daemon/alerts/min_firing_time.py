@@ -46,6 +46,7 @@ class MinFiringTimes:
         seconds = self.least(finding.alert)
         if finding.once:
             return seconds
+        # Removed and inserted again, so that the oldest alert is the first of the dict.
         before, ended = self._recent.pop(key, (0.0, inf))
         if 0 <= now - ended < AGAIN_SECONDS:
             seconds = max(seconds, min(LONGEST_SECONDS, 2 * before))

@@ -122,6 +122,7 @@ class ProcessLeaks:
         now = self._clock()
         if batch.source != TICK or now < self._next:
             return []
+        # Ticks have jitter; without this margin a sample could be skipped until the next tick.
         self._next = now + EVERY - 0.5
         return list(self._sample(now))
 
@@ -167,6 +168,7 @@ class ProcessLeaks:
         if followed is None:
             if len(self._followed) >= MOST:
                 return
+            # The limit of a rank is estimated as its memory plus an equal share of the available memory.
             limit = use.used + available if use.alert == HOST and available else None
             followed = self._followed[key] = _FollowedMemory(use, limit, self._grew)
         followed.seen = now
@@ -201,6 +203,7 @@ class ProcessLeaks:
         """Yield the end of the alert if no other rank of the run leaks."""
         followed.leaks = False
         alert, run = followed.use.alert, followed.use.rank.run
+        # A restored alert ends only with its process, or if it is not confirmed in time.
         if (alert, run) in self._unconfirmed and text != GONE:
             return
         uses = (other.use for other in self._followed.values() if other.leaks)
@@ -228,6 +231,7 @@ def _on_host(ranks: Mapping[str, RankLabels], anonymous: Rows, shared: Rows, wor
     """Yield the memory of each rank together with its data loader workers."""
     for pid, rank in ranks.items():
         if (pid,) in anonymous:
+            # Shared memory counts for the main process only, because workers map the same pages.
             main = _number(anonymous[pid,]) + _number(shared.get((pid,), 0.0))
             yield MemoryUse(HOST, rank, "", main + _number(workers.get((rank.run, rank.rank), 0.0)))
 

@@ -45,6 +45,7 @@ def past_ranks(history: Readable, seconds: float, clock: Callable[[], float] = t
             ranks = live_streams(connection, RANKS)
             count = max(STEPS, min(MOST_STEPS, ALL_STEPS // max(1, len(ranks))))
             for number, (stream, identity) in enumerate(ranks):
+                # The caller trains detectors between two iterations, and that time counts too.
                 if clock() > until:
                     log.info(
                         "the detectors of %d ranks start without past samples: reading them took too long",
@@ -58,6 +59,7 @@ def past_ranks(history: Readable, seconds: float, clock: Callable[[], float] = t
 
 def _past(identity: Identity, series: dict[str, Samples]) -> Past:
     """Return the samples of a rank, with the keys of one push in one group of columns."""
+    # Keys with equal steps and times were pushed together.
     groups: dict[tuple[bytes, bytes], dict[str, Samples]] = {}
     for key, samples in series.items():
         if len(samples[0]):

@@ -45,4 +45,5 @@ def _invalid_field(alert: Alert) -> tuple[str, object] | None:
 
 
 def _is_rank(text: str) -> bool:
+    # isdecimal() alone accepts the digits of all scripts. The length bounds the number.
     return text.isascii() and text.isdecimal() and len(text) < 20

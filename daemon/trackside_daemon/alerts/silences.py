@@ -41,6 +41,7 @@ class Silences:
             TooManyError: `MOST` other silences are active.
         """
         with self._lock:
+            # Ended silences are dropped here, so the dict stays bounded.
             active = {other.id: other for other in self._silences.values() if other.until > silence.started}
             if len(active.keys() - {silence.id}) >= MOST:
                 raise TooManyError(f"{MOST} silences are active already; end one with trackside silence --end ID")

@@ -33,6 +33,7 @@ class SuppressedFindings:
         """Add or replace a finding; drop an event, because nothing would report its end."""
         if finding.once:
             return
+        # The severity may have changed, and the new entry must be the last.
         self.discard(finding)
         self._by_severity[finding.severity][_identity(finding)] = finding
         if sum(map(len, self._by_severity.values())) > MOST:

@@ -58,6 +58,7 @@ class AlertTester:
             TooManyError: `MOST` test alerts were requested recently.
         """
         with self._lock:
+            # A clock that was set back must not block further requests.
             self._recent = [requested for requested in self._recent if 0 <= now - requested < WITHIN_SECONDS]
             if len(self._recent) >= MOST:
                 raise TooManyError(
@@ -70,6 +71,7 @@ class AlertTester:
 
     def accept(self, _: Batch) -> list[Finding]:
         """Return the findings of the requests since the last batch."""
+        # Read without the lock, because this runs for every batch; a new request waits for the next batch at most.
         if not self._requests:
             return []
         with self._lock:

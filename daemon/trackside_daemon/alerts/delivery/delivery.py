@@ -77,6 +77,7 @@ class Delivery:
             return
         with self._lock:
             for alert in alerts:
+                # A new record lacks the earlier notifications, so they are copied.
                 before = self._firing.pop(alert_key(alert), alert)
                 if alert.ended is None:
                     self._firing[alert_key(alert)] = replace(alert, notified=before.notified)
@@ -93,6 +94,7 @@ class Delivery:
         """Use these sinks from now on; a sink continues the queue of its predecessor of the same name."""
         with self._lock:
             before = {worker.sink.name: worker for worker in self._workers}
+            # The old workers release their outboxes before the new ones use them.
             for worker in self._workers:
                 worker.release()
             self._workers = [self._successor(sink, before.get(sink.name)) for sink in sinks]
@@ -105,6 +107,7 @@ class Delivery:
         until = time.monotonic() + FLUSH_SECONDS
         with self._lock:
             workers = list(self._workers)
+        # All sinks flush at the same time, so that they share the time limit.
         for worker in workers:
             worker.flush()
         for worker in workers:
@@ -133,6 +136,7 @@ class Delivery:
         worker = SinkWorker(sink, self._register_sent, before)
         if before is not None and before.sink.filter == sink.filter:
             return worker
+        # A new sink, or a wider filter, has not sent the alerts that fire already.
         for alert in self._firing.values():
             worker.restore(alert)
         return worker

@@ -62,6 +62,7 @@ class Channel:
                 )
             try:
                 thread.start()
+            # The limit of threads or of memory is reached.
             except RuntimeError:
                 return SendError("no thread can be started for the message; raise the limit of threads")
             self._in_flight.append(thread)

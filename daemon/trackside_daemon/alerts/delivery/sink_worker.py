@@ -122,6 +122,7 @@ class SinkWorker:
                 self._message = self._since = None
                 newly_sent = self._handle_result(message, error)
                 self._changed.notify_all()
+            # Outside of the lock: Delivery acquires its own lock before this one, so the other order could deadlock.
             if newly_sent:
                 self._on_sent(self.sink.name, newly_sent)
 
@@ -144,6 +145,7 @@ class SinkWorker:
     def _handle_result(self, message: Message, error: SendError | None) -> Sequence[Alert]:
         """Register the result of a message, and return the alerts that it has newly sent."""
         now = time.monotonic()
+        # release() has queued the message again, so a successor retries it.
         if error is not None and self._ended:
             return ()
         self.tries += 1
@@ -154,13 +156,17 @@ class SinkWorker:
             self._backoff = self._retry = 0.0
             return self.outbox.sent(message, now)
         self.failures += 1
+        # The same error is logged once, not at each retry.
         if str(error) != self.error:
             log.warning("alerts.sinks: %s: %s", self.sink.name, error)
             self.error = str(error)
         self.outbox.failed(message, now, never=error.retry == "never")
         if error.retry != "never":
+            # A person must fix the cause, so a quick retry would not help.
             longest = error.retry == "later"
             self._backoff = LONGEST_SECONDS if longest else min(max(2 * self._backoff, FIRST_SECONDS), LONGEST_SECONDS)
+            # The jitter keeps many daemons from retrying at the same moment.
             self._retry = now + self._backoff * (1 - random.random() / 2)  # noqa: S311  no secret
+            # A stopping daemon has no time for a retry.
             self._ended = self._ended or self._flushing
         return ()

@@ -105,6 +105,7 @@ class EvidenceGatherer:
             return
         with self._changed:
             self._queue.extend(requests)
+            # In a flood the newest alerts are worth more, and the pipeline must not wait.
             while len(self._queue) > WAITING:
                 self._queue.popleft()
                 if not self._has_overrun:
@@ -123,6 +124,7 @@ class EvidenceGatherer:
             self._severities.popitem(last=False)
         if before == alert.severity:
             return None
+        # An alert that got worse needs the samples up to now, not only those before its start.
         return _Request(alert, alert.started if before is None else self._wall())
 
     def _run(self) -> None:
@@ -169,6 +171,7 @@ def _bounded(evidence: dict[str, Any], case: Case) -> dict[str, Any]:
     note = clean(AlertNote(alert.alert, alert.started, evidence=evidence))
     kept = dict(note.evidence) if isinstance(note, AlertNote) else {}
     sizes = {name: len(to_json(value).encode()) for name, value in kept.items()}
+    # The reserve is for the list of missing parts.
     while sum(sizes.values()) > MOST_BYTES - 2048:
         largest = max(sizes, key=lambda name: sizes[name])
         case.missing.append(f"{largest}: {sizes.pop(largest) / 1024:.0f} KiB is too large")

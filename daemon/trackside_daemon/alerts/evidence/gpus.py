@@ -98,6 +98,7 @@ def _selected_gpus(case: Case, families: Mapping[str, Family]) -> list[str]:
 def _is_included(name: str, labels: tuple[str, ...], value: float) -> bool:
     if name in _SELECTED:
         return labels[0] in _SELECTED[name]
+    # A counter at 0 is no evidence.
     return bool(value) or not name.endswith("_total")
 
 

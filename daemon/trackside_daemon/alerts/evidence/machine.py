@@ -51,6 +51,7 @@ def memory(case: Case) -> dict[str, Any]:
 def cpu(case: Case) -> dict[str, Any]:
     """Return the processes that use most CPU time, by the CPUs used in the last seconds."""
     before = {(process.pid, process.started): process.cpu_seconds for process in case.sources.processes()}
+    # The counters are as of a tick, so the time between two ticks counts and not the pause.
     began = _last_tick(case)
     case.sources.pause(APART)
     seconds = _last_tick(case) - began
@@ -61,6 +62,7 @@ def cpu(case: Case) -> dict[str, Any]:
     used = {
         process.pid: max(0.0, process.cpu_seconds - before[process.pid, process.started]) / seconds
         for process in processes
+        # A pid alone could belong to another process by now.
         if (process.pid, process.started) in before
     }
     return _processes(case, processes, lambda process: used.get(process.pid, 0.0), {"cpus": used})

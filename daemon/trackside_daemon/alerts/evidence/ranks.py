@@ -68,6 +68,7 @@ def samples(case: Case) -> dict[str, Any]:
     key, rank = case.alert.labels.get("key", ""), case.alert.labels.get("rank", "0")
     if not key or not case.alert.run or not rank.isdecimal():
         return {}
+    # Samples before the alert may still be in the queue of the writer.
     case.sources.wait_written()
     with case.sources.history.reading() as connection:
         keys = None if key == DURATION else [key]
@@ -80,6 +81,7 @@ def samples(case: Case) -> dict[str, Any]:
         steps, times, values = series.last(connection, last.series, last.tail, NEWEST)
     all_rows = ((step, time / 1e6, value) for step, time, value in zip(steps, times, values, strict=True))
     rows = [row for row in all_rows if row[1] <= case.until + ROUNDING]
+    # The key is derived, so its samples are computed from the times of another key.
     if last.series.key != key:
         rows = _durations(rows)
     points = [[step, time, json_number(value)] for step, time, value in rows[-SAMPLES:]]

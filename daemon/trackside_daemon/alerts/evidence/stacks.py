@@ -68,12 +68,14 @@ def _threads(rank: int, stacks_by_name: dict[str, list[str]], case: Case) -> lis
     """Return the threads of the training without those of the client, the main thread first."""
     named = [(name.rpartition(" ")[0] or name, calls) for name, calls in stacks_by_name.items()]
     others = [(name, calls) for name, calls in named if not name.startswith(_CLIENT)]
+    # The main thread shows best what a rank is doing.
     others.sort(key=lambda thread: thread[0] != "MainThread")
     kept: list[dict[str, Any]] = []
     left = RANK_CHARACTERS
     for name, calls in others:
         thread = {"name": name[:CHARACTERS], "frames": [call[-CHARACTERS:] for call in calls[-FRAMES:]]}
         left -= len(name) + sum(map(len, thread["frames"]))
+        # The first thread is the main thread, which is always kept.
         if kept and left < 0:
             case.missing.append(f"stacks: {len(others) - len(kept)} more threads of rank {rank} are omitted")
             break

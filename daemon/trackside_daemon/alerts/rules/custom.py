@@ -88,11 +88,13 @@ def _query(section: RuleSection, families: Mapping[str, Metric]) -> tuple[Query,
     on: tuple[str, ...] = RANK if set(RANK) <= set(metric.labels) else ()
     if section.over is not None:
         other, other_matchers = _selection(section.over.metric, section.over.labels, families)
+        # A label with one fixed value needs no join.
         fixed = {matcher.label for matcher in other_matchers if matcher.operator == "="}
         over = Query(other.name, other_matchers)
         on = tuple(name for name in metric.labels if name in other.labels and name not in fixed)
         if ambiguous := [name for name in other.labels if name not in (*on, *fixed)]:
             raise ValueError(f"over: {other.name} also has {', '.join(ambiguous)}; choose the value under over.labels")
+    # A rule about the state or the end of a rank must see ended ranks too.
     of_ranks = on == RANK and metric not in {RANK_STATE, ENDED_AT} and not section.absent
     query = Query(
         metric.name,
@@ -126,6 +128,7 @@ def _selection(
         near = difflib.get_close_matches(name, families, 1)
         hint = f"did you mean {near[0]}?" if near else f"a pushed key is written {KEY}{name}"
         raise ValueError(f"there is no family {name}; {hint}")
+    # Rules compare a single number per series.
     if metric.kind == "histogram":
         raise ValueError(f"{name} is a histogram, which has no single value")
     return metric, (*matchers, *(_matcher(label, value, metric) for label, value in labels.items()))

@@ -112,6 +112,7 @@ class RuleEvaluator:
         rule, alerts = state.rule, state.alerts
         series = state.vector.evaluate(now, families)
         if rule.absent:
+            # An absent family has no series, so the only alert has no labels of one.
             series = {} if series else {(): 0.0}
         if state.to_restore:
             yield from self._restore(state, now)
@@ -119,11 +120,13 @@ class RuleEvaluator:
             alert = alerts.get(labels)
             if alert is None:
                 alert = alerts[labels] = _RuleAlert(self._named(state, labels), now, self._wall())
+            # Its condition then counts as not met, so it ends while it is inhibited.
             if rule.inhibited_by and self._is_inhibited(rule, alert.labels):
                 continue
             alert.value, alert.last = value, now
             if not alert.fires and now - alert.since >= rule.lasting and self._may_fire(state, labels, now):
                 yield self._begin(rule, alert, families)
+        # Otherwise every alert meets its condition, and no search for ended ones is needed.
         if len(alerts) > len(series) or rule.inhibited_by:
             yield from self._end(state, now)
 
@@ -135,6 +138,7 @@ class RuleEvaluator:
         for record in state.to_restore:
             alert = _RuleAlert(tuple(sorted(record.labels.items())), now, record.started)
             alert.fires, alert.run = True, record.run
+            # The windows are empty after a restart, so the condition cannot be evaluated yet.
             alert.keep_until = now + max(state.rule.query.window, state.rule.lasting)
             state.alerts[tuple(record.labels.get(name, "") for name in names)] = alert
             self._count(state.rule, alert, 1)
@@ -188,6 +192,7 @@ class RuleEvaluator:
             if rule.cooldown:
                 state.cooldowns = {key: until for key, until in state.cooldowns.items() if until > now}
                 state.cooldowns[labels] = now + rule.cooldown
+            # Rules for the same alert share its labels, so it ends with the last of them.
             if not self._count(rule, alert, -1):
                 yield self._finding(rule, alert, over=True)
 

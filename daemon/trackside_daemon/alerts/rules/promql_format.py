@@ -21,6 +21,7 @@ def format_promql(expr: str, indent: str = "") -> str:
     """Return the expression, over several lines if it is too long for one."""
     if "\n" in expr or len(indent) + len(expr) <= WIDTH:
         return indent + expr
+    # Operators with the lowest precedence are split first.
     if (lines := _operands(expr, _SET, indent)) is not None:
         return lines
     match = _BOUND.fullmatch(expr)

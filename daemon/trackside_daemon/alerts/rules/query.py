@@ -135,11 +135,14 @@ class Query:
             return series
         if self.function == "rate":
             return f"rate({ranged})" if self.is_counter else f"deriv({ranged})"
+        # The offset selects series that existed one window ago, so that the window is full.
         if self.function == "mean":
             return f"(avg_over_time({ranged}) and {before})"
         if self.function == "predict":
             return f"(predict_linear({ranged}, {_number(self.ahead)}) and {before})"
         if self.fresh:
+            # increase() misses the first value of a series, so a series that appeared within the window counts with its
+            # value.
             seen = f"up offset {window} == 1 or time() - {BEGAN} < {_number(self.window)}"
             return f"(({series} unless {before}) and on ({listed(())}) ({seen}) or increase({ranged}))"
         return f"increase({ranged})" if self.is_counter else f"delta({ranged})"

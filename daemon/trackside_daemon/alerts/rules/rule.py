@@ -63,6 +63,7 @@ class Rule:
         if self.absent:
             return f"absent({self.query.selector()})"
         text = self.query.promql()
+        # Prometheus has no inhibition between rules. ALERTS includes pending alerts.
         for alert in self.inhibited_by:
             text = f'({text}) unless on ({listed(self.query.by or ())}) ALERTS{{alertname="{prefix}{alert}"}}'
         return text
@@ -75,6 +76,7 @@ class Rule:
         if self.keep_firing:
             rule["keep_firing_for"] = duration(self.keep_firing)
         texts = {"summary": self.summary, "description": self.description}
+        # Prometheus evaluates the annotations, so only constants are filled in here.
         constants = {"{threshold}": format_number(self.threshold), "{window}": self.window}
         fixed = {name: _replaced(text, constants) for name, text in texts.items()}
         annotations = {

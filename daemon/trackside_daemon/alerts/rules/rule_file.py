@@ -118,6 +118,7 @@ def _threshold(
     enabled = _enabled(rule, disabled, families)
     if enabled is None:
         return
+    # The daemon has a value per tick, Prometheus only one per scrape.
     least = SCRAPES * options.scrape
     adapted = replace(enabled, query=enabled.query.widened(least), keep_firing=max(enabled.keep_firing, least))
     written: dict[str, Any] = adapted.prometheus(PREFIX)
@@ -134,6 +135,7 @@ def _enabled(rule: Rule, disabled: DisabledAlerts, families: Mapping[str, Metric
     labels = families[rule.query.metric].labels if rule.query.by is None else rule.query.by
     if not patterns:
         return rule
+    # Without a label run the name of the run is empty, which a pattern such as * matches.
     if "run" not in labels or "" in patterns:
         return None if any(not pattern or fnmatchcase("", pattern) for pattern in patterns) else rule
     enabled_runs = Matcher("run", "|".join(map(run_regex, patterns)), "!~")
@@ -148,6 +150,7 @@ def _detectors(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
         if "" in disabled.patterns(alert):
             continue
         text = f"{_ABOUT}{fixed.description}{_MORE.format(alert=alert)}"
+        # OomKilled is a rule too, which covers the alerts of the machine.
         of_runs = ', run!=""' if alert in RULED else ""
         rule = {
             "alert": PREFIX + alert,

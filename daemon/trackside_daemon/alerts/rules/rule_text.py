@@ -70,5 +70,6 @@ def kubernetes(groups: Sequence[Group], command: str, labels: Mapping[str, str],
 def _dump(document: Mapping[str, Any], command: str) -> str:
     body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=WIDTH, allow_unicode=True)
     deep = " " * (4 if "spec" in document else 2)
+    # An empty line before each group and each alert makes the file readable.
     spaced = re.sub(rf"(?<!rules:)\n({deep}- name:|{deep}    - alert:)", r"\n\n\1", body)
     return HEAD.format(command=command) + "\n" + spaced

@@ -92,12 +92,14 @@ class Vector:
         results: Values = {}
         windows, rejected, windowed = self._windows, self._rejected, self.query.function != "value"
         for labels, value in family.values.items():
+            # The class check skips distributions, and is cheaper than isinstance() over many series.
             if labels in rejected or value.__class__ is not float:
                 continue
             if labels not in windows and not self._add_series(labels):
                 continue
             if windowed:
                 window = windows[labels]
+                # A single NaN would spoil the sums of the whole window.
                 result = window.add(now, value) if window is not None and isfinite(value) else None
                 if result is not None:
                     results[labels] = result
@@ -119,6 +121,7 @@ class Vector:
         assert self._metric is not None  # noqa: S101  it was bound
         query, by_name = self.query, dict(zip(self._metric.labels, labels, strict=True))
         if not all(matcher.matches(by_name.get(matcher.label, "")) for matcher in query.matchers):
+            # Remembered, so that the matchers run only once per series.
             self._rejected.add(labels)
             return False
         window = None
@@ -139,6 +142,7 @@ class Vector:
         }
 
     def _key(self, labels: Labels) -> Labels:
+        # A list comprehension is faster than a generator, and this runs for every series and tick.
         return tuple([labels[place] for place in self._places])
 
     def _joined(self, other: Vector, now: float, families: Families) -> Values:

@@ -65,11 +65,15 @@ class Window:
         self._accumulate(value)
         points, window = self._points, self._seconds
         if fresh:
+            # The total before the first value, so that the value counts as growth.
             points.append((now, before, 0))
+        # The tolerance is for ticks that come slightly early.
         elif not points or now - points[-1][0] >= window / POINTS - 1e-3:
             points.append((now, self._total, self._count))
+            # One point at or before the begin of the window stays.
             while len(points) > 1 and points[1][0] <= now - window:
                 points.popleft()
+            # The slope changes little between two points, so it is computed only here.
             if self._function == "predict" or (self._function == "rate" and not self._counter):
                 self._slope = _slope(points)
         return self._result(now, value)
@@ -81,6 +85,7 @@ class Window:
         elif not self._counter:
             self._total = value
         elif self._last is not None:
+            # A counter that fell was reset to 0, so it has grown by its whole value.
             self._total += value - self._last if value >= self._last else value
         self._last = value
 

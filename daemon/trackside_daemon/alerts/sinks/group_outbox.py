@@ -87,6 +87,7 @@ class GroupOutbox:
         self._expire(now)
         self._last = {group: last for group, last in self._last.items() if now - last < INTERVAL_SECONDS}
         for group in sorted(self._due, key=self._due.__getitem__):
+            # The groups are sorted, so none of the others is due either.
             if not everything and self._due[group] > now:
                 return None
             del self._due[group]
@@ -101,6 +102,7 @@ class GroupOutbox:
 
     def sent(self, message: Message, now: float) -> list[Alert]:
         """See `Outbox`."""
+        # Every message delays infos, but only one with a warning or worse delays warnings.
         for severe in {False, any(map(_is_severe, message.alerts))}:
             self._last[message.group, severe] = now
         for alert in message.alerts:
@@ -122,12 +124,14 @@ class GroupOutbox:
                 self._give_up(entry)
             else:
                 self._update(entry, now)
+        # The worker adds the back-off, so the message is due at once.
         if any(entry.queued and entry.alert.run == message.group for entry in self._entries.values()):
             self._due[message.group] = now
 
     def _update(self, entry: _Entry, now: float) -> None:
         """Keep an entry as long as a notification may follow, and queue it if there is one."""
         alert = entry.alert
+        # The monotonic clock, because the times of the alert are Unix times.
         if alert.ended is not None and entry.ended is None:
             entry.ended = now
         if not entry.in_flight and not self._matters(entry):
@@ -156,6 +160,7 @@ class GroupOutbox:
             return
         if not entry.queued:
             entry.queued, entry.since = True, now
+        # Test alerts are urgent too, because a person waits for them.
         urgent = alert.ended is None and (alert.severity == "critical" or alert.alert == TEST_ALERT)
         last = -inf if urgent else self._last.get((alert.run, _is_severe(alert)), -inf)
         due = max(now + WAIT_SECONDS, last + INTERVAL_SECONDS)

@@ -127,6 +127,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], context: ssl.SSLCont
     except ValueError as error:
         raise SendError(f"the URL cannot be used: {error}", "later") from None
     parts = urlsplit(url)
+    # urllib would take a user and a password for a part of the host name.
     request = Request(  # noqa: S310  http(s) was checked
         parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl(),
         body,
@@ -139,6 +140,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], context: ssl.SSLCont
     try:
         HttpExchange(context, proxied=bool(proxy)).run(request)
     except HTTPError as error:
+        # The body is not read, because it may contain secrets.
         error.close()
         raise _rejected(server, error.code, proxy) from None
     except URLError as error:

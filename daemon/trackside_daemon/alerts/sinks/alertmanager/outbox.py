@@ -82,6 +82,7 @@ class AlertmanagerOutbox:
         """See `Outbox`."""
         name = (alert_key(alert), alert.severity)
         over = alert.ended is not None or alert.silenced
+        # An alert that got worse ends with its former severity.
         for severity in SEVERITIES:
             if over or severity != alert.severity:
                 self._end((name[0], severity), alert, now)
@@ -101,6 +102,7 @@ class AlertmanagerOutbox:
     def next_message(self, now: float, *, everything: bool = False) -> Message | None:
         """See `Outbox`."""
         self._expire(now)
+        # A stopping daemon sends only what is new.
         resend = now >= self._resend and not everything
         chosen = [entry for entry in self._entries.values() if resend or entry.queued]
         self._due = None
@@ -118,6 +120,7 @@ class AlertmanagerOutbox:
             if entry is None or entry.sent == notification_of(alert):
                 continue
             entry.sent = notification_of(alert)
+            # The end of a former severity is not the end of the alert.
             if entry.until is None or not self._fires(alert_key(alert)):
                 new.append(alert)
         return new

@@ -43,6 +43,7 @@ class AlertmanagerSink:
         self._daemon = daemon
         self._labels = {name: value for name, _, value in (label.partition("=") for label in section.labels)}
         self._trust = http_post.tls_context(section.ca_file, f"{SETTING}.ca-file")
+        # Check the files now, so that a wrong path is an error at the start and not at the first alert.
         self._headers()
 
     def outbox(self) -> AlertmanagerOutbox:

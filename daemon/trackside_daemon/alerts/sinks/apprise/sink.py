@@ -50,6 +50,7 @@ class AppriseSink:
             body=message_text.body(message, self._daemon),
             notify_type="success" if over else "failure" if critical else "warning",
         )
+        # apprise returns False without a reason.
         if not accepted:
             raise SendError("the service did not accept the message; check its URL in urls-file, and the network")
 
@@ -78,6 +79,7 @@ def apprise_sinks(section: AppriseSection, daemon: DaemonInfo) -> list[AppriseSi
             raise SinkError(f"{SETTING}: {section.urls_file}: line {number} is not a URL that apprise supports")
         name = _sink_name(url)
         names[name] += 1
+        # The hash leaves out secrets, so two URLs may have the same.
         if names[name] > 1:
             name += f":{names[name]}"
         sinks.append(AppriseSink(section, name, service, daemon))

@@ -72,6 +72,7 @@ class LogOutbox:
                 self._add(alert, f"{alert.alert} ({notification.severity}): {notification.summary}")
             elif notification != logged:
                 self._add(alert, f"{alert.alert} (now {notification.severity}): {notification.summary}")
+        # An alert whose end never arrives must not stay for ever.
         if len(self._logged) > 2 * MOST:
             del self._logged[next(iter(self._logged))]
 

@@ -48,6 +48,7 @@ class WebhookSink:
         self._section = section
         self._daemon = daemon
         self._trust = http_post.tls_context(section.ca_file, f"{SETTING}.ca-file")
+        # Check the files now, so that a wrong path is an error at the start and not at the first alert.
         self._url()
         self._headers()
 
@@ -125,6 +126,7 @@ def _alert(alert: Alert, daemon: DaemonInfo) -> dict[str, Any]:
     fields = as_json(alert, daemon, alert.ended or time.time(), {})
     if alert.ended is None:
         fields["endsAt"] = NO_END
+    # Receivers identify an alert across messages by its fingerprint.
     fingerprint = sha256(json.dumps(fields["labels"]).encode()).hexdigest()[:16]
     return {"status": "firing" if alert.ended is None else "resolved", **fields, "fingerprint": fingerprint}
 
