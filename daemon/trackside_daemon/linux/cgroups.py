@@ -107,7 +107,8 @@ def _below(root: Path, path: str) -> Path:
 
 def directory_of(mount: Mount, cgroup: str, pid: int) -> Path | None:
     """Return the directory of a process's cgroup; None when it lies outside of the mount."""
-    (top_up, top), (up, names) = _steps(mount.root), _steps(cgroup)
+    top_up, top = _steps(mount.root)
+    up, names = _steps(cgroup)
     if ".." in names:
         return None
     if top_up == up and names[: len(top)] == top:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from trackside_daemon.linux.cgroups import Cgroups
 from trackside_daemon.linux.oom_counters import Counters, kill_counts
 
-# A driver and much memory can take this long to tear down.
+# Tearing down a driver and much memory can last this long.
 TEARDOWN_SECONDS = 30.0
 """Longest time from an OOM kill to the end of the process."""
 

@@ -72,12 +72,12 @@ class WorkerProcess:
 
     @property
     def ending(self) -> bool:
-        """Whether `terminate` or `kill` was called."""
+        """True after `terminate` or `kill`."""
         return self._terminated_at is not None
 
     @property
     def stuck(self) -> bool:
-        """Whether it still exists `KILL_GRACE` after SIGKILL."""
+        """True when it still exists `KILL_GRACE` after SIGKILL."""
         if self._killed_at is None or self._clock() - self._killed_at <= KILL_GRACE:
             return False
         return self._process.poll() is None

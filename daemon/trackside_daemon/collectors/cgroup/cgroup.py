@@ -44,7 +44,7 @@ class _FollowedCgroup:
 
     @property
     def is_root(self) -> bool:
-        """Whether it is the root of every visible hierarchy."""
+        """True for the root of every visible hierarchy."""
         return not self._sources
 
     def samples(self, now: float) -> list[Sample]:
@@ -123,7 +123,7 @@ class CgroupCollector:
         return samples
 
     def _find(self, pids: set[int], now: float) -> None:
-        """Look up the cgroups of new processes, and every `FIND_SECONDS` those of all processes."""
+        """Find the cgroups of new processes, and every `FIND_SECONDS` those of all processes."""
         if now >= self._find_due:
             self._by_pid = {}
             self._find_due = now + FIND_SECONDS

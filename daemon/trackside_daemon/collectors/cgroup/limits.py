@@ -125,5 +125,6 @@ def _cores_v2(level: str) -> float | None:
 
 
 def _cores_v1(level: str) -> float | None:
-    quota, period = number(f"{level}/cpu.cfs_quota_us"), number(f"{level}/cpu.cfs_period_us")
+    quota = number(f"{level}/cpu.cfs_quota_us")
+    period = number(f"{level}/cpu.cfs_period_us")
     return quota / period if quota is not None and quota > 0 and period else None

@@ -45,7 +45,7 @@ class CgroupOomKills:
 
     @property
     def is_recreated(self) -> bool:
-        """Whether a cgroup of the same name exists again after this one disappeared."""
+        """True when a cgroup of the same name exists again after this one disappeared."""
         return self._own is not None and not self._paths and self._own.is_dir()
 
     def read(self) -> int | None:

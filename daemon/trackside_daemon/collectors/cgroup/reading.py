@@ -77,7 +77,8 @@ def _with(file: str, levels: tuple[Path, ...]) -> list[str]:
 
 
 def _memory_v2(at: str) -> Iterator[Reading]:
-    used, stat = number(f"{at}/memory.current"), table(f"{at}/memory.stat")
+    used = number(f"{at}/memory.current")
+    stat = table(f"{at}/memory.stat")
     yield families.USED, (), used
     yield families.PEAK, (), number(f"{at}/memory.peak")
     yield families.SWAP, (), number(f"{at}/memory.swap.current")
@@ -92,7 +93,8 @@ def _memory_v2(at: str) -> Iterator[Reading]:
 
 
 def _memory_v1(at: str) -> Iterator[Reading]:
-    used, stat = number(f"{at}/memory.usage_in_bytes"), table(f"{at}/memory.stat")
+    used = number(f"{at}/memory.usage_in_bytes")
+    stat = table(f"{at}/memory.stat")
     yield families.USED, (), used
     yield families.PEAK, (), number(f"{at}/memory.max_usage_in_bytes")
     yield families.SWAP, (), stat.get(b"total_swap")

@@ -79,7 +79,7 @@ CLASSES = ("0x0302", "0x0300")
 
 
 class NvmlCollector:
-    """Values that are known without a reading; this collector never fails.
+    """Counts and counters that need no reading; this collector never fails.
 
     Args:
         nvml: The handle.

@@ -160,21 +160,21 @@ class RanksCollector:
             listed = uuids_by_rank.get(process.pid, set()) if process.pid else set()
             if uuids := listed | (self._last_uuids.get(key, set()) - with_list):
                 last_uuids[key] = uuids
-                own = [gpu for gpu in gpus if gpu.uuid in uuids]
+                rank_gpus = [gpu for gpu in gpus if gpu.uuid in uuids]
             else:
-                own = _claimed(process, gpus, statuses)
+                rank_gpus = _claimed(process, gpus, statuses)
             labels = process.run, str(process.rank)
-            gpus_by_rank.setdefault(labels, {}).update({gpu.uuid: gpu for gpu in own})
+            gpus_by_rank.setdefault(labels, {}).update({gpu.uuid: gpu for gpu in rank_gpus})
             if process.peak_flops is not None:
                 reported_peaks[labels] = process.peak_flops
         self._last_uuids = last_uuids
-        for labels, own_gpus in gpus_by_rank.items():
-            yield from (Sample(RANK_INFO, (str(gpu.index), uuid, *labels), 1) for uuid, gpu in own_gpus.items())
-        shares = Counter(uuid for own_gpus in gpus_by_rank.values() for uuid in own_gpus)
+        for labels, gpus_by_uuid in gpus_by_rank.items():
+            yield from (Sample(RANK_INFO, (str(gpu.index), uuid, *labels), 1) for uuid, gpu in gpus_by_uuid.items())
+        shares = Counter(uuid for gpus_by_uuid in gpus_by_rank.values() for uuid in gpus_by_uuid)
         peaks = {
             labels: peak
-            for labels, own_gpus in gpus_by_rank.items()
-            if (peak := _peak(own_gpus.values(), shares)) is not None
+            for labels, gpus_by_uuid in gpus_by_rank.items()
+            if (peak := _peak(gpus_by_uuid.values(), shares)) is not None
         }
         yield from (Sample(PEAK_FLOPS, labels, peak) for labels, peak in {**peaks, **reported_peaks}.items())
 

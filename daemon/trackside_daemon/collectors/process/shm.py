@@ -25,7 +25,7 @@ class ShmUse(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it counts as full."""
+        """True when at least `FULL` of it is used."""
         return self.used >= FULL * self.size
 
     def __str__(self) -> str:

@@ -28,7 +28,7 @@ def _family(name: str, text: str, unit: str = "") -> Metric:
 SIZE = _family(
     "size_bytes", "Size of the file system, from statvfs(3) f_blocks; absent when it has no fixed size.", "bytes"
 )
-FREE = _family("free_bytes", "Unused bytes, some of which may be reserved for root, from statvfs(3) f_bfree.", "bytes")
+FREE = _family("free_bytes", "Unused bytes, including those reserved for root, from statvfs(3) f_bfree.", "bytes")
 AVAIL = _family("avail_bytes", "Unused bytes that users other than root can use, from statvfs(3) f_bavail.", "bytes")
 FILES = _family("files", "Inodes, from statvfs(3) f_files; absent where the file system does not count them.")
 FILES_FREE = _family("files_free", "Unused inodes, from statvfs(3) f_ffree.")

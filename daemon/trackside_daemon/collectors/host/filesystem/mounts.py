@@ -197,11 +197,11 @@ class Mounts:
         """Return this process's mounts at a mount point of the host, with the host's read-only flag."""
         if (cached := self._by_point.get(point)) is not None:
             return cached
-        own = self._table.at(self.prefix + point if point != "/" else self.prefix or "/")
-        readonly = {mount.device: mount.readonly for mount in self._host.at(point)} if own else {}
+        visible = self._table.at(self.prefix + point if point != "/" else self.prefix or "/")
+        readonly = {mount.device: mount.readonly for mount in self._host.at(point)} if visible else {}
         if self._sheltered:
-            readonly = {mount.device: mount.frozen for mount in own}
-        mounts = [mount._replace(point=point, readonly=readonly.get(mount.device, mount.readonly)) for mount in own]
+            readonly = {mount.device: mount.frozen for mount in visible}
+        mounts = [mount._replace(point=point, readonly=readonly.get(mount.device, mount.readonly)) for mount in visible]
         self._by_point[point] = mounts
         self._by_number.update((mount.number, mount) for mount in mounts)
         return mounts
