@@ -1,4 +1,4 @@
-"""Real histories for tests: files that the real writer has written."""
+"""Histories for tests, written by the real writer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Record
 
 BEGIN = 1_700_000_000.0
-"""When the runs of tests begin, in Unix seconds."""
+"""Unix time at which the runs of tests begin."""
 
 Pushed = tuple[int, int, "Mapping[str, float]"]
 """Step, time in Unix microseconds, values."""
@@ -40,56 +40,56 @@ class History:
         self.writer.start()
 
     def put(self, records: Sequence[Record]) -> None:
-        """Write them, and wait until they are written."""
+        """Write records, and wait until they are committed."""
         self.writer.put(list(records))
         self.writer.call(lambda _: None).result(60)
 
     def wait_until_packed(self) -> None:
-        """Wait until all is in blocks: a run's last step and loss in a list are told from them."""
+        """Wait until all samples are in blocks: lists show a run's step and loss of packed samples."""
         while self.writer.call(lambda store: bool(store.due)).result(60):
             pass
 
     def import_file(self, data: bytes, file: str = "run.csv", **options: Any) -> ImportResult:
-        """Import a file of these bytes."""
+        """Import a file with these bytes."""
         return import_run(self.writer, RunFile(io.BytesIO(data), file, **options))
 
     def export(self, run: str, form: str) -> bytes:
-        """An export."""
+        """Return an export of a run."""
         return b"".join(export(self.database, run, form))  # type: ignore[arg-type]
 
     def exports(self, run: str) -> dict[str, bytes]:
-        """All three of them."""
+        """Return all three exports of a run."""
         return {form: self.export(run, form) for form in FORMATS}
 
     def close(self) -> None:
-        """Stop and close."""
+        """Stop the writer and close the file."""
         self.writer.stop()
         self.database.close()
 
 
 @contextmanager
 def history(directory: Path) -> Iterator[History]:
-    """A history that is closed afterwards."""
-    one = History(directory)
+    """Return a history that is closed after the block."""
+    opened_history = History(directory)
     try:
-        yield one
+        yield opened_history
     finally:
-        one.close()
+        opened_history.close()
 
 
 def session(run: str, attempt: int = 0, rank: int = 0) -> bytes:
-    """The session that tests use for a rank."""
+    """Return the session id that tests use for a rank."""
     return f"{run[:8]:8}{attempt:4}{rank:4}".encode()[:16]
 
 
 def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: int = 1, **hello: Any) -> SessionOpened:
-    """A session begins, a thousand seconds an attempt after `BEGIN`."""
+    """Return the opening of a session; attempts begin a thousand seconds apart, the first at `BEGIN`."""
     started = hello.pop("started", BEGIN + 1000 * attempt)
     identity = Identity(
         run, name or run, attempt, rank, world=world, host="node-1", git_commit="0123abc", framework="torch 2.13.0"
     )
     config = hello.pop("config", None)
-    said = Hello(
+    message = Hello(
         identity,
         Clock(0, 0),
         round(started * 1e9),
@@ -97,11 +97,11 @@ def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: 
         config="" if config is None else json.dumps(config),
         **hello,
     )
-    return SessionOpened(session(run, attempt, rank), said, name or run, attempt, started)
+    return SessionOpened(session(run, attempt, rank), message, name or run, attempt, started)
 
 
 def ingested(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: int = 0, rank: int = 0) -> BatchIngested:
-    """Pushes of a rank, each a block of its own."""
+    """Return pushes of a rank, each in its own block."""
     blocks = [
         Block(list(values), pack("q", [step]), pack("q", [time * 1000]), pack("d", values.values()))
         for step, time, values in pushes
@@ -112,7 +112,7 @@ def ingested(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: in
 def column(
     run: str, keys: Sequence[str], steps: int, *, number: int = 1, rank: int = 0, attempt: int = 0
 ) -> BatchIngested:
-    """So many steps, a second each, in one block: the value is the step, a tenth more for each further key."""
+    """Return one block of steps, a second each; the value is the step, plus a tenth for each further key."""
     values = [step + place / 10 for step in range(steps) for place in range(len(keys))]
     begin = round((BEGIN + 1000 * attempt) * 1e9)
     times = pack("q", [begin + step * 1_000_000_000 for step in range(steps)])
@@ -122,5 +122,5 @@ def column(
 
 
 def finished(run: str, *, attempt: int = 0, state: str = "finished", cause: str = "", after: float = 60.0) -> RunState:
-    """An attempt ends."""
+    """Return the end of an attempt."""
     return RunState(run, attempt, state, cause, BEGIN + 1000 * attempt + after)

@@ -1,4 +1,4 @@
-"""What the history's tests share: messages that name themselves, a store that packs when told, and truths by query."""
+"""Helpers of the history's tests: session messages, a store that packs step by step, and checks by query."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.series import By
 
 WALL = 1_700_000_000
-"""When the tests' time begins, in Unix seconds."""
+"""Unix time at which the tests begin."""
 
 SHIFT = WALL * 1_000_000_000
-"""From the clients' clocks, which begin at 0 then, to Unix nanoseconds."""
+"""Nanoseconds from the clients' clocks, which begin at 0 then, to Unix time."""
 
 SECOND = 1_000_000_000
 
@@ -37,19 +37,19 @@ MORE = (
     ("two", ("CREATE TABLE two (a INTEGER)", "INSERT INTO two VALUES (1)", "ALTER TABLE run ADD COLUMN two TEXT")),
     ("three", ("UPDATE two SET a = a + 1", "CREATE INDEX event_kind ON event (kind)")),
 )
-"""The steps there are, and two of the future."""
+"""The migrations, and two of the future."""
 
 Sample = tuple[int, int, float]
 """Step, time in microseconds, value."""
 
 
 def session_id(number: int) -> bytes:
-    """16 bytes that name a session."""
+    """Return 16 bytes that identify a session."""
     return b"%016d" % number
 
 
 def opened(session: bytes, run: str = "run", *, attempt: int = 0, rank: int = 0, **more: Any) -> SessionOpened:
-    """A session says hello; *more* is what else the hello says, or ``start``, ``offset``."""
+    """Return the opening of a session; *more* are fields of its hello, or ``start``, ``offset`` and ``name``."""
     offset = more.pop("offset", 0.0)
     start = more.pop("start", float(WALL))
     name = more.pop("name", run)
@@ -61,26 +61,26 @@ def opened(session: bytes, run: str = "run", *, attempt: int = 0, rank: int = 0,
 def block(
     keys: Sequence[str], steps: Sequence[int], values: Sequence[float], times: Sequence[int] | None = None
 ) -> Block:
-    """Pushes of *keys* at *steps*; *times* in nanoseconds of the client, else a tenth of a second a step."""
+    """Return pushes of *keys* at *steps*; *times* in nanoseconds of the client, else a tenth of a second per step."""
     stamps = [step * SECOND // 10 for step in steps] if times is None else times
     return Block(list(keys), pack("q", steps), pack("q", stamps), pack("d", values))
 
 
 def same(left: Iterable[float], right: Iterable[float]) -> bool:
-    """Whether numbers are the same, NaN being one."""
+    """Return whether the numbers are equal, where NaN equals NaN."""
     return [one if one == one else "nan" for one in left] == [one if one == one else "nan" for one in right]  # noqa: PLR0124
 
 
 def bits(values: Iterable[float]) -> list[bytes]:
-    """Floats, to be compared to the bit."""
+    """Return floats as bytes, for a comparison of all bits."""
     return [struct.pack("<d", value) for value in values]
 
 
 class Bench:
-    """A store on a file, driven by hand: each message a transaction, packing when told.
+    """A store on a file: each message is a transaction, and the test decides when to pack.
 
     Attributes:
-        said: What every series was given, by stream (its attempt and rank, of run ``run``) and key.
+        pushed: All samples of each series, by stream (its attempt and rank, of run ``run``) and key.
     """
 
     def __init__(self, place: Path, **more: Any) -> None:
@@ -88,39 +88,39 @@ class Bench:
         self.more = more
         self.database = Database(place, **more)
         self.store = Store(self.database.connection)
-        self.said: dict[tuple[int, str], list[Sample]] = {}
+        self.pushed: dict[tuple[int, str], list[Sample]] = {}
         self.numbers: dict[bytes, int] = {}
         self.packing: Packing | None = None
 
     def reopen(self) -> None:
-        """As after a restart."""
+        """Open the file anew, as after a restart."""
         self.database.close()
         self.database = Database(self.place, **self.more)
         self.store = Store(self.database.connection)
         self.packing = None
 
     def close(self) -> None:
-        """The end."""
+        """Close the file."""
         self.database.close()
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """The writer's."""
+        """The writer's connection."""
         return self.database.connection
 
     def apply(self, *records: Any) -> None:
-        """Records in one transaction."""
+        """Write records in one transaction."""
         with self.database.transaction():
             for record in records:
                 self.store.apply(record)
             self.store.write_progress()
 
     def open(self, session: bytes, **more: Any) -> None:
-        """A session says hello."""
+        """Open a session."""
         self.apply(opened(session, **more))
 
     def send(self, session: bytes, *blocks: Block, shift: int = SHIFT) -> int:
-        """The next message of a session; its number."""
+        """Send the next message of a session; return its number."""
         number = self.numbers[session] = self.numbers.get(session, 0) + 1
         self.apply(BatchIngested(session, number, blocks, shift))
         stream = self.stream(session)
@@ -130,19 +130,19 @@ class Bench:
                 added = zip(
                     steps, ((time + shift) // 1000 for time in times), values[column :: len(one.keys)], strict=True
                 )
-                self.said.setdefault((stream, key), []).extend(added)
+                self.pushed.setdefault((stream, key), []).extend(added)
         return number
 
     def stream(self, session: bytes) -> int:
-        """The stream of a session."""
+        """Return the stream of a session."""
         return int(self.connection.execute("SELECT stream FROM session WHERE id = ?", (session,)).fetchone()[0])
 
     def end(self, run: str = "run", attempt: int = 0, when: float = WALL + 1e6) -> None:
-        """The run is over."""
+        """End a run."""
         self.apply(RunState(run, attempt, "finished", "", when))
 
     def step(self, stream: int | None = None) -> bool:
-        """One step of packing, in a transaction of its own; whether there is more to do."""
+        """Do one step of packing in a transaction; return whether there is more to do."""
         with self.database.transaction():
             return self._step(stream)
 
@@ -159,7 +159,7 @@ class Bench:
         return True
 
     def pack(self, stream: int | None = None) -> None:
-        """Pack a stream, or all that is due."""
+        """Pack a stream, or all streams that are due."""
         if stream is not None:
             self.packing = None
             while self.step(stream):
@@ -169,7 +169,7 @@ class Bench:
             self.step()
 
     def rolled_back(self, steps: int, stream: int | None = None) -> None:
-        """So many steps of packing, undone."""
+        """Do some steps of packing and roll them back."""
         self.connection.execute("BEGIN IMMEDIATE")
         for _ in range(steps):
             if not self._step(stream):
@@ -179,19 +179,19 @@ class Bench:
         self.store.reset()
 
     def read(self, stream: int, key: str) -> list[Sample]:
-        """All samples of a series, as they are streamed."""
+        """Return all samples of a series, as they are streamed."""
         return read(self.database, stream, key)
 
     def check(self) -> None:
-        """Everything that was said is read back, to the bit and in order, and the tables agree with each other."""
-        for (stream, key), expected in self.said.items():
+        """Check that every pushed sample is read back in order, with all bits, and that the tables are consistent."""
+        for (stream, key), expected in self.pushed.items():
             found = self.read(stream, key)
             assert [row[:2] for row in found] == [row[:2] for row in expected], (stream, key)
             assert bits(row[2] for row in found) == bits(row[2] for row in expected), (stream, key)
         check_tables(self.connection)
 
     def chart(self, stream: int, key: str, *arguments: Any) -> Chart:
-        """A chart of a series."""
+        """Return a chart of a series."""
         with self.database.reading() as connection:
             tail = series.LogTail(connection, stream)
             (found,) = series.find(connection, stream, tail, [key])
@@ -199,7 +199,7 @@ class Bench:
 
 
 def read(database: Database, stream: int, key: str) -> list[Sample]:
-    """All samples of a series, as they are streamed."""
+    """Return all samples of a series, as they are streamed."""
     rows: list[Sample] = []
     for columns in series.samples(database, series.StoredSeries(stream, key)):
         rows += zip(*columns, strict=True)
@@ -207,7 +207,7 @@ def read(database: Database, stream: int, key: str) -> list[Sample]:
 
 
 def check_tables(connection: sqlite3.Connection, *, deep: bool = True) -> None:
-    """What the tables say of each other is so; *deep*: and what they say of each block."""
+    """Check that the tables are consistent with each other; *deep*: also with the content of each block."""
     assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
     truth = connection.execute("SELECT axis, count(*), count(data) FROM block GROUP BY axis ORDER BY axis").fetchall()
     assert connection.execute("SELECT id, blocks, untrimmed FROM axis ORDER BY id").fetchall() == truth
@@ -225,14 +225,14 @@ def check_tables(connection: sqlite3.Connection, *, deep: bool = True) -> None:
 
 
 def _check_blocks(connection: sqlite3.Connection, series_id: int, end: int) -> None:
-    """A series has full blocks but the last of each unbroken part, whose columns tell what is in them."""
+    """Check that a series has full blocks, except the last of each unbroken part, with correct columns."""
     rows = connection.execute(
         "SELECT block.id & 0xFFFFFF, count, step_min, step_max, step, time_min, time_max, time, min, max, last, "
         "block.cells, block.data, axis.cells, axis.data FROM block JOIN axis ON axis.id = axis "
         "WHERE block.id >> 24 = ? ORDER BY block.id",
         (series_id,),
     ).fetchall()
-    for number, count, *said, cells, data, ends, axis in rows:
+    for number, count, *columns, cells, data, ends, axis in rows:
         assert 0 < count <= codec.BLOCK
         if data is None:
             continue
@@ -243,7 +243,7 @@ def _check_blocks(connection: sqlite3.Connection, series_id: int, end: int) -> N
         assert len(values) == len(steps) == len(times) == count
         low, high = brute_extremes(values)
         extremes = [None if math.isnan(one) else one for one in (low, high, values[-1])]
-        assert said == [min(steps), max(steps), steps[-1], min(times), max(times), times[-1], *extremes]
+        assert columns == [min(steps), max(steps), steps[-1], min(times), max(times), times[-1], *extremes]
         last = [min(at + codec.CELL, count) - 1 for at in range(0, count, codec.CELL)]
         assert list(array("q", ends)) == [*(steps[at] for at in last), *(times[at] for at in last)]
         parts = [values[at : at + codec.CELL] for at in range(0, count, codec.CELL)]
@@ -254,20 +254,20 @@ def _check_blocks(connection: sqlite3.Connection, series_id: int, end: int) -> N
 
 
 def brute_extremes(values: Iterable[float]) -> tuple[float, float]:
-    """Minimum and maximum without NaN; NaN when there is nothing else."""
+    """Return minimum and maximum without NaN; NaN if there is nothing else."""
     numbers = [value for value in values if not math.isnan(value)]
     return (min(numbers), max(numbers)) if numbers else (math.nan, math.nan)
 
 
 class Range(NamedTuple):
-    """A window, and whose samples are in it."""
+    """A window, as a filter of samples."""
 
     by: By
     low: float
     high: float
 
     def holds(self, sample: Sample) -> bool:
-        """Whether a sample is in it, to the microsecond."""
+        """Return whether a sample is in the window, to the microsecond."""
         if self.by == "step":
             return self.low <= sample[0] <= self.high
         scaled = [one if math.isinf(one) else round(one * 1e6) for one in (self.low, self.high)]

@@ -1,4 +1,4 @@
-"""A store that is driven by hand."""
+"""A store on a new file for each test."""
 
 from __future__ import annotations
 

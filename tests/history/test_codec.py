@@ -1,4 +1,4 @@
-"""Whatever numbers, they come back to the bit; whatever bytes, they are numbers or damaged."""
+"""Encoding of columns: every value is restored with all bits, and damaged bytes are recognized."""
 
 from __future__ import annotations
 

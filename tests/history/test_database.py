@@ -1,4 +1,4 @@
-"""The file: found damaged, found older, read while it is written, and opened where nothing can be shared."""
+"""The database file: damage, migration, reading during writes, and file systems without shared memory."""
 
 from __future__ import annotations
 

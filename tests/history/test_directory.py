@@ -1,4 +1,4 @@
-"""Where the history lies, who may have it, and what is said when it cannot be had."""
+"""The directory of the history: choice, permissions, lock, network file systems, and errors."""
 
 from __future__ import annotations
 

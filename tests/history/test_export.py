@@ -1,4 +1,4 @@
-"""What an export has, line by line, and that it is given a little at a time."""
+"""Exports: their lines, and that they come in small pieces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is imported: our own forms, to the last byte, and other tools' files; and what is said of those that are wrong."""
+"""Imports: our formats restore every byte, other tools' files are read, and errors name the line."""
 
 from __future__ import annotations
 

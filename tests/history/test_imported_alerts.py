@@ -1,4 +1,4 @@
-"""Alerts of imported runs: they were another machine's, and nobody is told of them here."""
+"""Alerts of imported runs: they belong to another machine and notify nobody here."""
 
 from __future__ import annotations
 

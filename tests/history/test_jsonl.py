@@ -1,4 +1,4 @@
-"""JSON lines: what a line says, where it goes whatever the run is called, and what a full disk or a crash leaves."""
+"""JSON lines: their content and folders, and the state after a full disk or a crash."""
 
 from __future__ import annotations
 

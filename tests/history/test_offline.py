@@ -1,4 +1,4 @@
-"""The file without a daemon: read by whoever may read it, and never changed."""
+"""Reading the file without a daemon, by any user who may read it, without a change to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is pushed, however it is packed and interrupted: what is read is what was appended."""
+"""Packing: however it is cut and interrupted, readers get the samples that were appended."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_is_read_is_what_was_appended_whatever_happens_between(
         assert bench.connection.execute(full).fetchone()[0] == 0
         counts = bench.connection.execute("SELECT stream, key, count FROM series").fetchall()
         assert {(stream, key): many for stream, key, many in counts} == {
-            name: len(rows_) for name, rows_ in bench.said.items()
+            name: len(rows_) for name, rows_ in bench.pushed.items()
         }
         bench.close()
 
@@ -174,7 +174,7 @@ def test_what_comes_after_a_trimmed_last_block_begins_a_block_of_its_own(bench: 
     with bench.database.transaction() as connection:
         connection.execute("UPDATE block SET data = NULL")
         packing.release(connection, {1: (0, 1)})
-    bench.said.clear()
+    bench.pushed.clear()
     for _ in range(2):
         bench.send(session_id(1), block(["a"], range(100, 150), [2.0] * 50))
         bench.check()

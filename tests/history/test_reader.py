@@ -1,4 +1,4 @@
-"""What is told of runs."""
+"""Queries about runs."""
 
 from __future__ import annotations
 

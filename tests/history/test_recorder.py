@@ -1,4 +1,4 @@
-"""The history as the daemon uses it: what it tells of sessions and runs, and when it keeps GPUs and host."""
+"""The history in the daemon: sessions, runs, and the samples of GPUs and host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken for a secret, and what is not: tables both ways, and any JSON at all."""
+"""Redaction: tables of secrets and of texts that are none, and arbitrary JSON."""
 
 from __future__ import annotations
 

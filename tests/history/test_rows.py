@@ -1,4 +1,4 @@
-"""A log row holds what a message brought, and is cut where blocks end."""
+"""Log rows: their content, and the split at block ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps from one schema to the next, and kill -9 at any moment of everything."""
+"""Migrations from each schema to the next, and kill -9 at any moment."""
 
 from __future__ import annotations
 

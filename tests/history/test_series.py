@@ -1,4 +1,4 @@
-"""A chart against brute force: exact extremes, all of the window, so many buckets."""
+"""Charts against brute force: exact extremes, the whole window, the number of buckets."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_chart_is_as_brute_force_has_it(
         packed = dice.choice((0, many, many - many // 3, many - many // 3 - (many - many // 3) % 32))
         key = f"k{number}"
         fill(bench, steps_of(kind, many, dice), values_of(values, many, dice), packed=packed, key=key)
-        rows = bench.said[1, key]
+        rows = bench.pushed[1, key]
         for _ in range(40):
             window = window_in(rows, dice)
             points = dice.choice(POINTS)
@@ -183,7 +183,7 @@ def test_with_blocks_of_4096_there_are_half_as_many_buckets_as_asked_for_or_more
 ) -> None:
     values = values_of("plain", count_, random.Random(1))
     fill(bench, range(count_), values, packed=packed)
-    rows = bench.said[1, "a"]
+    rows = bench.pushed[1, "a"]
     for points in (1, 2, 3, 10, 100, 500, 2000):
         for window in (
             Range("step", -inf, inf),
@@ -229,7 +229,7 @@ def test_the_time_that_a_chart_tells_is_in_the_window_that_begins_or_ends_there(
 def test_cells_stand_for_trimmed_samples_and_it_is_said(kind: str, bench: Bench, small: None) -> None:
     dice = random.Random(kind)
     fill(bench, steps_of(kind, 320, dice), values_of("odd", 320, dice), packed=320)
-    rows = bench.said[1, "a"]
+    rows = bench.pushed[1, "a"]
     before = {points: bench.chart(1, "a", Window(), points) for points in (1, 2, 3, 10, 50)}
     trimming = Trimming(bench.connection, bench.database.path, Bounds(10**9))
     with bench.database.transaction():

@@ -1,4 +1,4 @@
-"""What each record leaves in the tables."""
+"""The rows that each record leaves in the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file stays within its bounds, and what goes first is what is missed least."""
+"""Trimming: the file stays within its bounds, and the order of removal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one thread that writes: acknowledged is committed, whatever fails."""
+"""The writer thread: what is acknowledged is committed, whatever fails."""
 
 from __future__ import annotations
 
