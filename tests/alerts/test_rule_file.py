@@ -193,29 +193,29 @@ def test_a_manifest_has_the_same_groups() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--scrape-interval", "5m"), "--scrape-interval 5m: it is between 1s and 1m"),
-        (("--scrape-interval", "often"), "--scrape-interval often: it is a duration such as 15s"),
-        (("--label", "a=b"), "--label and --namespace are of a PrometheusRule: add --format kubernetes"),
+        (("--scrape-interval", "5m"), "--scrape-interval 5m: give a duration between 1s and 1m"),
+        (("--scrape-interval", "often"), "--scrape-interval often: give a duration such as 15s"),
+        (("--label", "a=b"), "--label and --namespace apply only to a PrometheusRule: add --format kubernetes"),
         (
             ("--format", "kubernetes", "--label", "release"),
-            "--label release: write NAME=VALUE, such as release=prometheus",
+            "--label release: give NAME=VALUE, such as release=prometheus",
         ),
         (
             ("--format", "kubernetes", "--namespace", "A"),
-            "--namespace A: a namespace has small letters, digits and - only",
+            "--namespace A: a namespace consists of lower-case letters, digits and -",
         ),
         (("--job", ""), "--job is empty: give the job_name of the daemons' targets, such as trackside"),
         (
             ("--runbook-url", "https://x/{{ y }}"),
-            "--runbook-url https://x/{{ y }}: it has braces, which Prometheus would fill in; write the page's address",
+            "--runbook-url https://x/{{ y }}: it contains braces, which Prometheus would expand; give the page's address",
         ),
         (
             ("--place-label", "top rack"),
-            "--place-label top rack: a label's name has letters, digits and _ only, such as rack",
+            "--place-label top rack: a label's name consists of letters, digits and _, such as rack",
         ),
         (
             ("--place-label", "rank"),
-            "--place-label rank: runs are told apart by it; give a label of the targets' place, such as rack",
+            "--place-label rank: this label distinguishes runs; give one of the targets' location, such as rack",
         ),
         (("--config.file", "/no/such"), "/no/such: no such file or directory; --config.file takes a YAML file"),
     ],

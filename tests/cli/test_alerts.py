@@ -59,7 +59,7 @@ def test_a_silence_is_made_listed_shown_and_ended(troubled: Daemon) -> None:
     first, second, _, third = printed.splitlines()
     made = re.fullmatch(rf"silence ([0-9a-f]{{8}}) until {UNTIL}: alert=NonFinite run=net-\*", first)
     assert made is not None
-    assert second == "1 firing alert is silent now: NonFinite of net-1"
+    assert second == "1 firing alert is muted: NonFinite of net-1"
     assert third.startswith(
         "    amtool silence add 'alertname=\"TracksideNonFinite\"' 'run=~\"net-.*\"' --duration=5400s"
     )
@@ -70,10 +70,10 @@ def test_a_silence_is_made_listed_shown_and_ended(troubled: Daemon) -> None:
     assert re.search(r"^ *\d+  RunStarted .* firing$", printed, re.MULTILINE)
     assert max(map(len, printed.splitlines())) <= 80
     assert run(troubled, "silence", "--end", made[1]) == (
-        *(0, f"silence {made[1]} is ended; what fires of it is told now\n"),
+        *(0, f"silence {made[1]} has ended; the daemon now sends its alerts that still fire\n"),
         "",
     )
-    assert run(troubled, "silence", "--list") == (0, "", "trackside: nothing is silenced\n")
+    assert run(troubled, "silence", "--list") == (0, "", "trackside: no silences\n")
     assert " silenced " not in run(troubled, "alerts", "--firing")[1]
 
 
@@ -97,12 +97,12 @@ def test_names_that_there_are_not_are_doubted(daemon: Daemon) -> None:
     assert (status, complaints.splitlines()) == (
         0,
         [
-            "trackside: NonFinit: no alert that is known here is called so; did you mean NonFinite?",
+            "trackside: NonFinit: no known alert has this name; did you mean NonFinite?",
             "trackside: --label rnk: no alert has this label; did you mean rank?",
         ],
     )
     assert run(daemon, "silence", "Gpu*", "--label=gpu=3", "--run=a")[2] == ""
-    assert "a rule of your own is one once it has fired" in run(daemon, "silence", "Qqqqq")[2]
+    assert "a custom rule becomes known when it has fired" in run(daemon, "silence", "Qqqqq")[2]
 
 
 def test_names_of_alerts_are_never_cut() -> None:
@@ -117,20 +117,20 @@ def test_names_of_alerts_are_never_cut() -> None:
 
 
 def test_a_silence_of_what_does_not_fire_says_so(daemon: Daemon) -> None:
-    assert "\nnothing that fires now fits\n" in run(daemon, "silence", "GpuHot", "--label=gpu=3")[1]
+    assert "\nno firing alert matches\n" in run(daemon, "silence", "GpuHot", "--label=gpu=3")[1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "that would silence everything; name an alert, a --run or a --label, or say --all"),
-        (["*"], "that would silence everything; name an alert, a --run or a --label, or say --all"),
-        (["GpuHot", "--all"], "--all is all alerts; leave it out to silence only those that fit"),
-        (["GpuHot", "--for=soon"], "--for: 'soon' is not a duration such as 2h or 30m, of 30d at most"),
-        (["GpuHot", "--for=31d"], "--for: '31d' is not a duration such as 2h or 30m, of 30d at most"),
-        (["GpuHot", "--label=gpu"], "--label 'gpu': a label is NAME=PATTERN, such as rank=3"),
-        (["GpuHot", "--label=gpu=1", "--label=gpu=2"], "--label 'gpu=2': gpu is said twice; all patterns have to fit"),
-        (["GpuHot", "--list"], "--list and --end go alone: they make no silence"),
+        ([], "that would silence every alert; give an alert, a --run or a --label, or --all"),
+        (["*"], "that would silence every alert; give an alert, a --run or a --label, or --all"),
+        (["GpuHot", "--all"], "--all silences every alert; omit it to silence only those that match"),
+        (["GpuHot", "--for=soon"], "--for: 'soon' is not a duration up to 30d, such as 2h or 30m"),
+        (["GpuHot", "--for=31d"], "--for: '31d' is not a duration up to 30d, such as 2h or 30m"),
+        (["GpuHot", "--label=gpu"], "--label 'gpu': give NAME=PATTERN, such as rank=3"),
+        (["GpuHot", "--label=gpu=1", "--label=gpu=2"], "--label 'gpu=2': gpu is given twice; all patterns must match"),
+        (["GpuHot", "--list"], "--list and --end create no silence; give one of them alone"),
     ],
 )
 def test_what_cannot_be_silenced_is_one_line(arguments: list[str], told: str) -> None:
@@ -145,7 +145,7 @@ def test_an_id_that_is_not_there_is_one_line(daemon: Daemon) -> None:
 @pytest.mark.parametrize("arguments", [["silence", "GpuHot"], ["silence", "--list"], ["test-alert"]])
 def test_without_a_daemon_it_says_so(arguments: list[str]) -> None:
     nobody = "http://127.0.0.1:9"
-    told = f"trackside: {nobody}: the daemon cannot be asked: connection refused\n"
+    told = f"trackside: {nobody}: the daemon does not answer: connection refused\n"
     assert run("ipc:///nowhere/push.sock", *arguments, f"--url={nobody}") == (1, "", told)
 
 
@@ -166,7 +166,7 @@ def test_alertmanager_s_silence_has_the_same_in_its_words(labels: dict[str, str]
 def test_a_test_alert_fires_on_the_page_and_in_the_history(troubled: Daemon) -> None:
     status, printed, complaints = run(troubled, "test-alert", "--severity=critical", "--run=net-1")
     assert (status, complaints) == (0, "")
-    assert re.match(r"TestAlert fires as alert \d+; Prometheus sees it for 2 minutes as ", printed)
+    assert re.match(r"TestAlert fires as alert \d+; for 2 minutes Prometheus can scrape it as ", printed)
     kept = firing(troubled)["TestAlert"]
     assert (kept["name"], kept["severity"]) == ("net-1", "critical")
     subject = kept["labels"]["test"]
@@ -180,11 +180,11 @@ def test_a_test_alert_that_is_silenced_says_so(daemon: Daemon) -> None:
     run(daemon, "silence", "TestAlert")
     status, _, complaints = run(daemon, "test-alert")
     assert status == 1
-    assert re.match(rf"trackside: a silence has it until {UNTIL}, so nobody is told; ", complaints)
+    assert re.match(rf"trackside: a silence mutes it until {UNTIL}; ", complaints)
 
 
 def test_a_severity_that_is_none_is_one_line() -> None:
-    told = "trackside: --severity bad: an alert is info, warning, critical\n"
+    told = "trackside: --severity bad: give one of info, warning, critical\n"
     assert run("ipc:///nowhere/push.sock", "test-alert", "--severity=bad") == (2, "", told)
 
 
@@ -208,9 +208,9 @@ ALERT = {"id": 7, "severity": "warning"}
 @pytest.mark.parametrize(
     ("standing", "told"),
     [
-        ({"last_error": "403"}, "webhook: not delivered in 0 s: 403\n"),
-        ({"last_error": ""}, "webhook: not delivered in 0 s: no error is known; the daemon's log may say more\n"),
-        ({"last_error": "404", "dropped": 1, "queued": 0}, "webhook: not delivered, and given up: 404\n"),
+        ({"last_error": "403"}, "webhook: not delivered within 0 s: 403\n"),
+        ({"last_error": ""}, "webhook: not delivered within 0 s: the sink reports no error; see the daemon's log\n"),
+        ({"last_error": "404", "dropped": 1, "queued": 0}, "webhook: not delivered, and not retried: 404\n"),
     ],
 )
 def test_each_sink_says_that_it_has_delivered_or_why_not(
@@ -229,6 +229,6 @@ def test_a_sink_that_does_not_tell_of_such_alerts_has_not_failed(capsys: pytest.
     sinks: Any = Sinks(["warning", "named"], before)
     assert test_alert.delivered(sinks, ALERT, before, time.monotonic()) == 0
     assert capsys.readouterr().out.splitlines()[:2] == [
-        "critical: not told: its severity is critical",
-        "off: not told: its severity is off",
+        "critical: skipped, because its minimum severity is critical",
+        "off: skipped, because its minimum severity is off",
     ]

@@ -12,7 +12,7 @@ import pytest
 from histories import BEGIN, history, opened
 from processes import clean_environ, command
 
-from trackside_daemon.cli.commands.alert_evidence import describe
+from trackside_daemon.cli.commands.alert_report import describe
 from trackside_daemon.model.records import Alert, AlertNote, Notified
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ def test_a_name_means_the_newest_and_all_of_it_fits_80_columns(place: Path) -> N
     lines = done.stdout.splitlines()
     assert (done.returncode, lines[0]) == (0, "TrainingStalled  critical  firing")
     assert max(map(len, lines)) <= 80
-    assert "told      webhook" in lines
+    assert "notified  webhook" in lines
     assert "  value  97" in lines
     assert re.search(r"RANK 0 +RANK 2 +RANK 3 +RANK 4 +RANK 5$", done.stdout, re.MULTILINE)
     assert "  ▁!█  1 to 3" in lines
-    assert "rank 0, Main\\x1bThread, the innermost call last:" in lines
+    assert "rank 0, Main\\x1bThread, innermost call last:" in lines
     assert re.search(r"^  clock_hertz sm +1980 MHz$", done.stdout, re.MULTILINE)
     assert "  1m 45s before  rank 1  rank_ended  cause=SIGBUS" in lines
     assert "  1m 42s before  GPU 3  Xid 79" in lines
@@ -118,8 +118,8 @@ def test_as_json_it_is_as_it_was_kept(place: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ("99", "trackside: alert 99: there is none with this id\n"),
-        ("GpuCold", "trackside: alert 'GpuCold': there is none; there are TrainingStalled, GpuHot\n"),
+        ("99", "trackside: alert 99: no alert has this id\n"),
+        ("GpuCold", "trackside: no alert 'GpuCold'; the alerts are TrainingStalled, GpuHot\n"),
     ],
 )
 def test_what_is_not_there_is_said_in_a_line(place: Path, asked: str, says: str) -> None:
@@ -131,7 +131,7 @@ def test_options_before_the_command_are_not_lost_in_silence(place: Path) -> None
     done = ask(place, "show", "GpuHot", after=False)
     assert (done.returncode, done.stderr) == (
         2,
-        "trackside: options go behind the command: trackside alerts show … --run=RUN\n",
+        "trackside: put options after the command: trackside alerts show … --run=RUN\n",
     )
 
 

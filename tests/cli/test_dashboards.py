@@ -99,7 +99,7 @@ def test_an_upgrade_replaces_dashboards_and_keeps_provisioning_unless_forced(tmp
     assert f"wrote {old}\n" in printed
     assert f"kept {tmp_path / max(OURS)}\n" in printed
     assert printed.endswith(
-        f"wrote {tmp_path / PROVIDER}\nkept {tmp_path / SOURCE}, which differs; --force writes over it\n"
+        f"wrote {tmp_path / PROVIDER}\nkept {tmp_path / SOURCE}, which differs; --force overwrites it\n"
     )
     assert old.read_bytes() == OURS[min(OURS)].read_bytes()
     assert ((tmp_path / SOURCE).read_text(), own.read_text()) == ("mine", "{}")
@@ -121,24 +121,24 @@ def test_without_a_data_source_that_file_is_neither_made_nor_touched(tmp_path: P
 def test_a_url_that_is_none_is_refused(tmp_path: Path, url: str) -> None:
     status, printed, complaints = run(tmp_path, f"--prometheus-url={url}")
     assert (status, printed, complaints.count("\n")) == (2, "", 1)
-    assert complaints.endswith("write its address, such as http://127.0.0.1:9090\n")
+    assert complaints.endswith("give an address such as http://127.0.0.1:9090\n")
     assert written(tmp_path) == set()
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    said = f"trackside: {tmp_path}/file: it is no directory; name one, which is made where it is missing\n"
+    said = f"trackside: {tmp_path}/file: it is no directory; give one, which is created if missing\n"
     assert run(tmp_path / "file") == (2, "", said)
 
 
 def test_no_name_is_not_the_working_directory() -> None:
-    said = "trackside: DIR is empty; name a directory, which is made where it is missing\n"
+    said = "trackside: DIR is empty; give a directory, which is created if missing\n"
     assert run("") == (2, "", said)
 
 
 def test_a_link_to_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
-    said = f"it is a link to {tmp_path}/nothing, which is not there; make that, or name another"
+    said = f"it is a link to {tmp_path}/nothing, which does not exist; create that, or give another"
     assert run(tmp_path / "link") == (2, "", f"trackside: {tmp_path}/link: {said}\n")
 
 

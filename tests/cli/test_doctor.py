@@ -14,7 +14,7 @@ from processes import DEADLINE, clean_environ, command, eventually
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor import _about, _spool, _storage
-from trackside_daemon.cli.commands.doctor_gpu import _ranges, look
+from trackside_daemon.cli.commands.doctor_gpu import _ranges, check
 from trackside_daemon.cli.sources import daemon_lookup
 from trackside_daemon.nvml.readers.unsupported import WHY
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.commands.doctor_check import Check
 
-SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
+SEE = "check dmesg for NVRM and Xid, and whether nvidia-smi works"
 DRIVER = {"driver_version": "580.95", "nvml_version": "13.580.95", "cuda_version": "13.0"}
 WELL = {**DRIVER, "visible": 2, "expected": 2, "pci": 2, "error": "", "absent": False, "paused_until": None}
 NO_DRIVER = "libnvidia-ml.so.1 not found; install the NVIDIA driver"
@@ -43,8 +43,8 @@ def said(nvml: dict[str, Any] | None, *gpus: dict[str, Any]) -> list[str]:
     return seen({"version": __version__, "nvml": nvml, "gpus": list(gpus)})
 
 
-def seen(status: dict[str, Any], look: Callable[[dict[str, Any]], Iterator[Check]] = look) -> list[str]:
-    return [f"{one.level} {one.about}: {one.text}" for one in look(status)]
+def seen(status: dict[str, Any], check: Callable[[dict[str, Any]], Iterator[Check]] = check) -> list[str]:
+    return [f"{one.level} {one.about}: {one.text}" for one in check(status)]
 
 
 def run(place: Path, **environ: str) -> tuple[int, list[str]]:
@@ -64,7 +64,7 @@ def test_a_gpu_that_answers_and_is_sick_is_named(grave: bool, level: str) -> Non
     lines = said(WELL, gpu(0), sick)
     why = "Xid 94, 2 since the daemon began; " * grave
     assert f"{level} gpu 1: NVIDIA H100 GPU-1: {why}its clocks are kept down by hw_thermal" in lines
-    assert "ok gpu 0-1: NVIDIA H100: measures all that is asked for" in lines
+    assert "ok gpu 0-1: NVIDIA H100: all requested families are measured" in lines
 
 
 def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place: Path, spool: Path) -> None:
@@ -89,7 +89,7 @@ def test_without_a_daemon_the_driver_is_asked_and_nothing_fails(place: Path) -> 
         *("warn daemon", "warn push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-1"),
     ]
     assert lines[0].endswith("answers; start one with: trackside daemon")
-    assert lines[1].endswith(f"looked at ipc://{place}/push.sock (absent)")
+    assert lines[1] == f"warn push: training jobs find no daemon at ipc://{place}/push.sock (absent), and spool"
 
 
 def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Path) -> None:
@@ -98,7 +98,7 @@ def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Pa
     status, lines = run(place)
     assert (status, lines[0]) == (
         0,
-        f"warn daemon: a daemon that was killed has left {place}/push.address; start one with: trackside daemon",
+        f"warn daemon: {place}/push.address is from a daemon that was killed; start one with: trackside daemon",
     )
     assert lines[1].startswith("warn push: "), "once is enough"
 
@@ -112,9 +112,9 @@ def test_a_daemon_that_a_training_does_not_find_fails_with_the_endpoint_to_set(
         (place / "other" / name).write_text((place / name).read_text())
     status, lines = run(place / "other")
     assert status == 1
-    assert lines[1].startswith("FAIL push: trainings of ")
+    assert lines[1].startswith("FAIL push: training jobs of ")
     assert lines[1].endswith(f"; set TRACKSIDE_ENDPOINT={daemon.endpoint}")
-    assert lines[-1] == "ok   driver: not asked: the GPU collector is switched off"
+    assert lines[-1] == "ok   driver: not queried: the GPU collector is off"
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_daemon_that_was_named_is_asked_and_no_other(
         (tmp_path / "trackside" / f"push.{name}").write_text(text)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", endpoint.format(tmp_path))
-    found = [note.file for note in daemon_lookup.noted()]
+    found = [note.file for note in daemon_lookup.local_endpoints()]
     assert (tmp_path / "trackside" / "push.address" in found) == asked
     assert asked or not found
 
@@ -166,7 +166,7 @@ def test_a_machine_without_a_gpu_needs_no_driver() -> None:
     assert said({**absent, "pci": 0}) == ["ok driver: not needed: there is no NVIDIA GPU on the PCI bus"]
     assert said(absent) == [f"warn driver: {NO_DRIVER}"]
     assert said({**absent, "pci": 8}) == [
-        f"FAIL driver: {NO_DRIVER}; in a container, give it the GPUs, as docker run --gpus all does"
+        f"FAIL driver: {NO_DRIVER}; give a container access to the GPUs, for example with docker run --gpus all"
     ]
     assert said({**absent, "pci": 0, "expected": 8}) == [f"FAIL driver: {NO_DRIVER}"]
 
@@ -178,9 +178,9 @@ def test_a_driver_that_does_not_answer_fails_with_its_own_remedy() -> None:
 
 
 def test_gpus_that_are_missing_fail_and_those_that_a_container_was_not_given_may_be_so() -> None:
-    assert said({**WELL, "visible": 7, "expected": 8}, gpu(0))[1] == f"FAIL gpus: 7 of 8 that should be there; {SEE}"
+    assert said({**WELL, "visible": 7, "expected": 8}, gpu(0))[1] == f"FAIL gpus: 7 of the 8 expected; {SEE}"
     assert said({**WELL, "pci": 8}, gpu(0))[1] == (
-        f"warn gpus: 2, but 8 on the PCI bus: a container may have been given fewer; if this is none, {SEE}"
+        f"warn gpus: 2, but 8 on the PCI bus: a container may have access to fewer; else {SEE}"
     )
 
 
@@ -188,10 +188,10 @@ def test_gpus_that_are_alike_share_a_line_and_one_that_is_lost_has_its_own() -> 
     gpus = [gpu(0), gpu(1), gpu(2, up=False), gpu(3), gpu(4, name="NVIDIA T4")]
     assert said({**WELL, "visible": 5, "expected": 5, "pci": 5}, *gpus) == [
         "ok driver: NVIDIA 580.95, CUDA 13.0",
-        "ok gpus: 5, all that should be there",
+        "ok gpus: 5, as expected",
         f"FAIL gpu 2: NVIDIA H100 GPU-2: does not answer; {SEE}; reset it with nvidia-smi --gpu-reset, or reboot",
-        "ok gpu 0-1, 3: NVIDIA H100: measures all that is asked for",
-        "ok gpu 4: NVIDIA T4: measures all that is asked for",
+        "ok gpu 0-1, 3: NVIDIA H100: all requested families are measured",
+        "ok gpu 4: NVIDIA T4: all requested families are measured",
     ]
 
 
@@ -199,8 +199,8 @@ def test_what_a_gpu_does_not_measure_is_told_by_why_and_first_what_can_be_cured(
     lacks, denied = WHY["not_supported"], WHY["no_permission"]
     many = {f"family-{number:02}": lacks for number in range(14)}
     assert said(WELL, gpu(0, {"energy": lacks, "fan-speed": lacks, "accounting": denied}), gpu(1, many))[2:] == [
-        f"warn gpu 0: NVIDIA H100: does not measure accounting ({denied}); energy, fan-speed ({lacks})",
-        "ok gpu 1: NVIDIA H100: does not measure " + ", ".join(list(many)[:12]) + f" and 2 more ({lacks})",
+        f"warn gpu 0: NVIDIA H100: not measured: accounting ({denied}); energy, fan-speed ({lacks})",
+        "ok gpu 1: NVIDIA H100: not measured: " + ", ".join(list(many)[:12]) + f" and 2 more ({lacks})",
     ]
 
 
@@ -213,14 +213,14 @@ def test_what_is_measured_in_another_way_or_in_part_is_not_missed() -> None:
         "version 3 of nvmlDeviceGetGpuFabricInfoV": "no",
     }
     measures = {**gpu(0, refused), "measured": ["up", "power_watts", "nvlink_errors_total"]}
-    assert said(WELL, measures)[2:] == ["ok gpu 0: NVIDIA H100: does not measure pcie_errors_total (no)"]
+    assert said(WELL, measures)[2:] == ["ok gpu 0: NVIDIA H100: not measured: pcie_errors_total (no)"]
 
 
 @pytest.mark.parametrize(("until", "shown"), [("inf", "further notice"), (1.7e9, "")])
 def test_gpus_that_are_left_alone_are_told_with_how_to_go_on(until: Any, shown: str) -> None:
     (line,) = said({"expected": 0, "error": "paused", "absent": True, "paused_until": until})
-    assert line.startswith(f"warn driver: left alone: paused until {shown}")
-    assert line.endswith("; trackside resume-gpu goes on at once")
+    assert line.startswith(f"warn driver: not read: paused until {shown}")
+    assert line.endswith("; trackside resume-gpu ends the pause")
 
 
 def test_indexes_are_told_in_ranges() -> None:
@@ -239,7 +239,7 @@ def test_an_address_that_is_none_fails(place: Path, address: str) -> None:
     (place / "push.token").write_text("secret\n")
     (place / "push.address").write_text(address)
     status, lines = run(place)
-    problem = f"{place}/push.address: no address is in it"
+    problem = f"{place}/push.address: contains no address"
     assert (status, lines[0]) == (1, f"FAIL daemon: {problem}; restart that daemon")
 
 
@@ -251,12 +251,12 @@ def test_a_daemon_whose_token_is_stale_or_gone_fails_and_the_gpus_that_it_sample
     token, real = place / "push.token", {"TRACKSIDE_COLLECTOR__GPU__SIMULATE": "0"}
     token.write_text("stale\n")
     status, lines = run(place, **real)
-    told = f"FAIL daemon: {daemon.url} does not take the token in {token}; restart that daemon"
+    told = f"FAIL daemon: {daemon.url} rejects the token in {token}; restart that daemon"
     assert (status, lines[0]) == (1, told)
     assert [line.partition(":")[0] for line in lines[1:]] == ["ok   push", "ok   spool", "ok   storage", "warn driver"]
-    assert lines[-1].startswith("warn driver: not asked: process ")
+    assert lines[-1].startswith("warn driver: not queried: process ")
     assert lines[-1].endswith(
-        " already samples the GPUs of this machine; run this as its user, beside its daemon, for more"
+        " already samples the GPUs of this machine; run this as that user, where its daemon runs, for details"
     )
     token.unlink()
     status, lines = run(place, **real)
@@ -275,7 +275,9 @@ def test_a_daemon_whose_token_is_stale_or_gone_fails_and_the_gpus_that_it_sample
 def test_an_endpoint_that_can_be_none_fails(place: Path, endpoint: str, why: str) -> None:
     status, lines = run(place, TRACKSIDE_ENDPOINT=endpoint)
     assert status == 1
-    assert f"FAIL push: trainings find no daemon at {endpoint} ({why}), and spool; mend that, or set " in "".join(lines)
+    assert f"FAIL push: training jobs find no daemon at {endpoint} ({why}), and spool; fix that, or set " in "".join(
+        lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,17 +290,17 @@ def test_a_disk_that_is_full_fails_and_one_that_soon_is_warns(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     (spooled,), (stored,) = seen({}, _spool), seen({"storage_path": str(place)}, _storage)
     assert spooled == (
-        f"{levels[0]} spool: {spool} has {free / 1e6:.0f} MB left; make room, or set TRACKSIDE_SPOOL to another directory"
+        f"{levels[0]} spool: {spool} has {free / 1e6:.0f} MB left; free some space, or set TRACKSIDE_SPOOL to another directory"
     )
     assert stored.startswith(f"{levels[1]} storage: {place} has {free / 1e6:.0f} MB left")
-    assert stored.endswith("; make room, or name another directory with --storage.path=DIR")
+    assert stored.endswith("; free some space, or give another directory with --storage.path=DIR")
 
 
 def test_what_this_user_cannot_look_at_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is too long, which even root cannot look at."""
+    """A name that is too long, which even root cannot read."""
     hidden = place / ("x" * 300) / "history"
     assert seen({"storage_path": str(hidden)}, _storage) == [
-        f"warn storage: {hidden}: file name too long; to look there, run this as the daemon's user"
+        f"warn storage: {hidden}: file name too long; to check it, run this as the daemon's user"
     ]
     monkeypatch.setenv("TRACKSIDE_SPOOL", str(hidden))
     assert seen({}, _spool) == [
@@ -314,7 +316,7 @@ def test_a_disk_whose_room_nobody_knows_is_told(place: Path, monkeypatch: pytest
     assert seen({"storage_path": str(place)}, _storage)[0].startswith(f"warn storage: {place}: stale file handle; to ")
 
 
-OTHER = "warn driver: not told: the daemon is another version of trackside; restart it"
+OTHER = "warn driver: unknown: the daemon is another version of trackside; restart it"
 
 
 @pytest.mark.parametrize(
@@ -334,15 +336,15 @@ OTHER = "warn driver: not told: the daemon is another version of trackside; rest
 def test_a_daemon_of_another_version_or_shape_is_told_and_never_that_gpus_are_off(
     status: dict[str, Any], told: str
 ) -> None:
-    shape = f"warn driver: the daemon tells of it in another way ({told}); restart it"
+    shape = f"warn driver: the daemon's status has another format ({told}); restart the daemon"
     assert seen(status) == [told if told == OTHER else shape]
 
 
 def test_of_a_daemon_of_another_version_nothing_else_is_looked_at() -> None:
     said = [one.text for one in _about("http://x", {"version": "0", "metrics": None})]
-    assert said == [f"http://x is trackside 0, and this {__version__}; restart the daemon"]
+    assert said == [f"http://x is trackside 0, but this command is {__version__}; restart the daemon"]
     said = [one.text for one in _about("http://x", {})]
-    assert said == [f"http://x is of another version, and this {__version__}; restart the daemon"]
+    assert said == [f"http://x is of another version, but this command is {__version__}; restart the daemon"]
 
 
 def test_a_collector_that_fails_is_told_with_its_reason_and_one_with_nothing_to_collect_is_not(
@@ -363,8 +365,8 @@ def test_a_certificate_that_soon_ends_is_told(start_daemon: Callable[..., Daemon
     flags = ("--no-collector.gpu", f"--web.config.file={tmp_path}/web.yml")
     daemon = start_daemon(*flags, asking={"verify": authority.trust()})
     _, lines = run(place, TRACKSIDE_WEB__CREDENTIALS_FILE=str(tmp_path / "credentials.yml"))
-    assert lines[1] == f"warn certificate: that of {daemon.url} ends in 7 days; put a new one in its place"
+    assert lines[1] == f"warn certificate: that of {daemon.url} expires in 7 days; replace it"
     _, lines = run(place, TRACKSIDE_WEB__CREDENTIALS_FILE=str(tmp_path / "absent.yml"))
     assert lines[0] == (
-        f"FAIL daemon: --web.credentials-file: {tmp_path}/absent.yml: no such file or directory; name a file that you may read"
+        f"FAIL daemon: --web.credentials-file: {tmp_path}/absent.yml: no such file or directory; give a file that you may read"
     )

@@ -11,7 +11,7 @@ import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
 from trackside_daemon.cli.commands.gpu import paused
-from trackside_daemon.cli.sources.daemon_lookup import noted
+from trackside_daemon.cli.sources.daemon_lookup import local_endpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ def simulating(start_daemon: Callable[..., Daemon]) -> Daemon:
 def test_a_pause_takes_the_gpus_off_the_page_until_it_is_ended(simulating: Daemon) -> None:
     status, printed, complaints = run(simulating, "pause-gpu", "--for", "10m")
     assert (status, complaints) == (0, "")
-    assert re.fullmatch(r"paused until (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d; the device files are free\n", printed)
+    assert re.fullmatch(r"paused until (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d; the device files are closed\n", printed)
     eventually(lambda: not has_gpus(simulating))
     series = eventually(simulating.series)
     assert series['trackside_nvml_worker_restarts_total{reason="pause"}'] == 1.0
@@ -60,7 +60,7 @@ def test_a_pause_takes_the_gpus_off_the_page_until_it_is_ended(simulating: Daemo
 def test_both_may_be_said_twice(simulating: Daemon) -> None:
     for _ in range(2):
         assert run(simulating, "pause-gpu") == (
-            *(0, "paused until it is ended by trackside resume-gpu; the device files are free\n"),
+            *(0, "paused until you run trackside resume-gpu; the device files are closed\n"),
             "",
         )
     answers = [run(simulating, "resume-gpu") for _ in range(2)]
@@ -86,7 +86,7 @@ def test_without_a_daemon_it_says_so(name: str) -> None:
     nobody = "http://127.0.0.1:9"
     status, printed, complaints = run("ipc:///nowhere/push.sock", name, f"--url={nobody}")
     assert (status, printed) == (1, "")
-    assert complaints == f"trackside: {nobody}: the daemon cannot be asked: connection refused\n"
+    assert complaints == f"trackside: {nobody}: the daemon does not answer: connection refused\n"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_address_that_is_none_is_one_line(url: str) -> None:
 def test_an_address_that_no_request_can_be_sent_to_is_one_line(url: str) -> None:
     status, printed, complaints = run("ipc:///nowhere/push.sock", "pause-gpu", f"--url={url}")
     assert (status, printed, complaints.count("\n")) == (1, "", 1)
-    assert complaints.startswith(f"trackside: {url}: the daemon cannot be asked: ")
+    assert complaints.startswith(f"trackside: {url}: the daemon does not answer: ")
 
 
 @pytest.mark.parametrize("endpoint", ["ipc://", "ipc:///", "ipc://.", "ipc://..", "ipc:///nowhere/"])
@@ -116,14 +116,14 @@ def test_what_is_no_address_is_taken_for_no_daemons(place: Path, address: str, m
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", f"ipc://{place}/push.sock")
     (place / "push.token").write_text("secret\n")
     (place / "push.address").write_text(address)
-    assert next(noted()).problem == f"{place}/push.address: no address is in it"
+    assert next(local_endpoints()).problem == f"{place}/push.address: contains no address"
 
 
 def test_who_holds_on_to_the_device_files_is_named() -> None:
     holder = {"pid": 4711, "name": "python\n"}
-    until = "until it is ended by trackside resume-gpu"
+    until = "until you run trackside resume-gpu"
     assert paused({"released": True, "paused_until": "inf", "holders": [holder, {"pid": 12, "name": "nvtop"}]}) == (
-        f"paused {until}; the device files are still held by python\\n (pid 4711), nvtop (pid 12)"
+        f"paused {until}; the device files are still open in python\\n (pid 4711), nvtop (pid 12)"
     )
 
 
@@ -132,12 +132,12 @@ def test_who_holds_on_to_the_device_files_is_named() -> None:
     [
         (
             None,
-            "the pause is over already, and the daemon reads the GPUs again; a longer --for keeps their device files free",
+            "the pause is already over, and the daemon reads the GPUs again; a longer --for keeps their device files closed",
         ),
-        ("inf", "paused until it is ended by trackside resume-gpu; the device files are free"),
+        ("inf", "paused until you run trackside resume-gpu; the device files are closed"),
         (
             datetime(2001, 9, 9, 12, 30).astimezone().timestamp(),
-            "paused until 2001-09-09 12:30:00; the device files are free",
+            "paused until 2001-09-09 12:30:00; the device files are closed",
         ),
     ],
 )
@@ -147,13 +147,13 @@ def test_a_pause_is_over_or_has_an_end_or_none(end: float | str | None, told: st
 
 def test_a_pause_that_is_over_while_its_worker_hangs_is_told_as_that() -> None:
     assert paused({"released": False, "paused_until": None, "holders": []}) == (
-        "the pause is over already, but the process that reads the GPUs hangs in the driver; a reboot ends it"
+        "the pause is already over, but the process that reads the GPUs hangs in the driver; a reboot ends it"
     )
 
 
 def test_a_worker_that_does_not_end_is_told_with_what_ends_it() -> None:
     said = {"released": False, "paused_until": "inf", "holders": []}
     assert paused(said) == (
-        "paused until it is ended by trackside resume-gpu, but the process that reads the GPUs hangs in the driver; "
+        "paused until you run trackside resume-gpu, but the process that reads the GPUs hangs in the driver; "
         "a reboot ends it"
     )

@@ -218,7 +218,7 @@ def test_a_history_of_a_newer_trackside_is_one_line_and_stays_as_it_is(place: Pa
     newer = [*MIGRATIONS, ("of the future", ["CREATE TABLE future (id INTEGER PRIMARY KEY)"])]
     Database(place / "history", migrations=newer).close()
     says = refusal(place)
-    assert says.startswith(f"{file}: written by a newer trackside (schema {len(newer)}, this one knows ")
+    assert says.startswith(f"{file}: written by a newer trackside (schema {len(newer)}, this one supports ")
     assert says.endswith("install that one, or name another directory with --storage.path")
     assert {one.name for one in file.parent.iterdir()} == {"history.db", "history.lock"}, "it is not set aside"
     Database(place / "history", migrations=newer).close()

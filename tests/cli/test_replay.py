@@ -37,7 +37,7 @@ def replay(*arguments: str, given: str = "", environ: dict[str, str] | None = No
 
 def changes(answer: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
     assert answer.returncode == 0
-    assert answer.stderr == "" if answer.stdout else "nothing found" in answer.stderr
+    assert answer.stderr == "" if answer.stdout else "no alerts" in answer.stderr
     return [json.loads(line) for line in answer.stdout.splitlines()]
 
 
@@ -78,13 +78,13 @@ def test_a_healthy_training_has_nothing_to_tell_and_what_was_looked_at_is_said()
     answer = replay("-", given=lines(losses(300)))
     assert (answer.returncode, answer.stdout) == (0, "")
     assert answer.stderr == (
-        "trackside: 300 samples of 1 watched key (loss), 1 rank: nothing found; alerts of whole runs, as TrainingStalled, "
+        "trackside: 300 samples of 1 monitored key (loss), 1 rank: no alerts; alerts about whole runs, as TrainingStalled, "
         "are not replayed\n"
     )
     answer = replay("-", "--severity=warning", given=lines(losses(3000)))
     assert (answer.returncode, answer.stdout) == (0, "")
-    assert "3,000 samples of 1 watched key (loss), 1 rank: nothing found of what is asked for" in answer.stderr
-    assert "0 samples of 0 watched keys, 0 ranks: nothing found;" in replay("-", given='{"values": {"x": 1}}').stderr
+    assert "3,000 samples of 1 monitored key (loss), 1 rank: no alert matches" in answer.stderr
+    assert "0 samples of 0 monitored keys, 0 ranks: no alerts;" in replay("-", given='{"values": {"x": 1}}').stderr
 
 
 def test_the_configuration_counts(tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_bad_lines_are_named_and_the_rest_is_replayed() -> None:
     told = answer.stderr.splitlines()
     assert answer.returncode == 0
     assert len(told) == 11
-    assert told[0].startswith("trackside: standard input: line 101: one JSON object a line is expected")
-    assert told[-1] == "trackside: standard input: 6 more lines make no sense"
+    assert told[0].startswith("trackside: standard input: line 101: one JSON object per line is expected")
+    assert told[-1] == "trackside: standard input: 6 more lines are invalid"
     assert ("NonFinite", 266) in [(one["alert"], one["index"]) for one in map(json.loads, answer.stdout.splitlines())]
 
 
@@ -160,7 +160,7 @@ def test_what_is_neither_file_nor_run_is_refused(name: str, tmp_path: Path) -> N
     answer = replay(name, f"--storage.path={tmp_path}")
     assert (answer.returncode, answer.stdout) == (2, "")
     assert answer.stderr.startswith("trackside: ")
-    assert "no such file, nor a run" in answer.stderr
+    assert "no such file, and no such run" in answer.stderr
     assert answer.stderr.count("\n") == 1
 
 

@@ -59,16 +59,16 @@ def test_numbers_come_in_every_form() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"x", "one JSON object a line is expected"),
+        (b"x", "one JSON object per line is expected"),
         (b"[1]", "a JSON object is expected"),
-        (b'{"step": 1}', '"values" are expected'),
+        (b'{"step": 1}', '"values" is required'),
         (b'{"values": {"loss": "high"}}', "loss: a number"),
         (b'{"values": {"loss": null}}', "got `null` at values"),
         (b'{"values": {"loss": true}}', "got `bool`"),
-        (b'{"values": {}, "step": 1.5}', '"step" is expected to be a whole number'),
+        (b'{"values": {}, "step": 1.5}', '"step" must be a whole number'),
         (b'{"values": {}, "step": "1"}', "got `str` at step"),
-        (b'{"values": {}, "time": NaN}', '"time" is expected'),
-        (b'{"values": {"\xff": 1}}', "no UTF-8"),
+        (b'{"values": {}, "time": NaN}', '"time" must be'),
+        (b'{"values": {"\xff": 1}}', "it is not UTF-8"),
         (b'{"values": ' + b"[" * 100_000, "nested too deep"),
         (b" " * (LINE_BYTES + 1), "longer than 16 MiB"),
     ],
@@ -100,7 +100,7 @@ def test_pieces_of_any_length_are_lines() -> None:
 
 def durations(*pushed: tuple[int, float], **values: float) -> list[tuple[int, float]]:
     derive = Durations()
-    found = [derive.take(Row(None, 0, 0, step, time, "", values)) for step, time in pushed]
+    found = [derive.duration(Row(None, 0, 0, step, time, "", values)) for step, time in pushed]
     return [(one.step, one.values[DURATION]) for one in found if one is not None]
 
 
@@ -119,4 +119,4 @@ def test_what_was_pushed_counts_instead() -> None:
 def test_ranks_and_attempts_have_clocks_of_their_own() -> None:
     derive = Durations()
     pushed = [Row(None, attempt, rank, step, 9.0, "", {}) for attempt, rank, step in ((0, 0, 1), (0, 1, 2), (1, 1, 3))]
-    assert [derive.take(one) for one in pushed] == [None, None, None]
+    assert [derive.duration(one) for one in pushed] == [None, None, None]

@@ -18,7 +18,7 @@ from processes import DEADLINE, clean_environ, command
 from trackside_daemon.alerts.firing import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
-from trackside_daemon.cli.commands.show import best
+from trackside_daemon.cli.commands.run_report import best
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
@@ -203,7 +203,7 @@ def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) ->
     answer = asked.run("runs")
     lines = answer.out.splitlines()
     assert answer.status == 0
-    assert not answer.said or "no daemon answers here" in answer.said
+    assert not answer.said or "no daemon answers" in answer.said
     assert lines[0].split() == ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS", "TAGS"]
     assert [line.split()[0] for line in lines[1:]] == ["bbbb3333", "bbbb2222", "aaaa1111"]
     assert re.search(r"gpt-small +finished +2023-11-1\d +1h 18m +19 +19 +prod$", lines[3])
@@ -254,7 +254,7 @@ def test_a_run_is_told_with_its_metrics_attempts_configuration_alerts_and_events
         r"step      19 of 40",
         r"git       0123abc",
         r"host      node-1, 2 ranks",
-        r"metrics of rank 0 \(2 ranks: --rank N for another\):",
+        r"metrics of rank 0 \(2 ranks: --rank N shows another\):",
         r"train/loss +19 +0 +7\.833 +0 +19 +19 +30",
         r"eval/accuracy +9\.1 +9\.1 +4\.6 +0\.1 +9\.1 +9 +10",
         r"  0  .* 1m 0s  failed \(OutOfMemoryError\)",
@@ -322,7 +322,7 @@ def test_a_reader_that_has_enough_ends_an_export_silently(here: Place) -> None:
 def test_an_export_that_breaks_off_leaves_no_file_and_is_said(here: Place) -> None:
     with answering(here, breaks=True):
         answer = here.run("export", "gpt-small", "--output", str(here.directory / "out"))
-    assert "the daemon broke off, so what was written is not all" in answer.refusal(1)
+    assert "the daemon closed the connection, so the output is incomplete" in answer.refusal(1)
     assert [path.name for path in here.directory.iterdir() if path.name.startswith("out")] == []
 
 
@@ -389,7 +389,7 @@ def test_a_bad_file_among_good_ones_is_said_and_the_good_ones_are_taken(asked: P
 def test_a_run_is_pinned_and_let_go_again(asked: Place) -> None:
     assert asked.run("pin", "gpt-small").out == "pinned: gpt-small (aaaa1111)\n"
     assert "* pinned" in asked.run("runs").out
-    assert asked.run("pin", "aaaa", "--off").out == "no longer pinned: gpt-small (aaaa1111)\n"
+    assert asked.run("pin", "aaaa", "--off").out == "unpinned: gpt-small (aaaa1111)\n"
     assert "pinned" not in asked.run("runs").out
 
 
@@ -397,7 +397,7 @@ def test_deleting_asks_first(asked: Place) -> None:
     for answer in ("", "n\n"):
         ended = asked.run("delete", "gpt-small", answer=answer)
         assert (ended.status, ended.out) == (2, "")
-        assert "nothing was deleted; --yes deletes without asking" in ended.said
+        assert "nothing was deleted; --yes deletes without confirmation" in ended.said
     assert asked.run("delete", "gpt-small", answer="y\n").out == "deleted: gpt-small (aaaa1111)\n"
     assert asked.run("delete", "bbbb2222", "--yes").status == 0
     ended = asked.run("delete", "bbbb3333", "--yes")
@@ -423,9 +423,9 @@ def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
         (["runs", "--since=2026-11-01T08"], "--since: '2026-11-01T08' is neither"),
         (["runs", "--until=9999-12-31"], "--until: '9999-12-31' is neither"),
         (["runs", "--since=0001-01-01"], "--since: '0001-01-01' is neither"),
-        (["export", "gpt-small", "--format=xml"], "--format: 'xml' is none of csv, json, jsonl"),
-        (["import", "a", "b", "--id=x"], "--id is for one file: each run needs its own"),
-        (["runs", "--url=http://127.0.0.1:1"], "--url and --storage.path name two histories; give one of them"),
+        (["export", "gpt-small", "--format=xml"], "--format: 'xml' is not one of csv, json, jsonl"),
+        (["import", "a", "b", "--id=x"], "--id is valid for one file only, because each run needs a distinct id"),
+        (["runs", "--url=http://127.0.0.1:1"], "--url and --storage.path name two histories; give only one"),
     ],
 )
 def test_wrong_usage_is_one_line(here: Place, arguments: list[str], says: str) -> None:
@@ -446,7 +446,7 @@ def test_what_a_daemon_holds_that_cannot_be_asked_is_not_changed(here: Place) ->
     lock = lock_history(here.history)
     says = here.run("pin", "gpt-small").refusal()
     lock.close()
-    assert f"a daemon (pid {os.getpid()}) writes there that cannot be asked; stop it, or say where" in says
+    assert f"a daemon (pid {os.getpid()}) writes this history, but does not answer; stop it, or give" in says
 
 
 def test_the_address_of_a_daemon_that_is_gone_means_the_file(here: Place) -> None:
@@ -473,9 +473,9 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
         assert "gpt-small" in here.run("runs", f"--url={address}/#token={token}", where=False).out
         refused = here.run("runs", f"--url={address}", where=False).refusal()
         assert refused.startswith(f"{address}: the API requires 'Authorization: Bearer TOKEN' with the token in ")
-        assert refused.endswith("; --url also takes the link that the daemon prints, with #token=…")
+        assert refused.endswith("; --url also accepts the link that the daemon prints, with #token=…")
     says = here.run("runs", "--url=http://127.0.0.1:1", where=False).refusal(1)
-    assert says == "http://127.0.0.1:1: the daemon cannot be asked: connection refused"
+    assert says == "http://127.0.0.1:1: the daemon does not answer: connection refused"
     assert "is not an address such as" in here.run("runs", "--url=ftp://x", where=False).refusal()
 
 
@@ -492,4 +492,4 @@ def test_the_best_of_a_metric_is_told_by_its_words(key: str, expected: int | Non
 
 def test_what_is_asked_for_and_is_not_there_is_said(asked: Place) -> None:
     assert asked.run("runs", "--state", "runing").refusal().startswith("--state runing: a run is starting, running,")
-    assert asked.run("show", "gpt-small", "--rank", "9").refusal() == "--rank 9: run gpt-small has 0, 1"
+    assert asked.run("show", "gpt-small", "--rank", "9").refusal() == "--rank 9: the ranks of run gpt-small are 0, 1"

@@ -53,7 +53,7 @@ def test_what_cannot_be_read_is_said_to_be_left(start_daemon: Callable[..., Daem
     daemon = start_daemon()
     (elsewhere / f"{'a' * 32}.{1:016d}.spool").write_bytes(b"no spool")
     status, printed, complaints = run(TRACKSIDE_SPOOL=str(elsewhere), TRACKSIDE_ENDPOINT=daemon.endpoint)
-    left = "left 1 session: their trainings live, or they cannot be read\n"
+    left = "left 1 session: their processes still run, or the files cannot be read\n"
     assert (status, printed, complaints) == (0, "sent 2 sessions: one, two\n" + left, "")
 
 
@@ -65,6 +65,6 @@ def test_what_is_missing_is_one_line(place: Path, elsewhere: Path) -> None:
     )
     assert run(str(elsewhere), f"--endpoint={nobody}") == (
         *(2, ""),
-        f"trackside: no daemon found at {nobody} (absent); start one, or name another with --endpoint\n",
+        f"trackside: no daemon found at {nobody} (absent); start one, or give another with --endpoint\n",
     )
     assert len(list(elsewhere.glob("*.lock"))) == 2

@@ -230,7 +230,7 @@ def test_without_a_name_there_is_one_client_and_a_second_time_nothing_is_made(pl
     assert (place / "keys" / "clients" / "client.key").exists()
     again = run("keys", str(place / "keys"))
     assert (again.returncode, again.stdout) == (2, "")
-    expected = f"trackside: {place}/keys/daemon.key is there and is kept; add a client with --client NAME\n"
+    expected = f"trackside: {place}/keys/daemon.key exists and is kept; add a client with --client NAME\n"
     assert again.stderr == expected
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
-from trackside_daemon.cli.commands import run_daemon
+from trackside_daemon.cli.run import command_daemon
 from trackside_daemon.config.loading import load
 from trackside_daemon.service.config import Config
 from trackside_daemon.web.http.address import AddressError
@@ -74,15 +74,15 @@ time.sleep(60)  # until torchrun ends it
 """
 
 FAILING = """
-from trackside_daemon.cli.commands import run, run_daemon
+from trackside_daemon.cli.run import command_daemon, session
 from trackside_daemon.config.loading import load
 from trackside_daemon.service.config import Config
 def fails(*_):
     raise KeyError("odd")
-starts, run_daemon.Place.start = run_daemon.Place.start, fails
-ended = [run.run(["sh", "-c", "exit 5"], load(Config), [])]
-run_daemon.Place.start, run.Launch.tell = starts, fails
-print([*ended, run.run(["sh", "-c", "exit 6"], load(Config), [])])
+starts, command_daemon.SharedDaemon._start = command_daemon.SharedDaemon._start, fails
+ended = [session.run(["sh", "-c", "exit 5"], load(Config), [])]
+command_daemon.SharedDaemon._start, session.Summary.report = starts, fails
+print([*ended, session.run(["sh", "-c", "exit 6"], load(Config), [])])
 """
 
 
@@ -227,7 +227,7 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
     spans = [one["last_time"] - one["first_time"] for one in run["metrics"] if one["key"] == "loss"]
     assert (run["state"], run["cause"], run["step"], run["loss"]) == ("failed", "exit status 3", 60, "nan")
     found = re.fullmatch(
-        r"trackside: gpt-small: failed \(exit status 3\), step 60 after [\d.]+s, loss nan, (\S+) ms a step, (\S+) tokens a second",
+        r"trackside: gpt-small: failed \(exit status 3\), step 60 after [\d.]+s, loss nan, (\S+) ms per step, (\S+) tokens per second",
         rest[1],
     )
     assert found is not None, rest
@@ -236,18 +236,20 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
     fired = {one["alert"] for one in run["alerts"] if one["severity"] != "info"}
     assert "NonFinite" in fired
     assert re.match(r"trackside: gpt-small: alerts: .*NonFinite \(critical\)", rest[2])
-    assert rest[3:] == ["trackside: more: trackside show gpt-small"]
+    assert rest[3:] == ["trackside: details: trackside show gpt-small"]
     assert [path for path in spool.rglob("*") if path.stat().st_size and path.is_file()] == []
     assert {path.name for path in started.place.iterdir() if path.is_file()} == {"push.sock.lock", "push.users"}
     assert (started.history / "daemon.log").stat().st_mode & 0o777 == 0o600
 
 
 def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> None:
-    """At a terminal, with a daemon that is there already."""
+    """At a terminal, with a daemon that is already running."""
     ours, theirs = os.openpty()
     terminal = Terminal(ours)
     process = started.at(os.ttyname(theirs), sys.executable, "-c", COUNTING)
-    assert re.search(rf"trackside: the daemon at {daemon.url}/#token=\S+ is there already\r", terminal.until("counts"))
+    assert re.search(
+        rf"trackside: using the daemon at {daemon.url}/#token=\S+, which is already running\r", terminal.until("counts")
+    )
 
     os.close(theirs)
 
@@ -273,7 +275,7 @@ def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> Non
     os.close(ours)
     assert process.wait(DEADLINE) == 128 + signal.SIGTERM
     assert re.findall(r"SIG\w+ \d", printed) == [seen for _, seen in sent]
-    assert "the command has opened no run" in printed
+    assert "the command opened no run" in printed
     assert daemon.get("/-/ready").status_code == 200
 
 
@@ -295,17 +297,17 @@ def test_without_a_daemon_the_command_runs_all_the_same(started: Started, tmp_pa
     missing = f"--storage.path={tmp_path}/none"
     status, printed, complaints = started.run("sh", "-c", "echo trains; kill -9 $$", flags=[missing])
     assert (status, printed, complaints.count("\n")) == (128 + signal.SIGKILL, "trains\n", 1)
-    assert re.match(r"trackside: no daemon is beside the command: .*none: no such directory", complaints)
+    assert re.match(r"trackside: the command runs without a daemon: .*none: no such directory", complaints)
     elsewhere = {"TRACKSIDE_PUSH__ENDPOINT": "", "TRACKSIDE_ENDPOINT": "tcp://node1:21791"}
     status, printed, complaints = started.run("sh", "-c", "echo $TRACKSIDE_ENDPOINT", **elsewhere)
     assert (status, printed) == (0, "tcp://node1:21791\n")
-    assert complaints.endswith("what is pushed goes to tcp://node1:21791, as $TRACKSIDE_ENDPOINT says\n")
+    assert complaints.endswith("$TRACKSIDE_ENDPOINT sends pushes to tcp://node1:21791\n")
     quiet = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command("run", missing, "--", "sh", "-c", "echo trains; exit 5")]
     done = subprocess.run(quiet, env=started.environ, stdout=subprocess.PIPE, text=True, check=False, timeout=DEADLINE)
     assert (done.returncode, done.stdout) == (5, "trains\n")
     status, printed, complaints = started.run("echo", "trains", flags=[f"--web.config.file={tmp_path}/none"])
     assert (status, printed, complaints.count("\n")) == (0, "trains\n", 1)
-    assert re.match(rf"trackside: no daemon is beside the command: .*{tmp_path}/none", complaints)
+    assert re.match(rf"trackside: the command runs without a daemon: .*{tmp_path}/none", complaints)
 
 
 def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
@@ -315,21 +317,21 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     status, printed, complaints = started.run(sys.executable, "-c", WAITING, "second", said="on\n", flags=[INTERVAL])
     assert (status, printed) == (0, "0\n")
     said = complaints.splitlines()
-    assert said[0].endswith(f" is there already; it has settings of its own, so these do not count: {INTERVAL}")
+    assert said[0].endswith(f", which is already running; it keeps its settings, so these have no effect: {INTERVAL}")
     assert said[1].startswith("trackside: second: finished, step 0 after ")
-    assert said[2:] == ["trackside: more: trackside show second"]
+    assert said[2:] == ["trackside: details: trackside show second"]
     assert _text(Path(f"/proc/{started.daemon()}/cmdline")) != ""
     os.kill(started.daemon(), signal.SIGKILL)
     _, complaints = first.communicate("on\n" * 3, timeout=DEADLINE)
     assert first.returncode == 0
-    assert f"with status -9; its log is {started.history}/daemon.log" in complaints
+    assert f"with status -9; see its log {started.history}/daemon.log" in complaints
     assert re.search(r"trackside: first: (starting|running), ", complaints)  # as it was last written
     third = started.start(sys.executable, "-c", WAITING, "third")
     _, _, complaints = started.run("true")  # at the same moment; one of the two starts the daemon
     assert step(third) == "0\n"
     assert third.stderr is not None
     said = [third.stderr.readline(), complaints.partition("\n")[0]]
-    assert [line.rstrip().endswith("is there already") for line in said].count(True) == 1, said
+    assert [line.rstrip().endswith("which is already running") for line in said].count(True) == 1, said
     eventually(lambda: "run first rank 0: what its process has left is taken" in started.log())
     third.kill()
     assert step(third) == "1\n"  # the command lives on, as that of nice does
@@ -360,25 +362,25 @@ def test_what_fails_of_ours_costs_the_command_nothing(started: Started) -> None:
         check=True,
     )
     assert done.stdout == "[5, 6]\n"
-    assert "trackside: no daemon is beside the command: KeyError: 'odd'\n" in done.stderr
-    assert done.stderr.endswith("trackside: there is no summary: KeyError: 'odd'\n")
+    assert "trackside: the command runs without a daemon: KeyError: 'odd'\n" in done.stderr
+    assert done.stderr.endswith("trackside: no summary: KeyError: 'odd'\n")
 
 
 def test_a_daemon_that_tells_this_user_nothing_is_not_waited_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "push.address").write_text("http://127.0.0.1:1")
-    monkeypatch.setattr(run_daemon, "note", lambda _: None)  # as of a service's own user
-    assert run_daemon._asked(place / "push.sock", 1e9) is None
+    monkeypatch.setattr(command_daemon, "endpoint_of", lambda _: None)  # as of a service's own user
+    assert command_daemon._query(place / "push.sock", 1e9) is None
 
 
 def test_a_default_port_that_is_taken_is_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(address: str) -> Any:
         raise AddressError(f"web.listen-address: {address} is in use by python (pid 7); stop it, or use another port")
 
-    monkeypatch.setattr(run_daemon, "listen", taken)
+    monkeypatch.setattr(command_daemon, "listen", taken)
     monkeypatch.setenv("TRACKSIDE_PUSH__ENDPOINT", f"ipc://{place}/push.sock")
     monkeypatch.delenv("TRACKSIDE_WEB__LISTEN_ADDRESS", raising=False)
     listens = (["--web.listen-address=127.0.0.1:0"], " (127.0.0.1:21790 is in use by python (pid 7))")
-    assert run_daemon.Place(load(Config))._address() == listens
+    assert command_daemon.SharedDaemon(load(Config))._address() == listens
     monkeypatch.setenv("TRACKSIDE_WEB__LISTEN_ADDRESS", "127.0.0.1:9999")
     with pytest.raises(AddressError):
-        run_daemon.Place(load(Config))._address()
+        command_daemon.SharedDaemon(load(Config))._address()

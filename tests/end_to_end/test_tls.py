@@ -252,7 +252,7 @@ def test_headers_and_the_rate_hold_for_every_answer(tmp_path: Path, start_daemon
     assert [one.headers["X-Frame-Options"] for one in answers] == ["deny"] * 5
     file.write_text(json.dumps({**text, "rate_limit": {"interval": "1h", "burst": 5}}))
     assert all(plain.get("/").status_code == 401 for _ in range(10)), "it begins with a restart"
-    assert "changes of rate_limit need a restart" in "".join(daemon.log)
+    assert "a change of rate_limit needs a restart" in "".join(daemon.log)
     plain.close()
 
 
@@ -292,9 +292,9 @@ def test_our_commands_say_what_is_missing(secured: Secured) -> None:
     missing = "--web.credentials-file"
     code, said = run(secured, "runs")
     assert (code, said.count("\n")) == (2, 1)
-    assert f"{url}: its certificate is not trusted: " in said
+    assert f"{url}: the daemon's certificate is not trusted: " in said
     assert f"in a file for {missing}: tls_config: ca_file" in said
-    assert run(secured, "doctor")[1].startswith(f"FAIL daemon: {url}: its certificate is not trusted")
+    assert run(secured, "doctor")[1].startswith(f"FAIL daemon: {url}: the daemon's certificate is not trusted")
 
     file = directory / "c.yml"
 
@@ -306,28 +306,28 @@ def test_our_commands_say_what_is_missing(secured: Secured) -> None:
         return said.removeprefix("trackside: ").rstrip("\n")
 
     tls = "ca_file: servers.pem, cert_file: client.pem, key_file: client.key"
-    wants = f"{url}: it hung up, as one that wants another certificate of ours; name one in {file}: tls_config: cert_file, key_file"
+    wants = f"{url}: the daemon closed the connection; it probably requires a client certificate: set one in {file}: tls_config: cert_file, key_file"
     assert with_file("tls_config: {ca_file: servers.pem}") == wants
     assert (
         with_file(f"tls_config: {{{tls}}}")
-        == f"{url}: a user and a password are needed; name a file with them: {missing}=FILE, with basic_auth"
+        == f"{url}: a user and a password are required; give a file with basic_auth: {missing}=FILE"
     )
     ada = "basic_auth: {username: ada, password: wrong}"
     assert with_file(f"tls_config: {{{tls}}}\n{ada}") == f"{url}: user 'ada' or the password in {file} is wrong"
-    assert (
-        with_file(ada, 0o644) == f"{file}: holds a password that others can read; make it yours alone: chmod 600 {file}"
-    )
+    assert with_file(ada, 0o644) == f"{file}: contains a password that other users can read; run: chmod 600 {file}"
     assert with_file("basic_auth: {user: ada}").startswith(f"{file}: basic_auth.username: field required")
     assert with_file("bearer: x").startswith(f"{file}: bearer: no such key; ")
     assert (
         with_file("tls_config: {ca_file: absent}")
-        == f"{file}: tls_config: absent: no such file or directory; name files with PEM"
+        == f"{file}: tls_config: absent: no such file or directory; give PEM files"
     )
     assert with_file("a: {").startswith(f"{file}: not YAML: line 1")
     named = with_file(f"tls_config: {{{tls}, server_name: elsewhere}}")
-    assert named == f"{url}: its certificate is for another name; name that in {file}: tls_config: server_name"
+    assert named == f"{url}: the daemon's certificate is for another name; set that in {file}: tls_config: server_name"
     plain = with_file("{}", 0o600, f"--url={url.replace('https', 'http')}")
-    assert plain == f"{url.replace('https', 'http')}: it hung up, as one that speaks TLS; ask it by https://"
+    assert (
+        plain == f"{url.replace('https', 'http')}: the daemon closed the connection; it probably uses TLS: try https://"
+    )
     (directory / "p").write_text("lovelace\n")
     (directory / "p").chmod(0o600)
     file.write_text(f"tls_config: {{{tls}}}\nbasic_auth: {{username: ada, password_file: p}}")

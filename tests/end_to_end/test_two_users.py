@@ -1,4 +1,4 @@
-"""A daemon of one user and trainings of others: who shares its group pushes, who does not is told so.
+"""A daemon of one user and training jobs of others: who shares its group pushes, who does not is told so.
 
 Users and groups are numbers that nobody has.
 """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE
 
-from trackside_daemon.cli.commands.top import Asked
+from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.terminal.app import Top
 from trackside_daemon.terminal.frame import Frame
 
@@ -29,7 +29,7 @@ def driven(
     """Run the dashboard with a short interval; after the first plot, run the test's actions."""
 
     async def run() -> None:
-        app = Top(Asked(fake.url), 0.05, directory)
+        app = Top(ReconnectingDaemon(fake.url), 0.05, directory)
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: plotted(app))
             await play(pilot, app)

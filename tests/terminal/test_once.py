@@ -76,7 +76,7 @@ def test_only_a_terminal_that_wants_it_gets_colour(fake: Fake) -> None:
 
 
 def test_a_terminal_without_a_screen_gets_a_remedy() -> None:
-    told = "trackside: this terminal ($TERM) cannot draw a screen; --once prints one frame, also by watch\r\n"
+    told = "trackside: this terminal ($TERM) cannot draw a screen; --once prints one frame, for example with watch\r\n"
     assert on_terminal(TERM="dumb", status=2) == told
 
 
@@ -89,9 +89,9 @@ def test_letters_that_an_encoding_has_not_are_escaped(fake: Fake) -> None:
 
 def test_no_daemon_is_one_line_and_status_2() -> None:
     nobody = "http://127.0.0.1:9"
-    told = f"trackside: {nobody}: the daemon cannot be asked: connection refused\n"
+    told = f"trackside: {nobody}: the daemon does not answer: connection refused\n"
     assert once("--once", f"--url={nobody}") == (2, "", told)
-    told = "trackside: no daemon answers here; start one with trackside daemon, or name another with --url=URL\n"
+    told = "trackside: no daemon answers here; start one with trackside daemon, or give another with --url=URL\n"
     assert once("--once") == (2, "", told)
 
 
@@ -100,15 +100,15 @@ def test_a_wrong_token_is_one_line_and_status_2(fake: Fake) -> None:
     status, printed, complaints = once("--once", f"--url={fake.url}")
     assert (status, printed) == (2, "")
     assert complaints.count("\n") == 1
-    assert complaints.endswith("--url also takes the link that the daemon prints, with #token=…\n")
+    assert complaints.endswith("--url also accepts the link that the daemon prints, with #token=…\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "environ", "told"),
     [
-        ((), {}, "top needs a terminal; --once prints one frame without"),
-        (("--interval=never",), {}, "--interval: 'never' is not a duration such as 1s or 500ms, of 100ms to 1h"),
-        (("--interval=0s",), {}, "--interval: '0s' is not a duration such as 1s or 500ms, of 100ms to 1h"),
+        ((), {}, "top needs a terminal; without one, use --once"),
+        (("--interval=never",), {}, "--interval: 'never' is not a duration from 100ms to 1h, such as 1s"),
+        (("--interval=0s",), {}, "--interval: '0s' is not a duration from 100ms to 1h, such as 1s"),
     ],
 )
 def test_invalid_options_are_one_line(arguments: tuple[str, ...], environ: dict[str, str], told: str) -> None:

@@ -13,7 +13,7 @@ from terminal.fake import Fake, alert, gpu, overview, run, serving
 from textual.events import Key
 from textual.geometry import Region
 
-from trackside_daemon.cli.commands.top import Asked
+from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.cli.sources import daemon_lookup
 from trackside_daemon.terminal.panes import Help
 from trackside_daemon.terminal.polling import Poller, PollResult, UnansweredError
@@ -278,7 +278,7 @@ def test_another_daemon_does_not_replace_one_that_is_gone(
         for place, one in zip(places, (fake, other), strict=True):
             place.parent.mkdir()
             note(place, one)
-        asked = Asked("")
+        asked = ReconnectingDaemon("")
         assert asked.overview() == fake.overview
         fake.token = "gone"
         other.overview = overview(runs=[run("of-another")])
@@ -288,7 +288,7 @@ def test_another_daemon_does_not_replace_one_that_is_gone(
             asked.overview()
         url = other.url.partition("/#")[0]
         file = places[0].with_suffix(".address")
-        assert str(told.value) == f"another daemon answers, at {url} (see --url), and not that of {file}"
+        assert str(told.value) == f"the daemon of {file} does not answer, but another does, at {url} (see --url)"
         with serving(Fake()) as restarted:
             note(places[0], restarted)
             assert asked.overview() == restarted.overview

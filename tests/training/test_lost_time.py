@@ -10,7 +10,7 @@ from histories import history
 from wire_messages import WALL, House, Speaker
 
 from trackside.wire import Device
-from trackside_daemon.cli.commands.show import describe
+from trackside_daemon.cli.commands.run_report import describe
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.read import reader
 from trackside_daemon.ingest.session import shift

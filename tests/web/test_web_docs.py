@@ -55,7 +55,7 @@ def test_our_commands_take_the_file_of_credentials(tmp_path: Path, monkeypatch: 
     for text in (COMMANDS, COMMANDS.replace("# server_name", "server_name")):
         file.write_text(text)
         monkeypatch.setenv("TRACKSIDE_WEB__CREDENTIALS_FILE", str(file))
-        given = credentials.given()
+        given = credentials.load()
         assert (given.user, given.authorization) == ("ada", "Basic YWRhOmxvdmVsYWNl")
 
 

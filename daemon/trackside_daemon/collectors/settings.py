@@ -17,7 +17,7 @@ from trackside_daemon.collectors.host.settings import (
 )
 from trackside_daemon.collectors.process.settings import ProcessSection, RanksSection
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import AbsolutePath  # noqa: TC001  pydantic reads it
+from trackside_daemon.model.setting_types import AbsolutePath
 
 
 class PathSection(Section):

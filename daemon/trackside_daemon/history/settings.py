@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Bytes, Seconds  # noqa: TC001  pydantic reads them
+from trackside_daemon.model.setting_types import Bytes, Seconds
 
 
 class RetentionSection(Section):

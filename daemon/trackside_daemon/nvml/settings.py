@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Texts  # noqa: TC001  pydantic reads it
+from trackside_daemon.model.setting_types import Texts
 from trackside_daemon.nvml.simulation.faults import faults_by_gpu
 
 

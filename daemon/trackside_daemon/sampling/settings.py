@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Seconds  # noqa: TC001  pydantic reads it
+from trackside_daemon.model.setting_types import Seconds
 
 
 class SampleSection(Section):

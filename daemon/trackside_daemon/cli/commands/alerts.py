@@ -1,16 +1,17 @@
-"""The commands about alerts: what fires and what has of late, and all that is known of one."""
+"""The commands alerts and alerts show: a list of alerts, and one alert with its evidence."""
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trackside_daemon.alerts.descriptions import PREFIX
-from trackside_daemon.cli.commands.runs import Json, StoragePath, Url, WrongError, find_history, print_lines, say, told
-from trackside_daemon.cli.commands.table import short_moment, table, wrapped
+from trackside_daemon.cli.commands.runs import STALE
+from trackside_daemon.cli.errors import CommandError, errors_reported, warn
+from trackside_daemon.cli.options import Json, StoragePath, Url
+from trackside_daemon.cli.output import print_json, print_lines, short_moment, table, wrapped
 from trackside_daemon.model.text import duration, shown
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 
 OfRun = Annotated[
-    str, typer.Option("--run", help="Only those of this run: its name, id, or how that begins.", metavar="RUN")
+    str,
+    typer.Option("--run", help="Only alerts of this run: its name, its id or the beginning of that.", metavar="RUN"),
 ]
 
 
@@ -33,39 +35,43 @@ def alerts(
     context: typer.Context,
     *,
     run: OfRun = "",
-    firing: Annotated[bool, typer.Option("--firing", help="Only what fires now.")] = False,
-    limit: Annotated[int, typer.Option(min=0, help="So many of the newest; 0 for all.", metavar="N")] = 50,
+    firing: Annotated[bool, typer.Option("--firing", help="Only firing alerts.")] = False,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of alerts, the newest first; 0 for all.", metavar="N")
+    ] = 50,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """List the alerts that fire and those that did, the newest first; or show one of them."""
+    """List firing and resolved alerts, the newest first, or show one alert."""
     if context.invoked_subcommand is not None:
-        with told():
+        with errors_reported():
             if run or firing or as_json or storage_path or url:
-                raise WrongError(
-                    f"options go behind the command: trackside alerts {context.invoked_subcommand} … --run=RUN"
+                raise CommandError(
+                    f"put options after the command: trackside alerts {context.invoked_subcommand} … --run=RUN"
                 )
         return
-    with told():
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
+
         source = find_history(storage_path, url)
         uid = source.run(run)["id"] if run else ""
-        found = [one for one in reversed(source.alerts(uid)) if one["ended"] is None or not firing]
-        found = found[: limit or None]
-        if not source.live and any(one["ended"] is None for one in found):
-            say("no daemon answers here: what has not ended is told as it was last written")
+        newest = [alert for alert in reversed(source.alerts(uid)) if alert["ended"] is None or not firing]
+        newest = newest[: limit or None]
+        if not source.live and any(alert["ended"] is None for alert in newest):
+            warn(STALE)
         if as_json:
-            typer.echo(json.dumps({"alerts": found}, indent=2))
-        elif found:
-            print_lines(_list(found, time.time()))
+            print_json({"alerts": newest})
+        elif newest:
+            print_lines(_list(newest, time.time()))
         else:
-            typer.echo("trackside: nothing fires" + ("" if firing else ", and nothing has yet"), err=True)
+            warn("no alert fires" if firing else "no alert fires or has fired")
 
 
 @app.command(epilog="\b\nExample: trackside alerts show TrainingStalled --run gpt-small")
 def show(
     alert: Annotated[
-        str, typer.Argument(metavar="ID|NAME", help="An id, or a name: the newest of it.", show_default=False)
+        str, typer.Argument(metavar="ID|NAME", help="An id, or a name: its newest alert.", show_default=False)
     ],
     *,
     run: OfRun = "",
@@ -73,57 +79,57 @@ def show(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Tell all of one alert: what, since when, who was told, and what helps to understand it."""
-    with told():
-        from trackside_daemon.cli.commands.alert_evidence import describe
+    """Show one alert: its times, its notifications and its evidence."""
+    with errors_reported():
+        from trackside_daemon.cli.commands.alert_report import describe
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
 
-        source = find_history(storage_path, url)
-        found = _found(source, alert, run)
+        chosen = _alert(find_history(storage_path, url), alert, run)
         if as_json:
-            typer.echo(json.dumps(found, indent=2))
+            print_json(chosen)
         else:
-            print_lines(describe(found, time.time()))
+            print_lines(describe(chosen, time.time()))
 
 
-def _found(source: Source, text: str, run: str) -> dict[str, Any]:
-    """The alert of an id, or the newest of a name."""
+def _alert(source: Source, text: str, run: str) -> dict[str, Any]:
+    """Return the alert with an id, or the newest with a name."""
     if text.isascii() and text.isdecimal() and len(text) <= 18:
         return source.alert(int(text))
-    every = source.alerts(source.run(run)["id"] if run else "")
-    named = [one for one in every if one["alert"].lower() == text.removeprefix(PREFIX).lower()]
+    alerts = source.alerts(source.run(run)["id"] if run else "")
+    named = [alert for alert in alerts if alert["alert"].lower() == text.removeprefix(PREFIX).lower()]
     if named:
         return named[-1]
-    names = ", ".join(dict.fromkeys(one["alert"] for one in reversed(every)))
-    there = f"there are {names}" if names else "there are none at all yet"
-    raise WrongError(f"alert {text!r}: there is none{f' of run {run}' if run else ''}; {there}")
+    names = ", ".join(dict.fromkeys(alert["alert"] for alert in reversed(alerts)))
+    others = f"the alerts are {names}" if names else "there are no alerts yet"
+    raise CommandError(f"no alert {text!r}{f' of run {run}' if run else ''}; {others}")
 
 
-def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
-    """What fires first of all; its summary has the line below to itself."""
+def _list(alerts: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
+    """Yield two lines or more per alert, the second with its summary; firing alerts come first."""
     header = ["ID", "ALERT", "SEVERITY", "RUN", "SINCE", "FOR", "STATE"]
-    ordered = sorted(found, key=lambda one: one["ended"] is not None)
+    ordered = sorted(alerts, key=lambda alert: alert["ended"] is not None)
     rows = [
         [
-            str(one["id"]),
-            shown(one["alert"]),
-            shown(one["severity"]),
-            shown(one["name"] or "-"),
-            short_moment(one["started"], now),
-            duration((now if one["ended"] is None else one["ended"]) - one["started"]),
-            _state(one),
+            str(alert["id"]),
+            shown(alert["alert"]),
+            shown(alert["severity"]),
+            shown(alert["name"] or "-"),
+            short_moment(alert["started"], now),
+            duration((now if alert["ended"] is None else alert["ended"]) - alert["started"]),
+            _state(alert),
         ]
-        for one in ordered
+        for alert in ordered
     ]
     first, *lines = table(header, rows, right="><<<<><", flexible="   ~")
     yield first
-    for line, one in zip(lines, ordered, strict=True):
+    for line, alert in zip(lines, ordered, strict=True):
         yield line
-        if one["ended"] is None and (end := one.get("silenced_until")) is not None:
+        if alert["ended"] is None and (end := alert.get("silenced_until")) is not None:
             yield f"  silenced until {short_moment(end, now)}"
-        yield from wrapped(shown(one["summary"]))
+        yield from wrapped(shown(alert["summary"]))
 
 
 def _state(alert: Mapping[str, Any]) -> str:
     if alert["ended"] is not None:
         return "resolved"
-    return "firing" if alert.get("silenced_until") is None else "silenced"  # a daemon of an older version does not say
+    return "firing" if alert.get("silenced_until") is None else "silenced"  # older daemons do not send it

@@ -1,4 +1,4 @@
-"""The command doctor: says of each thing that trackside needs whether it is there, and if not, how to mend it."""
+"""The command doctor: checks all that trackside needs, and reports how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -24,88 +24,90 @@ from trackside_daemon.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.cli.sources.daemon_lookup import Note
+    from trackside_daemon.cli.sources.daemon_lookup import Endpoint
 
 SOON_DAYS = 30
 PROBE_SECONDS = 5.0
 LEAST_FREE = 1024**3
-"""Bytes; with less on its disk the history will soon be full."""
+"""Free bytes below which the disk of the history will soon be full."""
 
 
 def doctor() -> None:
-    """Look at everything that trackside needs, and say what is wrong and how to mend it.
+    """Check everything that trackside needs, and report how to fix what is wrong.
 
-    A line a check: ok, warn, or FAIL with a remedy. Asks the daemon of this machine, or where none runs, the NVIDIA
-    driver itself, as this user. Exit status 1 when a check fails.
+    Each check prints a line: ok, warn, or FAIL with a remedy. The command queries the daemon of this machine. If none
+    runs, it queries the NVIDIA driver, as this user. The exit status is 1 if a check fails.
     """
     from trackside_daemon.cli.commands import doctor_gpu
 
     failed = False
     status: dict[str, Any] | None = None
-    for finding in _daemon():
-        if isinstance(finding, dict):
-            status = finding
+    for result in _daemon():
+        if isinstance(result, dict):
+            status = result
         else:
-            failed |= _say(finding)
-    for look in (_push, _spool, _storage, doctor_gpu.look):
-        for one in look(status):
-            failed |= _say(one)
+            failed |= _print(result)
+    for check in (_push, _spool, _storage, doctor_gpu.check):
+        for result in check(status):
+            failed |= _print(result)
     raise typer.Exit(1 if failed else 0)
 
 
-def _say(finding: Check) -> bool:
-    """Prints it; whether it is a failure."""
-    typer.echo(shown(f"{finding.level:<4} {finding.about}: {finding.text}"))
-    return finding.level == "FAIL"
+def _print(check: Check) -> bool:
+    """Print a result, and return whether it is a failure."""
+    typer.echo(shown(f"{check.level:<4} {check.about}: {check.text}"))
+    return check.level == "FAIL"
 
 
 def _daemon() -> Iterator[Check | dict[str, Any]]:
-    """What there is to say of daemons, and the status of the first that answers."""
-    from trackside_daemon.cli.sources.daemon_lookup import noted
+    """Yield the checks of daemons, and the status of the first one that answers."""
+    from trackside_daemon.cli.sources.api_source import ApiSource
+    from trackside_daemon.cli.sources.daemon_lookup import local_endpoints
     from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
-    from trackside_daemon.cli.sources.source import ApiSource
 
     answered = seen = False
-    for note in noted():
+    for endpoint in local_endpoints():
         seen = True
-        if note.problem:
-            yield _unreadable(note)
+        if endpoint.problem:
+            yield _unreadable(endpoint)
             continue
         try:
-            status = ApiSource(note.address, note.token).status()
+            status = ApiSource(endpoint.address, endpoint.token).status()
         except TokenError:
-            secret = note.file.with_suffix(".token")
-            yield Check("FAIL", "daemon", f"{note.address} does not take the token in {secret}; restart that daemon")
+            secret = endpoint.file.with_suffix(".token")
+            yield Check("FAIL", "daemon", f"{endpoint.address} rejects the token in {secret}; restart that daemon")
             continue
         except LockedError as error:
             yield Check("FAIL", "daemon", str(error))
             continue
         except SourceError as error:
-            left = f"a daemon that was killed has left {note.file}; start one with: trackside daemon"
+            left = f"{endpoint.file} is from a daemon that was killed; start one with: trackside daemon"
             refused = "refused" in str(error)
             yield Check("warn", "daemon", left) if refused else Check("FAIL", "daemon", f"{error}; restart it")
             continue
         if not answered:
-            yield from _about(note.address, status)
-            yield from _certificate(note.address)
+            yield from _about(endpoint.address, status)
+            yield from _certificate(endpoint.address)
             yield status
         answered = True
     if not seen:
-        yield Check("warn", "daemon", "none of this user or the system answers; start one with: trackside daemon")
+        yield Check(
+            "warn", "daemon", "no daemon of this user or of the system answers; start one with: trackside daemon"
+        )
 
 
-def _unreadable(note: Note) -> Check:
-    """Without address and token no command reaches the daemon; only of another user's is that as it should be."""
-    if note.owner == os.getuid():
-        return Check("FAIL", "daemon", f"{note.problem}; restart that daemon")
-    return Check("warn", "daemon", f"{note.problem}; to ask that daemon, run this as {_user(note.owner)}")
+def _unreadable(endpoint: Endpoint) -> Check:
+    """Return a failure for unreadable files of this user, and a warning for those of another user, which is normal."""
+    if endpoint.owner == os.getuid():
+        return Check("FAIL", "daemon", f"{endpoint.problem}; restart that daemon")
+    return Check("warn", "daemon", f"{endpoint.problem}; to check that daemon, run this as {_user(endpoint.owner)}")
 
 
 def _about(address: str, status: dict[str, Any]) -> Iterator[Check]:
     version = status.get("version", "")
     if version != __version__:
         other = f"trackside {version}" if version else "of another version"
-        yield Check("warn", "daemon", f"{address} is {other}, and this {__version__}; restart the daemon")
+        yield Check("warn", "daemon", f"{address} is {other}, but this command is {__version__}; restart the daemon")
         return
     yield Check("ok", "daemon", f"trackside {version} serves {address}")
     metrics = status.get("metrics") or {}
@@ -113,15 +115,15 @@ def _about(address: str, status: dict[str, Any]) -> Iterator[Check]:
         if how["state"] in {"fails", "hangs", "slow"} and name not in {"gpu", "nvml"}:
             yield Check("warn", f"collector {name}", f"{how['state']}: {how['why']}")
     if any(metrics.get("trackside_pipeline_failures_total", {}).values()):
-        yield Check("warn", "pipeline", "samples were lost inside the daemon; its log says why")
+        yield Check("warn", "pipeline", "samples were lost inside the daemon; see its log")
 
 
 def _certificate(address: str) -> Iterator[Check]:
-    """Whether the daemon's certificate of the web configuration is soon over."""
+    """Check when the certificate of the daemon's web configuration expires."""
     from trackside_daemon.cli.sources import credentials
 
     try:
-        end = credentials.expires(address, credentials.given(), PROBE_SECONDS)
+        end = credentials.certificate_expiry(address, credentials.load(), PROBE_SECONDS)
     except OSError as error:
         yield Check("warn", "certificate", f"{address}: {str(error).lower()}")
         return
@@ -129,68 +131,68 @@ def _certificate(address: str) -> Iterator[Check]:
         return
     days = (end - time.time()) / 86400
     if days < SOON_DAYS:
-        yield Check("warn", "certificate", f"that of {address} ends in {days:.0f} days; put a new one in its place")
+        yield Check("warn", "certificate", f"that of {address} expires in {days:.0f} days; replace it")
     else:
         yield Check("ok", "certificate", f"that of {address} is valid for {days:.0f} days")
 
 
 def _push(status: dict[str, Any] | None) -> Iterator[Check]:
-    """Whether a training of this user finds the daemon."""
+    """Check whether a training job of this user finds the daemon."""
     found, failures = discovery.find(None, os.environ)
     if found is not None:
-        yield Check("ok", "push", f"trainings of {_user(os.getuid())} push to {found}")
+        yield Check("ok", "push", f"training jobs of {_user(os.getuid())} push to {found}")
         return
     where = ", ".join(failures)
     named = discovery.named(None, os.environ)
     if status is None and named and not discovery.advice(named, failures):
-        text = f"trainings find no daemon at {where}, and spool; mend that, or set TRACKSIDE_ENDPOINT to another"
+        text = f"training jobs find no daemon at {where}, and spool; fix that, or set TRACKSIDE_ENDPOINT to another"
         yield Check("FAIL", "push", text)
         return
     if status is None:
-        yield Check("warn", "push", f"trainings find no daemon, and spool: looked at {where}")
+        yield Check("warn", "push", f"training jobs find no daemon at {where}, and spool")
         return
     endpoints = status.get("push_endpoints") or ["its --push.endpoint"]
     yield Check(
         "FAIL",
         "push",
-        f"trainings of {_user(os.getuid())} do not find the daemon at {where}; set TRACKSIDE_ENDPOINT={endpoints[0]}",
+        f"training jobs of {_user(os.getuid())} do not find the daemon at {where}; set TRACKSIDE_ENDPOINT={endpoints[0]}",
     )
 
 
 def _spool(_status: dict[str, Any] | None) -> Iterator[Check]:
-    """Whether trainings can keep what no daemon takes, and whether anything waits."""
+    """Check whether training jobs can spool, and whether spools wait for a daemon."""
     try:
         places = list(spool_directories(os.environ, os.getuid()))
     except LookupError as error:
         yield Check("FAIL", "spool", f"{error}; set TRACKSIDE_SPOOL to a directory")
         return
-    mend = "or set TRACKSIDE_SPOOL to another directory"
+    or_another = "or set TRACKSIDE_SPOOL to another directory"
     try:
         room = _room(places[0])
     except OSError as error:
-        yield Check("FAIL", "spool", f"{_why(error)}; make it writable, {mend}")
+        yield Check("FAIL", "spool", f"{_why(error)}; make it writable, {or_another}")
         return
     if room.closed:
-        yield Check("FAIL", "spool", f"{room.closed}; make it writable, {mend}")
+        yield Check("FAIL", "spool", f"{room.closed}; make it writable, {or_another}")
         return
     if room.free < SPOOL_BYTES:
         level: Level = "FAIL" if room.free < SEGMENT_BYTES else "warn"
-        yield Check(level, "spool", f"{places[0]} has {room.free / 1e6:.0f} MB left; make room, {mend}")
+        yield Check(level, "spool", f"{places[0]} has {room.free / 1e6:.0f} MB left; free some space, {or_another}")
         return
     waiting = len({file.name.partition(".")[0] for place in places for file in place.glob("*.spool")})
     if waiting:
         sessions = "1 session waits" if waiting == 1 else f"{waiting} sessions wait"
         yield Check("warn", "spool", f"{places[0]}: {sessions} for a daemon; start one, or: trackside spool send")
     else:
-        yield Check("ok", "spool", f"{places[0]}, where nothing waits")
+        yield Check("ok", "spool", f"{places[0]}, no session waits")
 
 
 def _storage(status: dict[str, Any] | None) -> Iterator[Check]:
-    """Whether the history can be written."""
+    """Check whether the history can be written."""
     from trackside_daemon.history import directory as place
 
     stored = str((status or {}).get("storage_path") or "")
-    another = f"name another directory with {place.OPTION}=DIR"
+    another = f"give another directory with {place.OPTION}=DIR"
     try:
         directory = Path(stored) if stored else _own_history()
         room = _room(directory)
@@ -198,43 +200,43 @@ def _storage(status: dict[str, Any] | None) -> Iterator[Check]:
         yield Check("FAIL", "storage", str(error))
         return
     except OSError as error:
-        hidden = Check("warn", "storage", f"{_why(error)}; to look there, run this as the daemon's user")
+        hidden = Check("warn", "storage", f"{_why(error)}; to check it, run this as the daemon's user")
         yield hidden if stored else Check("FAIL", "storage", f"{_why(error)}; {another}")
         return
     if room.closed and not stored:
         yield Check("FAIL", "storage", f"{room.closed}; {another}")
     elif room.free < LEAST_BYTES:
-        few = f"{directory} has {room.free / 1e6:.0f} MB left, too few to write"
-        yield Check("FAIL", "storage", f"{few}; make room, or {another}")
+        few = f"{directory} has {room.free / 1e6:.0f} MB left, too little to write"
+        yield Check("FAIL", "storage", f"{few}; free some space, or {another}")
     elif kind := place.network_file_system(room.place):
         yield Check("warn", "storage", f"{directory} is on {kind}; a local {place.OPTION}=DIR is faster and safer")
     elif room.free < LEAST_FREE:
-        yield Check("warn", "storage", f"{directory} has {room.free / 1e6:.0f} MB left; make room, or {another}")
+        yield Check("warn", "storage", f"{directory} has {room.free / 1e6:.0f} MB left; free some space, or {another}")
     else:
         yield Check("ok", "storage", f"{directory}, {room.free / 1e9:.0f} GB free")
 
 
 def _own_history() -> Path:
-    """Where a daemon of this user would write; one that was named has to be there.
+    """Return the directory where a daemon of this user would write; one that is configured must exist.
 
     Raises:
-        HistoryError: It could not.
+        HistoryError: A daemon could not write there.
     """
     from trackside_daemon.cli.sources.daemon_lookup import VARIABLE
     from trackside_daemon.history import directory as place
 
-    if named := os.environ.get(VARIABLE):
-        return place.writable_directory(Path(named), place.OPTION)
+    if configured := os.environ.get(VARIABLE):
+        return place.writable_directory(Path(configured), place.OPTION)
     return place.default_directory(os.environ, os.getuid())
 
 
 class _Room(NamedTuple):
-    """What a directory has, or the nearest above it that is there, the *place*.
+    """The space of a directory.
 
     Attributes:
-        place: That one.
-        free: Bytes.
-        closed: Why this user may not write there; empty when it may.
+        place: The directory, or its nearest parent that exists.
+        free: Free bytes.
+        closed: Why this user may not write there; empty if it may.
     """
 
     place: Path
@@ -243,22 +245,21 @@ class _Room(NamedTuple):
 
 
 def _room(directory: Path) -> _Room:
-    """What there is for who would write there.
+    """Return the space of a directory, which need not exist.
 
     Raises:
-        OSError: This user cannot look there, or no directory can be made there.
+        OSError: This user may not read it, or no directory can be created there.
     """
-    for one in (directory, *directory.parents):
+    for existing in (directory, *directory.parents):
         try:
-            mode = one.stat().st_mode
+            mode = existing.stat().st_mode
         except (FileNotFoundError, NotADirectoryError):
             continue
         if not stat.S_ISDIR(mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(one))
-        open_ = os.access(one, os.W_OK | os.X_OK)
-        return _Room(
-            one, shutil.disk_usage(one).free, "" if open_ else f"{one}: {_user(os.getuid())} may not write there"
-        )
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
+        writable = os.access(existing, os.W_OK | os.X_OK)
+        closed = "" if writable else f"{existing}: {_user(os.getuid())} may not write there"
+        return _Room(existing, shutil.disk_usage(existing).free, closed)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
 
 

@@ -1,4 +1,4 @@
-"""What the doctor says of one thing."""
+"""One result of `trackside doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Level = Literal["ok", "warn", "FAIL"]
 
 
 class Check(NamedTuple):
-    """One line: *text* has the remedy, unless all is well."""
+    """A result, printed as one line; *text* contains the remedy unless the level is ok."""
 
     level: Level
     about: str

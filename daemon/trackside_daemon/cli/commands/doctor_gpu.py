@@ -1,4 +1,4 @@
-"""What the doctor says of the NVIDIA driver and the GPUs, from a status of the daemon or one of its own making."""
+"""Checks of the NVIDIA driver and the GPUs for `trackside doctor`, from the daemon's status or from a reading without it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
 
 PATIENCE = 30.0
-"""Seconds for a first reading: a driver without persistence mode wakes all GPUs up."""
+"""Time limit of a first reading, in seconds: a driver without persistence mode initialises all GPUs."""
 
 NAMES = 12
-"""So many of what is not measured are named for each reason."""
+"""Maximum number of missing families to list per reason."""
 
 _PART = re.compile(r"([\w-]+)(\{.*\})?( from field \d+)?")
-"""A group, or a family with a label's value, or with the field that it would be read from."""
+"""A group; or a family, optionally with a label's value or with the NVML field of its source."""
 
-SEE = "see dmesg for NVRM and Xid, and whether nvidia-smi works"
+SEE = "check dmesg for NVRM and Xid, and whether nvidia-smi works"
 
 
-class _Ailment(msgspec.Struct):
-    """Of a GPU that answers; *grave* when it does not pass by itself."""
+class _Fault(msgspec.Struct):
+    """A fault of a GPU that answers; *grave* if it does not recover without intervention."""
 
     what: str
     grave: bool
 
 
 class _Gpu(msgspec.Struct):
-    """One, as ``/api/v1/status`` tells of it."""
+    """A GPU in ``/api/v1/status``."""
 
     index: int
     uuid: str
@@ -48,11 +48,11 @@ class _Gpu(msgspec.Struct):
     up: bool | None
     refused: dict[str, str]
     measured: tuple[str, ...] = ()
-    ailments: tuple[_Ailment, ...] = ()
+    ailments: tuple[_Fault, ...] = ()
 
 
 class _Nvml(msgspec.Struct):
-    """The driver, as ``/api/v1/status`` tells of it."""
+    """The driver in ``/api/v1/status``."""
 
     error: str
     absent: bool
@@ -64,48 +64,50 @@ class _Nvml(msgspec.Struct):
     cuda_version: str = ""
 
 
-class _Told(msgspec.Struct):
-    """What a status has of GPUs; no driver where the collector is switched off."""
+class _GpuStatus(msgspec.Struct):
+    """The parts of a status about GPUs; no driver if the collector is off."""
 
     nvml: _Nvml | None
     gpus: tuple[_Gpu, ...] = ()
 
 
-def look(status: Mapping[str, Any] | None) -> Iterator[Check]:
-    """The driver, how many GPUs there are, and each of them."""
+def check(status: Mapping[str, Any] | None) -> Iterator[Check]:
+    """Check the driver, the number of GPUs, and each of them."""
     from trackside_daemon.config.loading import ConfigError
 
     if status is not None and status.get("version") != __version__:
-        yield Check("warn", "driver", "not told: the daemon is another version of trackside; restart it")
+        yield Check("warn", "driver", "unknown: the daemon is another version of trackside; restart it")
         return
     try:
-        told = msgspec.convert(_own() if status is None else status, _Told)
+        gpu_status = msgspec.convert(_read_status() if status is None else status, _GpuStatus)
     except ConfigError as error:
         yield Check("FAIL", "configuration", str(error))
     except NvmlLocked as error:
         holder = str(error).removesuffix(f"; {REMEDY}")
-        yield Check("warn", "driver", f"not asked: {holder}; run this as its user, beside its daemon, for more")
+        yield Check(
+            "warn", "driver", f"not queried: {holder}; run this as that user, where its daemon runs, for details"
+        )
     except msgspec.ValidationError as error:
-        yield Check("warn", "driver", f"the daemon tells of it in another way ({error}); restart it")
+        yield Check("warn", "driver", f"the daemon's status has another format ({error}); restart the daemon")
     else:
-        yield from _all(told)
+        yield from _all(gpu_status)
 
 
-def _all(told: _Told) -> Iterator[Check]:
-    if told.nvml is None:
-        yield Check("ok", "driver", "not asked: the GPU collector is switched off")
+def _all(status: _GpuStatus) -> Iterator[Check]:
+    if status.nvml is None:
+        yield Check("ok", "driver", "not queried: the GPU collector is off")
         return
-    yield _driver(told.nvml, told.gpus)
-    if not told.nvml.error:
-        yield _count(told.nvml)
-        yield from _each(told.gpus)
+    yield _driver(status.nvml, status.gpus)
+    if not status.nvml.error:
+        yield _count(status.nvml)
+        yield from _each(status.gpus)
 
 
-def _own() -> dict[str, Any]:
-    """What a daemon of this user would say, from one reading.
+def _read_status() -> dict[str, Any]:
+    """Return the status that a daemon of this user would have, from one reading.
 
     Raises:
-        ConfigError: The configuration cannot be used.
+        ConfigError: The configuration is invalid.
         NvmlLocked: Another process samples the GPUs.
     """
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
@@ -134,92 +136,93 @@ def _read(gpu: GpuCollector) -> None:
         gpu.collect()
     except NvmlLocked:
         raise
-    except Exception:  # noqa: BLE001, S110  whatever it is, the status says it
+    except Exception:  # noqa: BLE001, S110  the status contains the error
         pass
 
 
 def _driver(nvml: _Nvml, gpus: Sequence[_Gpu]) -> Check:
     error, pci = nvml.error, nvml.pci
     if nvml.paused_until is not None:
-        return Check("warn", "driver", f"left alone: {_paused(nvml.paused_until)}")
+        return Check("warn", "driver", f"not read: {_paused(nvml.paused_until)}")
     if not error:
         versions = f"NVIDIA {nvml.driver_version}, CUDA {nvml.cuda_version}"
-        return Check("ok", "driver", versions if nvml.driver_version else "not asked: the GPUs are simulated")
+        return Check("ok", "driver", versions if nvml.driver_version else "not queried: the GPUs are simulated")
     if not nvml.absent:
-        late = any(gpu.up for gpu in gpus)  # it has answered a moment ago
+        late = any(gpu.up for gpu in gpus)  # the driver answered a moment ago
         return Check("warn" if late else "FAIL", "driver", error)
     if pci == 0 and not gpus and not nvml.expected:
         return Check("ok", "driver", "not needed: there is no NVIDIA GPU on the PCI bus")
     if pci is None and not gpus and not nvml.expected:
         return Check("warn", "driver", error)
-    container = "; in a container, give it the GPUs, as docker run --gpus all does" if pci else ""
+    container = "; give a container access to the GPUs, for example with docker run --gpus all" if pci else ""
     return Check("FAIL", "driver", f"{error}{container}")
 
 
 def _paused(until: float | str) -> str:
     end = clock(until) if isinstance(until, float) else "further notice"
-    return f"paused until {end}; trackside resume-gpu goes on at once"
+    return f"paused until {end}; trackside resume-gpu ends the pause"
 
 
 def _count(nvml: _Nvml) -> Check:
     visible, expected, pci = nvml.visible, nvml.expected, nvml.pci
     if visible < expected:
-        return Check("FAIL", "gpus", f"{visible} of {expected} that should be there; {SEE}")
+        return Check("FAIL", "gpus", f"{visible} of the {expected} expected; {SEE}")
     if pci is not None and visible < pci:
-        given = "a container may have been given fewer; if this is none"
-        return Check("warn", "gpus", f"{visible}, but {pci} on the PCI bus: {given}, {SEE}")
-    return Check("ok", "gpus", f"{visible}, all that should be there")
+        hint = "a container may have access to fewer; else"
+        return Check("warn", "gpus", f"{visible}, but {pci} on the PCI bus: {hint} {SEE}")
+    return Check("ok", "gpus", f"{visible}, as expected")
 
 
 def _each(gpus: Sequence[_Gpu]) -> Iterator[Check]:
-    """A line for all that are alike."""
+    """Yield a check per faulty GPU, and one for all GPUs that lack the same measurements."""
     alike: dict[tuple[Any, ...], list[int]] = {}
     for gpu in gpus:
-        index, name = gpu.index, gpu.name or "of unknown make"
-        if gpu.up is None:  # the driver's line says why nobody knows
+        index = gpu.index
+        name = gpu.name or "of unknown model"
+        if gpu.up is None:  # the driver's check gives the reason
             continue
         if not gpu.up:
-            mend = f"{SEE}; reset it with nvidia-smi --gpu-reset, or reboot"
-            yield Check("FAIL", f"gpu {index}", f"{name} {gpu.uuid}: does not answer; {mend}")
+            remedy = f"{SEE}; reset it with nvidia-smi --gpu-reset, or reboot"
+            yield Check("FAIL", f"gpu {index}", f"{name} {gpu.uuid}: does not answer; {remedy}")
             continue
         if gpu.ailments:
-            what = "; ".join(one.what for one in gpu.ailments)
-            grave = any(one.grave for one in gpu.ailments)
-            yield Check("FAIL" if grave else "warn", f"gpu {index}", f"{name} {gpu.uuid}: {what}")
-        alike.setdefault((name, *_lacks(gpu)), []).append(index)
+            faults = "; ".join(fault.what for fault in gpu.ailments)
+            grave = any(fault.grave for fault in gpu.ailments)
+            yield Check("FAIL" if grave else "warn", f"gpu {index}", f"{name} {gpu.uuid}: {faults}")
+        alike.setdefault((name, *_missing(gpu)), []).append(index)
     for (name, *refused), indexes in alike.items():
         about = f"gpu {_ranges(indexes)}"
         if not refused:
-            yield Check("ok", about, f"{name}: measures all that is asked for")
+            yield Check("ok", about, f"{name}: all requested families are measured")
             continue
         curable = any(why.startswith(NO_PERMISSION) for _, why in refused)
-        yield Check("warn" if curable else "ok", about, f"{name}: does not measure {_reasons(refused)}")
+        yield Check("warn" if curable else "ok", about, f"{name}: not measured: {_reasons(refused)}")
 
 
-def _lacks(gpu: _Gpu) -> list[tuple[str, str]]:
-    """What is not measured at all, and why: a family that refuses a label, or one of two ways to read it, is no loss."""
-    found: dict[str, str] = {}
+def _missing(gpu: _Gpu) -> list[tuple[str, str]]:
+    """Return the families that are not measured in any way, and the reason of each."""
+    missing: dict[str, str] = {}
     for name, why in gpu.refused.items():
         part = _PART.fullmatch(name)
         if part is not None and part[1] not in gpu.measured:
-            found.setdefault(part[1], why)
-    return sorted(found.items())
+            missing.setdefault(part[1], why)
+    return sorted(missing.items())
 
 
 def _reasons(refused: Sequence[tuple[str, str]]) -> str:
-    """What is not measured, by why; what can be cured first."""
+    """Return the missing families by reason; those that a permission would fix come first."""
     by_reason: dict[str, list[str]] = {}
     for name, why in refused:
         by_reason.setdefault(why, []).append(name)
     parts = []
-    for why, names in sorted(by_reason.items(), key=lambda one: not one[0].startswith(NO_PERMISSION)):
+    for why, names in sorted(by_reason.items(), key=lambda item: not item[0].startswith(NO_PERMISSION)):
         more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
         parts.append(f"{', '.join(names[:NAMES])}{more} ({why})")
     return "; ".join(parts)
 
 
 def _ranges(indexes: Sequence[int]) -> str:
-    """``0-3, 5`` of 0, 1, 2, 3 and 5."""
+    """Return ``0-3, 5`` for 0, 1, 2, 3 and 5."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
         if runs and index == runs[-1][1] + 1:

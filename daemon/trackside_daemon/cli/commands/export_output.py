@@ -1,4 +1,4 @@
-"""Where `trackside export` writes to, and the bar that says how far it has come."""
+"""Output of `trackside export`: a file or standard output, and a progress bar."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def save(export: Export, form: str, output: Path | None) -> None:
-    """Write an export, with a bar on a terminal that shows nothing else.
+    """Write an export, with a progress bar if standard error is a terminal and standard output is not.
 
     Args:
         export: What to write.
-        form: Its form.
+        form: Its format.
         output: A file; None for standard output.
 
     Raises:
-        OSError: It cannot be written; a file that was there is as it was.
+        OSError: It cannot be written; an existing file is unchanged.
     """
     samples, chunks = export
     with _target(output) as file:
@@ -48,7 +48,7 @@ def save(export: Export, form: str, output: Path | None) -> None:
 
 
 def _samples(chunk: bytes, form: str) -> int:
-    """About how many samples a piece of an export has: for the bar, which cannot wait until they are counted."""
+    """Return about how many samples a chunk has: exact counts are too slow for a progress bar."""
     if form == "json":
         return chunk.count(b"],")
     if form == "jsonl":
@@ -58,7 +58,7 @@ def _samples(chunk: bytes, form: str) -> int:
 
 @contextmanager
 def _target(output: Path | None) -> Iterator[BinaryIO]:
-    """Where an export goes; a file gets its name when it is whole."""
+    """Yield the file to write to; a regular file appears when it is complete."""
     if output is None:
         yield sys.stdout.buffer
         return

@@ -1,4 +1,4 @@
-"""The command replay: what the detectors find in what was pushed once."""
+"""The command replay: runs the detectors over recorded pushes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from trackside_daemon.cli.commands.runs import StoragePath, Url, WrongError, find_history, print_lines, say, told
-from trackside_daemon.cli.commands.table import moment, table
+from trackside_daemon.cli.errors import CommandError, errors_reported, warn
+from trackside_daemon.cli.options import StoragePath, Url
+from trackside_daemon.cli.output import moment, print_lines, table
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -24,45 +25,46 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.replay import Change, Row, Wanted
 
 NAMED = 10
-"""Lines that make no sense are named up to here, and counted from there on."""
+"""Maximum number of invalid lines, and of keys, to list."""
 
 
-class _Bad:
-    """Names lines that make no sense, and counts them."""
+class _InvalidLines:
+    """Reports the first invalid lines, and counts all."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self.count = 0
 
-    def __call__(self, number: int, why: str) -> None:
+    def __call__(self, number: int, reason: str) -> None:
         self.count += 1
         if self.count <= NAMED:
-            say(f"{self._file}: line {number}: {why}")
+            warn(f"{self._file}: line {number}: {reason}")
 
-    def rest(self) -> None:
-        """How many were not named."""
+    def report_rest(self) -> None:
+        """Report how many were not listed."""
         if self.count > NAMED:
-            say(f"{self._file}: {self.count - NAMED} more lines make no sense")
+            warn(f"{self._file}: {self.count - NAMED} more lines are invalid")
 
 
 def replay(
     file: Annotated[
-        str, typer.Argument(metavar="FILE|RUN", help="JSON lines, - for standard input; or a run.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FILE|RUN", help="A file of JSON lines, - for standard input, or a run.", show_default=False
+        ),
     ],
     *,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="ALERT", help="Only this alert; may be repeated.", show_default=False),
     ] = None,
-    severity: Annotated[
-        str, typer.Option(metavar="info|warning|critical", help="Only alerts that are as severe, or more.")
-    ] = "info",
-    summary: Annotated[bool, typer.Option("--summary", help="Print a table of counts instead.")] = False,
+    severity: Annotated[str, typer.Option(metavar="info|warning|critical", help="Minimum severity.")] = "info",
+    summary: Annotated[bool, typer.Option("--summary", help="Print a table of counts instead of JSON lines.")] = False,
     config_file: Annotated[
         Path | None,
         typer.Option(
             "--config.file",
-            help="A daemon's YAML file: its alerts.thresholds and alerts.off count.",
+            help="YAML file of the daemon's settings, for alerts.thresholds and alerts.off.",
             metavar="FILE",
             show_default=False,
         ),
@@ -72,15 +74,15 @@ def replay(
 ) -> None:
     """Run the detectors over a file or a run, and print a JSON line for each change of an alert.
 
-    A line of the file is a push: {"step": 7, "time": 1700000000.5, "values": {"loss": 2.5}, "rank": 0, "phase": ""},
-    of which only the values are needed. What trackside export --format jsonl writes is such a file.
+    Each line of the file is a push: {"step": 7, "time": 1700000000.5, "values": {"loss": 2.5}, "rank": 0, "phase": ""}.
+    Only the values are required. trackside export --format jsonl writes such files.
 
-    What is printed has the line as "index", from 0 on; of a run the number of the sample of its key. A run's
-    step_duration_seconds are derived from the times of its steps. The environment counts as it does for the daemon. Rules
-    of alerts.rules, and what is seen of whole runs and beside other ranks (TrainingStalled, StragglerRank, …), are not
-    replayed.
+    In the output, "index" is the number of the line, from 0; for a run it is the number of the key's sample. The
+    step_duration_seconds of a run are derived from the times of its steps. Environment variables apply as they do for
+    the daemon. The command does not replay alerts.rules, nor alerts about a whole run or about the comparison of its ranks
+    (TrainingStalled, StragglerRank, …).
     """
-    with told():
+    with errors_reported():
         from trackside_daemon.detectors.replay import Replay
 
         section = _section(config_file)
@@ -94,15 +96,16 @@ def replay(
             for change in changes:
                 typer.echo(json.dumps(change.fields()))
         if not changes.count:
-            say(_nothing(running.samples, wanted))
+            warn(_nothing(running.samples, wanted))
 
 
 class _Pushed(NamedTuple):
-    """What is replayed.
+    """Recorded pushes.
 
     Attributes:
-        run: The run's name; empty for a file, which may be of any.
-        lost: Seconds that a slow step loses at least.
+        rows: The pushes, oldest first.
+        run: Name of the run; empty for a file.
+        lost: Minimum number of seconds that a slow step loses.
     """
 
     rows: Iterator[Row]
@@ -111,7 +114,7 @@ class _Pushed(NamedTuple):
 
 
 class _Counted:
-    """Changes, and how many there were."""
+    """An iterator that counts its changes."""
 
     def __init__(self, changes: Iterable[Change]) -> None:
         self._changes = changes
@@ -124,7 +127,7 @@ class _Counted:
 
 
 class _Heading(NamedTuple):
-    """The heading of a line of the summary."""
+    """The key of a line in the summary."""
 
     alert: str
     severity: str
@@ -138,14 +141,14 @@ def _section(config_file: Path | None) -> AlertsSection:
     try:
         section = load(Config, config_file).alerts
     except ConfigError as error:
-        raise WrongError(str(error)) from None
+        raise CommandError(str(error)) from None
     if section.rules:
-        say(f"alerts.rules are not replayed: {', '.join(one.alert for one in section.rules)}")
+        warn(f"alerts.rules are not replayed: {', '.join(rule.alert for rule in section.rules)}")
     return section
 
 
 def _wanted(only: list[str], severity: str, section: AlertsSection, run: str) -> Wanted:
-    """What is asked for by name counts even where it is off."""
+    """Return the alerts to report; those that *only* names are reported even if they are off."""
     from trackside_daemon.alerts.disabled import DisabledAlerts
     from trackside_daemon.detectors.rank_detectors import ALERTS
     from trackside_daemon.detectors.replay import Wanted
@@ -153,42 +156,43 @@ def _wanted(only: list[str], severity: str, section: AlertsSection, run: str) ->
 
     for alert in only:
         if alert not in ALERTS:
-            raise WrongError(f"--only {shown(alert)}: none is called so; there are {', '.join(sorted(ALERTS))}")
+            raise CommandError(f"--only {shown(alert)}: no such alert; give one of {', '.join(sorted(ALERTS))}")
     if severity not in SEVERITIES:
-        raise WrongError(f"--severity {shown(severity)}: an alert is {', '.join(SEVERITIES)}")
+        raise CommandError(f"--severity {shown(severity)}: give one of {', '.join(SEVERITIES)}")
     off = DisabledAlerts(section.off)
     return Wanted(frozenset(only), severity, {alert for alert in ALERTS if off.contains(alert, {"run": run})} - {*only})
 
 
 def _nothing(samples: Mapping[tuple[int, str], int], wanted: Wanted) -> str:
-    """What was looked at in vain."""
+    """Return a line about what was replayed without finding anything."""
     ranks, keys = {rank for rank, _ in samples}, sorted({key for _, key in samples})
     some = ", ".join(map(shown, keys[:NAMED])) + (", …" if len(keys) > NAMED else "")
-    looked = (
-        f"{_many(sum(samples.values()), 'sample')} of {_many(len(keys), 'watched key')}{f' ({some})' if some else ''}"
-    )
-    chosen = wanted.alerts or wanted.off or wanted.least != "info"
-    found = "nothing found of what is asked for" if chosen else "nothing found"
-    return f"{looked}, {_many(len(ranks), 'rank')}: {found}; alerts of whole runs, as TrainingStalled, are not replayed"
+    names = f" ({some})" if some else ""
+    replayed = f"{_many(sum(samples.values()), 'sample')} of {_many(len(keys), 'monitored key')}{names}"
+    filtered = wanted.alerts or wanted.off or wanted.least != "info"
+    result = "no alert matches" if filtered else "no alerts"
+    return f"{replayed}, {_many(len(ranks), 'rank')}: {result}; alerts about whole runs, as TrainingStalled, are not replayed"
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _pushed(name: str, directory: Path | None, url: str) -> _Pushed:
     if name == "-" or _is_file(name):
         return _Pushed(_of_file(name))
+    from trackside_daemon.cli.sources.daemon_lookup import find_history
+
     return _of_run(find_history(directory, url), name)
 
 
 def _of_file(name: str) -> Iterator[Row]:
     from trackside_daemon.cli.commands import replay_rows as rows
 
-    bad = _Bad("standard input" if name == "-" else name)
+    invalid = _InvalidLines("standard input" if name == "-" else name)
     with _opened(name) as stream:
-        yield from rows.read(rows.lines(stream), rows.Rows(), bad)
-    bad.rest()
+        yield from rows.read(rows.lines(stream), rows.Rows(), invalid)
+    invalid.report_rest()
 
 
 def _of_run(source: Source, name: str) -> _Pushed:
@@ -197,37 +201,37 @@ def _of_run(source: Source, name: str) -> _Pushed:
     from trackside_daemon.history.read.reader import UnknownRunError
 
     try:
-        found = source.run(name)
+        run = source.run(name)
     except (HistoryError, UnknownRunError) as error:
-        raise WrongError(f"{name}: no such file, nor a run: {error}") from error
-    _say_which(source, found, name)
-    if found.get("trimmed"):
-        say("older samples of this run were trimmed, and the detectors see only what is left")
-    return _Pushed(_rows(source.export(found["id"], "jsonl").chunks, name), found["name"], LOST)
+        raise CommandError(f"{name}: no such file, and no such run: {error}") from error
+    _warn_of_namesakes(source, run, name)
+    if run.get("trimmed"):
+        warn("older samples of this run were trimmed; the detectors evaluate only the remaining ones")
+    return _Pushed(_rows(source.export(run["id"], "jsonl").chunks, name), run["name"], LOST)
 
 
-def _say_which(source: Source, found: Mapping[str, Any], name: str) -> None:
-    """Which run it is, of several."""
+def _warn_of_namesakes(source: Source, run: Mapping[str, Any], name: str) -> None:
+    """Report which run is replayed if several have the name."""
     from trackside_daemon.history.read.reader import RunFilter
 
-    if found["id"] != name == found["name"]:
-        others = sum(one["name"] == name for one in source.runs(RunFilter(name)))
-        if others > 1:
-            say(f"run {shown(name)}: the newest of {others}, {found['id']}, begun {moment(found['started'])}")
+    if run["id"] != name == run["name"]:
+        count = sum(other["name"] == name for other in source.runs(RunFilter(name)))
+        if count > 1:
+            warn(f"run {shown(name)}: the newest of {count}, {run['id']}, started {moment(run['started'])}")
 
 
 def _rows(chunks: Iterable[bytes], name: str) -> Iterator[Row]:
     from trackside_daemon.cli.commands import replay_rows as rows
 
     durations = rows.Durations()
-    for row in rows.read(rows.split(chunks), rows.Rows(numbered=False), _Bad(f"run {name}")):
-        if (derived := durations.take(row)) is not None:
+    for row in rows.read(rows.split(chunks), rows.Rows(numbered=False), _InvalidLines(f"run {name}")):
+        if (derived := durations.duration(row)) is not None:
             yield derived
         yield row
 
 
 def _is_file(name: str) -> bool:
-    """It is there, and may be a pipe."""
+    """Return whether a file or a pipe has this name."""
     try:
         path = Path(name)
         return path.exists() and not path.is_dir()
@@ -246,7 +250,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise WrongError(f"{name}: {(error.strerror or str(error)).lower()}") from error
+        raise CommandError(f"{name}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _summary(changes: Iterable[Change]) -> Iterator[str]:
@@ -256,9 +260,9 @@ def _summary(changes: Iterable[Change]) -> Iterator[str]:
         line = _Heading(change.alert, change.severity, change.key)
         counts.setdefault(line, Counter())[change.state] += 1
         ranks.setdefault(line, set()).add(change.rank)
-    header = [*("ALERT", "SEVERITY", "KEY", "RANKS"), *("FIRING", "REPEATED", "RESOLVED")]
+    header = ["ALERT", "SEVERITY", "KEY", "RANKS", "FIRING", "REPEATED", "RESOLVED"]
     cells = [
-        [*map(shown, line), str(len(ranks[line])), *(str(count[state]) for state in ("firing", "repeated", "resolved"))]
+        [*map(shown, line), str(len(ranks[line])), *(str(count[state.lower()]) for state in header[-3:])]
         for line, count in sorted(counts.items())
     ]
     return table(header, cells, right="<<<>>>>", flexible="  ~") if cells else iter(())

@@ -1,4 +1,4 @@
-"""Reads what was pushed from JSON lines: those of `trackside replay`, and of `trackside export`."""
+"""Rows from JSON lines, of `trackside export` or written by hand, for `trackside replay`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Pushed(msgspec.Struct):
-    """A line; what else is in it does not matter."""
+    """A line; further fields are ignored."""
 
     kind: str = "samples"
     attempt: int = 0
@@ -36,13 +36,12 @@ _decode = msgspec.json.Decoder(_Pushed).decode
 
 
 class Rows:
-    """Makes rows of lines.
+    """Converter from lines to rows.
 
-    A line without a step is a step after the one before of its rank, and without a time as many seconds as there are lines
-    before it.
+    A line without a step has the step after its rank's previous one. The time of a line without a time is its index.
 
     Args:
-        numbered: The line's number, from 0 on, is the row's index; else samples are counted key by key.
+        numbered: Whether a row's index is the number of its line, from 0; otherwise samples are counted per key.
     """
 
     def __init__(self, *, numbered: bool = True) -> None:
@@ -50,10 +49,10 @@ class Rows:
         self._steps: dict[int, int] = {}
 
     def row(self, line: bytes, index: int) -> Row | None:
-        """The row of a line; None for an empty one, or one of an export that has no samples.
+        """Return the row of a line; None for an empty one, or one of an export without samples.
 
         Raises:
-            ValueError: The line makes no sense; the message says why.
+            ValueError: The line is invalid; the message is the reason.
         """
         if len(line) > LINE_BYTES:
             raise ValueError(f"it is longer than {LINE_BYTES >> 20} MiB")
@@ -63,20 +62,19 @@ class Rows:
         if pushed.kind != "samples":
             return None
         if pushed.values is None:
-            raise ValueError('"values" are expected: numbers by key')
+            raise ValueError('"values" is required: numbers by key')
         values = _numbers(pushed.values)
         rank = pushed.rank or 0
         step = self._steps.get(rank, -1) + 1 if pushed.step is None else _whole(pushed.step)
         time = float(index) if pushed.time is None else pushed.time
         if not isfinite(time):
-            raise ValueError(f'"time" is expected in Unix seconds, not {time}')
+            raise ValueError(f'"time" must be in Unix seconds, not {time}')
         self._steps[rank] = step
-        place = index if self._numbered else None
-        return Row(place, pushed.attempt, rank, step, time, pushed.phase or "", values)
+        return Row(index if self._numbered else None, pushed.attempt, rank, step, time, pushed.phase or "", values)
 
 
 def lines(stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file; of one that is too long as much as tells that it is."""
+    """Yield the lines of a file; a line that is too long is cut, but stays too long."""
     for line in iter(partial(stream.readline, LINE_BYTES + 1), b""):
         yield line
         rest = line
@@ -85,7 +83,7 @@ def lines(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def split(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of what comes in pieces of any length."""
+    """Yield the lines of chunks of any length."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -93,13 +91,13 @@ def split(chunks: Iterable[bytes]) -> Iterator[bytes]:
     yield rest
 
 
-def read(found: Iterable[bytes], rows: Rows, bad: Callable[[int, str], None]) -> Iterator[Row]:
-    """The rows of lines; *bad* is told the number, from 1 on, of each that makes no sense, and why."""
-    for index, line in enumerate(found):
+def read(lines: Iterable[bytes], rows: Rows, invalid: Callable[[int, str], None]) -> Iterator[Row]:
+    """Yield the rows of lines; call *invalid* with the number of each invalid line, from 1, and the reason."""
+    for index, line in enumerate(lines):
         try:
             row = rows.row(line, index)
         except PARSE_ERRORS as error:
-            bad(index + 1, _expected(error))
+            invalid(index + 1, _reason(error))
             continue
         if row is not None:
             yield row
@@ -113,10 +111,10 @@ def _pushed(line: bytes) -> _Pushed:
 
 
 def _object(line: bytes) -> Any:
-    found = json.loads(line)
-    if not isinstance(found, dict):
-        raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that a line can be
-    return found
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError("a JSON object is expected")  # noqa: TRY004  as for every invalid line
+    return value
 
 
 def _numbers(values: dict[str, float | str]) -> dict[str, float]:
@@ -133,37 +131,40 @@ def _numbers(values: dict[str, float | str]) -> dict[str, float]:
 
 def _whole(step: float) -> int:
     if step != int(step):
-        raise ValueError(f'"step" is expected to be a whole number, not {step}')
+        raise ValueError(f'"step" must be a whole number, not {step}')
     return int(step)
 
 
-def _expected(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"one JSON object a line is expected: {error.msg} at character {error.pos + 1}"
+        return f"one JSON object per line is expected: {error.msg} at character {error.pos + 1}"
     if isinstance(error, RecursionError):
-        return "nested too deep"
+        return "it is nested too deeply"
     if isinstance(error, UnicodeDecodeError):
-        return "no UTF-8"
+        return "it is not UTF-8"
     return re.sub(r" - at `\$\.?(.*?)`$", r" at \1", " ".join(str(error).split()))
 
 
 class Durations:
-    """Derives how long steps took of a run whose rows have times, as the client does: from a step's first push to the next's.
+    """Step durations of a run, from the times of its rows: from the first push of a step to that of the next.
 
-    What the training itself pushed under the key counts instead. Pauses are part of it, since no phase is in the history.
+    Durations that the training pushed itself replace them. Evaluation and checkpoints count too, because the history has
+    no phases.
     """
 
     def __init__(self) -> None:
-        self._whose: tuple[int, int] | None = None
-        self._of = StepDurations()
+        self._rank: tuple[int, int] | None = None
+        self._durations = StepDurations()
         self._pushed = False
 
-    def take(self, row: Row) -> Row | None:
-        """The row with the duration of the step that ended with this row, at that step; None when none did."""
-        if self._whose != (row.attempt, row.rank):
-            self._whose, self._pushed, self._of = (row.attempt, row.rank), False, StepDurations()
+    def duration(self, row: Row) -> Row | None:
+        """Return a row with the duration of the step that ends with this row; None if none ends."""
+        if self._rank != (row.attempt, row.rank):
+            self._rank = (row.attempt, row.rank)
+            self._pushed = False
+            self._durations = StepDurations()
         self._pushed = self._pushed or DURATION in row.values
-        ended = self._of.add([row.step], [row.time])
+        ended = self._durations.add([row.step], [row.time])
         if self._pushed or not ended.steps:
             return None
         return row._replace(step=ended.steps[0], values={DURATION: ended.values[0]}, derived=True)

@@ -1,4 +1,4 @@
-"""The command rules: what Prometheus has to know for the same alerts as the daemon's."""
+"""The command rules: Prometheus rules for the same alerts as the daemon's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from trackside_daemon.cli.commands.runs import WrongError, told
+from trackside_daemon.cli.errors import CommandError, errors_reported
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ _NAMESPACE = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 
 
 class Format(str, Enum):
-    """How the rules are written."""
+    """Format of the rules."""
 
     prometheus = "prometheus"
     kubernetes = "kubernetes"
 
 
 class _Manifest(NamedTuple):
-    """What a manifest has beside the rules."""
+    """The metadata of a manifest."""
 
     labels: dict[str, str]
     namespace: str
@@ -41,49 +41,57 @@ def rules(
     *,
     config_file: Annotated[
         Path | None,
-        typer.Option("--config.file", help="The daemons' YAML file: its thresholds and rules count.", metavar="FILE"),
+        typer.Option(
+            "--config.file", help="YAML file of the daemons' settings, for their thresholds and rules.", metavar="FILE"
+        ),
     ] = None,
     form: Annotated[
         Format, typer.Option("--format", help="A rule file, or a PrometheusRule of the Prometheus operator.")
     ] = Format.prometheus,
     scrape_interval: Annotated[
         str,
-        typer.Option(help="How often Prometheus scrapes; windows are four times that at least.", metavar="DURATION"),
+        typer.Option(
+            help="Scrape interval of Prometheus; windows are at least four times as long.", metavar="DURATION"
+        ),
     ] = "15s",
-    job: Annotated[str, typer.Option(help="The job of the daemons' targets.", metavar="NAME")] = "trackside",
+    job: Annotated[str, typer.Option(help="Job name of the daemons' targets.", metavar="NAME")] = "trackside",
     runbook_url: Annotated[
-        str, typer.Option(help="Where docs/alerts.md is read; empty for no links.", metavar="URL")
+        str, typer.Option(help="Address of docs/alerts.md for links; empty for none.", metavar="URL")
     ] = "docs/alerts.md",
     place_label: Annotated[
         list[str] | None,
-        typer.Option(help="A further label of the targets, such as rack: a run goes beyond it.", metavar="NAME"),
+        typer.Option(
+            help="A further label of the targets, such as rack; a run may span several values.", metavar="NAME"
+        ),
     ] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="A label of the PrometheusRule, such as release=prometheus.", metavar="NAME=VALUE"),
+        typer.Option(
+            help="A label of the PrometheusRule, such as release=prometheus; may be repeated.", metavar="NAME=VALUE"
+        ),
     ] = None,
-    namespace: Annotated[str, typer.Option(help="The namespace of the PrometheusRule.", metavar="NAME")] = "",
+    namespace: Annotated[str, typer.Option(help="Namespace of the PrometheusRule.", metavar="NAME")] = "",
 ) -> None:
-    """Print the Prometheus rules for a configuration: its thresholds, its own rules, and what the daemon finds.
+    """Print Prometheus rules for a configuration: thresholds, custom rules and alerts of detectors.
 
-    The environment counts as it does for the daemon: TRACKSIDE_ALERTS__OFF=LossPlateau.
+    Environment variables apply as they do for the daemon, for example TRACKSIDE_ALERTS__OFF=LossPlateau.
     """
-    with told():
+    with errors_reported():
         from trackside_daemon.alerts.rules import rule_text
         from trackside_daemon.alerts.rules.rule_file import RuleFileOptions
 
         if form is Format.prometheus and (label or namespace):
-            raise WrongError("--label and --namespace are of a PrometheusRule: add --format kubernetes")
+            raise CommandError("--label and --namespace apply only to a PrometheusRule: add --format kubernetes")
         manifest = _Manifest(dict(map(_pair, label or ())), _namespace(namespace))
         places = tuple(map(_place, place_label or ()))
-        found = _groups(
+        groups = _groups(
             config_file, RuleFileOptions(_interval(scrape_interval), _job(job), _runbooks(runbook_url), places)
         )
         command = shlex.join(["trackside", "rules", *sys.argv[2:]])
         if form is Format.prometheus:
-            typer.echo(rule_text.prometheus(found, command), nl=False)
+            typer.echo(rule_text.prometheus(groups, command), nl=False)
         else:
-            typer.echo(rule_text.kubernetes(found, command, *manifest), nl=False)
+            typer.echo(rule_text.kubernetes(groups, command, *manifest), nl=False)
 
 
 def _groups(config_file: Path | None, wanted: RuleFileOptions) -> list[Group]:
@@ -96,46 +104,48 @@ def _groups(config_file: Path | None, wanted: RuleFileOptions) -> list[Group]:
     try:
         return groups(load(Config, config_file).alerts, families(), wanted)
     except (ConfigError, RuleError) as error:
-        raise WrongError(str(error)) from None
+        raise CommandError(str(error)) from None
 
 
 def _interval(text: str) -> float:
-    """Seconds; the recording rules look at five minutes, in which there are to be some scrapes."""
+    """Return the seconds of an interval that gives the recording rules some scrapes in their five minutes."""
     from trackside_daemon.model.setting_types import seconds
 
     try:
-        found = float(str(seconds(text)))
+        interval = float(str(seconds(text)))
     except ValueError:
-        raise WrongError(f"--scrape-interval {shown(text)}: it is a duration such as 15s") from None
-    if not 1 <= found <= 60:
-        raise WrongError(f"--scrape-interval {shown(text)}: it is between 1s and 1m")
-    return found
+        raise CommandError(f"--scrape-interval {shown(text)}: give a duration such as 15s") from None
+    if not 1 <= interval <= 60:
+        raise CommandError(f"--scrape-interval {shown(text)}: give a duration between 1s and 1m")
+    return interval
 
 
 def _job(text: str) -> str:
     if not text:
-        raise WrongError("--job is empty: give the job_name of the daemons' targets, such as trackside")
+        raise CommandError("--job is empty: give the job_name of the daemons' targets, such as trackside")
     return text
 
 
 def _runbooks(text: str) -> str:
-    """It becomes part of an annotation, which Prometheus reads as a template."""
+    """Return the URL, which becomes part of an annotation that Prometheus reads as a template."""
     if "{{" in text or "}}" in text:
-        raise WrongError(
-            f"--runbook-url {shown(text)}: it has braces, which Prometheus would fill in; write the page's address"
+        raise CommandError(
+            f"--runbook-url {shown(text)}: it contains braces, which Prometheus would expand; give the page's address"
         )
     return text
 
 
 def _place(text: str) -> str:
-    """A label of targets, and none by which runs, ranks and GPUs are told apart."""
+    """Return a label of targets that does not distinguish runs, ranks or GPUs."""
     from trackside_daemon.alerts.rules.recording import APART
 
     if not _PLACE.fullmatch(text):
-        raise WrongError(f"--place-label {shown(text)}: a label's name has letters, digits and _ only, such as rack")
+        raise CommandError(
+            f"--place-label {shown(text)}: a label's name consists of letters, digits and _, such as rack"
+        )
     if text in APART:
-        raise WrongError(
-            f"--place-label {text}: runs are told apart by it; give a label of the targets' place, such as rack"
+        raise CommandError(
+            f"--place-label {text}: this label distinguishes runs; give one of the targets' location, such as rack"
         )
     return text
 
@@ -143,11 +153,11 @@ def _place(text: str) -> str:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not _LABEL.fullmatch(name) or not _VALUE.fullmatch(value):
-        raise WrongError(f"--label {shown(text)}: write NAME=VALUE, such as release=prometheus")
+        raise CommandError(f"--label {shown(text)}: give NAME=VALUE, such as release=prometheus")
     return name, value
 
 
 def _namespace(text: str) -> str:
     if text and not _NAMESPACE.fullmatch(text):
-        raise WrongError(f"--namespace {shown(text)}: a namespace has small letters, digits and - only")
+        raise CommandError(f"--namespace {shown(text)}: a namespace consists of lower-case letters, digits and -")
     return text

@@ -1,21 +1,19 @@
-"""The commands about the history: runs, show, compare, export, import, pin, delete. The daemon may be up or not."""
+"""The commands of the history: runs, show, compare, export, import, pin, delete. They work with and without a daemon."""
 
 from __future__ import annotations
 
-import json
 import re
-import sqlite3
 import sys
 import time
-from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from pathlib import Path  # noqa: TC003  typer reads the annotations while running
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from trackside_daemon.cli.commands.table import short_moment, table, took
+from trackside_daemon.cli.errors import CommandError, errors_reported, warn
+from trackside_daemon.cli.options import Json, Run, Runs, StoragePath, Url
+from trackside_daemon.cli.output import elapsed, print_json, print_lines, short_moment, table
 from trackside_daemon.model.setting_types import seconds
 from trackside_daemon.model.text import duration, number, shown
 
@@ -27,87 +25,65 @@ if TYPE_CHECKING:
 
 FORMS = ("csv", "json", "jsonl")
 
+STALE = "no daemon answers: the state of live runs and alerts is the last one stored"
+
 app = typer.Typer(rich_markup_mode=None)
 
-
-class WrongError(Exception):
-    """The command cannot do what it was told; the message says why in one line."""
-
-
 _ID = 8
-"""Letters of an id that are shown at least."""
+"""Minimum number of letters of an id to show."""
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?P<time>T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
-"""What `datetime.fromisoformat` reads of dates in all versions of Python; later ones read more."""
-
-StoragePath = Annotated[
-    Path | None,
-    typer.Option(
-        "--storage.path",
-        help="The history's directory. [default: the one of the daemon that is up, else the user's own]",
-        metavar="DIR",
-        show_default=False,
-    ),
-]
-Url = Annotated[
-    str,
-    typer.Option(
-        "--url",
-        help="A daemon elsewhere: its address, with #token=… if it wants one.",
-        metavar="URL",
-        show_default=False,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Run = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="An id, the beginning of one, or a name: the newest run of it.", show_default=False
-    ),
-]
-Runs = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN", help="Ids, beginnings of ids, or names: the newest run of each.", show_default=False),
-]
+"""Dates that `datetime.fromisoformat` reads in all versions of Python; later ones read more."""
 
 
 @app.command(epilog="\b\nExample: trackside runs --state failed --since 7d")
 def runs(
     *,
     name: Annotated[
-        str, typer.Option(help="Only those with this in their name, or at the beginning of their id.", metavar="TEXT")
+        str, typer.Option(help="Only runs with this in their name, or at the beginning of their id.", metavar="TEXT")
     ] = "",
-    tag: Annotated[str, typer.Option(help="Only those with this tag.", metavar="TAG")] = "",
-    state: Annotated[str, typer.Option(help="Only those that are: running, finished, failed, …", metavar="STATE")] = "",
+    tag: Annotated[str, typer.Option(help="Only runs with this tag.", metavar="TAG")] = "",
+    state: Annotated[
+        str, typer.Option(help="Only runs in this state: running, finished, failed, …", metavar="STATE")
+    ] = "",
     since: Annotated[
-        str, typer.Option(help="Begun then or later: 7d, 12h, 2026-11-01, 2026-11-01T08:00.", metavar="TIME")
+        str,
+        typer.Option(help="Only runs that started since then: 7d, 12h, 2026-11-01, 2026-11-01T08:00.", metavar="TIME"),
     ] = "",
-    until: Annotated[str, typer.Option(help="Begun then or before, likewise; a day to its end.", metavar="TIME")] = "",
-    limit: Annotated[int, typer.Option(min=0, help="So many of the newest; 0 for all.", metavar="N")] = 50,
+    until: Annotated[
+        str,
+        typer.Option(
+            help="Only runs that started until then, in the same formats; a day includes its end.", metavar="TIME"
+        ),
+    ] = "",
+    limit: Annotated[
+        int, typer.Option(min=0, help="Maximum number of runs, the newest first; 0 for all.", metavar="N")
+    ] = 50,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
     """List the runs in the history, the newest first."""
-    with told():
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.history.read.reader import RunFilter
         from trackside_daemon.training.families import STATES
 
         if state and state not in STATES:
-            raise WrongError(f"--state {shown(state)}: a run is {', '.join(STATES)}")
+            raise CommandError(f"--state {shown(state)}: a run is {', '.join(STATES)}")
         wanted = RunFilter(name, tag, state, _moment("--since", since), _moment("--until", until, end=True), limit)
         source = find_history(storage_path, url)
-        found = source.runs(wanted)
-        if not source.live and any(run["ended"] is None for run in found):
-            say("no daemon answers here: what has not ended is told as it was last written")
+        listed = source.runs(wanted)
+        if not source.live and any(run["ended"] is None for run in listed):
+            warn(STALE)
         if as_json:
-            _print_json({"runs": found})
-        elif found:
-            print_lines(_list(found, time.time()))
-            if limit and len(found) == limit:
-                typer.echo(f"trackside: the newest {limit}; --limit 0 for all", err=True)
+            print_json({"runs": listed})
+        elif listed:
+            print_lines(_list(listed, time.time()))
+            if limit and len(listed) == limit:
+                warn(f"these are the newest {limit}; --limit 0 lists all")
         else:
-            typer.echo("trackside: no runs" + (" of that kind" if any(wanted[:5]) else " yet"), err=True)
+            warn("no runs" + (" match" if any(wanted[:5]) else " yet"))
 
 
 @app.command(epilog="\b\nExample: trackside show gpt-small")
@@ -115,56 +91,62 @@ def show(
     run: Run,
     *,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="Whose metrics. [default: the lowest]", metavar="N", show_default=False)
+        int | None,
+        typer.Option(min=0, help="Rank whose metrics to show. [default: the lowest]", metavar="N", show_default=False),
     ] = None,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Tell all of a run: its end, metrics, configuration, alerts.
+    """Show a run: its state, metrics, configuration and alerts.
 
-    Also its command, commit, hardware, attempts and newest events.
+    The command also shows its command line, commit, hardware, attempts and newest events.
 
-    BEST is the minimum of what is called a loss, an error, a perplexity or a time, and the maximum of an accuracy or
-    a score. MEAN leaves out NaN and infinities.
+    BEST is the minimum of a loss, an error, a perplexity or a time, and the maximum of an accuracy or a score, by the
+    name of the key. MEAN omits NaN and infinities.
     """
-    with told():
-        from trackside_daemon.cli.commands import show
+    with errors_reported():
+        from trackside_daemon.cli.commands import run_report
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
         found = source.run(run)
-        ranks = sorted({one["rank"] for one in found["metrics"]})
+        ranks = sorted({metric["rank"] for metric in found["metrics"]})
         if rank is not None and rank not in ranks:
-            raise WrongError(f"--rank {rank}: run {shown(found['name'])} has {', '.join(map(str, ranks)) or 'none'}")
-        found["alerts"], events = source.alerts(found["id"]), source.events(found["id"])
+            raise CommandError(
+                f"--rank {rank}: the ranks of run {shown(found['name'])} are {', '.join(map(str, ranks)) or 'none'}"
+            )
+        found["alerts"] = source.alerts(found["id"])
+        events = source.events(found["id"])
         if as_json:
-            _print_json({**found, "events": events})
+            print_json({**found, "events": events})
         else:
-            print_lines(show.describe(found, events, rank, time.time()))
+            print_lines(run_report.describe(found, events, rank, time.time()))
 
 
 @app.command(epilog="\b\nExample: trackside compare baseline wider deeper")
 def compare(run: Runs, *, as_json: Json = False, storage_path: StoragePath = None, url: Url = "") -> None:
-    """Put runs side by side: what differs, and their metrics.
+    """Compare runs: the differences of their configurations, and their metrics.
 
-    Of the configurations the entries that differ; of the metrics those of the lowest rank.
+    The metrics are those of the lowest rank.
     """
-    with told():
-        from trackside_daemon.cli.commands import show
+    with errors_reported():
+        from trackside_daemon.cli.commands import run_report
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
-        found = [source.run(one) for one in run]
+        found = [source.run(text) for text in run]
         if as_json:
-            _print_json(show.compared(found))
+            print_json(run_report.compared(found))
         else:
-            print_lines(show.compare(found))
+            print_lines(run_report.compare(found))
 
 
 @app.command(epilog="\b\nExample: trackside export gpt-small --format csv --output gpt-small.csv")
 def export(
     run: Run,
     *,
-    form: Annotated[str, typer.Option("--format", metavar="|".join(FORMS), help="What to write.")] = "csv",
+    form: Annotated[str, typer.Option("--format", metavar="|".join(FORMS), help="Format of the output.")] = "csv",
     output: Annotated[
         Path | None,
         typer.Option(help="Write to this file. [default: standard output]", metavar="FILE", show_default=False),
@@ -172,53 +154,67 @@ def export(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Write a run with every sample it has.
+    """Export a run with every sample.
 
-    As csv for a table; as json or jsonl with all that is known of the run.
+    csv is a table of samples; json and jsonl also contain everything else about the run.
 
-    trackside import reads all three again.
+    trackside import reads all three formats.
     """
-    with told():
+    with errors_reported():
         from trackside_daemon.cli.commands.export_output import save
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         if form not in FORMS:
-            raise WrongError(f"--format: {form!r} is none of {', '.join(FORMS)}")
+            raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMS)}")
         source = find_history(storage_path, url)
         found = source.run(run)
         if found.get("trimmed"):
-            typer.echo("trackside: older samples of this run were trimmed, and only what is left is written", err=True)
+            warn("older samples of this run were trimmed; only the remaining ones are exported")
         save(source.export(found["id"], cast("Format", form)), form, output)
 
 
 @app.command("import", epilog="\b\nExample: trackside import old/loss.csv --name baseline")
 def import_(
     file: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="Of trackside export, or of other tools.", show_default=False)
+        list[Path],
+        typer.Argument(metavar="FILE", help="Files of trackside export, or of other tools.", show_default=False),
     ],
     *,
     name: Annotated[
         str,
         typer.Option(
-            help="The run's name. [default: as the file says or is called]", metavar="NAME", show_default=False
+            help="Name of the run. [default: the one in the file, else the file's name]",
+            metavar="NAME",
+            show_default=False,
         ),
     ] = "",
-    id: Annotated[str, typer.Option(help="The run's id, likewise.", metavar="ID", show_default=False)] = "",  # noqa: A002  the option's name
+    id_: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            help="Id of the run. [default: the one in the file, else one derived from the file]",
+            metavar="ID",
+            show_default=False,
+        ),
+    ] = "",
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Take runs from files into the history.
+    """Import runs from files into the history.
 
-    What trackside export writes, and CSV and JSON lines of other tools.
+    The formats are those of trackside export, and CSV and JSON lines of other tools.
 
-    CSV has a column for the step, one for the time perhaps, and one a key, as pandas, W&B and TensorBoard write it.
+    CSV has a column for the step, optionally one for the time, and one per key, as pandas, W&B and TensorBoard write it.
     """
-    with told():
-        if id and len(file) > 1:
-            raise WrongError("--id is for one file: each run needs its own")
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
+
+        if id_ and len(file) > 1:
+            raise CommandError("--id is valid for one file only, because each run needs a distinct id")
         source = find_history(storage_path, url)
         status = 0
-        for one in file:
-            status = max(status, _import(source, one, name, id))
+        for path in file:
+            status = max(status, _import(source, path, name, id_))
     raise typer.Exit(status)
 
 
@@ -226,33 +222,37 @@ def import_(
 def pin(
     run: Run,
     *,
-    off: Annotated[bool, typer.Option("--off", help="Let it go again.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Unpin the run.")] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Keep every sample of a run, whatever the bounds are."""
-    with told():
+    """Pin a run, so that retention never deletes it or its samples."""
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
+
         source = find_history(storage_path, url)
         found = source.run(run)
         source.pin(found["id"], pinned=not off)
-        typer.echo(f"{'no longer pinned' if off else 'pinned'}: {_named(found)}")
+        typer.echo(f"{'unpinned' if off else 'pinned'}: {_named(found)}")
 
 
 @app.command(epilog="\b\nExample: trackside delete 3f9a1c --yes")
 def delete(
     run: Runs,
     *,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Delete runs from the history, for good."""
-    with told():
+    """Delete runs from the history permanently."""
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
+
         source = find_history(storage_path, url)
-        found = {one["id"]: one for one in map(source.run, run)}
+        found = {described["id"]: described for described in map(source.run, run)}
         if not yes:
-            for one in found.values():
-                typer.echo(f"{_named(one)}, {shown(one['state'])}", err=True)
+            for described in found.values():
+                typer.echo(f"{_named(described)}, {shown(described['state'])}", err=True)
             what = "this run" if len(found) == 1 else f"these {len(found)} runs"
             typer.echo(f"delete {what}? [y/N]: ", err=True, nl=False)
             answer = sys.stdin.readline()
@@ -260,10 +260,10 @@ def delete(
                 typer.echo(err=True)
             sure = answer.strip().lower() in {"y", "yes"}
             if not sure:
-                raise WrongError("nothing was deleted; --yes deletes without asking")
-        for one in found.values():
-            source.delete(one["id"])
-            typer.echo(f"deleted: {_named(one)}")
+                raise CommandError("nothing was deleted; --yes deletes without confirmation")
+        for uid, described in found.items():
+            source.delete(uid)
+            typer.echo(f"deleted: {_named(described)}")
 
 
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
@@ -276,7 +276,7 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
             shown(run["name"]) + (" *" if run["pinned"] else ""),
             shown(run["state"]),
             short_moment(run["started"], now),
-            duration(took(run, now)),
+            duration(elapsed(run, now)),
             number(run["step"]),
             number(run["loss"]),
         ]
@@ -288,7 +288,7 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
 
 
 def _short(ids: Sequence[str]) -> list[str]:
-    """As much of the ids as tells these apart."""
+    """Return the ids, shortened as far as they stay distinct."""
     longest = max(map(len, ids))
     length = next((length for length in range(_ID, longest) if len({id_[:length] for id_ in ids}) == len(ids)), longest)
     return [id_[:length] for id_ in ids]
@@ -299,33 +299,33 @@ def _named(run: Mapping[str, Any]) -> str:
 
 
 def _import(source: Source, file: Path, name: str, id_: str) -> int:
-    """One file; its exit status."""
+    """Import a file, and return the exit status."""
     from trackside_daemon.cli.sources.errors import SourceError
     from trackside_daemon.history.files.importing import ImportingError
     from trackside_daemon.history.files.items import FormatError
 
     try:
-        taken = source.take(file, name, id_)
+        imported = source.import_file(file, name, id_)
     except (FormatError, ImportingError) as error:
-        say(str(error))
+        warn(str(error))
         return 2
     except (ArithmeticError, RecursionError, ValueError) as error:
-        say(f"{file}: it holds what no history can: {error}")
+        warn(f"{file}: the history cannot store its content: {error}")
         return 2
     except SourceError as error:
-        say(str(error))
+        warn(str(error))
         return error.status
     except FileNotFoundError:
-        say(f"{file}: no such file")
+        warn(f"{file}: no such file")
         return 2
-    for note in taken.notes:
-        say(f"{file}: {note}")
-    typer.echo(f"imported: {file} as run {shown(taken.run)}, {taken.samples} samples")
+    for note in imported.notes:
+        warn(f"{file}: {note}")
+    typer.echo(f"imported: {file} as run {shown(imported.run)}, {imported.samples} samples")
     return 0
 
 
 def _moment(option: str, text: str, *, end: bool = False) -> float | None:
-    """Unix seconds of a duration back from now, or of a date; of a day without a time its beginning or *end*."""
+    """Return the Unix seconds of a duration before now, or of a date; a day without a time begins, or *end*s, at midnight."""
     if not text:
         return None
     try:
@@ -334,63 +334,10 @@ def _moment(option: str, text: str, *, end: bool = False) -> float | None:
         pass
     try:
         date = _DATE.fullmatch(text)
-        found = datetime.fromisoformat(re.sub("Z$", "+00:00", text) if date else "")
-        return (found + timedelta(days=1 if end and date and not date["time"] else 0)).timestamp()
+        moment = datetime.fromisoformat(re.sub("Z$", "+00:00", text) if date else "")
+        return (moment + timedelta(days=1 if end and date and not date["time"] else 0)).timestamp()
     except (ValueError, OverflowError):
-        raise WrongError(
+        raise CommandError(
             f"{option}: {text!r} is neither a duration such as 7d or 12h, nor a date such as 2026-11-01 or "
             "2026-11-01T08:00"
         ) from None
-
-
-def find_history(directory: Path | None, url: str) -> Source:
-    """The history that a command is about."""
-    from trackside_daemon.cli.sources.daemon_lookup import find
-
-    return find(directory, url)
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Failures are a line each, and an exit status: 2 for what cannot be, 1 for what went wrong."""
-    from trackside_daemon.cli.sources.errors import SourceError
-    from trackside_daemon.history.directory import HistoryError
-    from trackside_daemon.history.read.reader import UnknownRunError
-
-    try:
-        yield
-    except SourceError as error:
-        _fail(str(error), error.status)
-    except (WrongError, HistoryError, UnknownRunError) as error:
-        _fail(str(error), 2)
-    except BrokenPipeError:
-        raise
-    except (OSError, sqlite3.Error, ValueError, FutureTimeoutError) as error:
-        _fail(_reason(error), 1)
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
-    return f"the history: {error}"
-
-
-def _fail(message: str, status: int) -> NoReturn:
-    say(message)
-    raise typer.Exit(status)
-
-
-def say(message: str) -> None:
-    """Tell the user, beside what is printed."""
-    typer.echo(f"trackside: {shown(message)}", err=True)
-
-
-def print_lines(lines: Iterator[str]) -> None:
-    """Print what may have letters that the terminal has not."""
-    encoding = sys.stdout.encoding or "utf-8"
-    for line in lines:
-        typer.echo(line.encode(encoding, "backslashreplace").decode(encoding))
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))

@@ -1,9 +1,8 @@
-"""The command silence: people are not told of some alerts for a while."""
+"""The command silence: mutes alerts for a while."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import shlex
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +11,10 @@ import typer
 
 from trackside_daemon.alerts.descriptions import PREFIX
 from trackside_daemon.alerts.silences import LONGEST
-from trackside_daemon.cli.commands.gpu import Url, clock
-from trackside_daemon.cli.commands.runs import Json, WrongError, print_lines, say, told
-from trackside_daemon.cli.commands.table import table
+from trackside_daemon.cli.commands.gpu import clock
+from trackside_daemon.cli.errors import CommandError, errors_reported, warn
+from trackside_daemon.cli.options import DaemonUrl, Json
+from trackside_daemon.cli.output import print_json, print_lines, table
 from trackside_daemon.model.setting_types import seconds
 from trackside_daemon.model.text import shown
 
@@ -22,193 +22,203 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 MORE = ("stage", "test")
-"""Labels of alerts that are not found by a family."""
+"""Labels of alerts that no family has."""
 
 NAMED = 5
-"""So many of the alerts that are silent now are named."""
+"""Maximum number of muted alerts to list."""
 
 
 def silence(
     alert: Annotated[
-        str, typer.Argument(metavar="ALERT", help="An alert's name, or a pattern with * and ?.", show_default=False)
+        str, typer.Argument(metavar="ALERT", help="Name of an alert, or a pattern with * and ?.", show_default=False)
     ] = "",
     *,
-    run: Annotated[str, typer.Option(help="Only of runs that are called so, with * and ?.", metavar="PATTERN")] = "",
+    run: Annotated[
+        str, typer.Option(help="Only alerts of runs with this name, or a pattern with * and ?.", metavar="PATTERN")
+    ] = "",
     label: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only those whose label fits, such as rank=3; may be repeated.",
+            help="Only alerts whose label matches, such as rank=3; may be repeated.",
             metavar="NAME=PATTERN",
             show_default=False,
         ),
     ] = None,
-    length: Annotated[str, typer.Option("--for", help="For so long, 30d at most.", metavar="TIME")] = "2h",
-    comment: Annotated[str, typer.Option(help="Why.", metavar="TEXT", show_default=False)] = "",
-    everything: Annotated[bool, typer.Option("--all", help="All alerts.")] = False,
-    list_: Annotated[bool, typer.Option("--list", help="List the silences that last.")] = False,
-    end: Annotated[str, typer.Option(help="End the silence of this id.", metavar="ID", show_default=False)] = "",
+    length: Annotated[str, typer.Option("--for", help="Duration, at most 30d.", metavar="TIME")] = "2h",
+    comment: Annotated[str, typer.Option(help="Reason.", metavar="TEXT", show_default=False)] = "",
+    everything: Annotated[bool, typer.Option("--all", help="Silence all alerts.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the current silences.")] = False,
+    end: Annotated[str, typer.Option(help="End the silence with this id.", metavar="ID", show_default=False)] = "",
     as_json: Json = False,
-    url: Url = "",
+    url: DaemonUrl = "",
 ) -> None:
-    """Have the daemon tell nobody of some alerts for a while.
+    """Mute alerts for a while: the daemon sends no notifications of them.
 
-    They fire all the same, on the page and in the history; what fires still when the silence ends is told then, if it has
-    not been before. All patterns have to fit, and a label that an alert does not have fits none; an alert of several ranks has the first's.
+    The alerts still fire on the dashboard and in the history. When the silence ends, the daemon sends those that still
+    fire and were not sent before. All patterns must match. A pattern for a label that an alert lacks never matches; an
+    alert of several ranks has the label of the first.
 
-    Of what fires already, an Alertmanager behind Prometheus says that it is resolved: to have no such message, silence it
-    there, by the amtool command that is printed.
+    An Alertmanager behind Prometheus reports already firing alerts as resolved. To avoid that message, create the silence
+    there, with the amtool command that this command prints.
     """
-    with told():
+    with errors_reported():
         labels = _labels(alert.removeprefix(PREFIX), run, label or [])
         if (list_ or end) and (labels or everything or (list_ and end)):
-            raise WrongError("--list and --end go alone: they make no silence")
+            raise CommandError("--list and --end create no silence; give one of them alone")
         if list_:
             _show(url, as_json=as_json)
         elif end:
             _end(url, end, as_json=as_json)
         else:
-            body = _asked(labels, length, comment, everything=everything)
+            body = _body(labels, length, comment, everything=everything)
             _add(url, body, as_json=as_json)
 
 
 def _labels(alert: str, run: str, given: Sequence[str]) -> dict[str, str]:
     labels = {name: pattern for name, pattern in (("alert", alert), ("run", run)) if pattern}
-    for one in given:
-        name, equals, pattern = one.partition("=")
+    for text in given:
+        name, equals, pattern = text.partition("=")
         if not (equals and name.isidentifier() and name.isascii() and pattern):
-            raise WrongError(f"--label {one!r}: a label is NAME=PATTERN, such as rank=3")
+            raise CommandError(f"--label {text!r}: give NAME=PATTERN, such as rank=3")
         if name in labels:
-            raise WrongError(f"--label {one!r}: {name} is said twice; all patterns have to fit")
+            raise CommandError(f"--label {text!r}: {name} is given twice; all patterns must match")
         labels[name] = pattern
     return labels
 
 
-def _asked(labels: Mapping[str, str], length: str, comment: str, *, everything: bool) -> dict[str, Any]:
-    """What the daemon is asked for."""
+def _body(labels: Mapping[str, str], length: str, comment: str, *, everything: bool) -> dict[str, Any]:
+    """Return the body of the request."""
     if everything and labels:
-        raise WrongError("--all is all alerts; leave it out to silence only those that fit")
+        raise CommandError("--all silences every alert; omit it to silence only those that match")
     if not everything and not any(name != "alert" or pattern.strip("*") for name, pattern in labels.items()):
-        raise WrongError("that would silence everything; name an alert, a --run or a --label, or say --all")
+        raise CommandError("that would silence every alert; give an alert, a --run or a --label, or --all")
     try:
-        lasts = float(str(seconds(length)))
+        length_seconds = float(str(seconds(length)))
     except ValueError:
-        lasts = 0.0
-    if not 0 < lasts <= LONGEST:
-        raise WrongError(f"--for: {length!r} is not a duration such as 2h or 30m, of 30d at most")
-    return {"labels": labels, "for": lasts, "comment": comment}
+        length_seconds = 0.0
+    if not 0 < length_seconds <= LONGEST:
+        raise CommandError(f"--for: {length!r} is not a duration up to 30d, such as 2h or 30m")
+    return {"labels": labels, "for": length_seconds, "comment": comment}
 
 
 def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
-    from trackside_daemon.cli.sources.daemon_lookup import daemon
+    from trackside_daemon.cli.sources.daemon_lookup import find_daemon
 
-    source = daemon(url)
+    source = find_daemon(url)
     answer = source.silence(body)
-    _doubt(body["labels"], {one["alert"] for one in source.alerts("")})
+    _warn_of_unknown(body["labels"], {alert["alert"] for alert in source.alerts("")})
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
     made = answer["silence"]
-    typer.echo(f"silence {made['id']} until {clock(made['until'])}: {_what(made['labels'])}")
-    typer.echo(_silent(answer["firing"]))
+    typer.echo(f"silence {made['id']} until {clock(made['until'])}: {_matchers(made['labels'])}")
+    typer.echo(_muted(answer["firing"]))
     typer.echo(
-        "what Prometheus itself evaluates (thresholds, rules of your own) is silenced in Alertmanager:\n"
+        "alerts that Prometheus evaluates (thresholds, custom rules) need a silence in Alertmanager:\n"
         f"    {amtool(made['labels'], body['for'], made['comment'])}"
     )
-    _warn(answer)
+    _warn_if_unstored(answer)
 
 
-def _doubt(labels: Mapping[str, str], fired: Collection[str]) -> None:
-    """Say of an alert and of labels that there are none like them; what has *fired* is one, too."""
+def _warn_of_unknown(labels: Mapping[str, str], fired: Collection[str]) -> None:
+    """Warn of an alert and of labels that do not exist; alerts that have *fired* exist, too."""
     from trackside_daemon.alerts.descriptions import DETECTED, RULED
     from trackside_daemon.service.watchers import families
 
     alerts = sorted({*DETECTED, *RULED, *fired})
-    if not any(fnmatchcase(one, labels.get("alert", "*")) for one in alerts):
-        near = _near(labels["alert"], alerts) or "a rule of your own is one once it has fired"
-        say(f"{shown(labels['alert'])}: no alert that is known here is called so; {near}")
-    names = sorted({"alert", *MORE, *(name for one in families().values() for name in one.labels)})
+    if not any(fnmatchcase(alert, labels.get("alert", "*")) for alert in alerts):
+        near = _near(labels["alert"], alerts) or "a custom rule becomes known when it has fired"
+        warn(f"{shown(labels['alert'])}: no known alert has this name; {near}")
+    names = sorted({"alert", *MORE, *(name for family in families().values() for name in family.labels)})
     for name in labels:
         if name not in names:
-            say(f"--label {name}: no alert has this label; {_near(name, names) or 'most have run, rank, key or gpu'}")
+            hint = _near(name, names) or "common labels are run, rank, key and gpu"
+            warn(f"--label {name}: no alert has this label; {hint}")
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    found = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {found[0]}?" if found else ""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {near[0]}?" if near else ""
 
 
 def _end(url: str, id_: str, *, as_json: bool) -> None:
-    from trackside_daemon.cli.sources.daemon_lookup import daemon
+    from trackside_daemon.cli.sources.daemon_lookup import find_daemon
 
-    answer = daemon(url).unsilence(id_)
+    answer = find_daemon(url).unsilence(id_)
     if as_json:
-        typer.echo(json.dumps(answer, indent=2))
+        print_json(answer)
         return
-    typer.echo(f"silence {shown(answer['silence']['id'])} is ended; what fires of it is told now")
-    _warn(answer)
+    typer.echo(f"silence {shown(answer['silence']['id'])} has ended; the daemon now sends its alerts that still fire")
+    _warn_if_unstored(answer)
 
 
 def _show(url: str, *, as_json: bool) -> None:
-    from trackside_daemon.cli.sources.daemon_lookup import daemon
+    from trackside_daemon.cli.sources.daemon_lookup import find_daemon
 
-    found = daemon(url).silences()
+    silences = find_daemon(url).silences()
     if as_json:
-        typer.echo(json.dumps({"silences": found}, indent=2))
-    elif found:
-        print_lines(_list(found))
+        print_json({"silences": silences})
+    elif silences:
+        print_lines(_list(silences))
     else:
-        say("nothing is silenced")
+        warn("no silences")
 
 
-def _list(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _list(silences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = [
-        [shown(one["id"]), clock(one["until"]), _what(one["labels"]), shown(one["comment"] or "-")] for one in found
+        [
+            shown(silence["id"]),
+            clock(silence["until"]),
+            _matchers(silence["labels"]),
+            shown(silence["comment"] or "-"),
+        ]
+        for silence in silences
     ]
     return table(["ID", "UNTIL", "ALERTS", "COMMENT"], rows, flexible="  ~~")
 
 
-def _what(labels: Mapping[str, str]) -> str:
+def _matchers(labels: Mapping[str, str]) -> str:
     return " ".join(f"{shown(name)}={shown(pattern)}" for name, pattern in labels.items()) or "all alerts"
 
 
-def _silent(firing: Sequence[Mapping[str, Any]]) -> str:
-    """What fires now and is not told."""
+def _muted(firing: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line about the firing alerts that the silence mutes."""
     if not firing:
-        return "nothing that fires now fits"
-    names = [shown(" of ".join(filter(None, (one["alert"], one["labels"].get("run"))))) for one in firing]
+        return "no firing alert matches"
+    names = [shown(" of ".join(filter(None, (alert["alert"], alert["labels"].get("run"))))) for alert in firing]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     count = "1 firing alert is" if len(names) == 1 else f"{len(names)} firing alerts are"
-    return f"{count} silent now: {', '.join(names[:NAMED])}{more}"
+    return f"{count} muted: {', '.join(names[:NAMED])}{more}"
 
 
-def _warn(answer: Mapping[str, Any]) -> None:
+def _warn_if_unstored(answer: Mapping[str, Any]) -> None:
     if not answer["kept"]:
-        say(f"it holds now, but not after a restart of the daemon: {answer['why']}")
+        warn(f"this is in effect now, but ends when the daemon restarts: {answer['why']}")
 
 
-def amtool(labels: Mapping[str, str], lasts: float, comment: str) -> str:
-    """The command by which Alertmanager has the same silence: its names have a prefix, its patterns are expressions."""
+def amtool(labels: Mapping[str, str], length: float, comment: str) -> str:
+    """Return the command for the same silence in Alertmanager, where names have a prefix and patterns are regular expressions."""
     matchers = {"alertname": PREFIX + labels.get("alert", "*")}
     matchers |= {name: pattern for name, pattern in labels.items() if name != "alert"}
     words = [_matcher(name, pattern) for name, pattern in matchers.items()]
-    said = [
+    command = [
         "amtool",
         "silence",
         "add",
         *words,
-        f"--duration={lasts:.0f}s",
+        f"--duration={length:.0f}s",
         f"--comment={comment or 'trackside silence'}",
     ]
-    return " ".join(shlex.quote(shown(word)) for word in said)
+    return " ".join(shlex.quote(shown(word)) for word in command)
 
 
 def _matcher(name: str, pattern: str) -> str:
-    """A label in Alertmanager's words; ``+`` for a star alone, since a missing label is an empty one there."""
+    """Return a matcher of Alertmanager; ``*`` alone becomes ``.+``, because a missing label is an empty one there."""
     if not set("*?") & set(pattern):
         return f"{name}={_quoted(pattern)}"
     if not pattern.strip("*"):
         return f'{name}=~".+"'
-    return f"{name}=~{_quoted(''.join({'*': '.*', '?': '.'}.get(one, _literal(one)) for one in pattern))}"
+    return f"{name}=~{_quoted(''.join({'*': '.*', '?': '.'}.get(letter, _literal(letter)) for letter in pattern))}"
 
 
 def _literal(letter: str) -> str:

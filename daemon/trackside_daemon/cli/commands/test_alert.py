@@ -1,4 +1,4 @@
-"""The command test-alert: does a notification arrive?"""
+"""The command test-alert: sends a test notification through each sink."""
 
 from __future__ import annotations
 
@@ -8,123 +8,129 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trackside_daemon.alerts.test_alert import TEST_ALERT
-from trackside_daemon.cli.commands.gpu import Url, clock
-from trackside_daemon.cli.commands.runs import WrongError, say, told
+from trackside_daemon.cli.commands.gpu import clock
+from trackside_daemon.cli.errors import CommandError, errors_reported, warn
+from trackside_daemon.cli.options import DaemonUrl
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.cli.sources.source import ApiSource
+    from trackside_daemon.cli.sources.api_source import ApiSource
 
-    Standings = Mapping[str, Mapping[str, Any]]
-    """How each sink is, by its name, as `/api/v1/status` has it."""
+    SinkStates = Mapping[str, Mapping[str, Any]]
+    """The state of each sink in `/api/v1/status`, by name."""
 
 WAIT_SECONDS = 30.0
-"""A sink that has not delivered by then has failed."""
+"""Time limit of a delivery."""
 
 FIRE_SECONDS = 10.0
-"""The daemon has until then to say that the alert fires."""
+"""Time limit until the alert fires."""
 
 POLL_SECONDS = 0.1
-UNKNOWN = "no error is known; the daemon's log may say more"
+UNKNOWN = "the sink reports no error; see the daemon's log"
 ORDER = {severity: place for place, severity in enumerate(SEVERITIES)}
 
 
-def trial(
+def raise_test_alert(
     *,
     severity: Annotated[str, typer.Option(help="info, warning or critical.", metavar="SEVERITY")] = "warning",
     run: Annotated[
         str,
-        typer.Option(help="The run that it is about, for routes that look at it.", metavar="NAME", show_default=False),
+        typer.Option(
+            help="Value of the alert's run label, for routes that depend on it.", metavar="NAME", show_default=False
+        ),
     ] = "",
-    url: Url = "",
+    url: DaemonUrl = "",
 ) -> None:
-    """Raise an alert that says it is a test, and see whether a notification arrives.
+    """Raise a test alert, and report whether each sink delivers its notification.
 
-    It takes the way of all alerts: the page, the history, and each sink of alerts.sinks. Exit status 1 when one has not
-    delivered it in 30 seconds. What comes by Prometheus and Alertmanager this command cannot see: look there.
+    The alert behaves like any other: it appears on the dashboard, in the history and in each sink of alerts.sinks. The
+    exit status is 1 if a sink does not deliver it within 30 seconds. This command cannot check what Prometheus and
+    Alertmanager deliver.
     """
-    with told():
-        from trackside_daemon.cli.sources.daemon_lookup import daemon
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_daemon
 
         if severity not in SEVERITIES:
-            raise WrongError(f"--severity {shown(severity)}: an alert is {', '.join(SEVERITIES)}")
-        source = daemon(url)
-        sinks = _standings(source)
+            raise CommandError(f"--severity {shown(severity)}: give one of {', '.join(SEVERITIES)}")
+        source = find_daemon(url)
+        sinks = _sink_states(source)
         begun = time.monotonic()
         alert = _raised(source, source.test_alert({"severity": severity, "run": run}))
-        status = delivered(source, alert, sinks, begun) if _is_told(alert, sinks) else 1
+        status = delivered(source, alert, sinks, begun) if _is_sent(alert, sinks) else 1
     raise typer.Exit(status)
 
 
-def _raised(source: ApiSource, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The alert, once the history has it."""
+def _raised(source: ApiSource, test: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the alert as soon as the history has it."""
     from trackside_daemon.cli.sources.errors import SourceError
 
     until = time.monotonic() + FIRE_SECONDS
     while time.monotonic() < until:
-        for one in source.alerts(str(asked["run"]), limit=20):
-            if one["labels"].get("test") == asked["test"]:
-                return dict(one)
+        for alert in source.alerts(str(test["run"]), limit=20):
+            if alert["labels"].get("test") == test["test"]:
+                return dict(alert)
         time.sleep(POLL_SECONDS)
     raise SourceError(
-        f"TestAlert does not fire {FIRE_SECONDS:.0f} s later: alerts.off may have it, or the daemon's log says why", 1
+        f"TestAlert does not fire within {FIRE_SECONDS:.0f} s: alerts.off may contain it; else see the daemon's log", 1
     )
 
 
-def _is_told(alert: Mapping[str, Any], sinks: Standings) -> bool:
-    """Say where it is to be seen; whether no silence has it."""
+def _is_sent(alert: Mapping[str, Any], sinks: SinkStates) -> bool:
+    """Print where to see the alert; return False if a silence mutes it."""
     typer.echo(
-        f"TestAlert fires as alert {alert['id']}; Prometheus sees it for 2 minutes as "
+        f"TestAlert fires as alert {alert['id']}; for 2 minutes Prometheus can scrape it as "
         'trackside_alert_firing{alert="TestAlert"}'
     )
     if alert["silenced_until"] is not None:
-        say(
-            f"a silence has it until {clock(alert['silenced_until'])}, so nobody is told; trackside silence --list has "
-            "its id, and --end ID ends it"
+        warn(
+            f"a silence mutes it until {clock(alert['silenced_until'])}; find the silence with trackside silence --list, "
+            "and end it with --end ID"
         )
         return False
     if not sinks.keys() - {"log"}:
-        typer.echo("no sink is set (alerts.sinks): the daemon itself tells nobody" + (" but its log" if sinks else ""))
+        only = "only logs alerts" if sinks else "sends no notifications"
+        typer.echo(f"no sink is configured (alerts.sinks): the daemon itself {only}")
     return True
 
 
-def delivered(source: ApiSource, alert: Mapping[str, Any], before: Standings, begun: float) -> int:
-    """Say of each sink when it has delivered the alert, or why not; the exit status."""
-    waited = {name for name, of in before.items() if _takes(name, of, alert["severity"])}
+def delivered(source: ApiSource, alert: Mapping[str, Any], before: SinkStates, begun: float) -> int:
+    """Print for each sink when it has delivered the alert, or why not; return the exit status."""
+    pending = {name for name, state in before.items() if _accepts(name, state, alert["severity"])}
     status = 0
-    while waited:
+    while pending:
         late = time.monotonic() - begun
-        arrived, now = source.alert(alert["id"])["notified"], _standings(source)
-        for name in sorted(waited):
-            of = now.get(name, {})
-            error = shown(of.get("last_error") or UNKNOWN)
+        arrived = source.alert(alert["id"])["notified"]
+        now = _sink_states(source)
+        for name in sorted(pending):
+            state = now.get(name, {})
+            error = shown(state.get("last_error") or UNKNOWN)
             if name in arrived:
                 typer.echo(f"{shown(name)}: delivered after {late:.1f} s")
-            elif of.get("dropped", 0) > before[name].get("dropped", 0) and not of.get("queued"):
-                typer.echo(f"{shown(name)}: not delivered, and given up: {error}")
+            elif state.get("dropped", 0) > before[name].get("dropped", 0) and not state.get("queued"):
+                typer.echo(f"{shown(name)}: not delivered, and not retried: {error}")
                 status = 1
             elif late >= WAIT_SECONDS:
-                typer.echo(f"{shown(name)}: not delivered in {WAIT_SECONDS:.0f} s: {error}")
+                typer.echo(f"{shown(name)}: not delivered within {WAIT_SECONDS:.0f} s: {error}")
                 status = 1
             else:
                 continue
-            waited = waited - {name}
-        if waited:
+            pending = pending - {name}
+        if pending:
             time.sleep(POLL_SECONDS)
     return status
 
 
-def _takes(name: str, standing: Mapping[str, Any], severity: str) -> bool:
-    """Whether a sink tells of such an alert, as far as it says; if not, that is said."""
-    least = standing.get("severity", "info")
-    if TEST_ALERT in standing.get("also", ()) or SEVERITIES.index(severity) >= ORDER.get(least, len(SEVERITIES)):
+def _accepts(name: str, state: Mapping[str, Any], severity: str) -> bool:
+    """Return whether a sink sends alerts of this severity; if not, print so."""
+    least = state.get("severity", "info")
+    if TEST_ALERT in state.get("also", ()) or SEVERITIES.index(severity) >= ORDER.get(least, len(SEVERITIES)):
         return True
-    typer.echo(f"{shown(name)}: not told: its severity is {shown(least)}")
+    typer.echo(f"{shown(name)}: skipped, because its minimum severity is {shown(least)}")
     return False
 
 
-def _standings(source: ApiSource) -> Standings:
+def _sink_states(source: ApiSource) -> SinkStates:
     return dict(source.status().get("notifications") or {})

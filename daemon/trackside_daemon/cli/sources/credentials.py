@@ -1,6 +1,6 @@
-"""The file of ``--web.credentials-file``: by what our commands are let in where the daemon has a web configuration.
+"""The file of ``--web.credentials-file``, for commands that query a daemon with a web configuration.
 
-It is a part of the HTTP client configuration of Prometheus: ``basic_auth`` and ``tls_config``.
+The format is a subset of Prometheus' HTTP client configuration: ``basic_auth`` and ``tls_config``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OTHER_NAME = frozenset({62, 64})
 
 
 class _BasicAuth(Section):
-    """``basic_auth``."""
+    """The section ``basic_auth``."""
 
     username: str
     password: SecretStr = SecretStr("")
@@ -42,7 +42,7 @@ class _BasicAuth(Section):
 
 
 class _Tls(Section):
-    """``tls_config``."""
+    """The section ``tls_config``."""
 
     ca_file: str = ""
     cert_file: str = ""
@@ -52,21 +52,21 @@ class _Tls(Section):
 
 
 class _File(Section):
-    """All of it."""
+    """The whole file."""
 
     basic_auth: _BasicAuth | None = None
     tls_config: _Tls = Field(default_factory=_Tls)
 
 
 class Credentials(NamedTuple):
-    """How a daemon is asked.
+    """The credentials for a daemon.
 
     Attributes:
-        file: Where it is said; empty where nothing is.
+        file: Path of the file; empty for none.
         user: Empty for none.
-        authorization: The header, with the password.
-        tls: Whom to trust, and with which certificate.
-        encrypted: Whether the file speaks of TLS.
+        authorization: Value of the header, with the password; empty for none.
+        tls: Trusted authorities and the client's certificate.
+        encrypted: Whether the file has a ``tls_config``.
     """
 
     file: str
@@ -76,39 +76,40 @@ class Credentials(NamedTuple):
     encrypted: bool
 
 
-class _Context(ssl.SSLContext):
-    """One that looks for another name in the server's certificate than that of the address.
+class _NamedContext(ssl.SSLContext):
+    """A TLS context that expects a certain name in the server's certificate.
 
     Attributes:
-        server_name: That one; empty for the address'.
+        server_name: The name; empty for that of the address.
     """
 
     server_name = ""
 
-    def wrap_socket(self, sock: socket.socket, *given: Any, **named: Any) -> ssl.SSLSocket:
+    def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
         """See `ssl.SSLContext`."""
         if self.server_name:
-            named["server_hostname"] = self.server_name
-        return super().wrap_socket(sock, *given, **named)
+            kwargs["server_hostname"] = self.server_name
+        return super().wrap_socket(sock, *args, **kwargs)
 
 
-def given() -> Credentials:
-    """What the user has given, by the flag, which sets the variable, or by the variable.
+def load() -> Credentials:
+    """Read the file that the variable names; the flag sets the variable.
 
     Raises:
-        LockedError: It cannot be used.
+        LockedError: The file is invalid.
     """
     path = os.environ.get(WEB_CREDENTIALS, "")
     if not path:
         return _none()
     file = Path(path).expanduser()
-    said = _read(file)
-    user = password = ""
-    if said.basic_auth is not None:
-        user, password = said.basic_auth.username, _password(file, said.basic_auth)
-    header = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode() if said.basic_auth else ""
-    encrypted = said.tls_config != _Tls()
-    return Credentials(path, user, header, _context(file, said.tls_config), encrypted)
+    content = _read(file)
+    user = header = ""
+    if content.basic_auth is not None:
+        user = content.basic_auth.username
+        password = _password(file, content.basic_auth)
+        header = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+    encrypted = content.tls_config != _Tls()
+    return Credentials(path, user, header, _context(file, content.tls_config), encrypted)
 
 
 @cache
@@ -116,66 +117,66 @@ def _none() -> Credentials:
     return Credentials("", "", "", _context(Path(), _Tls()), encrypted=False)
 
 
-def taken_out(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The flag, which all commands share and which may stand behind one, and the other arguments."""
-    ours: list[str] = []
+def split_flag(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the flag, which may come before or after the command, and the other arguments."""
+    flag: list[str] = []
     others: list[str] = []
     rest = iter(arguments)
-    for one in rest:
-        if one == "--":
-            others += [one, *rest]
-        elif one == FLAG:
-            ours += [one, *islice(rest, 1)]
+    for argument in rest:
+        if argument == "--":
+            others += [argument, *rest]
+        elif argument == FLAG:
+            flag += [argument, *islice(rest, 1)]
         else:
-            (ours if one.startswith(f"{FLAG}=") else others).append(one)
-    return ours, others
+            (flag if argument.startswith(f"{FLAG}=") else others).append(argument)
+    return flag, others
 
 
 def _read(file: Path) -> _File:
     text, private = _content(file, FLAG)
     try:
-        said = _File.model_validate(parse(text) or {})
+        content = _File.model_validate(parse(text) or {})
     except YamlError as error:
         raise LockedError(f"{file}: {error}") from None
     except ValidationError as error:
         problem = error.errors()[0]
         key = ".".join(map(str, problem["loc"])) or "it"
         unknown = problem["type"] == "extra_forbidden"
-        text_ = "no such key; basic_auth and tls_config are those of Prometheus" if unknown else problem["msg"].lower()
-        raise LockedError(f"{file}: {key}: {text_}") from None
-    if said.basic_auth is not None and said.basic_auth.password.get_secret_value():
-        _want_private(file, private=private)
-    return said
+        reason = "no such key; basic_auth and tls_config are those of Prometheus" if unknown else problem["msg"].lower()
+        raise LockedError(f"{file}: {key}: {reason}") from None
+    if content.basic_auth is not None and content.basic_auth.password.get_secret_value():
+        _require_private(file, private=private)
+    return content
 
 
 def _password(file: Path, auth: _BasicAuth) -> str:
     if not auth.password_file:
         return auth.password.get_secret_value()
     if auth.password.get_secret_value():
-        raise LockedError(f"{file}: basic_auth: password and password_file are both there; leave one out")
+        raise LockedError(f"{file}: basic_auth: password and password_file are both set; remove one")
     path = file.parent / auth.password_file
     text, private = _content(path, f"{file}: basic_auth.password_file")
-    _want_private(path, private=private)
+    _require_private(path, private=private)
     return text.decode(errors="replace").strip()
 
 
 def _context(file: Path, tls: _Tls) -> ssl.SSLContext:
-    made = _Context(ssl.PROTOCOL_TLS_CLIENT)
-    made.server_name = tls.server_name
+    context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.server_name = tls.server_name
     if tls.insecure_skip_verify:
-        made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         if tls.ca_file:
-            made.load_verify_locations(file.parent / tls.ca_file)
+            context.load_verify_locations(file.parent / tls.ca_file)
         else:
-            made.load_default_certs()
+            context.load_default_certs()
         if tls.cert_file or tls.key_file:
-            made.load_cert_chain(file.parent / tls.cert_file, file.parent / tls.key_file, password=_refuse)
+            context.load_cert_chain(file.parent / tls.cert_file, file.parent / tls.key_file, password=_refuse)
     except (OSError, ValueError) as error:
-        names = ", ".join(one for one in (tls.ca_file, tls.cert_file, tls.key_file) if one)
+        names = ", ".join(filter(None, (tls.ca_file, tls.cert_file, tls.key_file)))
         reason = getattr(error, "strerror", None) or str(error)
-        raise LockedError(f"{file}: tls_config: {names}: {reason.lower()}; name files with PEM") from None
-    return made
+        raise LockedError(f"{file}: tls_config: {names}: {reason.lower()}; give PEM files") from None
+    return context
 
 
 def _refuse() -> bytes:
@@ -183,34 +184,37 @@ def _refuse() -> bytes:
 
 
 def _content(file: Path, setting: str) -> tuple[bytes, bool]:
-    """What a file holds, and whether nobody else can read it; of root's, a group may, as Kubernetes mounts secrets."""
+    """Return a file's content, and whether it is private.
+
+    A group may read the files of root: Kubernetes mounts secrets like that.
+    """
     try:
         with open_regular(file, links=True) as stream:
             status = os.fstat(stream.fileno())
             return stream.read(MOST_BYTES), not status.st_mode & (0o037 if status.st_uid == 0 else 0o077)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise LockedError(f"{setting}: {file}: {reason}; name a file that you may read") from None
+        raise LockedError(f"{setting}: {file}: {reason}; give a file that you may read") from None
 
 
-def _want_private(file: Path, *, private: bool) -> None:
+def _require_private(file: Path, *, private: bool) -> None:
     if not private:
-        raise LockedError(f"{file}: holds a password that others can read; make it yours alone: chmod 600 {file}")
+        raise LockedError(f"{file}: contains a password that other users can read; run: chmod 600 {file}")
 
 
-def password_for(url: str, credentials: Credentials) -> str:
-    """The header with the password; none goes unencrypted where the file speaks of TLS.
+def authorization_for(url: str, credentials: Credentials) -> str:
+    """Return the header with the password; empty for an unencrypted connection if the file has a ``tls_config``.
 
-    The daemon of this machine may be one without TLS, which is asked with its token.
+    A daemon of this machine may lack TLS; it accepts its token instead.
 
     Raises:
-        LockedError: Nothing may go to that address.
+        LockedError: The address is remote and unencrypted.
     """
     parts = urlsplit(url)
     if parts.scheme != "http" or not credentials.encrypted:
         return credentials.authorization
     if not _is_loopback(parts.hostname or ""):
-        raise LockedError(f"{url}: {credentials.file} has tls_config, so it is not asked without TLS; use https://")
+        raise LockedError(f"{url}: {credentials.file} has tls_config, so only https:// addresses are allowed")
     return ""
 
 
@@ -221,47 +225,52 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def refused(credentials: Credentials, url: str) -> str:
-    """What to do about a 401 of the web configuration."""
-    if credentials.user and not password_for(url, credentials):
-        return f"{credentials.file} has tls_config, so its password does not go there without TLS; use https://"
+def explain_refusal(credentials: Credentials, url: str) -> str:
+    """Return how to fix a 401 of the web configuration."""
+    if credentials.user and not authorization_for(url, credentials):
+        return f"{credentials.file} has tls_config, so its password is not sent without TLS; use https://"
     if credentials.user:
         return f"user {credentials.user!r} or the password in {credentials.file} is wrong"
-    return f"a user and a password are needed; name a file with them: {FLAG}=FILE, with basic_auth"
+    return f"a user and a password are required; give a file with basic_auth: {FLAG}=FILE"
 
 
-def untrusted(error: BaseException, credentials: Credentials, *, encrypted: bool) -> str:
-    """What to do about an error of TLS; empty for another.
+def explain_tls_error(error: BaseException, credentials: Credentials, *, encrypted: bool) -> str:
+    """Return how to fix an error of TLS; empty for other errors.
 
     Args:
-        error: Of a connection.
-        credentials: That it was made with.
-        encrypted: Whether it was to be by TLS.
+        error: The error of a connection.
+        credentials: The credentials that it used.
+        encrypted: Whether it should have used TLS.
     """
     where = f"in {credentials.file}" if credentials.file else f"in a file for {FLAG}"
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _OTHER_NAME:
-            return f"its certificate is for another name; name that {where}: tls_config: server_name"
+            return f"the daemon's certificate is for another name; set that {where}: tls_config: server_name"
         return (
-            f"its certificate is not trusted: {error.verify_message}; name its authority {where}: tls_config: ca_file"
+            f"the daemon's certificate is not trusted: {error.verify_message}; "
+            f"set its authority {where}: tls_config: ca_file"
         )
-    if isinstance(error, ConnectionResetError | BrokenPipeError):  # no alert comes from asyncio
-        cure = f"name one {where}: tls_config: cert_file, key_file" if encrypted else "ask it by https://"
-        return f"it hung up, as one that {'wants another certificate of ours' if encrypted else 'speaks TLS'}; {cure}"
+    if isinstance(error, ConnectionResetError | BrokenPipeError):  # asyncio sends no TLS alert
+        if encrypted:
+            return (
+                "the daemon closed the connection; it probably requires a client certificate: "
+                f"set one {where}: tls_config: cert_file, key_file"
+            )
+        return "the daemon closed the connection; it probably uses TLS: try https://"
     if not isinstance(error, ssl.SSLError):
         return ""
     reason = str(error.reason or error).lower().replace("_", " ")
-    return "it speaks no TLS; ask it by http://" if "wrong version" in reason else f"TLS fails: {reason}"
+    return "the daemon does not use TLS; try http://" if "wrong version" in reason else f"TLS fails: {reason}"
 
 
-def expires(url: str, credentials: Credentials, seconds: float) -> float | None:
-    """When the certificate of an ``https://HOST:PORT`` ends, in seconds of Unix time; None where nobody can tell."""
+def certificate_expiry(url: str, credentials: Credentials, timeout: float) -> float | None:
+    """Return when the certificate of an ``https://HOST:PORT`` expires, in Unix seconds; None if it is not verified."""
     parts = urlsplit(url)
     if parts.scheme != "https" or credentials.tls.verify_mode is ssl.CERT_NONE:
         return None
     address = (parts.hostname or "", parts.port or 443)
     with (
-        socket.create_connection(address, seconds) as plain,
+        socket.create_connection(address, timeout) as plain,
         credentials.tls.wrap_socket(plain, server_hostname=parts.hostname) as encrypted,
     ):
         return float(ssl.cert_time_to_seconds(str((encrypted.getpeercert() or {})["notAfter"])))

@@ -1,4 +1,7 @@
-"""Finds the history that a command is about: a daemon's that answers, by what it has written beside its socket, or a file."""
+"""Search for the history that a command is about: that of a running daemon, else a file.
+
+Each daemon writes its address and its token to files next to its push socket.
+"""
 
 from __future__ import annotations
 
@@ -10,30 +13,34 @@ from urllib.parse import SplitResult, urlsplit
 
 from trackside.transport import discovery
 from trackside_daemon.cli.sources import credentials
+from trackside_daemon.cli.sources.api_source import ApiSource
 from trackside_daemon.cli.sources.errors import LockedError, SourceError
-from trackside_daemon.cli.sources.source import ApiSource, FileSource, Source
+from trackside_daemon.cli.sources.file_source import FileSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trackside_daemon.cli.sources.source import Source
+
 VARIABLE = "TRACKSIDE_STORAGE__PATH"
-"""The daemon's setting as a variable."""
+"""Variable of the daemon's setting."""
 
-_ANYWHERE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  what it listens at, and where it is asked
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  nothing binds here
+"""By address that a daemon listens on: the address to connect to."""
 
 
-def find(directory: Path | None, url: str) -> Source:
-    """The history that a command is about.
+def find_history(directory: Path | None, url: str) -> Source:
+    """Return the history that a command is about.
 
     Args:
-        directory: The one that the user named; None for the daemon's that is up, or the default one.
-        url: The daemon that the user named, with ``#token=…`` perhaps; empty for one of this machine.
+        directory: The directory that the user named; None for that of the running daemon, or the default one.
+        url: The daemon that the user named, with or without ``#token=…``; empty for one of this machine.
 
     Raises:
-        SourceError: The user named both, or no address, or the daemon that is up wants other credentials.
+        SourceError: The user gave both, or *url* is invalid, or the running daemon rejects the credentials.
     """
     if url and directory is not None:
-        raise SourceError("--url and --storage.path name two histories; give one of them")
+        raise SourceError("--url and --storage.path name two histories; give only one")
     if url:
         return _named(url)
     try:
@@ -49,21 +56,22 @@ def find(directory: Path | None, url: str) -> Source:
     return FileSource(directory, _warn)
 
 
-def daemon(url: str) -> ApiSource:
-    """The daemon that a command is about: the one that the user named, else the first of this machine that answers.
+def find_daemon(url: str) -> ApiSource:
+    """Return the daemon that the user named, else the first of this machine that answers.
 
     Raises:
-        SourceError: There is none, or the user named no address.
+        SourceError: No daemon answers, or *url* is invalid.
     """
-    return _named(url) if url else here().source
+    return _named(url) if url else find_local_daemon().source
 
 
-class Running(NamedTuple):
+class LocalDaemon(NamedTuple):
     """A daemon of this machine that answers.
 
     Attributes:
-        status: What it says of itself.
-        file: With its address, beside its socket: the same after a restart.
+        source: Its API.
+        status: Its answer to a status request.
+        file: The file with its address, which is the same after a restart.
     """
 
     source: ApiSource
@@ -71,73 +79,75 @@ class Running(NamedTuple):
     file: Path
 
 
-def here(file: Path | None = None) -> Running:
-    """A daemon of this machine: the one that has its address in *file*, without one the first that answers.
+def find_local_daemon(file: Path | None = None) -> LocalDaemon:
+    """Return the daemon whose address is in *file*; without a file, the first that answers.
 
     Raises:
         SourceError: It does not answer.
     """
     other = ""
-    for found in _running():
-        if file in {None, found.file}:
-            return found
-        other = other or found.source.url
+    for daemon in _running():
+        if file in {None, daemon.file}:
+            return daemon
+        other = other or daemon.source.url
     if other:
-        raise SourceError(f"another daemon answers, at {other} (see --url), and not that of {file}", 1)
-    raise SourceError("no daemon answers here; start one with trackside daemon, or name another with --url=URL", 1)
+        raise SourceError(f"the daemon of {file} does not answer, but another does, at {other} (see --url)", 1)
+    raise SourceError("no daemon answers here; start one with trackside daemon, or give another with --url=URL", 1)
 
 
 def _named(url: str) -> ApiSource:
-    scheme = "https" if credentials.given().encrypted else "http"
+    scheme = "https" if credentials.load().encrypted else "http"
     parts = _split(url if "//" in url else f"{scheme}://{url}")
     if parts is None:
         raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
     address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
     token = parts.fragment.partition("token=")[2]
-    own = {note.address: note.token for note in noted() if not note.problem}
+    local = {endpoint.address: endpoint.token for endpoint in local_endpoints() if not endpoint.problem}
     return ApiSource(
-        address, token or own.get(address, ""), "--url also takes the link that the daemon prints, with #token=…"
+        address, token or local.get(address, ""), "--url also accepts the link that the daemon prints, with #token=…"
     )
 
 
 def _split(url: str) -> SplitResult | None:
-    """The parts of an address of HTTP; None of what is none."""
+    """Return the parts of an HTTP address; None if it is invalid."""
     try:
         parts = urlsplit(url)
-        fit = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
     except ValueError:
         return None
-    return parts if fit else None
+    return parts if valid else None
 
 
-def _running() -> Iterator[Running]:
-    """The daemons of this machine that answer.
+def _running() -> Iterator[LocalDaemon]:
+    """Yield the daemons of this machine that answer.
 
     Raises:
-        LockedError: At the end, when one does not let us in.
+        LockedError: At the end, if one of them rejects the credentials.
     """
     locked: LockedError | None = None
-    for note in noted():
-        if note.problem:
+    for endpoint in local_endpoints():
+        if endpoint.problem:
             continue
-        daemon = ApiSource(note.address, note.token)
+        source = ApiSource(endpoint.address, endpoint.token)
         try:
-            yield Running(daemon, daemon.status(), note.file)
+            yield LocalDaemon(source, source.status(), endpoint.file)
         except LockedError as error:
             locked = locked or error
-        except SourceError:  # what a killed daemon has left
+        except SourceError:  # left by a killed daemon
             continue
     if locked is not None:
         raise locked
 
 
-class Note(NamedTuple):
-    """What a daemon has written beside its socket.
+class Endpoint(NamedTuple):
+    """The address and the token that a daemon has written next to its push socket.
 
     Attributes:
-        file: The one with the address.
-        owner: Its user's id.
-        problem: Why it cannot be read; empty when it can.
+        file: The file with the address.
+        owner: User id of its owner.
+        address: ``http://HOST:PORT`` or ``https://HOST:PORT``.
+        token: Token of the API.
+        problem: Why the files cannot be read; empty if they can.
     """
 
     file: Path
@@ -147,13 +157,13 @@ class Note(NamedTuple):
     problem: str = ""
 
 
-def noted() -> Iterator[Note]:
-    """The notes of the daemons that this user may trust, its own and the system's: of the one that it named, no other's."""
-    yield from filter(None, map(note, _sockets(os.getuid())))
+def local_endpoints() -> Iterator[Endpoint]:
+    """Yield the endpoints of daemons that this user may trust: its own and the system's, or only the one it named."""
+    yield from filter(None, map(endpoint_of, _sockets(os.getuid())))
 
 
-def note(socket: Path) -> Note | None:
-    """What the daemon of a socket has written; None when there is nothing that this user may trust."""
+def endpoint_of(socket: Path) -> Endpoint | None:
+    """Return the endpoint of the daemon of a push socket; None if there is none that this user may trust."""
     try:
         file = socket.with_suffix(".address")
         owner = file.stat().st_uid
@@ -163,28 +173,28 @@ def note(socket: Path) -> Note | None:
 
 
 def _sockets(uid: int) -> list[Path]:
-    """Where daemons are looked for: as a training does, and where it is to push over the network at the usual places."""
-    own = discovery.named(None, os.environ)
-    if own.startswith("ipc://"):
-        return [Path(own.removeprefix("ipc://"))]
-    if own and discovery.find(None, os.environ, uid)[0] is None:
+    """Return the push sockets to search: as a training does; the usual ones if it pushes over the network."""
+    named = discovery.named(None, os.environ)
+    if named.startswith("ipc://"):
+        return [Path(named.removeprefix("ipc://"))]
+    if named and discovery.find(None, os.environ, uid)[0] is None:
         return []
     return [directory / discovery.SOCKET for directory in dict.fromkeys(discovery.directories(os.environ, uid))]
 
 
-def _read(file: Path, secret: Path, owner: int) -> Note:
+def _read(file: Path, secret: Path, owner: int) -> Endpoint:
     try:
         address = file.read_text(encoding="utf-8").strip()
         token = secret.read_text(encoding="utf-8").strip()
     except OSError as error:
-        return Note(file, owner, problem=f"{error.filename}: {(error.strerror or str(error)).lower()}")
+        return Endpoint(file, owner, problem=f"{error.filename}: {(error.strerror or str(error)).lower()}")
     except ValueError:
         address = ""
-    for anywhere, here in _ANYWHERE.items():
-        address = address.replace(f"//{anywhere}:", f"//{here}:")
+    for any_address, loopback in _ANY_ADDRESS.items():
+        address = address.replace(f"//{any_address}:", f"//{loopback}:")
     if _split(address) is None:
-        return Note(file, owner, problem=f"{file}: no address is in it")
-    return Note(file, owner, address, token)
+        return Endpoint(file, owner, problem=f"{file}: contains no address")
+    return Endpoint(file, owner, address, token)
 
 
 def _same(directory: Path, other: object) -> bool:

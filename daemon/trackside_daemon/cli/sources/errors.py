@@ -1,10 +1,10 @@
-"""Why a question of a command has no answer."""
+"""Errors of queries to a history."""
 
 from __future__ import annotations
 
 
 class SourceError(Exception):
-    """A question has no answer; the message says why in one line.
+    """A query failed; the message is one line with the reason.
 
     Attributes:
         status: The command's exit status.
@@ -16,8 +16,8 @@ class SourceError(Exception):
 
 
 class TokenError(SourceError):
-    """The daemon wants a token, or another one."""
+    """The daemon requires a token, or a different one."""
 
 
 class LockedError(SourceError):
-    """The daemon wants other credentials, or its certificate is not trusted, or the file with these cannot be used."""
+    """The credentials file is invalid, or the daemon rejects its content, or its certificate is not trusted."""

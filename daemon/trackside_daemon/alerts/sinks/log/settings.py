@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from trackside_daemon.alerts.sinks.sink_settings import LeastSeverity  # noqa: TC001  pydantic reads it
+from trackside_daemon.alerts.sinks.sink_settings import LeastSeverity
 from trackside_daemon.config.section import Section
 
 

@@ -1,7 +1,8 @@
-"""What the commands print: aligned text without colour, that fits the terminal and holds nothing which steers it."""
+"""Output of the commands: aligned text without colour and control characters that fits the terminal."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -9,20 +10,22 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from trackside_daemon.model.text import cells, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 GAP = "  "
 LEAST = 6
-"""No column gets narrower."""
+"""Minimum width of a column."""
 
 LIVE = frozenset(("starting", "running", "stalled"))
 
 
 def width() -> int:
-    """Columns of the terminal, or of $COLUMNS; of a file or pipe as many as it takes."""
+    """Return the columns of the terminal or of $COLUMNS; a file or pipe has no limit."""
     if os.environ.get("COLUMNS", "").isdecimal() or sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return 100_000
@@ -31,13 +34,13 @@ def width() -> int:
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "", flexible: str = ""
 ) -> Iterator[str]:
-    """The lines of a table.
+    """Yield the lines of a table.
 
     Args:
-        header: A name a column.
-        rows: A cell each, already fit to be shown.
-        right: A letter a column, ``>`` for those that are aligned to the right.
-        flexible: Likewise, ``~`` for those that give way when there is not room for all, the widest first.
+        header: One name per column.
+        rows: One printable text per column.
+        right: One letter per column, ``>`` for right-aligned ones.
+        flexible: One letter per column, ``~`` for those that shrink if the table is too wide, the widest first.
     """
     columns = list(zip(header, *rows, strict=True))
     widths = [max(map(cells, column)) for column in columns]
@@ -52,23 +55,35 @@ def table(
 
 
 def wrapped(text: str, indent: str = "  ", first: str = "") -> Iterator[str]:
-    """A text in lines of the terminal's width, set in; the *first* with something else than the *indent*."""
+    """Yield a text in lines of the terminal's width, indented; the first line begins with *first* instead."""
     return iter(textwrap.wrap(text, max(20, width()), initial_indent=first or indent, subsequent_indent=indent))
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines; characters that the terminal's encoding lacks are escaped."""
+    encoding = sys.stdout.encoding or "utf-8"
+    for line in lines:
+        typer.echo(line.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    typer.echo(json.dumps(value, indent=2))
+
+
 def moment(seconds: float | None) -> str:
-    """A Unix time on the local clock."""
+    """Return a Unix time as local date and time."""
     return "-" if seconds is None else _local(seconds, "%Y-%m-%d %H:%M:%S")
 
 
 def short_moment(seconds: float, now: float) -> str:
-    """The same in ten letters or so: without the year in this year, without the time of day before it."""
+    """Return a Unix time in about ten letters: with the time of day in this year, with the year before."""
     this_year = _local(seconds, "%Y") == _local(now, "%Y")
     return _local(seconds, "%m-%d %H:%M" if this_year else "%Y-%m-%d")
 
 
-def took(run: Mapping[str, Any], now: float) -> float | None:
-    """Seconds that a run or an attempt has taken; None where nobody knows when it ended."""
+def elapsed(run: Mapping[str, Any], now: float) -> float | None:
+    """Return the seconds that a run or an attempt lasted; None if its end is unknown."""
     if run["ended"] is None and run["state"] not in LIVE:
         return None
     return float((now if run["ended"] is None else run["ended"]) - run["started"])
@@ -82,7 +97,7 @@ def _local(seconds: float, form: str) -> str:
 
 
 def _narrow(widths: list[int], flexible: Sequence[int]) -> None:
-    """Take from the widest flexible column as long as they do not all fit."""
+    """Shrink the widest flexible column until the table fits."""
     over = sum(widths) + len(GAP) * (len(widths) - 1) - width()
     while over > 0 and flexible:
         widest = max(flexible, key=lambda place: widths[place])

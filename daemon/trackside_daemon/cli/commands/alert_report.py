@@ -1,4 +1,4 @@
-"""What `trackside alerts show` tells of an alert: what it is, then its evidence in blocks, then where to read on."""
+"""Output of `trackside alerts show`: the alert, its evidence in blocks, and what to read next."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
-from trackside_daemon.cli.commands.show import flat, setting
-from trackside_daemon.cli.commands.table import moment, table, width, wrapped
+from trackside_daemon.cli.commands.run_report import flat, setting
+from trackside_daemon.cli.output import moment, table, width, wrapped
 from trackside_daemon.model.text import cut, duration, number, shown
 
 if TYPE_CHECKING:
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     Block = Callable[[Any, "Mapping[str, Any]"], Iterator[str]]
 
 BARS = "▁▂▃▄▅▆▇█"
-BAD = "!"
-"""Stands for NaN and infinities."""
+NONFINITE = "!"
+"""Bar of NaN and infinities."""
 
-BESIDE = 5
-"""Ranks in a table."""
+RANKS = 5
+"""Maximum number of ranks in a table."""
 
 NEWEST = 5
-"""So many of the last samples are told in numbers."""
+"""Number of last samples to print as numbers."""
 
 
 def describe(alert: Mapping[str, Any], now: float) -> Iterator[str]:
-    """The lines of `trackside alerts show`; *now* in Unix seconds."""
+    """Yield the lines of `trackside alerts show`; *now* is in Unix seconds."""
     yield from _facts(alert, now)
     yield ""
     yield from wrapped(shown(alert["summary"]), "")
@@ -44,21 +44,21 @@ def describe(alert: Mapping[str, Any], now: float) -> Iterator[str]:
     for name, block in _BLOCKS.items():
         if evidence.get(name):
             yield from _block(name, block, evidence[name], alert)
-    yield from _onwards(alert)
+    yield from _next(alert)
 
 
 def _facts(alert: Mapping[str, Any], now: float) -> Iterator[str]:
     ended = alert["ended"]
     state = "firing" if ended is None else f"resolved {moment(ended)}"
     yield shown(f"{alert['alert']}  {alert['severity']}  {state}")
-    own = {name: value for name, value in alert["labels"].items() if name != "run"}
+    labels = {name: value for name, value in alert["labels"].items() if name != "run"}
     silenced = alert.get("silenced_until")
     facts = {
         "id": str(alert["id"]),
         "run": f"{alert['name']}  {alert['run']}" if alert["run"] else "",
-        "about": ", ".join(f"{name} {value}" for name, value in own.items()),
+        "about": ", ".join(f"{name} {value}" for name, value in labels.items()),
         "since": moment(alert["started"]) + f", for {duration((now if ended is None else ended) - alert['started'])}",
-        "told": ", ".join(alert["notified"]) or "nobody",
+        "notified": ", ".join(alert["notified"]) or "no sink",
         "silenced": f"until {moment(silenced)}" if silenced else "",
     }
     for name, text in facts.items():
@@ -67,25 +67,27 @@ def _facts(alert: Mapping[str, Any], now: float) -> Iterator[str]:
 
 
 def _block(name: str, block: Block, value: Any, alert: Mapping[str, Any]) -> Iterator[str]:
-    """One block, with a line before it; evidence of a shape that this version does not know is shown as it is."""
+    """Yield an empty line and a block; evidence of an unknown shape becomes a list of its fields."""
     yield ""
     try:
         lines = list(block(value, alert))
     except (LookupError, TypeError, ValueError, AttributeError):
-        lines = [f"{name}:", *_pairs({key: setting(one) for key, one in flat({name: value}).items()})]
+        lines = [f"{name}:", *_pairs({key: setting(leaf) for key, leaf in flat({name: value}).items()})]
     yield from lines
 
 
 def _ranks(ranks: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
-    """Values below each other, ranks beside each other."""
+    """Yield a table with a row per value and a column per rank."""
     order = sorted(ranks, key=lambda rank: (len(rank), rank))
     values = {rank: flat(ranks[rank]) for rank in order}
     names = dict.fromkeys(name for rank in order for name in values[rank])
     yield "last values:"
-    for first in range(0, len(order), BESIDE):
-        some = order[first : first + BESIDE]
-        rows = [[f"  {shown(name)}", *(_value(name, values[rank].get(name)) for rank in some)] for name in names]
-        yield from table(["", *(f"RANK {shown(rank)}" for rank in some)], rows, right="<" + ">" * BESIDE, flexible="~")
+    for first in range(0, len(order), RANKS):
+        columns = order[first : first + RANKS]
+        rows = [[f"  {shown(name)}", *(_value(name, values[rank].get(name)) for rank in columns)] for name in names]
+        yield from table(
+            ["", *(f"RANK {shown(rank)}" for rank in columns)], rows, right="<" + ">" * RANKS, flexible="~"
+        )
 
 
 def _samples(samples: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
@@ -105,16 +107,16 @@ def _bars(values: Sequence[float], finite: Sequence[float]) -> str:
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     size = high - low
     scale = (len(BARS) - 1) / size if isfinite(size) and size > 0 else 0.0
-    return "".join(BARS[round((value - low) * scale)] if isfinite(value) else BAD for value in values)
+    return "".join(BARS[round((value - low) * scale)] if isfinite(value) else NONFINITE for value in values)
 
 
 def _stacks(stacks: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
-    """Innermost last, as Python writes them."""
+    """Yield the stacks, the innermost call last, as in Python tracebacks."""
     for place, rank in enumerate(stacks):
         for thread in rank["threads"]:
             if place or thread is not rank["threads"][0]:
                 yield ""
-            yield f"rank {rank['rank']}, {shown(thread['name'])}, the innermost call last:"
+            yield f"rank {rank['rank']}, {shown(thread['name'])}, innermost call last:"
             for frame in thread["frames"]:
                 yield "  " + cut(shown(frame), width() - 2)
 
@@ -125,14 +127,14 @@ def _processes(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> 
 
 
 def _gpus(gpus: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
-    for place, (gpu, known) in enumerate(gpus.items()):
+    for place, (gpu, facts) in enumerate(gpus.items()):
         if place:
             yield ""
         yield f"GPU {shown(gpu)}:"
-        pairs = {name.replace("_", " "): ", ".join(known[name]) for name in _LISTS if known.get(name)}
-        yield from _pairs({**pairs, **{name: _value(name, value) for name, value in known["readings"].items()}})
-        if known.get("processes"):
-            yield from _rows(known["processes"])
+        pairs = {name.replace("_", " "): ", ".join(facts[name]) for name in _LISTS if facts.get(name)}
+        yield from _pairs({**pairs, **{name: _value(name, value) for name, value in facts["readings"].items()}})
+        if facts.get("processes"):
+            yield from _rows(facts["processes"])
 
 
 def _host(host: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
@@ -149,34 +151,34 @@ def _cgroups(cgroups: Mapping[str, Mapping[str, Any]], _: Mapping[str, Any]) -> 
 
 
 def _events(events: Sequence[Mapping[str, Any]], alert: Mapping[str, Any]) -> Iterator[str]:
-    yield "what happened before:"
-    for one in events:
-        fields = " ".join(f"{key}={setting(value)}" for key, value in flat(one["fields"]).items() if value != "")
-        rank = "" if one["rank"] is None else f"rank {one['rank']}"
-        said = "  ".join(filter(None, (_before(one["time"], alert), rank, one["kind"], fields)))
-        yield from wrapped(shown(said), "    ", "  ")
+    yield "events before:"
+    for event in events:
+        fields = " ".join(f"{key}={setting(value)}" for key, value in flat(event["fields"]).items() if value != "")
+        rank = "" if event["rank"] is None else f"rank {event['rank']}"
+        line = "  ".join(filter(None, (_before(event["time"], alert), rank, event["kind"], fields)))
+        yield from wrapped(shown(line), "    ", "  ")
 
 
 def _xids(xids: Sequence[Mapping[str, Any]], alert: Mapping[str, Any]) -> Iterator[str]:
     yield "Xid errors:"
-    for one in xids:
-        yield shown(f"  {_before(one['time'], alert)}  GPU {one['gpu']}  Xid {one['xid']}")
+    for xid in xids:
+        yield shown(f"  {_before(xid['time'], alert)}  GPU {xid['gpu']}  Xid {xid['xid']}")
 
 
 def _stderr(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
-    yield "the last lines of its standard error:"
+    yield "last lines of standard error:"
     for line in lines:
         yield from wrapped(shown(line), "    ", "  ")
 
 
 def _missing(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
-    yield "not known:"
+    yield "unknown:"
     for line in lines:
         yield from wrapped(shown(line), "    ", "  ")
 
 
-def _onwards(alert: Mapping[str, Any]) -> Iterator[str]:
-    """The next thing to look at."""
+def _next(alert: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the next command and the page of the alert."""
     labels = alert["labels"]
     rank = f" --rank {labels['rank']}" if labels.get("rank", "").isdecimal() else ""
     yield ""
@@ -184,11 +186,11 @@ def _onwards(alert: Mapping[str, Any]) -> Iterator[str]:
         yield f"next      trackside show {shown(alert['run'])}{rank}"
     elif "gpu" in labels:
         yield "next      trackside doctor"
-    own = alert["alert"] in DETECTED | RULED
+    builtin = alert["alert"] in DETECTED | RULED
     yield (
         f"read      docs/alerts.md#{alert['alert'].lower()}"
-        if own
-        else "rule      one of alerts.rules in the configuration"
+        if builtin
+        else "rule      see alerts.rules in the configuration"
     )
 
 
@@ -206,18 +208,18 @@ _BLOCKS: dict[str, Block] = {
     "stderr": _stderr,
     "missing": _missing,
 }
-"""By the evidence's key, in the order in which they are shown."""
+"""By key of the evidence, in the order of the output."""
 
 
-def _rows(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A table of objects with the same keys."""
-    names = list(dict.fromkeys(name for one in found for name in one))
+def _rows(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a table of objects with the same keys."""
+    names = list(dict.fromkeys(name for item in items for name in item))
     rows = [
-        [f"  {_value(names[0], one.get(names[0]))}", *(_value(name, one.get(name)) for name in names[1:])]
-        for one in found
+        [f"  {_value(names[0], item.get(names[0]))}", *(_value(name, item.get(name)) for name in names[1:])]
+        for item in items
     ]
     header = [_TITLES.get(name, name.upper()) for name in names]
-    texts = [all(isinstance(one.get(name, ""), str) for one in found) for name in names]
+    texts = [all(isinstance(item.get(name, ""), str) for item in items) for name in names]
     header[0] = f"  {header[0]}"
     aligned = "".join("<" if text else ">" for text in texts)
     yield from table(header, rows, right=aligned, flexible="".join("~" if text else " " for text in texts))
@@ -233,13 +235,13 @@ _TITLES = {
 
 
 def _pairs(pairs: Mapping[str, str]) -> Iterator[str]:
-    wide = min(40, max(map(len, pairs), default=0))
+    column = min(40, max(map(len, pairs), default=0))
     for name, value in pairs.items():
-        yield from wrapped(shown(value) or "-", " " * (wide + 4), f"  {shown(name):{wide}}  ")
+        yield from wrapped(shown(value) or "-", " " * (column + 4), f"  {shown(name):{column}}  ")
 
 
 def _value(name: str, value: Any) -> str:
-    """A value in the unit that its name has."""
+    """Return a value in the unit that its name ends in."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "-" if value is None else shown(value if isinstance(value, str) else setting(value))
     if name in _MOMENTS:
@@ -269,7 +271,7 @@ _MOMENTS = frozenset(("last_push", "since"))
 
 
 def _before(at: float, alert: Mapping[str, Any]) -> str:
-    """A moment, as seen from the alert's beginning."""
+    """Return a moment relative to the beginning of the alert."""
     seconds = alert["started"] - at
     return (
         f"{duration(seconds)} before"

@@ -1,0 +1,50 @@
+"""The command check-config."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path  # noqa: TC003  typer reads the annotations while running
+from typing import Annotated, Any
+
+import typer
+
+from trackside_daemon.cli.errors import fail
+
+
+def check_config(
+    file: Annotated[Path, typer.Argument(help="YAML file of the daemon's settings.", show_default=False)],
+) -> None:
+    """Check a configuration file, and print all settings.
+
+    The command prints the first error and how to fix it. The exit status is then 2.
+    """
+    from trackside_daemon.alerts.rules.custom import RuleError
+    from trackside_daemon.alerts.sinks.registry import sinks
+    from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
+    from trackside_daemon.config.loading import ConfigError, load
+    from trackside_daemon.config.names import dotted, setting_paths
+    from trackside_daemon.service import watchers
+    from trackside_daemon.service.config import Config, check_roots
+    from trackside_daemon.web.http.config import WebConfigError
+    from trackside_daemon.web.http.config_file import ConfigFile
+
+    try:
+        config = load(Config, file)
+        watchers.rules(config.alerts)
+        sinks(config.alerts.sinks, DaemonInfo("this machine"))
+        check_roots(config.path)
+        ConfigFile(config.web.config.file)
+    except (ConfigError, WebConfigError) as error:
+        fail(str(error))
+    except (RuleError, SinkError) as error:
+        fail(f"{file}: {error}")
+    for line in watchers.misspelt(config.alerts):
+        typer.echo(f"trackside: {file}: {line}", err=True)
+    for path in setting_paths(Config):
+        typer.echo(f"{dotted(path)}: {_text(reduce(getattr, path, config))}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,68 @@
+"""The command daemon."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import typer
+
+from trackside_daemon.cli.errors import fail
+from trackside_daemon.cli.options import ConfigFile, Flags, from_settings, nested
+from trackside_daemon.linux.signals import block_signals
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from trackside_daemon.ingest.server import PushSocket
+    from trackside_daemon.service.config import Config
+
+
+@from_settings("sample", "path", "run", "web", "push", "collector", "storage", "log", "require-gpu")
+def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
+    """Run the daemon: sample GPUs and host, accept pushes, store runs, and serve /metrics.
+
+    You can also set each option in the configuration file, or as a variable: --sample.interval is
+    TRACKSIDE_SAMPLE__INTERVAL. Some settings have no option: docs/configuration.md lists all.
+    """
+    block_signals()  # before the imports, which take so long that a signal may come
+    from trackside_daemon.config.environment import warn_of_unknown_variables
+    from trackside_daemon.config.loading import ConfigError, load
+    from trackside_daemon.ingest.endpoint import EndpointError
+    from trackside_daemon.ingest.server import PushSocket
+    from trackside_daemon.linux.file_limit import raise_limit
+    from trackside_daemon.service import logging
+    from trackside_daemon.service.config import Config, check_roots
+    from trackside_daemon.web.http.address import AddressError, listen
+
+    def reload() -> Config:
+        return load(Config, config_file, nested(flags))
+
+    try:
+        config = reload()
+        check_roots(config.path)
+        logging.set_up(config.log.level, config.log.format)
+        warn_of_unknown_variables(Config)
+        raise_limit()
+        with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
+            status = _serve(config, reload, push_socket, listen(config.web.listen_address))
+    except (ConfigError, EndpointError, AddressError) as error:
+        fail(str(error))
+    raise typer.Exit(status)
+
+
+def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket) -> int:
+    """Run the daemon on sockets that are already bound; return its exit status."""
+    from trackside_daemon.history.directory import HistoryError
+    from trackside_daemon.service.daemon import Daemon, StartError
+    from trackside_daemon.web.http.config import WebConfigError
+
+    try:
+        running = Daemon(config, reload, push_socket, listener)
+        if sys.stdout.isatty():
+            typer.echo(f"dashboard: {running.link}")
+        return running.run()
+    except (StartError, HistoryError, WebConfigError) as error:
+        fail(str(error))

@@ -1,0 +1,55 @@
+"""Failures of commands: one line on standard error and an exit status, never a traceback."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from trackside_daemon.model.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class CommandError(Exception):
+    """Wrong usage of a command; the message says in one line what to write instead."""
+
+
+@contextmanager
+def errors_reported() -> Iterator[None]:
+    """Report failures in a line each, and exit: 2 for wrong usage or a missing run, 1 for a failure of the work."""
+    from trackside_daemon.cli.sources.errors import SourceError
+    from trackside_daemon.history.directory import HistoryError
+    from trackside_daemon.history.read.reader import UnknownRunError
+
+    try:
+        yield
+    except SourceError as error:
+        fail(str(error), error.status)
+    except (CommandError, HistoryError, UnknownRunError) as error:
+        fail(str(error))
+    except BrokenPipeError:
+        raise
+    except (OSError, sqlite3.Error, ValueError, FutureTimeoutError) as error:
+        fail(_reason(error), 1)
+
+
+def fail(message: str, status: int = 2) -> NoReturn:
+    """Print what is wrong and how to fix it, and exit; 2 means wrong usage, or that the daemon cannot start."""
+    warn(message)
+    raise typer.Exit(status)
+
+
+def warn(message: str) -> None:
+    """Print a line on standard error."""
+    typer.echo(f"trackside: {shown(message)}", err=True)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}" if error.filename else error.strerror.lower()
+    return f"the history: {error}"

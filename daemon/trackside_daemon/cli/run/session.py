@@ -1,0 +1,144 @@
+"""A command of `trackside run`, from the start of its daemon to the summary of its runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
+from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
+from trackside_daemon.cli.run.summary import Summary
+from trackside_daemon.linux.child_process import Command
+from trackside_daemon.model.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside_daemon.cli.run.command_daemon import CommandDaemon
+    from trackside_daemon.service.config import Config
+
+NOT_EXECUTABLE = 126
+"""Exit status, as in shells."""
+NOT_FOUND = 127
+"""Exit status, as in shells."""
+
+
+def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:
+    """Run a command to its end, with a daemon if possible.
+
+    Args:
+        command: The program and its arguments.
+        config: The configuration of a daemon that has to be started.
+        flags: The same as flags of `trackside daemon`.
+
+    Returns:
+        The command's exit status as in shells; 126 or 127 if it cannot be started; 128 plus the number of a signal that
+        arrived before the start.
+    """
+    if shutil.which(command[0]) is None:
+        exists = os.sep in command[0] and Path(command[0]).exists()  # a bare name is searched in $PATH only
+        return _report_unstarted(command[0], PermissionError() if exists else FileNotFoundError())
+    _open_standard_files()
+    signals = Signals()
+    probe = GroupProbe(signals.handled)
+    try:
+        return _Session(command, signals, probe).run(config, flags)
+    finally:
+        probe.close()
+
+
+class _Session:
+    """A command and its daemon.
+
+    Args:
+        command: The program and its arguments.
+        signals: The signals that this process receives.
+        probe: Reports those that the command receives, too.
+    """
+
+    def __init__(self, command: Sequence[str], signals: Signals, probe: GroupProbe) -> None:
+        self._command = command
+        self._signals = signals
+        self._probe = probe
+        self._launch = uuid4().hex[:16]
+        self._died_after: float | None = None
+
+    def run(self, config: Config, flags: Sequence[str]) -> int:
+        """Run daemon and command, and return the exit status."""
+        shared = daemon = None
+        try:
+            shared = SharedDaemon(config)
+            daemon = shared.find_or_start(flags, self._signals)
+            report(daemon.line)
+        except NoDaemonError as error:
+            report(f"the command runs without a daemon: {error}")
+        except Exception as error:  # noqa: BLE001  the command must run in any case
+            report(f"the command runs without a daemon: {type(error).__name__}: {error}")
+        try:
+            if number := self._signals.ending:
+                return 128 + number
+            return self._run(daemon)
+        finally:
+            if shared is not None:
+                shared.release()
+
+    def _run(self, daemon: CommandDaemon | None) -> int:
+        environ = {"TRACKSIDE_LAUNCH": self._launch}
+        if daemon is not None:
+            environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
+        try:
+            command = Command(self._command, environ)
+        except OSError as error:
+            return _report_unstarted(self._command[0], error)
+        try:
+            status = self._wait(command, daemon)
+            self._signals.clear()
+            if daemon is not None:
+                self._summarize(daemon)
+        finally:
+            command.reap()
+        return status
+
+    def _summarize(self, daemon: CommandDaemon) -> None:
+        try:
+            Summary(self._launch, daemon, self._died_after).report(self._signals, report)
+        except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
+            report(f"no summary: {type(error).__name__}: {error}")
+
+    def _wait(self, command: Command, daemon: CommandDaemon | None) -> int:
+        """Forward signals to the command until it ends, and return its exit status."""
+        begun = time.monotonic()
+        while (status := command.status) is None:
+            number = self._signals.get()
+            if self._died_after is None and daemon is not None and daemon.died is not None:
+                self._died_after = time.monotonic() - begun
+            if number in self._signals.handled and not self._probe.received(number):
+                command.send(number)
+        return status
+
+
+def _open_standard_files() -> None:
+    """Open the standard files that are closed, so that no other file gets their numbers."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+
+
+def _report_unstarted(program: str, error: OSError) -> int:
+    missing = isinstance(error, FileNotFoundError)
+    reason = "not found" if missing else "not executable" if isinstance(error, PermissionError) else error.strerror
+    report(f"{program}: {reason}")
+    return NOT_FOUND if missing else NOT_EXECUTABLE
+
+
+def report(text: str) -> None:
+    """Write a line to standard error, because standard output is the command's; a closed one is ignored."""
+    with suppress(OSError):
+        os.write(2, f"trackside: {shown(text)}\n".encode(errors="backslashreplace"))

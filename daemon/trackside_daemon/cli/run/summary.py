@@ -1,0 +1,217 @@
+"""The summary that `trackside run` prints at its end, of the runs that its command has opened."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside.transport.orphaned_spool import heads
+from trackside.transport.paths import machine_id, spool_directories
+from trackside_daemon.cli.output import elapsed
+from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.cli.sources.file_source import FileSource
+from trackside_daemon.history import directory
+from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
+from trackside_daemon.model.text import duration, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from trackside_daemon.cli.run.command_daemon import CommandDaemon
+    from trackside_daemon.cli.run.signal_forwarding import Signals
+    from trackside_daemon.cli.sources.source import Source
+
+COMPLETE_SECONDS = 20.0
+"""Time limit for the daemon to receive all pushes; it reads the spool of a killed process within ten."""
+
+POLL_SECONDS = 0.1
+MOST = 10
+"""Maximum number of runs in the summary, the newest."""
+
+_BETWEEN_STEPS = ("eval", "checkpoint")
+"""Phases that do not count as time of a step."""
+
+
+class Summary:
+    """The runs of a command that has ended.
+
+    Args:
+        launch: Value of ``$TRACKSIDE_LAUNCH`` in its processes.
+        daemon: The daemon that accepted its pushes.
+        died_after: Seconds from the command's start to the daemon's end; None if it did not end before the command.
+    """
+
+    def __init__(self, launch: str, daemon: CommandDaemon, died_after: float | None) -> None:
+        self._launch = launch
+        self._daemon = daemon
+        self._died_after = died_after
+        self._source: Source | None = daemon.source
+
+    def report(self, signals: Signals, report: Callable[[str], None]) -> None:
+        """Wait until the daemon has received everything, or a signal arrives, and report each run line by line."""
+        daemon = self._daemon
+        if daemon.died is not None:
+            after = "" if self._died_after is None else f" {duration(self._died_after)} after the command started"
+            report(
+                f"the daemon ended unexpectedly{after}, with status {daemon.died}; see its log {daemon.log}; "
+                "what it did not receive is in the spool for the next daemon"
+            )
+            self._source = FileSource(daemon.history, report)
+        if self._source is None:
+            report("no summary, because this user may not query the daemon")
+            return
+        try:
+            if self._source.live:
+                self._wait(self._source, signals)
+            self._report_runs(self._source, report)
+        except (SourceError, directory.HistoryError, UnknownRunError, sqlite3.Error, OSError) as error:
+            report(f"no summary: {error}")
+
+    def _wait(self, source: Source, signals: Signals) -> None:
+        until = time.monotonic() + COMPLETE_SECONDS
+        while not signals.ending and time.monotonic() < until:
+            if not any(run["ended"] is None for run in self._runs(source)) and not self._left():
+                return
+            signals.get(POLL_SECONDS)
+
+    def _runs(self, source: Source) -> list[dict[str, Any]]:
+        return source.runs(RunFilter(launch=self._launch))
+
+    def _left(self) -> bool:
+        """Return whether a process of the command has left a spool."""
+        with suppress(LookupError, OSError):
+            spools = list(spool_directories(os.environ, os.getuid()))
+            hellos = [hello for _, hello in heads(spools, machine_id())]
+            return any(hello.about is not None and hello.about.launch == self._launch for hello in hellos)
+        return False
+
+    def _report_runs(self, source: Source, report: Callable[[str], None]) -> None:
+        runs = self._runs(source)
+        if not runs:
+            report("the command opened no run: nothing was pushed")
+        for run in reversed(runs[:MOST]):
+            whole = source.run(run["id"])
+            for line in lines(whole, source.events(run["id"]), source.alerts(run["id"])):
+                report(line)
+        if len(runs) > MOST:
+            report(f"{len(runs) - MOST} earlier runs: trackside runs{self._where()}")
+        elif runs:
+            report(f"details: trackside show {' or '.join(_words(runs))}{self._where()}")
+
+    def _where(self) -> str:
+        """Return the flag by which commands find this history; empty for the default one."""
+        history = self._daemon.history
+        with suppress(directory.HistoryError):
+            if history is None or _is_default(history):
+                return ""
+        return f" --storage.path={history}"
+
+
+def _is_default(history: Path) -> bool:
+    configured = os.environ.get("TRACKSIDE_STORAGE__PATH", "")
+    return str(history) == (configured or str(directory.default_directory(os.environ, os.getuid())))
+
+
+def _words(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the arguments of `trackside show`: the names if they are distinct, else the ids."""
+    names = [run["name"] for run in reversed(runs)]
+    return list(dict.fromkeys(names)) if len(set(names)) == len(names) and " " not in "".join(names) else _ids(runs)
+
+
+def _ids(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [run["id"] for run in reversed(runs)]
+
+
+def lines(
+    run: Mapping[str, Any], events: Sequence[Mapping[str, Any]], alerts: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield the lines about a run: its state and speed, its ranks if one of several did not finish, and its alerts.
+
+    Args:
+        run: The run, with its metrics.
+        events: Its events.
+        alerts: Its alerts.
+    """
+    cause = f" ({run['cause']})" if run["cause"] else ""
+    spent = elapsed(run, time.time())
+    steps = "no step" if run["step"] is None else f"step {run['step']}"
+    facts = [f"{steps} after {duration(spent)}" if spent is not None else steps]
+    facts += [f"loss {number(run['loss'])}"] if run["loss"] is not None else []
+    speed = speeds(run)
+    facts += [] if speed.step is None else [f"{_time(speed.step)} per step"]
+    facts += [] if speed.tokens is None else [f"{speed.tokens:,.0f} tokens per second"]
+    yield f"{run['name']}: {run['state']}{cause}, {', '.join(facts)}"
+    ranks = list(_ranks(run, events))
+    if ranks:
+        yield f"{run['name']}: {', '.join(ranks)}"
+    fired = Counter((alert["alert"], alert["severity"]) for alert in alerts if alert["severity"] != "info")
+    if fired:
+        texts = (
+            f"{alert} ({severity})" + (f" {count} times" if count > 1 else "")
+            for (alert, severity), count in fired.items()
+        )
+        yield f"{run['name']}: alerts: {', '.join(texts)}"
+
+
+class Speeds(NamedTuple):
+    """Average speeds of the last attempt; None if they are unknown.
+
+    Attributes:
+        step: Seconds per step of its lowest rank, without evaluation and checkpoints.
+        tokens: Tokens of all ranks per second.
+    """
+
+    step: float | None = None
+    tokens: float | None = None
+
+
+def speeds(run: Mapping[str, Any]) -> Speeds:
+    """Return the speeds of a run with metrics."""
+    metrics = [
+        metric
+        for metric in run["metrics"]
+        if metric["attempt"] == run["attempt"]
+        and metric["count"] > 1
+        and metric["first_time"] is not None
+        and metric["last_time"] > metric["first_time"]
+    ]
+    if not metrics:
+        return Speeds()
+    lowest = min(metric["rank"] for metric in metrics)
+    longest = max((metric for metric in metrics if metric["rank"] == lowest), key=_span)
+    phases: Mapping[str, Any] = next(
+        (attempt.get("phases", {}) for attempt in run["attempt_list"] if attempt["attempt"] == run["attempt"]), {}
+    )
+    seconds = _span(longest) - sum(phases.get(str(lowest), {}).get(phase, 0.0) for phase in _BETWEEN_STEPS)
+    steps = longest["last_step"] - longest["first_step"]
+    tokens = [metric for metric in metrics if metric["key"] == "tokens" and metric["mean"] != "nan"]
+    rate = sum(metric["mean"] * (metric["count"] - 1) / _span(metric) for metric in tokens)
+    return Speeds(seconds / steps if steps > 0 and seconds > 0 else None, rate or None)
+
+
+def _span(metric: Mapping[str, Any]) -> float:
+    """Return the seconds from a metric's first sample to its last."""
+    return float(metric["last_time"] - metric["first_time"])
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else duration(seconds)
+
+
+def _ranks(run: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the end of each rank of the last attempt if there are several and one of them did not finish."""
+    ended = {
+        event["rank"]: event["fields"]
+        for event in events
+        if event["kind"] == "rank_ended" and event["attempt"] == run["attempt"]
+    }
+    if len(ended) < 2 or all(fields["state"] == "finished" for fields in ended.values()):
+        return
+    for rank, fields in sorted(ended.items()):
+        cause = f" ({fields['cause']})" if fields.get("cause") else ""
+        yield f"rank {rank} {fields['state']}{cause}"

@@ -1,0 +1,244 @@
+"""A daemon's API, for commands."""
+
+from __future__ import annotations
+
+import json
+import os
+from http.client import HTTPException, IncompleteRead
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
+
+from trackside_daemon.cli.sources import credentials
+from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
+from trackside_daemon.history.files.importing import ImportResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from http.client import HTTPResponse
+    from pathlib import Path
+
+    from trackside_daemon.history.files.export import Format
+    from trackside_daemon.history.read.reader import RunFilter
+
+STATUS_SECONDS = 5.0
+"""Time limit of a status; a daemon that exceeds it counts as down."""
+
+IMPORT_SECONDS = 3600.0
+CHUNK_BYTES = 64 * 1024
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """Follows no redirect, which could send a password or a token to another server."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return nothing: the redirect becomes an `HTTPError`."""
+
+
+class ApiSource:
+    """The `Source` of a running daemon.
+
+    Args:
+        url: ``http://HOST:PORT``.
+        token: Token of its API; empty if it needs none.
+        remedy: Advice for a token that is missing or wrong.
+
+    Raises:
+        LockedError: The file of --web.credentials-file is invalid.
+    """
+
+    def __init__(self, url: str, token: str, remedy: str = "") -> None:
+        self.live = True
+        self.url, self.token = url.rstrip("/"), token
+        self._remedy = remedy
+        self._credentials = credentials.load()
+        bearer = f"Bearer {token}" if token else ""
+        basic = credentials.authorization_for(self.url, self._credentials)
+        self._authorizations = [header for header in (basic, bearer) if header]
+        self._open = build_opener(_NoRedirects, ProxyHandler({}), HTTPSHandler(context=self._credentials.tls)).open
+
+    def status(self) -> dict[str, Any]:
+        """Return the daemon's status."""
+        return self._checked(self._json("status", timeout=STATUS_SECONDS), "version")
+
+    def overview(self) -> dict[str, Any]:
+        """Return the current state of runs, GPUs, host and alerts."""
+        return self._json("overview", timeout=STATUS_SECONDS)
+
+    def series(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Return series of runs, by the query parameters of `/api/v1/series`."""
+        return list(self._json(f"series?{urlencode(query)}", timeout=STATUS_SECONDS).get("series", ()))
+
+    def gpu(self, action: str, body: Any) -> dict[str, Any]:
+        """Make the daemon ``pause`` or ``resume`` the GPUs, and return its answer."""
+        return self._post(f"gpu/{action}", body)
+
+    def runs(self, wanted: RunFilter) -> list[dict[str, Any]]:
+        """See `Source`."""
+        query = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}
+        return self._list("runs", query)
+
+    def run(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        return self._checked(self._json(f"runs/{quote(text, safe='')}"), "id")
+
+    def events(self, uid: str) -> list[dict[str, Any]]:
+        """See `Source`."""
+        return self._list("events", {"run": uid})
+
+    def alerts(self, uid: str, limit: int = 0) -> list[dict[str, Any]]:
+        """See `Source`; a *limit* keeps that many of the newest."""
+        return self._list("alerts", {"run": uid, **({"limit": limit} if limit else {})})
+
+    def test_alert(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Make the daemon raise a test alert, and return its answer."""
+        return self._post("alerts/test", body)
+
+    def silences(self) -> list[dict[str, Any]]:
+        """Return the current silences, the first to end first."""
+        return self._list("silences", {})
+
+    def silence(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create a silence; return it and the firing alerts that match."""
+        return self._post("silences", body)
+
+    def unsilence(self, id_: str) -> dict[str, Any]:
+        """End a silence."""
+        return self._json(f"silences/{quote(id_, safe='')}", "DELETE")
+
+    def alert(self, number: int) -> dict[str, Any]:
+        """See `Source`."""
+        return self._checked(self._json(f"alerts/{number}"), "id")
+
+    def export(self, uid: str, form: Format) -> Export:
+        """See `Source`."""
+        answer = self._request(f"runs/{quote(uid, safe='')}/export?format={form}")
+        samples = answer.headers.get("X-Trackside-Samples", "")
+        return Export(int(samples) if samples.isdecimal() else None, self._chunks(answer))
+
+    def pin(self, uid: str, *, pinned: bool) -> None:
+        """See `Source`."""
+        self._post(f"runs/{quote(uid, safe='')}/pin", {"pinned": pinned})
+
+    def delete(self, uid: str) -> None:
+        """See `Source`."""
+        self._json(f"runs/{quote(uid, safe='')}", "DELETE")
+
+    def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
+        """See `Source`."""
+        query = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
+        headers = {"X-File-Name": quote(str(file)), "Content-Type": "application/octet-stream"}
+        with file.open("rb") as stream:
+            if len(self._authorizations) > 1:
+                self.status()  # finds the right authorization: the stream can be sent only once
+            if file.is_file():
+                headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)
+            answer = self._json(f"import?{query}", "POST", stream, headers, IMPORT_SECONDS)
+            self._checked(answer, "run", "samples")
+        return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+
+    def _list(self, name: str, query: Mapping[str, Any]) -> list[dict[str, Any]]:
+        answer = self._checked(self._json(f"{name}?{urlencode(query)}"), name)
+        if not isinstance(answer[name], list):
+            raise self._not_trackside()
+        return list(answer[name])
+
+    def _checked(self, answer: dict[str, Any], *keys: str) -> dict[str, Any]:
+        """Return an answer that has the keys of every such answer of ours."""
+        if not answer.keys() >= set(keys):
+            raise self._not_trackside()
+        return answer
+
+    def _not_trackside(self) -> SourceError:
+        return SourceError(f"{self.url}: this is not a trackside daemon")
+
+    def _post(self, path: str, body: Any) -> dict[str, Any]:
+        return self._json(path, "POST", json.dumps(body).encode(), {"Content-Type": "application/json"})
+
+    def _json(
+        self,
+        path: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = ANSWER_SECONDS,
+    ) -> dict[str, Any]:
+        answer = self._request(path, method, body, headers or {}, timeout)
+        try:
+            with answer:
+                text = answer.read()
+            value = json.loads(text) if text.strip() else {}
+        except (OSError, HTTPException) as error:
+            raise SourceError(f"{self.url}: the daemon closed the connection: {error}", 1) from error
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise self._not_trackside()
+        return value
+
+    def _request(
+        self,
+        path: str,
+        method: str = "GET",
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = ANSWER_SECONDS,
+    ) -> HTTPResponse:
+        request = Request(f"{self.url}/api/v1/{path}", body, dict(headers or {}), method=method)  # noqa: S310  http(s) was checked
+        if self._authorizations:
+            request.add_header("Authorization", self._authorizations[0])
+        try:
+            answer: HTTPResponse = self._open(request, timeout=timeout)
+        except HTTPError as error:
+            with error:
+                schemes = error.headers.get("WWW-Authenticate", "").lower()
+                if "basic" in schemes:
+                    reason = credentials.explain_refusal(self._credentials, self.url)
+                    raise LockedError(f"{self.url}: {reason}") from error
+                if 300 <= error.code < 400:
+                    raise SourceError(
+                        f"{self.url}: the server redirects to another address, which a trackside daemon never does; "
+                        "give the daemon's address"
+                    ) from error
+                if "bearer" not in schemes or len(self._authorizations) < 2:
+                    raise _refusal(self.url, error, self._remedy) from error
+            del self._authorizations[0]  # the daemon has no users and expects its token
+            return self._request(path, method, body, headers, timeout)
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: text that cannot be part of a request
+            raise self._no_answer(error) from error
+        return answer
+
+    def _no_answer(self, error: Exception) -> SourceError:
+        """Return why a request got no answer."""
+        cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
+        encrypted = self.url.startswith("https:")
+        if reason := credentials.explain_tls_error(cause, self._credentials, encrypted=encrypted):
+            return (LockedError if encrypted else SourceError)(f"{self.url}: {reason}")
+        reason = getattr(cause, "strerror", None) or str(cause) or "the connection was closed"
+        return SourceError(f"{self.url}: the daemon does not answer: {reason.lower()}", 1)
+
+    def _chunks(self, answer: HTTPResponse) -> Iterator[bytes]:
+        try:
+            with answer:
+                while chunk := answer.read(CHUNK_BYTES):
+                    yield chunk
+                if answer.length:  # the rest of the announced length never came
+                    raise IncompleteRead(b"", answer.length)
+        except (OSError, HTTPException) as error:
+            raise SourceError(
+                f"{self.url}: the daemon closed the connection, so the output is incomplete: {error}", 1
+            ) from error
+
+
+def _refusal(url: str, error: HTTPError, remedy: str) -> SourceError:
+    """Return the daemon's error message, in one line."""
+    try:
+        message = json.loads(error.read(CHUNK_BYTES))["error"]["message"]
+    except (ValueError, KeyError, TypeError, OSError, HTTPException):
+        message = f"{url}: {error.code} {error.reason}"
+    if error.code == 401:
+        message = f"{url}: {message}{remedy and f'; {remedy}'}"
+    kind = TokenError if error.code == 401 else SourceError
+    return kind(" ".join(str(message).split()), 2 if error.code < 500 else 1)

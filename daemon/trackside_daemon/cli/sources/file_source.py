@@ -1,0 +1,141 @@
+"""The history's file, for commands that run while no daemon does."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.alerts.silences import with_silenced_until
+from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
+from trackside_daemon.history import directory as place
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.files import export as exports
+from trackside_daemon.history.files.importing import ImportResult, RunFile, import_run
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.offline import Offline
+from trackside_daemon.history.record import commands
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.record.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from trackside_daemon.history.files.export import Format
+    from trackside_daemon.history.read.reader import RunFilter
+    from trackside_daemon.history.record.store import Store
+    from trackside_daemon.linux.file_lock import FileLock
+
+
+class FileSource:
+    """The `Source` of a file that no daemon is writing.
+
+    Args:
+        directory: The directory that the user named; None for the default one.
+        warn: Receives a line about each part that is missing.
+    """
+
+    def __init__(self, directory: Path | None, warn: Callable[[str], None]) -> None:
+        self.live = False
+        self._directory = directory
+        self._warn = warn
+        self._opened: Offline | None = None
+
+    def runs(self, wanted: RunFilter) -> list[dict[str, Any]]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return reader.runs(connection, wanted)
+
+    def run(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return reader.run(connection, reader.resolve(connection, text))
+
+    def events(self, uid: str) -> list[dict[str, Any]]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return reader.events(connection, uid)
+
+    def alerts(self, uid: str) -> list[dict[str, Any]]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return with_silenced_until(
+                reader.alerts(connection, reader.AlertFilter(uid)), reader.silences(connection, time.time())
+            )
+
+    def alert(self, number: int) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            alert = reader.alert(connection, number)
+            if alert is None:
+                raise SourceError(f"alert {number}: no alert has this id")
+            return with_silenced_until([alert], reader.silences(connection, time.time()))[0]
+
+    def export(self, uid: str, form: Format) -> Export:
+        """See `Source`."""
+        return Export(exports.count(self._file(), uid), exports.export(self._file(), uid, form))
+
+    def pin(self, uid: str, *, pinned: bool) -> None:
+        """See `Source`."""
+        self._change(lambda store: commands.pin(store, uid, pinned=pinned))
+
+    def delete(self, uid: str) -> None:
+        """See `Source`."""
+        self._change(lambda store: commands.delete(store, uid))
+
+    def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
+        """See `Source`."""
+        with file.open("rb") as stream:
+            begin = os.fstat(stream.fileno()).st_mtime if file.is_file() else time.time()
+            reading = RunFile(stream, str(file), id=uid, name=name, begin=begin)
+            with self._writing() as writer:
+                return import_run(writer, reading)
+
+    def _file(self) -> Offline:
+        if self._opened is None:
+            directory = self._directory or place.default_directory(os.environ, os.getuid())
+            self._opened = Offline(directory, self._warn)
+        return self._opened
+
+    def _change(self, work: Callable[[Store], Any]) -> None:
+        with self._writing() as writer:
+            writer.call(work).result(ANSWER_SECONDS)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Writer]:
+        """Yield a writer for this process alone; it packs what it has written before it ends."""
+        directory = place.prepare(self._directory)
+        lock = _lock(directory)
+        try:
+            remote = bool(place.network_file_system(directory))
+            database = Database(directory, exclusive=remote or not lock.supported)
+            try:
+                writer = Writer(database, Bounds(0))
+                writer.start()
+                try:
+                    yield writer
+                    while writer.call(lambda store: len(store.due)).result(ANSWER_SECONDS):
+                        time.sleep(0.01)
+                finally:
+                    writer.stop()
+            finally:
+                database.close()
+        finally:
+            lock.close()
+
+
+def _lock(directory: Path) -> FileLock:
+    try:
+        return place.lock_history(directory)
+    except place.HistoryError as error:
+        holder = re.search(r"\(pid [^)]*\)", str(error))
+        if holder is None:
+            raise
+        raise SourceError(
+            f"{directory}: a daemon {holder[0]} writes this history, but does not answer; stop it, or give its address "
+            "with --url=URL"
+        ) from None
