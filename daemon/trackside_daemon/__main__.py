@@ -1,4 +1,4 @@
-"""The `trackside` command. A bare client has the command too; it then says which extra brings the daemon."""
+"""The `trackside` command. In an installation without the daemon it reports which extra to install."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def main() -> None:
         if (error.name or "").startswith("trackside"):
             raise
         print(  # noqa: T201
-            f"trackside: the command needs the package {error.name}, which comes with: pip install 'trackside[daemon]'",
+            f"trackside: this command needs the package {error.name}; install it with: pip install 'trackside[daemon]'",
             file=sys.stderr,
         )
         sys.exit(2)

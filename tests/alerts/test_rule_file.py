@@ -217,7 +217,7 @@ def test_a_manifest_has_the_same_groups() -> None:
             ("--place-label", "rank"),
             "--place-label rank: this label distinguishes runs; give one of the targets' location, such as rack",
         ),
-        (("--config.file", "/no/such"), "/no/such: no such file or directory; --config.file takes a YAML file"),
+        (("--config.file", "/no/such"), "/no/such: no such file or directory; give a YAML file with --config.file"),
     ],
 )
 def test_an_error_is_one_line(arguments: tuple[str, ...], words: str) -> None:

@@ -119,7 +119,7 @@ def test_wrong_usage_names_what_was_perhaps_meant(arguments: list[str], says: st
         (
             ["--config.file=/no/such.yml"],
             {},
-            "/no/such.yml: no such file or directory; --config.file takes a YAML file",
+            "/no/such.yml: no such file or directory; give a YAML file with --config.file",
         ),
         ([], {"TRACKSIDE_RUN__LINGER": "x"}, "TRACKSIDE_RUN__LINGER: 'x' is not a duration such as 1s, 500ms or 1h30m"),
         (

@@ -337,7 +337,7 @@ def test_a_file_that_is_no_text_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "says"), [("missing.yml", "no such file or directory"), (".", "is a directory")])
 def test_a_file_that_cannot_be_read_is_said(tmp_path: Path, name: str, says: str) -> None:
-    assert refusal(tmp_path / name) == f"{tmp_path / name}: {says}; --config.file takes a YAML file"
+    assert refusal(tmp_path / name) == f"{tmp_path / name}: {says}; give a YAML file with --config.file"
 
 
 def test_what_is_wrong_in_a_variable_is_named_by_the_variable(
@@ -503,7 +503,6 @@ def test_an_unknown_variable_is_one_warning_and_no_error(
         "TRACKSIDE_FOO_SERVICE_PORT_HTTP",
         "TRACKSIDE_FOO_BAR_PORT_80_TCP",
         "TRACKSIDE_LOG__LEVEL",
-        "TRACKSIDE_WEB__CREDENTIALS_FILE",
     ],
 )
 def test_what_the_client_owns_and_what_kubernetes_puts_there_is_no_warning(
@@ -512,6 +511,14 @@ def test_what_the_client_owns_and_what_kubernetes_puts_there_is_no_warning(
     monkeypatch.setenv(name, "debug")
     load(Config)
     warn_of_unknown_variables(Config)
+    assert caplog.messages == []
+
+
+def test_a_variable_that_is_read_without_a_setting_is_no_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TRACKSIDE_WEB__CREDENTIALS_FILE", "web.yml")
+    warn_of_unknown_variables(Config, ["TRACKSIDE_WEB__CREDENTIALS_FILE"])
     assert caplog.messages == []
 
 

@@ -14,9 +14,9 @@ from trackside_daemon.config.yaml import YamlError, parse
         ("ada: !!int x", "no valid int"),
         (f"ada: {'9' * 5000}", "no valid int"),
         ("[" * 3000, "nested too deeply"),
-        ("{ada: *hunter2}", "an alias of nothing"),
+        ("{ada: *hunter2}", "an undefined alias"),
         ("ada: !hunter2 x", "an unknown tag"),
-        ("{a: 1, a: 2}", "a is there twice"),
+        ("{a: 1, a: 2}", "a is a duplicate key"),
         ("a: [", "not YAML: line "),
     ],
 )

@@ -71,7 +71,7 @@ def test_with_the_bare_client_the_command_says_which_extra_to_install(place: Pat
     ended = run_script("from trackside_daemon.__main__ import main; main()", "daemon", place=place)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
-        f"trackside: the command needs the package {library}, which comes with: pip install 'trackside[daemon]'\n"
+        f"trackside: this command needs the package {library}; install it with: pip install 'trackside[daemon]'\n"
     )
 
 

@@ -77,9 +77,9 @@ rate_limit: {{interval: 500ms, burst: 20}}
         ("- a", "expected a mapping of sections, not a list"),
         (
             "basic_auth_users: {a: x}\nbasic_auth_users: {b: y}",
-            "not YAML: line 2, column 1: basic_auth_users is there twice",
+            "not YAML: line 2, column 1: basic_auth_users is a duplicate key",
         ),
-        (f"basic_auth_users: {{a: {HASH}, a: {HASH}}}", "not YAML: line 1, column 85: a is there twice"),
+        (f"basic_auth_users: {{a: {HASH}, a: {HASH}}}", "not YAML: line 1, column 85: a is a duplicate key"),
         ("basic_auth_user: {}", "basic_auth_user: no such key; did you mean basic_auth_users?"),
         ("basic_auth_user:", "basic_auth_user: no such key; did you mean basic_auth_users?"),
         ("tls_server_config: 7", "tls_server_config: must be a mapping"),

@@ -28,7 +28,6 @@ from trackside_daemon.cli.commands import (
     top,
 )
 from trackside_daemon.cli.sources import credentials
-from trackside_daemon.config.environment import WEB_CREDENTIALS
 
 
 class _Commands(TyperGroup):
@@ -76,7 +75,7 @@ def root(
 ) -> None:
     """A sidecar that monitors a training job, its GPUs and its host, step by step, for Prometheus."""
     if credentials_file:
-        os.environ[WEB_CREDENTIALS] = credentials_file
+        os.environ[credentials.VARIABLE] = credentials_file
 
 
 def _add(name: str, function: Any, example: str, **options: Any) -> None:

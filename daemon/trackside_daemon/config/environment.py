@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from trackside_daemon.config.names import setting_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pydantic import BaseModel
 
 PREFIX = "TRACKSIDE_"
@@ -19,10 +21,6 @@ CLIENT_VARIABLES = frozenset(
     for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE", "LAUNCH")
 )
 """Variables of the client; if they are set for a whole job, the daemon's environment has them too."""
-NVML_LOCK = PREFIX + "NVML_LOCK"
-"""Name of another lock of NVML, for a daemon that is given other GPUs of the same machine: see nvml/worker/lock.py."""
-WEB_CREDENTIALS = PREFIX + "WEB__CREDENTIALS_FILE"
-"""File with our commands' credentials: see cli/sources/credentials.py."""
 
 # Kubernetes sets these for a service that is called trackside.
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")
@@ -40,9 +38,14 @@ def variable(path: tuple[str, ...]) -> str:
     return PREFIX + "__".join(path).upper()
 
 
-def warn_of_unknown_variables(model: type[BaseModel]) -> None:
-    """Log the ``TRACKSIDE_*`` variables that are neither a setting, nor the client's, nor set by Kubernetes."""
-    valid = [*variables(model), NVML_LOCK, WEB_CREDENTIALS, *CLIENT_VARIABLES]
+def warn_of_unknown_variables(model: type[BaseModel], others: Iterable[str] = ()) -> None:
+    """Log the ``TRACKSIDE_*`` variables that are neither a setting, nor the client's, nor set by Kubernetes.
+
+    Args:
+        model: The whole configuration.
+        others: Variables that the daemon or our commands read without a setting.
+    """
+    valid = [*variables(model), *others, *CLIENT_VARIABLES]
     unknown = []
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in valid and not _KUBERNETES.match(name):

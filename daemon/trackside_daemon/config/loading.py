@@ -107,7 +107,7 @@ def _read(file: Path) -> dict[str, Any]:
         values = parse(file.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"{file}: {(error.strerror or str(error)).lower()}; --config.file takes a YAML file"
+            f"{file}: {(error.strerror or str(error)).lower()}; give a YAML file with --config.file"
         ) from error
     except YamlError as error:
         raise ConfigError(f"{file}: {error}") from error

@@ -28,11 +28,13 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
     TRACKSIDE_SAMPLE__INTERVAL. Some settings have no option: docs/configuration.md lists all.
     """
     block_signals()  # before the imports, which take so long that a signal may come
+    from trackside_daemon.cli.sources import credentials
     from trackside_daemon.config.environment import warn_of_unknown_variables
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.ingest.endpoint import EndpointError
     from trackside_daemon.ingest.server import PushSocket
     from trackside_daemon.linux.file_limit import raise_limit
+    from trackside_daemon.nvml.worker import lock
     from trackside_daemon.service import logging
     from trackside_daemon.service.config import Config, check_roots
     from trackside_daemon.web.http.address import AddressError, listen
@@ -44,7 +46,7 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
         config = reload()
         check_roots(config.path)
         logging.set_up(config.log.level, config.log.format)
-        warn_of_unknown_variables(Config)
+        warn_of_unknown_variables(Config, (lock.LOCK_VARIABLE, credentials.VARIABLE))
         raise_limit()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
             status = _serve(config, reload, push_socket, listen(config.web.listen_address))

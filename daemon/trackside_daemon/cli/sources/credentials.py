@@ -20,7 +20,6 @@ from pydantic import Field, SecretStr, ValidationError
 
 from trackside.transport.paths import open_regular
 from trackside_daemon.cli.sources.errors import LockedError
-from trackside_daemon.config.environment import WEB_CREDENTIALS
 from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FLAG = "--web.credentials-file"
+VARIABLE = "TRACKSIDE_WEB__CREDENTIALS_FILE"
 MOST_BYTES = 64 * 1024
 _OTHER_NAME = frozenset({62, 64})
 """OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH."""
@@ -98,7 +98,7 @@ def load() -> Credentials:
     Raises:
         LockedError: The file is invalid.
     """
-    path = os.environ.get(WEB_CREDENTIALS, "")
+    path = os.environ.get(VARIABLE, "")
     if not path:
         return _none()
     file = Path(path).expanduser()
