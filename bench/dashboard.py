@@ -26,17 +26,20 @@ from end_to_end.dashboard.conftest import FLAGS
 from playwright.sync_api import sync_playwright
 from processes import Daemon, clean_environ, eventually
 
-from trackside.wire import Block, Clock, Hello, Identity, Totals
+from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
+from trackside_daemon.model.session import SessionRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
     from playwright.sync_api import Browser, Page
+
+    from trackside_daemon.model.columns import Columns
 
 RUNS = 1000
 STEPS = 60
@@ -226,7 +229,7 @@ def fill(history: Path, samples: int) -> None:
     writer.put([RunState(LONG, 0, "finished", "", time.time())])
     taken = Filling(writer, "short", ["loss"], floats()).push(STEPS)
     for number in range(RUNS):
-        writer.put(_short(number, taken.blocks[0]))
+        writer.put(_short(number, taken.columns[0]))
         eventually(writer.has_room)
     writer.call(lambda _: None).result()
     eventually(lambda: writer.call(lambda store: not store.due).result(), LOAD_SECONDS)
@@ -234,13 +237,13 @@ def fill(history: Path, samples: int) -> None:
     database.close()
 
 
-def _short(number: int, block: Block) -> list[Any]:
+def _short(number: int, columns: Columns) -> list[Any]:
     name, began = f"sweep-{number:04}", BEGIN + number * 60 * SECOND
-    session = name.encode().ljust(16)
+    session = SessionRef(name.encode().ljust(16), name, name)
     hello = Hello(Identity(run=name, name=name), Clock(began, 0), began, Totals(), tags=("sweep",))
     return [
-        SessionOpened(session, hello, name, 0, began / SECOND),
-        BatchIngested(session, 1, [block], began),
+        SessionOpened(session, hello, began / SECOND),
+        BatchIngested(session, 1, [columns], began),
         RunState(name, 0, "finished", "", began / SECOND + STEPS),
     ]
 

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from processes import ROOT, Daemon, eventually
 
-from trackside.packing import pack
-from trackside.wire import Block, Clock, Hello, Identity, Totals
+from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.importing import RunFile, import_run
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
+from trackside_daemon.model.session import SessionRef
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -48,24 +49,24 @@ class Filling:
     def __init__(self, writer: Writer, name: str, keys: list[str], noise: Callable[[], float]) -> None:
         self.writer = writer
         self.keys = keys
-        self.session = name.encode().ljust(16, b"\0")[:16]
+        self.session = SessionRef(name.encode().ljust(16, b"\0")[:16], name, name)
         self.number = self.rows = 0
         rng = random.Random(1)
-        self._stamps = pack("q", [row * SECOND // 10 + rng.randrange(4_000_000) for row in range(ROWS)])
-        self._values = [pack("d", [noise() for _ in range(ROWS * len(keys))]) for _ in range(16)]
+        self._stamps = array("q", [row * SECOND // 10 + rng.randrange(4_000_000) for row in range(ROWS)])
+        self._values = [array("d", [noise() for _ in range(ROWS * len(keys))]) for _ in range(16)]
         identity = Identity(run=name, name=name)
         hello = Hello(identity, Clock(BEGIN, 0), BEGIN, Totals())
-        writer.put([SessionOpened(self.session, hello, name, 0, BEGIN / SECOND)])
+        writer.put([SessionOpened(self.session, hello, BEGIN / SECOND)])
 
     def push(self, rows: int) -> BatchIngested:
         """Accept the next message, of *rows* pushes."""
         self.number += 1
-        steps = array("q", range(self.rows, self.rows + rows)).tobytes()
-        values = self._values[self.number % 16][: 8 * rows * len(self.keys)]
-        block = Block(self.keys, steps, self._stamps[: 8 * rows], values)
+        steps = array("q", range(self.rows, self.rows + rows))
+        values = self._values[self.number % 16][: rows * len(self.keys)]
+        columns = Columns(self.keys, steps, self._stamps[:rows], values)
         shift = BEGIN + self.rows * SECOND // 10
         self.rows += rows
-        return BatchIngested(self.session, self.number, [block], shift)
+        return BatchIngested(self.session, self.number, [columns], shift)
 
     def fill(self, rows: int) -> None:
         """Push rows as fast as they are accepted."""
@@ -297,7 +298,7 @@ def listing(directory: Path) -> tuple[float, float]:
         eventually(writer.has_room)
         writer.put(
             [
-                SessionOpened(name.encode().ljust(16), hello, name, 0, 0.0),
+                SessionOpened(SessionRef(name.encode().ljust(16), name, name), hello, 0.0),
                 RunState(name, 0, "finished", "", 1.7e9 + number),
             ]
         )

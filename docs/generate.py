@@ -30,13 +30,13 @@ from trackside_daemon.config.environment import variables
 from trackside_daemon.config.names import describe
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
-from trackside_daemon.ingest import sessions
+from trackside_daemon.ingest import message_counts
+from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline import pipeline
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.service import build_info, watchers
+from trackside_daemon.service import build_info, finding_sources
 from trackside_daemon.service.config import Config
-from trackside_daemon.training import families
 from trackside_daemon.web.api.openapi import document
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def sections() -> dict[str, list[Metric]]:
     training = [
         one for one in vars(families).values() if isinstance(one, Metric) and one is not families.SERIES_REJECTED
     ]
-    ingest = [one for one in vars(sessions).values() if isinstance(one, Metric)]
+    ingest = [one for one in vars(message_counts).values() if isinstance(one, Metric)]
     return {
         "training": [*dict.fromkeys([*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO])],
         "alerts": [alerts.FIRING, alerts.SILENCED, alerts.BEGUN, alerts.EXCESS],
@@ -303,7 +303,7 @@ def _code(text: str) -> str:
 
 def _groups() -> list[rule_file.Group]:
     """Return the rule groups of a daemon without a configuration."""
-    return rule_file.groups(AlertsSection(), watchers.families(), rule_file.RuleFileOptions())
+    return rule_file.groups(AlertsSection(), finding_sources.families(), rule_file.RuleFileOptions())
 
 
 def rules() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.detectors.run_rank import SYNC_PHASES
+from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 
 PHASES = "trackside_training_phase_seconds_total"

@@ -7,6 +7,8 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from session_records import batch_ingested, session_opened
+
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
@@ -97,7 +99,7 @@ def opened(run: str, *, name: str = "", attempt: int = 0, rank: int = 0, world: 
         config="" if config is None else json.dumps(config),
         **hello,
     )
-    return SessionOpened(session(run, attempt, rank), message, name or run, attempt, started)
+    return session_opened(session(run, attempt, rank), message, name or run, attempt, started)
 
 
 def ingested(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: int = 0, rank: int = 0) -> BatchIngested:
@@ -106,7 +108,7 @@ def ingested(run: str, pushes: Sequence[Pushed], *, number: int = 1, attempt: in
         Block(list(values), pack("q", [step]), pack("q", [time * 1000]), pack("d", values.values()))
         for step, time, values in pushes
     ]
-    return BatchIngested(session(run, attempt, rank), number, blocks)
+    return batch_ingested(session(run, attempt, rank), number, blocks)
 
 
 def column(
@@ -116,7 +118,7 @@ def column(
     values = [step + place / 10 for step in range(steps) for place in range(len(keys))]
     begin = round((BEGIN + 1000 * attempt) * 1e9)
     times = pack("q", [begin + step * 1_000_000_000 for step in range(steps)])
-    return BatchIngested(
+    return batch_ingested(
         session(run, attempt, rank), number, [Block(list(keys), pack("q", range(steps)), times, pack("d", values))]
     )
 

@@ -20,7 +20,7 @@ from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.pipeline import Pipeline
-from trackside_daemon.service.watchers import all_watchers
+from trackside_daemon.service.finding_sources import finding_sources
 from trackside_daemon.training.limits import Limits
 from trackside_daemon.training.runs import Runs
 
@@ -47,8 +47,8 @@ class Whole:
         self._history = Recorder(place, Bounds(0), acknowledge=lambda _: None)
         self._history.start()
         state, wall = State(), lambda: moment(self.after).wall
-        watchers = all_watchers(state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall)
-        self.pipeline = Pipeline(state, self._history, watchers, ActiveAlerts(), told=[self], wall=wall)
+        watchers = finding_sources(state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall)
+        self.pipeline = Pipeline(state, self._history, watchers, ActiveAlerts(), listeners=[self], wall=wall)
         self._sessions = Sessions(Runs(Limits(), 3600.0), self._history.session)
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
@@ -63,7 +63,7 @@ class Whole:
         self.samples += values
         while not self.pipeline.has_room():
             time.sleep(0.001)
-        for batch in self._sessions.receive(b"peer", frames, moment(self.after))[1]:
+        for batch in self._sessions.receive(b"peer", frames, moment(self.after)).batches:
             self.pipeline.accept(batch)
 
     def tick(self, values: Mapping[str, float], *, gpus: bool = False) -> None:

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from trackside.environment.identity import identify
 from trackside.packing import pack
 from trackside.wire import Block, Bye, Clock, Envelope, Heartbeat, Hello, Pushes, Skip, Totals, encode, open_envelope
+from trackside_daemon.model.columns import decode
+from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import EarlierAttempts
 from trackside_daemon.model.state import State
 from trackside_daemon.training.limits import Limits
@@ -21,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from trackside.wire import Identity
-    from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.metric import Batch, Distribution
     from trackside_daemon.model.records import Record
+    from trackside_daemon.model.stall import Stall
+    from trackside_daemon.training.run import RankSession
 
     Values = Mapping[str, float]
 
@@ -141,13 +144,23 @@ class House:
         self,
         linger: float = 60.0,
         past: Callable[[str], tuple[int, float | None] | None] = lambda _: None,
-        stalls: Callable[[str, int], Stands | None] = lambda *_: None,
+        stalls: Iterable[Stall] = (),
         before: Callable[[str, int], EarlierAttempts] = lambda *_: EarlierAttempts(),
         peak: Callable[[str, int], float | None] = lambda *_: None,
         **limits: int,
     ) -> None:
         self.state = State()
-        self.runs = Runs(Limits(**limits), linger, past=past, stalls=stalls, before=before, peak=peak)
+        self.processes = RankProcesses()
+        self.runs = Runs(
+            Limits(**limits),
+            linger,
+            last_attempt=past,
+            before=before,
+            peak=peak,
+            processes=self.processes,
+            stalls=stalls,
+        )
+        self.sessions: dict[bytes, RankSession] = {}
         self.records: list[Record] = []
         self.after = 0.0
 
@@ -158,19 +171,48 @@ class House:
 
     def hello(self, who: Speaker, **more: Any) -> None:
         """*who* greets now."""
-        self.take(self.runs.hello(who.id, who.hello(self.after, **more), self.now))
+        self.open(who.id, who.hello(self.after, **more))
 
     def push(self, who: Speaker, values: Values, step: int = 1, **totals: Any) -> None:
         """*who* pushes now."""
-        self.take(self.runs.pushes(who.id, who.pushes(values, step=step, after=self.after, **totals), self.now))
+        self.ingest(who.id, who.pushes(values, step=step, after=self.after, **totals))
 
     def beat(self, who: Speaker, **more: Any) -> None:
         """*who* gives a sign of life, and tells *more* while its batches wait."""
-        self.take(self.runs.beat(who.id, Heartbeat(clock(self.after), **more), self.now))
+        if (session := self.session(who.id)) is not None:
+            self.take(self.runs.beat(session, Heartbeat(clock(self.after), **more), self.now))
 
     def bye(self, who: Speaker, status: str = "finished") -> None:
         """*who* ends."""
-        self.take(self.runs.bye(who.id, who.bye(status, self.after), self.now))
+        self.close(who.id, who.bye(status, self.after))
+
+    def session(self, id_: bytes) -> RankSession | None:
+        """Return a session that is on the page."""
+        session = self.sessions.get(id_)
+        return session if session is not None and session.attached else None
+
+    def open(self, id_: bytes, hello: Hello) -> None:
+        """Apply a hello."""
+        session, batches = self.runs.open(self.sessions.get(id_), hello, self.now)
+        if session is not None:
+            self.sessions[id_] = session
+        self.take(batches)
+
+    def ingest(self, id_: bytes, pushes: Pushes, *, late: bool = False) -> None:
+        """Apply pushed rows."""
+        columns = decode(pushes.blocks)
+        if (session := self.session(id_)) is not None:
+            self.take(self.runs.push(session, pushes, columns, self.now, late=late))
+
+    def skip(self, id_: bytes, totals: Totals) -> None:
+        """Apply a known gap."""
+        if (session := self.session(id_)) is not None:
+            self.take(self.runs.skip(session, totals, self.now))
+
+    def close(self, id_: bytes, bye: Bye) -> None:
+        """Apply a bye."""
+        if (session := self.session(id_)) is not None:
+            self.take(self.runs.close(session, bye, self.now))
 
     def wait(self, seconds: float) -> None:
         """Time passes, and at its end there is a tick."""

@@ -19,11 +19,11 @@ from trackside_daemon.alerts.evidence.stacks import FRAMES
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.history.record.sanitize import to_json
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.state import State
 from trackside_daemon.sampling.sampler import LAST_SUCCESS
-from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from histories import BEGIN, History
+from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
@@ -23,14 +24,14 @@ def train(history: History, run: str, rank: int, steps: int, size: int = 1000) -
     """Rank that pushes a loss, a norm and a key without detectors, one step per second."""
     session = run.encode() + bytes([rank])
     hello = Hello(Identity(run, f"name-{run}", rank=rank, world=2), Clock(SHIFT, 0), SHIFT, Totals())
-    records: list[SessionOpened | BatchIngested] = [SessionOpened(session, hello, f"name-{run}", 0, BEGIN)]
+    records: list[SessionOpened | BatchIngested] = [session_opened(session, hello, f"name-{run}", 0, BEGIN)]
     for number, first in enumerate(range(0, steps, size)):
         some = range(first, min(first + size, steps))
         values = [value for step in some for value in (float(step), step / 2, 7.0)]
         block = Block(
             ["loss", "grad_norm", "x"], pack("q", some), pack("q", [step * 10**9 for step in some]), pack("d", values)
         )
-        records.append(BatchIngested(session, number + 1, [block], SHIFT))
+        records.append(batch_ingested(session, number + 1, [block], SHIFT))
     history.put(records)
 
 

@@ -10,7 +10,7 @@ from trackside_daemon.alerts.restored import usable
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
-from trackside_daemon.service.watchers import all_watchers
+from trackside_daemon.service.finding_sources import finding_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,7 @@ def test_an_invalid_alert_is_dropped_with_one_log_line(
 ) -> None:
     fired = usable([Alert(alert, "critical", 5.0, "id", labels, evidence=evidence), GOOD])
     assert fired == [GOOD]
-    assert all_watchers(State(), AlertsSection(), fired)
+    assert finding_sources(State(), AlertsSection(), fired)
     (line,) = caplog.messages
     assert f"'{alert}' of run 'id', because {says}" in line
     assert len(line) < 300

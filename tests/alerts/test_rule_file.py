@@ -15,7 +15,7 @@ from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
 from trackside_daemon.alerts.rules.rule_text import prometheus
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection, ThresholdsSection
-from trackside_daemon.service.watchers import families
+from trackside_daemon.service.finding_sources import families
 
 if TYPE_CHECKING:
     from pathlib import Path

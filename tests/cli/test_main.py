@@ -30,8 +30,7 @@ NEEDS_KEYS = (
     " --push.keys=DIR"
 )
 NEEDS_PORT = (
-    "--push.keys is for clients that come by TCP, and there is no such endpoint; add one, such as"
-    " --push.endpoint=tcp://0.0.0.0:21791"
+    "--push.keys is for TCP clients, but there is no TCP endpoint; add one, such as --push.endpoint=tcp://0.0.0.0:21791"
 )
 NO_PROCFS = "path.procfs: /no/such is no procfs: it does not exist; set it to where the host's /proc is mounted"
 NEEDS_GROUP = (
@@ -168,7 +167,10 @@ def test_a_directory_that_cannot_be_written_is_one_line(place: Path) -> None:
 
 def test_a_token_that_cannot_be_written_is_one_line_and_no_socket_is_left(place: Path) -> None:
     (place / "push.token").mkdir()
-    assert refusal(place) == f"{place}/push.token: is a directory; the API's token is kept there, beside the socket"
+    assert (
+        refusal(place)
+        == f"{place}/push.token: is a directory; the daemon stores the API's token there, next to the socket"
+    )
     assert not (place / "push.sock").exists()
 
 

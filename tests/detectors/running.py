@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from session_records import batch_ingested, session_opened
+
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.detectors.run_watch import RunWatch
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Distribution, Sample
-from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, SessionOpened
-from trackside_daemon.training import families as f
+from trackside_daemon.model.records import USER_ALERT, Event, SessionOpened
+from trackside_daemon.model.session import RankRef, SessionRef
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trackside_daemon.model.finding import Finding
+    from trackside_daemon.model.stall import Stall
 
 BEGAN = 1_700_000_000.0
 ID = "abc:1.5"
@@ -32,6 +36,7 @@ class Running:
     def __init__(self, ranks: int = 1, *, attempt: int = 0, watch: RunWatch | None = None, **settings: Any) -> None:
         self.watch = watch or RunWatch(**settings)
         self.alarms: list[Finding] = []
+        self._stalls: dict[tuple[str, int], Stall] = {}
         self.now = BEGAN
         self.attempt = attempt
         self.source = f"training:{ID}.{attempt}"
@@ -60,7 +65,7 @@ class Running:
 
     def speak(self, rank: int, samples: list[Sample]) -> None:
         """What a rank says."""
-        self.take(Batch(f"{self.source}:{rank}", samples))
+        self.take(Batch(f"{self.source}:{rank}", samples, subject=RankRef(ID, self.attempt, rank)))
 
     def samples(
         self,
@@ -102,7 +107,8 @@ class Running:
         samples = [Sample(f.RUN_INFO, ("net", ID, str(self.attempt), "1", "", "", "", ""), 1.0)]
         samples += [Sample(f.STATE, ("net", one), float(one == state)) for one in f.STATES]
         samples.append(Sample(f.ENDED_AT, ("net", "0"), self.now))
-        self.take(Batch(self.source, samples, complete=True, records=records))
+        ref = RankRef(ID, self.attempt)
+        self.take(Batch(self.source, samples, complete=True, records=records, subject=ref))
 
     def event(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> Event:
         """Something that happens to it."""
@@ -118,7 +124,7 @@ class Running:
         values = [value for loss in losses for value in (0.1, loss)]
         steps = range(first, first + len(losses))
         block = Block(keys, pack("q", steps), pack("q", steps), pack("d", values))
-        self.take(Batch("ingest", records=[BatchIngested(bytes(16), 1, [block])]))
+        self.take(Batch("ingest", records=[batch_ingested(SessionRef(bytes(16), ID, "net", self.attempt), 1, [block])]))
 
     def raises(self, title: str, text: str = "", severity: str = "warning") -> list[Finding]:
         """What the training code says with run.alert."""
@@ -130,6 +136,12 @@ class Running:
         """What was said by this name."""
         return [alarm for alarm in self.alarms if alarm.alert == alert and alarm.over == over]
 
+    def stalls(self) -> dict[tuple[str, int], Stall]:
+        """The current stalls by run and attempt."""
+        for stall in self.watch.changed_stalls():
+            self._stalls[stall.run, stall.attempt] = stall
+        return {key: stall for key, stall in self._stalls.items() if not stall.is_over}
+
     @property
     def trouble(self) -> list[Finding]:
         """All that is worse than an info."""
@@ -138,4 +150,4 @@ class Running:
     def _opened(self, rank: int, world: int) -> SessionOpened:
         identity = Identity(ID, "net", self.attempt, rank, rank, world, world)
         hello = Hello(identity, Clock(0, 0), 0, Totals())
-        return SessionOpened(bytes([rank // 256, rank % 256, *bytes(14)]), hello, "net", self.attempt, BEGAN)
+        return session_opened(bytes([rank // 256, rank % 256, *bytes(14)]), hello, "net", self.attempt, BEGAN)

@@ -6,11 +6,12 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.detectors import rank_feed as module
-from trackside_daemon.detectors.rank_feed import Watch
+from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
@@ -26,7 +27,8 @@ SECOND = 1_000_000_000
 
 def opened(session: bytes = b"s", *, rank: int = 0, attempt: int = 0, world: int = 1, run: str = "id") -> SessionOpened:
     identity = Identity(run, f"name-{run}", rank=rank, world=world)
-    return SessionOpened(session, Hello(identity, Clock(SHIFT, 0), SHIFT, Totals()), f"name-{run}", attempt, 1.7e9)
+    hello = Hello(identity, Clock(SHIFT, 0), SHIFT, Totals())
+    return session_opened(session, hello, f"name-{run}", attempt, 1.7e9)
 
 
 def block(first: int, columns: Mapping[str, Sequence[float]], seconds: Sequence[float] = ()) -> Block:
@@ -41,19 +43,19 @@ def block(first: int, columns: Mapping[str, Sequence[float]], seconds: Sequence[
 
 
 def taken(*blocks: Block, session: bytes = b"s", **more: Any) -> BatchIngested:
-    return BatchIngested(session, 1, blocks, SHIFT, **more)
+    return batch_ingested(session, 1, blocks, SHIFT, **more)
 
 
-def told(watch: Watch, *records: Record) -> list[Finding]:
+def told(watch: RankWatch, *records: Record) -> list[Finding]:
     return watch.accept(Batch("ingest", records=records))
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
+def watch() -> RankWatch:
+    return RankWatch()
 
 
-def test_a_nan_is_told_with_its_run_key_step_and_time(watch: Watch) -> None:
+def test_a_nan_is_told_with_its_run_key_step_and_time(watch: RankWatch) -> None:
     (found,) = told(watch, opened(), taken(block(0, {"a": [1.0, 1.0, 1.0], "loss": [2.5, nan, 2.5]})))
     assert (found.alert, found.severity, found.run, found.over, found.once) == (
         "NonFinite",
@@ -68,19 +70,19 @@ def test_a_nan_is_told_with_its_run_key_step_and_time(watch: Watch) -> None:
     assert "checkpoint" in found.description
 
 
-def test_a_rank_is_named_where_there_are_several(watch: Watch) -> None:
+def test_a_rank_is_named_where_there_are_several(watch: RankWatch) -> None:
     (found,) = told(watch, opened(rank=3, world=8), taken(block(0, {"train/loss": [nan]})))
     assert found.summary.startswith("name-id, rank 3: train/loss: NaN at step 0")
 
 
-def test_it_is_over_when_the_values_are_finite_again(watch: Watch) -> None:
+def test_it_is_over_when_the_values_are_finite_again(watch: RankWatch) -> None:
     told(watch, opened(), taken(block(0, {"loss": [nan]})))
     (found,) = told(watch, taken(block(1, {"loss": [1.0] * 10})))
     assert (found.alert, found.over) == ("NonFinite", True)
     assert found.labels == (("key", "loss"), ("rank", "0"), ("run", "name-id"))
 
 
-def test_steps_are_timed_by_when_they_were_pushed(watch: Watch) -> None:
+def test_steps_are_timed_by_when_they_were_pushed(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(40)]
     seconds[30] = 10.0
     (found,) = told(watch, opened(), *(taken(block(0, {"x": [0.0] * 40}, seconds)) for _ in range(1)))
@@ -88,13 +90,13 @@ def test_steps_are_timed_by_when_they_were_pushed(watch: Watch) -> None:
     assert "10 s passed between the pushes of step 30 and the next, " in found.summary
 
 
-def test_a_few_milliseconds_are_no_slow_step(watch: Watch) -> None:
+def test_a_few_milliseconds_are_no_slow_step(watch: RankWatch) -> None:
     seconds = [0.001 + number % 3 / 1e5 for number in range(40)]
     seconds[30] = 0.02
     assert told(watch, opened(), taken(block(0, {"x": [0.0] * 40}, seconds))) == []
 
 
-def test_time_in_evaluation_is_no_step_s(watch: Watch) -> None:
+def test_time_in_evaluation_is_no_step_s(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(40)]
     seconds[30] = 10.0
     assert (
@@ -107,11 +109,11 @@ def test_time_in_evaluation_is_no_step_s(watch: Watch) -> None:
     )
 
 
-def test_durations_do_not_depend_on_how_steps_are_cut_into_messages(watch: Watch) -> None:
+def test_durations_do_not_depend_on_how_steps_are_cut_into_messages(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(60)]
     seconds[30] = seconds[45] = 10.0
     whole = told(watch, opened(), taken(block(0, {"loss": [2.0] * 60}, seconds)))
-    single, now = Watch(), 0.0
+    single, now = RankWatch(), 0.0
     apart = told(single, opened())
     for step, took in enumerate(seconds):
         one = Block(["loss"], pack("q", [step]), pack("q", [round(now * SECOND)]), pack("d", [2.0]))
@@ -121,19 +123,19 @@ def test_durations_do_not_depend_on_how_steps_are_cut_into_messages(watch: Watch
     assert sorted(apart) == sorted(whole)
 
 
-def test_what_the_training_says_of_its_steps_counts_instead(watch: Watch) -> None:
+def test_what_the_training_says_of_its_steps_counts_instead(watch: RankWatch) -> None:
     pushed = [1.0 + number % 3 / 100 for number in range(40)]
     seconds = [*pushed[:30], 10.0, *pushed[31:]]
     assert told(watch, opened(), taken(block(0, {"step_duration_seconds": pushed}, seconds))) == []
 
 
-def test_what_comes_late_is_told_once_it_is_caught_up_with_and_fires_still(watch: Watch) -> None:
+def test_what_comes_late_is_told_once_it_is_caught_up_with_and_fires_still(watch: RankWatch) -> None:
     assert told(watch, opened(), taken(block(0, {"loss": [nan] * 3}), late=True)) == []
     (found,) = told(watch, taken(block(3, {"loss": [2.0]})))
     assert (found.alert, found.over) == ("NonFinite", False)
 
 
-def test_what_came_late_and_is_over_is_no_news(watch: Watch) -> None:
+def test_what_came_late_and_is_over_is_no_news(watch: RankWatch) -> None:
     assert told(watch, opened(), taken(block(0, {"loss": [nan, *[1.0] * 10]}), late=True)) == []
     assert told(watch, taken(block(11, {"loss": [2.0]}))) == []
 
@@ -147,7 +149,7 @@ def test_what_came_late_and_is_over_is_no_news(watch: Watch) -> None:
         opened(b"t", attempt=1, rank=5),
     ],
 )
-def test_nothing_fires_of_what_has_ended(watch: Watch, end: Record) -> None:
+def test_nothing_fires_of_what_has_ended(watch: RankWatch, end: Record) -> None:
     told(watch, opened(), taken(block(0, {"loss": [nan]})))
     (found,) = told(watch, end)
     assert (found.alert, found.over, found.run) == ("NonFinite", True, "id")
@@ -165,34 +167,34 @@ def test_nothing_fires_of_what_has_ended(watch: Watch, end: Record) -> None:
         opened(b"t", run="other"),
     ],
 )
-def test_the_end_of_another_ends_nothing(watch: Watch, other: Record) -> None:
+def test_the_end_of_another_ends_nothing(watch: RankWatch, other: Record) -> None:
     told(watch, opened(), taken(block(0, {"loss": [nan]})))
     assert told(watch, other) == []
     (found,) = told(watch, taken(block(1, {"loss": [nan]})))
     assert not found.over
 
 
-def test_a_run_that_was_lost_and_is_back_is_looked_at_again(watch: Watch) -> None:
+def test_a_run_that_was_lost_and_is_back_is_looked_at_again(watch: RankWatch) -> None:
     told(watch, opened(), RunState("id", 0, "lost", "", 2.0))
     assert [one.alert for one in told(watch, taken(block(1, {"loss": [nan]})))] == ["NonFinite"]
 
 
-def test_who_was_not_introduced_is_passed_over(watch: Watch) -> None:
+def test_who_was_not_introduced_is_passed_over(watch: RankWatch) -> None:
     assert told(watch, taken(block(0, {"loss": [nan]}))) == []
 
 
 def test_who_has_ended_makes_room(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    watch: RankWatch, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "RANKS", 2)
     told(watch, *(opened(bytes([rank]), rank=rank) for rank in range(4)))
     told(watch, Event("id", 0, 2.0, "rank_ended", 1), opened(b"new", rank=9))
     found = told(watch, *(taken(block(0, {"loss": [nan]}), session=who) for who in (b"\0", b"\1", b"\2", b"new")))
     assert [dict(one.labels)["rank"] for one in found] == ["0", "9"]
-    assert caplog.messages == ["more than 2 ranks push: the detectors do not look at the others"]
+    assert caplog.messages == ["more than 2 ranks push: the detectors ignore the others"]
 
 
-def test_a_quiet_training_says_nothing(watch: Watch) -> None:
+def test_a_quiet_training_says_nothing(watch: RankWatch) -> None:
     rows = range(400)
     values = {
         "loss": [3.0 - row / 500 + (row * 7919 % 13) / 200 for row in rows],
@@ -203,9 +205,9 @@ def test_a_quiet_training_says_nothing(watch: Watch) -> None:
     assert told(watch, opened(), taken(block(0, values, seconds))) == []
 
 
-def test_a_duration_that_the_training_pushes_is_not_judged_where_it_was_in_a_pause(watch: Watch) -> None:
+def test_a_duration_that_the_training_pushes_is_not_judged_where_it_was_in_a_pause(watch: RankWatch) -> None:
     calm = [1.0 + number % 3 / 100 for number in range(40)]
     told(watch, opened(), taken(block(0, {"step_duration_seconds": calm}), phases={"eval": 0.0}))
     assert told(watch, taken(block(40, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0)) == []
-    (found,) = told(watch, taken(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}, paused=29.0))
+    (found,) = told(watch, taken(block(41, {"step_duration_seconds": [30.0]}), phases={"eval": 29.0}))
     assert found.alert == "SlowStep"

@@ -12,13 +12,15 @@ from detectors.test_rank_feed import block, opened, taken, told
 
 from trackside.wire import Identity
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.rank_feed import Watch
+from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.detectors.recalled_samples import Past
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trackside_daemon.model.stall import Stall
 
 LABELS = {"key": "loss", "rank": "0", "run": "name-id"}
 
@@ -32,17 +34,17 @@ def past(losses: Sequence[float], *, run: str = "id", seconds: float = 1.0) -> P
 
 
 def test_a_spike_right_after_a_restart_is_found() -> None:
-    watch, losses = Watch(), falling(512)
+    watch, losses = RankWatch(), falling(512)
     watch.restore_rank(past(losses), [])
     assert told(watch, opened()) == []
     (found,) = told(watch, taken(block(512, {"loss": [3 * losses[-1]]})))
     assert (found.alert, dict(found.labels)) == ("LossSpike", LABELS)
-    anew = Watch()
+    anew = RankWatch()
     assert told(anew, opened(), taken(block(512, {"loss": [3 * losses[-1]]}))) == []
 
 
 def test_what_was_found_before_is_not_told_anew() -> None:
-    watch, losses = Watch(), falling(512)
+    watch, losses = RankWatch(), falling(512)
     losses[400:404] = [3 * loss for loss in losses[400:404]]
     watch.restore_rank(past([*losses[:500], *[nan] * 12]), [])
     assert told(watch, opened()) == []
@@ -51,7 +53,7 @@ def test_what_was_found_before_is_not_told_anew() -> None:
 def test_what_fires_still_is_said_again_as_the_same_and_ends_when_it_is_over() -> None:
     kept = Alert("NonFinite", "critical", 1.7e9 + 500, "id", LABELS, "NaN at step 500")
     gone = Alert("LossSpike", "warning", 1.7e9 + 100, "id", LABELS, "a spike")
-    watch = Watch()
+    watch = RankWatch()
     watch.restore_rank(past([*falling(500), *[nan] * 12]), [gone, kept])
     (again,) = told(watch, opened())
     assert (again.alert, again.time, again.summary, again.over) == ("NonFinite", kept.started, kept.summary, False)
@@ -61,7 +63,7 @@ def test_what_fires_still_is_said_again_as_the_same_and_ends_when_it_is_over() -
 
 
 def test_another_attempt_begins_anew() -> None:
-    watch = Watch()
+    watch = RankWatch()
     watch.restore_rank(past(falling(512)), [])
     assert told(watch, opened(attempt=1)) == []
     assert told(watch, taken(block(0, {"loss": [90.0] * 3}))) == []
@@ -103,61 +105,79 @@ def test_a_stall_that_was_a_warning_gets_worse_by_its_own_time() -> None:
     assert [one.severity for one in run.trouble] == ["warning", "critical"], "1800 s, of which 400 were before"
 
 
-def stands(watch: RunWatch, pushed: float | None, attempt: int = 0) -> list[bool]:
-    """Which of two ranks stand still that have pushed last at this time."""
-    found = watch.stalls(ID, attempt)
-    return [found is not None and found(rank, pushed) for rank in range(2)]
+class Stalls:
+    """What a watch has reported of stalls."""
+
+    def __init__(self, watch: RunWatch) -> None:
+        self._watch = watch
+        self._stalls: dict[tuple[str, int], Stall] = {}
+
+    def of(self, run: str, attempt: int = 0) -> Stall | None:
+        """The last report of an attempt."""
+        for stall in self._watch.changed_stalls():
+            self._stalls[stall.run, stall.attempt] = stall
+        return self._stalls.get((run, attempt))
+
+
+def stands(stalls: Stalls, pushed: float | None, attempt: int = 0) -> list[bool]:
+    """Which of two ranks are stalled that have pushed last at this time."""
+    stall = stalls.of(ID, attempt)
+    return [stall is not None and stall.has(rank, pushed) for rank in range(2)]
 
 
 def test_a_stall_of_before_is_known_before_its_ranks_speak() -> None:
     watch = RunWatch()
+    stalls = Stalls(watch)
     watch.restore(stalled())
-    assert stands(watch, BEGAN - 400) == [True, True]
-    assert watch.stalls("another", 0) is None
+    assert stands(stalls, BEGAN - 400) == [True, True]
+    assert stalls.of("another") is None
     run = Running(2, watch=watch)
-    assert stands(watch, BEGAN - 400)[1], "it has not said yet when it pushed last"
+    assert stands(stalls, BEGAN - 400)[1], "it has not said yet when it pushed last"
     run.push(30, 0, 1)
-    assert stands(watch, run.now)[1]
+    assert stands(stalls, run.now)[1]
     run.wait(60)
-    assert stands(watch, run.now - 60)[1]
+    assert stands(stalls, run.now - 60)[1]
     run.push(31, 0)
     run.wait(1)
-    assert not stands(watch, run.now - 61)[1]
+    assert not stands(stalls, run.now - 61)[1]
 
 
 def test_a_silent_rank_of_before_is_known_before_it_speaks() -> None:
     watch = RunWatch()
+    stalls = Stalls(watch)
     watch.restore(stalled("warning", "RankSilent", rank="1"))
-    assert stands(watch, BEGAN - 400) == [False, True]
+    assert stands(stalls, BEGAN - 400) == [False, True]
     run = Running(2, watch=watch)
-    assert stands(watch, BEGAN - 400) == [False, True]
+    assert stands(stalls, BEGAN - 400) == [False, True]
     run.push(30, 0, 1)
-    assert stands(watch, run.now) == [False, True]
+    assert stands(stalls, run.now) == [False, True]
     run.wait(2)
-    assert stands(watch, run.now - 2) == [False, True]
+    assert stands(stalls, run.now - 2) == [False, True]
     run.push(31, 1)
-    assert stands(watch, run.now) == [False, False]
+    assert stands(stalls, run.now) == [False, False]
 
 
 @pytest.mark.parametrize("alert", ["TrainingStalled", "RankSilent"])
 def test_a_push_before_the_first_look_ends_it(alert: str) -> None:
     watch = RunWatch()
+    stalls = Stalls(watch)
     watch.restore(stalled("warning", alert, rank="0"))
     run = Running(watch=watch)
     run.push(30)
     run.now += 0.1
     run.push(31)
-    assert stands(watch, run.now) == [False, False]
+    assert stands(stalls, run.now) == [False, False]
     run.wait(2)
     assert [one.over for one in run.trouble] == [False, True]
 
 
 def test_another_attempt_of_the_run_is_not_stalled() -> None:
     watch = RunWatch()
+    stalls = Stalls(watch)
     watch.restore(stalled())
-    assert stands(watch, None, 1) == [False, False]
+    assert stands(stalls, None, 1) == [False, False]
     run = Running(attempt=1, watch=watch)
-    assert stands(watch, None, 1) == [False, False]
+    assert stands(stalls, None, 1) == [False, False]
     assert [one.alert for one in run.said("TrainingStalled", over=True)] == ["TrainingStalled"]
     assert dict(run.trouble[-1].labels) == {"run": "net"}
 
@@ -173,9 +193,9 @@ def test_other_ranks_that_were_silent_before_are_so_again() -> None:
     for step in range(20, 60):
         run.push(step, 0)
         run.wait(1)
-    found = watch.stalls(ID, 0)
+    found = Stalls(watch).of(ID)
     assert found is not None
-    assert [found(rank, BEGAN + 1) for rank in range(4)] == [False, True, True, True]
+    assert [found.has(rank, BEGAN + 1) for rank in range(4)] == [False, True, True, True]
     assert len(run.trouble) == 1, "said of one"
 
 

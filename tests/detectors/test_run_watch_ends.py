@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from detectors.running import BEGAN, ID, Running
+from session_records import session_opened
 
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Event, SessionOpened
+from trackside_daemon.model.records import Event
+from trackside_daemon.model.session import RankRef
 
 
 def test_a_run_that_begins_is_said_once() -> None:
@@ -75,7 +77,7 @@ def test_a_death_is_over_when_a_run_of_the_same_name_begins() -> None:
     run.take(Batch("training", records=[Event("other", 0, run.now, "run_started")]))
     assert not run.said("TrainingProcessDied", over=True), "its name is other"
     late = Event("net-2", 0, run.now - 3600, "run_started")
-    named = SessionOpened(bytes(16), Hello(Identity("net-2", "net"), Clock(0, 0), 0, Totals()), "net", 0, run.now)
+    named = session_opened(bytes(16), Hello(Identity("net-2", "net"), Clock(0, 0), 0, Totals()), "net", 0, run.now)
     run.take(Batch("ingest", records=[named, late]))
     assert not run.said("TrainingProcessDied", over=True), "it began before"
     run.take(Batch("ingest", records=[replace(late, time=run.now)]))
@@ -154,7 +156,7 @@ def test_a_restart_says_so_and_ends_what_was_said_of_the_attempt_before() -> Non
     run.push(1)
     run.tell("rank_ended", 0, state="failed", cause="SIGSEGV")
     run.marks("failed")
-    run.take(Batch(run.source, complete=True))
+    run.take(Batch(run.source, complete=True, subject=RankRef(ID, run.attempt)))
     again = Running(attempt=1, watch=run.watch)
     assert again.said("RunRestarted")[0].summary == "run net was restarted: attempt 1 begins"
     assert again.said("TrainingProcessDied", over=True)

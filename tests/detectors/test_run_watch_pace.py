@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from detectors.running import Running
+from detectors.running import ID, Running
 
 from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.session import RankRef
 from trackside_daemon.pipeline.pipeline import FAILURES
 
 if TYPE_CHECKING:
@@ -238,8 +239,8 @@ def test_what_is_forgotten_leaves_nothing_behind() -> None:
     run = Running(8)
     run.push(1, *range(8))
     for rank in range(8):
-        run.take(Batch(f"{run.source}:{rank}", complete=True))
-    run.take(Batch(run.source, complete=True))
+        run.take(Batch(f"{run.source}:{rank}", complete=True, subject=RankRef(ID, run.attempt, rank)))
+    run.take(Batch(run.source, complete=True, subject=RankRef(ID, run.attempt)))
     assert not run.watch._runs
     assert not run.watch._ranks
 

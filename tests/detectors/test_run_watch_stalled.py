@@ -6,8 +6,8 @@ import pytest
 from detectors.running import ID, Running
 
 from trackside_daemon.detectors.run_watch import RunWatch
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Distribution, Sample
-from trackside_daemon.training import families as f
 
 
 def trained(ranks: int = 1, steps: int = 30, every: float = 1) -> Running:
@@ -270,9 +270,9 @@ def test_a_rank_that_has_finished_before_others_is_not_silent() -> None:
 
 
 def stalls(run: Running, *pushed: float | None, attempt: int = 0) -> list[bool]:
-    """Which ranks stand still that have pushed last at these times."""
-    stands = run.watch.stalls(ID, attempt)
-    return [stands is not None and stands(rank, last) for rank, last in enumerate(pushed)]
+    """Which ranks are stalled that have pushed last at these times."""
+    stall = run.stalls().get((ID, attempt))
+    return [stall is not None and stall.has(rank, last) for rank, last in enumerate(pushed)]
 
 
 def test_who_is_stalled_can_be_asked_by_the_last_push() -> None:
@@ -292,7 +292,7 @@ def test_who_is_stalled_can_be_asked_by_the_last_push() -> None:
     run.push(30, 1)
     assert stalls(run, run.now - 1, run.now) == [False, False]
     run.wait(1)
-    assert run.watch.stalls(ID, 0) is None, "nothing is asked of each rank"
+    assert run.stalls() == {}, "the end of a stall is reported"
 
 
 def test_who_waits_for_a_dead_rank_is_not_stalled() -> None:

@@ -21,8 +21,8 @@ from processes import DEADLINE, clean_environ, command, eventually
 from trackside_daemon.collectors.process.ranks import RANK_INFO
 from trackside_daemon.demo import troubles
 from trackside_daemon.detectors.straggler import RATIO
+from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
-from trackside_daemon.training import families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -39,7 +39,7 @@ from trackside_daemon.collectors.gpu.nvml import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
-from trackside_daemon.detectors.rank_feed import Watch
+from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record.writer import EXCESS, SIZE
 from trackside_daemon.history.record.writer import SAMPLES as STORED
@@ -141,7 +141,7 @@ def machine() -> State:
     """What is known of a machine with two CPUs, two GPUs, and a run of two ranks, one of which has failed."""
     state = State()
     silence = Silence("1a2b3c4d", {"alert": "NonFinite", "run": "char-*"}, NOW.wall - 60, NOW.wall + 3600)
-    watch, book = Watch(), ActiveAlerts(silences=Silences([silence]))
+    watch, book = RankWatch(), ActiveAlerts(silences=Silences([silence]))
     for batch in (*_about_itself(), *_sampled(), *_pushed()):
         state.update(batch)
         for said in book.accept(watch.accept(batch), NOW.wall):
@@ -179,8 +179,8 @@ def _pushed() -> Iterator[Batch]:
     sessions = Sessions(Runs(Limits(), linger=60.0, liveness=Liveness(PROC)))
     for rank in (0, 1):
         for frames in _said_by(rank):
-            yield from sessions.receive(b"peer", frames, NOW)[1]
-    yield from sessions.receive(b"stranger", [b"GET / HTTP/1.1"], NOW)[1]
+            yield from sessions.receive(b"peer", frames, NOW).batches
+    yield from sessions.receive(b"stranger", [b"GET / HTTP/1.1"], NOW).batches
     yield from sessions.tick(NOW)
 
 

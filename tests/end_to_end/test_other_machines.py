@@ -141,7 +141,7 @@ def test_an_unknown_key_is_refused_counted_and_costs_the_training_one_line(
     remote.stop()
     address = remote.endpoint.removeprefix("tcp://").rpartition(":")[0]
     (told,) = (line for line in remote.log if "was refused" in line)
-    assert f"a client at {address} was refused: its key is not in {keys}/authorized; further ones there" in told
+    assert f"a client at {address} was refused: its key is not in {keys}/authorized; further ones from there" in told
 
 
 def test_without_a_key_nothing_is_sent_to_another_machine(remote: Daemon, start: Callable[..., Process]) -> None:
@@ -237,7 +237,9 @@ def test_without_a_name_there_is_one_client_and_a_second_time_nothing_is_made(pl
 def test_what_cannot_be_made_is_one_line(keys: Path) -> None:
     done = run("keys", str(keys), "--client", "gpu7")
     assert (done.returncode, done.stdout) == (2, "")
-    expected = f"trackside: {keys}/clients/gpu7.key is there and is kept; choose another name, or delete it first\n"
+    expected = (
+        f"trackside: {keys}/clients/gpu7.key exists and is not overwritten; choose another name, or delete it first\n"
+    )
     assert done.stderr == expected
 
 

@@ -22,7 +22,7 @@ from trackside_daemon.alerts.process_leaks import ADVICE
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
 from trackside_daemon.detectors.run_watch import ALERTS as OF_RUNS
-from trackside_daemon.service.watchers import rules
+from trackside_daemon.service.finding_sources import rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

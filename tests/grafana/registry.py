@@ -8,8 +8,8 @@ from typing import NamedTuple
 from documents import documented
 
 from trackside_daemon.model.finding import SEVERITIES
+from trackside_daemon.model.training_families import STATES
 from trackside_daemon.nvml.readers.health import KINDS
-from trackside_daemon.training.families import STATES
 
 TARGET = {"job", "instance", "pod"}
 """Labels that a target may add to all its series, as in the alert rules."""

@@ -12,7 +12,7 @@ from grafana.layout import lost, misplaced, mistimed, nameless, twice, unheeded,
 from grafana.samples import GOOD, HERE, sample
 
 from trackside_daemon.model.records import ENDS
-from trackside_daemon.training.families import STATES
+from trackside_daemon.model.training_families import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

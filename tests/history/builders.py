@@ -7,6 +7,8 @@ import struct
 from array import array
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from session_records import batch_ingested, session_opened
+
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history import codec, schema
@@ -14,7 +16,7 @@ from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import charts, series
 from trackside_daemon.history.record.packing import Packing, decode_axis
 from trackside_daemon.history.record.store import Store
-from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
+from trackside_daemon.model.records import RunState, SessionOpened
 
 if TYPE_CHECKING:
     import sqlite3
@@ -55,7 +57,7 @@ def opened(session: bytes, run: str = "run", *, attempt: int = 0, rank: int = 0,
     name = more.pop("name", run)
     identity = Identity(run=run, name=name, rank=rank, pid=1, start=1, boot="boot")
     hello = Hello(identity, Clock(SHIFT, 0), round(start * SECOND), Totals(), **more)
-    return SessionOpened(session, hello, name, attempt, start, offset)
+    return session_opened(session, hello, name, attempt, start, offset=offset)
 
 
 def block(
@@ -122,7 +124,7 @@ class Bench:
     def send(self, session: bytes, *blocks: Block, shift: int = SHIFT) -> int:
         """Send the next message of a session; return its number."""
         number = self.numbers[session] = self.numbers.get(session, 0) + 1
-        self.apply(BatchIngested(session, number, blocks, shift))
+        self.apply(batch_ingested(session, number, blocks, shift))
         stream = self.stream(session)
         for one in blocks:
             steps, times, values = one.columns()

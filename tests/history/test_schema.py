@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from history.builders import MORE, Bench, block, check_tables, read, session_id
+from session_records import batch_ingested
 
 from trackside_daemon.history import schema, time_accounting
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.read import sessions
 from trackside_daemon.history.read.series import EVERYTHING
-from trackside_daemon.model.records import Account, AccountUpdated, BatchIngested
+from trackside_daemon.model.records import Account, AccountUpdated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ def test_a_file_from_before_accounts_and_what_is_not_finite_is_read_and_goes_on(
     bench.open(session_id(1))
     bench.send(session_id(1), block(["a"], range(BLOCK + 9), [nan, *([0.5] * (BLOCK + 8))]))
     bench.pack(1)
-    bench.apply(BatchIngested(session_id(1), 2, phases={"data": 5.0}))
+    bench.apply(batch_ingested(session_id(1), 2, phases={"data": 5.0}))
     bench.connection.execute("DROP TABLE nonfinite")
     bench.connection.execute("ALTER TABLE stream DROP COLUMN account")
     bench.connection.execute("DELETE FROM migration WHERE number > 3")
@@ -145,7 +146,8 @@ from history.builders import MORE
 from trackside_daemon.history.record import maintenance, store, writer as module
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.model.records import RunState, BatchIngested
+from trackside_daemon.model.records import RunState
+from session_records import batch_ingested
 
 place, seed, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 sessions = [int(one) for one in sys.argv[4].split(",")]
@@ -175,7 +177,7 @@ while True:
             values = [float(number)] * count + [dice.random() for _ in range(count * 2)]
             keys = ["id", "x", "y"]
             rows = [values[at] for row in range(count) for at in (row, count + row, 2 * count + row)]
-            writer.put([BatchIngested(session_id(one), number, [block(keys, steps, rows)], SHIFT)], (one, number))
+            writer.put([batch_ingested(session_id(one), number, [block(keys, steps, rows)], SHIFT)], (one, number))
             numbers[one] = number
     if dice.random() < 0.05:
         writer.put([RunState("other", 0, "finished", "", 1e9 + numbers[0])])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from history.builders import SHIFT, WALL, bits, block, check_tables, opened, session_id
+from session_records import batch_ingested
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.history.read import reader, sessions
@@ -35,7 +36,7 @@ def rows(bench: Bench, query: str) -> list[Any]:
 
 def taken(number: int, *values: float, session: bytes = ONE) -> BatchIngested:
     """A message of a loss."""
-    return BatchIngested(session, number, [block(["loss"], range(number, number + len(values)), values)], SHIFT)
+    return batch_ingested(session, number, [block(["loss"], range(number, number + len(values)), values)], SHIFT)
 
 
 def test_a_message_again_adds_nothing(bench: Bench) -> None:
@@ -69,8 +70,8 @@ def test_seconds_by_phase_are_the_newest_of_each_session_summed(bench: Bench) ->
     assert "phases" not in shown(bench)["attempt_list"][0]
     for number, seconds in ((2, 1.0), (3, 4.0), (3, 2.0)):
         bench.apply(replace(taken(number, 1.0), phases={"forward": seconds, "x" * 513: 1.0}))
-    bench.apply(BatchIngested(ONE, 4))
-    bench.apply(BatchIngested(ONE, 5, phases={"forward": 4.0, "eval": 9.0}))
+    bench.apply(batch_ingested(ONE, 4))
+    bench.apply(batch_ingested(ONE, 5, phases={"forward": 4.0, "eval": 9.0}))
     bench.reopen()
     bench.apply(opened(TWO))
     bench.apply(replace(taken(1, 1.0, session=TWO), phases={"forward": 0.5, "data": 0.25}))
@@ -91,7 +92,7 @@ def test_what_the_client_says_was_acknowledged_is_not_taken_again(bench: Bench) 
 
 def test_a_skip_moves_the_number_and_brings_no_steps(bench: Bench) -> None:
     bench.open(ONE)
-    bench.apply(BatchIngested(ONE, 9))
+    bench.apply(batch_ingested(ONE, 9))
     bench.apply(taken(9, 1.0))
     assert bench.read(1, "loss") == []
     with bench.database.reading() as connection:
@@ -127,11 +128,11 @@ def test_a_configuration_that_is_hard_to_read_costs_nothing_else(config: str, be
 def test_numbers_beyond_the_file_are_the_nearest_that_it_holds(bench: Bench) -> None:
     record = opened(ONE, acked=2**64 - 1)
     bench.apply(record)
-    bench.apply(BatchIngested(ONE, 1, [], 2**80))
+    bench.apply(batch_ingested(ONE, 1, [], 2**80))
     bench.open(TWO, rank=2**64 - 1)
     bench.apply(
-        BatchIngested(TWO, 1, [block(["a"], [1], [1.0])], 2**64),
-        BatchIngested(TWO, 2, [block(["a"], [1], [1.0])], -(2**70)),
+        batch_ingested(TWO, 1, [block(["a"], [1], [1.0])], 2**64),
+        batch_ingested(TWO, 2, [block(["a"], [1], [1.0])], -(2**70)),
     )
     bench.pack(bench.stream(TWO))
     assert len(bench.read(bench.stream(TWO), "a")) == 2

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from history.builders import SECOND, SHIFT, WALL, Bench, block, check_tables, session_id
+from session_records import batch_ingested
 
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record.trimming import STEP_BLOCKS, STEP_ROWS, WAL_BYTES, Bounds, Trimming
-from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample
+from trackside_daemon.model.records import Alert, Event, MachineSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,7 +199,7 @@ def test_a_session_of_a_run_that_was_deleted_by_age_leaves_nothing_behind(bench:
     push(bench, "run", 1, ended=WALL + DAY)
     keeper = Keeper(bench, age=DAY)
     keeper.trim()
-    bench.apply(BatchIngested(session_id(1), 10**6, [block(["a"], [1], [1.0])], SHIFT))
+    bench.apply(batch_ingested(session_id(1), 10**6, [block(["a"], [1], [1.0])], SHIFT))
     bench.pack()
     check_tables(bench.connection)
     assert bench.connection.execute("SELECT count(*) FROM log").fetchone()[0] == 0
@@ -347,7 +348,7 @@ def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: C
                 values = noise[at : at + 4096 * 8]
                 keys = [f"k{one}" for one in range(8)]
                 bench.apply(
-                    BatchIngested(
+                    batch_ingested(
                         session,
                         message + 1,
                         [block(keys, range(message * 4096, message * 4096 + 4096), values, stamps)],

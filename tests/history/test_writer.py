@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from history.builders import SHIFT, WALL, block, check_tables, opened, read, session_id
 from processes import eventually
+from session_records import batch_ingested
 
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record import maintenance, queue
@@ -22,7 +23,7 @@ from trackside_daemon.history.record.queue import QUEUE_ITEMS
 from trackside_daemon.history.record.session_rows import run_id
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
-from trackside_daemon.model.records import Account, AccountUpdated, Alert, BatchIngested, Event, MachineSample, RunState
+from trackside_daemon.model.records import Account, AccountUpdated, Alert, Event, MachineSample, RunState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,9 @@ class House:
 
     def put(self, number: int, *values: float, session: bytes = ONE) -> None:
         """A message, its number the receipt."""
-        self.writer.put([BatchIngested(session, number, [block(["a"], [number] * len(values), values)], SHIFT)], number)
+        self.writer.put(
+            [batch_ingested(session, number, [block(["a"], [number] * len(values), values)], SHIFT)], number
+        )
 
     def limit(self, pages: int | None) -> None:
         """The file may not grow beyond what it has and so many pages; None for no limit."""
@@ -201,7 +204,7 @@ def test_a_call_after_the_end_is_cancelled(house: House) -> None:
 
 def test_a_record_that_no_table_takes_costs_only_itself(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.put(1, 1.0)
-    house.writer.put([BatchIngested(ONE, 2), Event("run", 0, 1.0, "x", step=2**70)], 2)
+    house.writer.put([batch_ingested(ONE, 2), Event("run", 0, 1.0, "x", step=2**70)], 2)
     house.writer.put([RunState("run", 2**70, "failed")])
     house.put(3, 3.0)
     house.writer.start()
@@ -263,7 +266,7 @@ from history.builders import SHIFT, block, opened, session_id
 from trackside_daemon.history.record import writer as module
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.model.records import BatchIngested
+from session_records import batch_ingested
 import logging
 logging.basicConfig(level=logging.INFO, format="log %(message)s")
 module.RETRY_SECONDS = 0.02
@@ -278,7 +281,7 @@ one = session_id(1)
 writer.put([opened(one)])
 for number in range(1, 61):
     values = [float(number)] * 4000
-    writer.put([BatchIngested(one, number, [block(["a"], [number] * 4000, values)], SHIFT)], number)
+    writer.put([batch_ingested(one, number, [block(["a"], [number] * 4000, values)], SHIFT)], number)
 while not writer.stuck:
     pass
 print("stuck", flush=True)
@@ -377,8 +380,8 @@ def test_what_a_stranger_sends_is_never_acknowledged_and_it_is_asked_to_greet(pl
     database = Database(place)
     writer = Writer(database, ROOM, acknowledge=acknowledged.append, request_resend=renounced.append)
     writer.put([opened(ONE)])
-    writer.put([BatchIngested(ONE, 1, [block(["a"], [1], [1.0])], SHIFT)], 1)
-    stranger = BatchIngested(session_id(2), 7, [block(["a"], [1], [1.0])], SHIFT)
+    writer.put([batch_ingested(ONE, 1, [block(["a"], [1], [1.0])], SHIFT)], 1)
+    stranger = batch_ingested(session_id(2), 7, [block(["a"], [1], [1.0])], SHIFT)
     writer.put([stranger], 7)
     writer.put([opened(session_id(2), run="other")])
     writer.put([stranger], 8)

@@ -12,8 +12,7 @@ from wire_messages import House
 from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
 from trackside_daemon.ingest.sessions import Sessions
-from trackside_daemon.model.records import EarlierAttempts
-from trackside_daemon.training.run import process_of
+from trackside_daemon.model.session import process_of
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
@@ -48,9 +47,7 @@ class Desk:
     def __init__(self, **limits: int) -> None:
         self.kept: dict[bytes, StoredSession] = {}
         self.past: dict[str, tuple[int, float | None]] = {}
-        self.house = House(
-            60.0, self.past.get, lambda *_: None, lambda *_: EarlierAttempts(), lambda *_: None, **limits
-        )
+        self.house = House(past=self.past.get, **limits)  # type: ignore[arg-type]  # limits are numbers
         self.pid: int | None = None
         self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid)
         self.taken: list[Receipt] = []

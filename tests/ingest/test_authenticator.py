@@ -16,7 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 from trackside.transport.keys import ClientKey, for_endpoint
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.keyring import Keyring, make
-from trackside_daemon.ingest.server import PushSocket
+from trackside_daemon.ingest.push_socket import PushSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,7 +112,7 @@ def test_an_unknown_key_is_refused_counted_and_told_once(
     assert not any(one.poll(0, zmq.POLLOUT) for one in sockets)
     assert not bound.socket.poll(0)
     assert caplog.messages == [
-        f"a client at 127.0.0.1 was refused: its key is not in {directory}/authorized; further ones there are only counted"
+        f"a client at 127.0.0.1 was refused: its key is not in {directory}/authorized; further ones from there are only counted"
     ]
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
 
@@ -133,7 +133,7 @@ def test_a_handshake_in_the_clear_or_for_another_daemon_is_refused_and_told_once
     assert not bound.socket.poll(0)
     reason = "it has no key, or one for another daemon; see TRACKSIDE_KEY_FILE"
     assert caplog.messages == [
-        f"a client at {bound.endpoints[0]} was refused: {reason}; further ones there are only counted"
+        f"a client at {bound.endpoints[0]} was refused: {reason}; further ones from there are only counted"
     ]
     assert speaks(bound, connect(bound.endpoints[0], key(directory)))
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside.transport.discovery import find
-from trackside_daemon.ingest.endpoint import EndpointError, Lock, default_directory, token_path
+from trackside_daemon.ingest.endpoint import EndpointError, SocketLock, default_directory, token_path
 from trackside_daemon.ingest.keyring import make
-from trackside_daemon.ingest.server import PushSocket
+from trackside_daemon.ingest.push_socket import PushSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,7 +120,7 @@ def test_the_socket_of_a_daemon_that_was_killed_is_taken_over(place: Path, bind:
     script = textwrap.dedent(
         f"""
         import os
-        from trackside_daemon.ingest.server import PushSocket
+        from trackside_daemon.ingest.push_socket import PushSocket
         bound = PushSocket(["ipc://{place}/push.sock"])
         os.kill(os.getpid(), 9)
         """
@@ -135,7 +135,7 @@ def test_the_socket_of_a_daemon_that_was_killed_is_taken_over(place: Path, bind:
 
 def test_the_lock_of_a_dead_daemon_names_nobody_and_holds_nobody_up(place: Path) -> None:
     (place / "push.sock.lock").write_text("12345\n")
-    lock = Lock(place / "push.sock")
+    lock = SocketLock(place / "push.sock")
     assert (place / "push.sock.lock").read_text() == f"{os.getpid()}\n"
     lock.release()
 
@@ -160,9 +160,9 @@ def test_the_same_endpoint_twice_is_refused(place: Path) -> None:
     [
         ("missing/push.sock", "push.sock.lock: no such file or directory; make its directory writable for uid"),
         ("file/push.sock", "push.sock.lock: not a directory; make its directory writable for uid"),
-        ("file", "/file is there and is no socket; name another place with --push.endpoint=ipc:///PATH"),
-        ("folder", "/folder is there and is no socket; name another place with --push.endpoint=ipc:///PATH"),
-        ("x" * 120, "the path has to begin with a / and to be of at most 107 bytes"),
+        ("file", "/file exists and is not a socket; choose another path with --push.endpoint=ipc:///PATH"),
+        ("folder", "/folder exists and is not a socket; choose another path with --push.endpoint=ipc:///PATH"),
+        ("x" * 120, "the path must begin with a / and have at most 107 bytes"),
     ],
 )
 def test_a_path_that_cannot_be_bound_is_explained_and_left_alone(place: Path, path: str, says: str) -> None:
@@ -175,7 +175,7 @@ def test_a_path_that_cannot_be_bound_is_explained_and_left_alone(place: Path, pa
 
 @pytest.mark.parametrize("path", ["push.sock", "", "@abstract", "*"])
 def test_a_path_that_clients_could_not_find_is_refused(path: str) -> None:
-    assert "the path has to begin with a /" in refusal(f"ipc://{path}")
+    assert "the path must begin with a /" in refusal(f"ipc://{path}")
 
 
 @pytest.mark.parametrize(
@@ -206,13 +206,11 @@ def test_nothing_is_bound_beyond_this_machine_without_keys(endpoint: str) -> Non
     ],
 )
 def test_what_is_no_endpoint_is_refused(endpoint: str) -> None:
-    assert refusal(endpoint) == f"{endpoint}: pushes are taken at ipc:///PATH or tcp://HOST:PORT"
+    assert refusal(endpoint) == f"{endpoint}: pushes are accepted at ipc:///PATH or tcp://HOST:PORT"
 
 
 def test_keys_that_nobody_could_use_are_refused(place: Path) -> None:
-    with pytest.raises(
-        EndpointError, match=r"^--push\.keys is for clients that come by TCP, and there is no such endpoint"
-    ):
+    with pytest.raises(EndpointError, match=r"^--push\.keys is for TCP clients, but there is no TCP endpoint"):
         PushSocket([f"ipc://{place}/push.sock"], keys=str(place))
     assert not list(place.iterdir())
 
@@ -299,7 +297,7 @@ def test_when_no_directory_is_any_use_each_is_named_with_its_reason(two_places: 
     with pytest.raises(EndpointError) as caught:
         default_directory({}, UID)
     assert str(caught.value) == (
-        f"no place for the push socket: {two_places}/trackside (file exists), {two_places}/next (not a directory that only"
+        f"no directory for the push socket: {two_places}/trackside (file exists), {two_places}/next (not a directory that only"
         f" uid {UID} may write); name one with --push.endpoint=ipc:///PATH/push.sock"
     )
 
@@ -317,7 +315,7 @@ def test_a_service_of_another_name_does_not(place: Path) -> None:
 
 def test_the_systems_directory_is_not_made_by_a_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trackside_daemon.ingest.endpoint.directories", lambda *_: iter([Path("/run/trackside")]))
-    with pytest.raises(EndpointError, match="no place for the push socket"):
+    with pytest.raises(EndpointError, match="no directory for the push socket"):
         default_directory({}, 4242)
 
 
@@ -428,10 +426,10 @@ NOT_A_MEMBER = """
 import os, sys
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(12345); os.setuid(12345)
-from trackside_daemon.ingest.endpoint import EndpointError, lend
+from trackside_daemon.ingest.endpoint import EndpointError, grant
 from pathlib import Path
 try:
-    lend(Path(sys.argv[1]), 1)
+    grant(Path(sys.argv[1]), 1)
 except EndpointError as error:
     print(error)
 """

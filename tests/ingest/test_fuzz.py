@@ -29,8 +29,10 @@ from trackside.wire import (
     encode,
     open_envelope,
 )
+from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest import sessions as module
-from trackside_daemon.ingest.sessions import REJECTED, Sessions
+from trackside_daemon.ingest.message_counts import REJECTED
+from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.web.exposition import render
 
 if TYPE_CHECKING:
@@ -257,7 +259,7 @@ def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
     count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SESSIONS", 40)
-    monkeypatch.setattr(module, "TOLD", 40)
+    monkeypatch.setattr(message_counts, "LOGGED", 40)
     chance, desk, total = random.Random(7), Desk(), count(2000, 100_000)
 
     def abuse(messages: int) -> None:

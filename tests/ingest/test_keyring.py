@@ -84,13 +84,13 @@ def test_a_name_that_has_a_key_is_refused_also_when_half_of_it_was_taken_away(di
     for one in ("clients/gpu7.key", "authorized/gpu7.pub"):
         if one != left:
             (directory / one).unlink()
-    expected = f"{directory}/{left} is there and is kept; choose another name, or delete it first"
+    expected = f"{directory}/{left} exists and is not overwritten; choose another name, or delete it first"
     assert refusal(directory, "gpu8", "gpu7") == expected
 
 
 def test_a_link_that_leads_nowhere_is_not_followed(directory: Path, tmp_path: Path) -> None:
     (directory / "authorized" / "gpu8.pub").symlink_to(tmp_path / "elsewhere")
-    assert "gpu8.pub is there and is kept" in refusal(directory, "gpu8")
+    assert "gpu8.pub exists and is not overwritten" in refusal(directory, "gpu8")
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -105,7 +105,7 @@ def test_a_directory_where_others_may_write_is_refused(tmp_path: Path) -> None:
     for mode in (0o770, 0o707):
         tmp_path.chmod(mode)
         assert refusal(tmp_path, "gpu7") == (
-            f"{tmp_path}: others may write there, and so let themselves in: chmod 700 {tmp_path}"
+            f"{tmp_path}: other users may write there and so authorize themselves; run: chmod 700 {tmp_path}"
         )
 
 
@@ -136,8 +136,8 @@ def test_what_root_makes_belongs_to_the_owner_of_the_directory(tmp_path: Path) -
 
 def test_a_pyzmq_without_encryption_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zmq, "has", lambda _: False)
-    assert refusal(tmp_path, "gpu7").startswith("this pyzmq has no CURVE")
-    with pytest.raises(KeyFileError, match=r"^this pyzmq has no CURVE"):
+    assert refusal(tmp_path, "gpu7").startswith("this pyzmq was built without CURVE")
+    with pytest.raises(KeyFileError, match=r"^this pyzmq was built without CURVE"):
         Keyring(tmp_path)
 
 
@@ -182,7 +182,7 @@ def test_a_spoilt_file_lets_nobody_in_keeps_nobody_out_and_is_told_once(
     assert all(ring.allows(public(directory, "gpu7")) for _ in range(3))
     file = directory / "authorized" / "broken.pub"
     assert caplog.messages == [
-        f"{file}: is no key file for this, as it has no public-key; `trackside keys` makes them; nobody can push by it"
+        f"{file}: is no key file for this, as it has no public-key; `trackside keys` makes them; no client can push with it"
     ]
 
 
@@ -192,7 +192,7 @@ def test_without_the_directory_of_clients_nobody_is_known(directory: Path, caplo
     assert ring.allows(known)
     (directory / "authorized").rename(directory / "away")
     assert not any(ring.allows(known) for _ in range(3))
-    assert caplog.messages == [f"{directory}/authorized: no such file or directory; nobody can push by it"]
+    assert caplog.messages == [f"{directory}/authorized: no such file or directory; no client can push with it"]
     (directory / "away").rename(directory / "authorized")
     assert ring.allows(known)
 

@@ -31,7 +31,7 @@ def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
     assert isinstance(opened, SessionOpened)
     _, (taken,) = say(desk, who.batch(1, {"loss": 0.5}))
     assert isinstance(taken, BatchIngested)
-    assert len(taken.blocks) == 1
+    assert len(taken.columns) == 1
     assert taken.late
     _, records = say(desk, who.frames("bye", who.bye("failed"), 2))
     assert [type(record) for record in records] == [BatchIngested, Event, RunState]
@@ -92,7 +92,7 @@ def test_a_session_that_is_late_belongs_to_the_attempt_that_it_overlaps(
         desk.past[who.identity.run] = past
     (opened,) = greet(desk, who, started=round((WALL + started) * 1e9))
     assert isinstance(opened, SessionOpened)
-    assert opened.attempt == attempt
+    assert opened.session.attempt == attempt
 
 
 def test_the_clock_of_what_is_late_is_not_compared_with_now(desk: Any) -> None:
@@ -105,12 +105,12 @@ def test_the_clock_of_what_is_late_is_not_compared_with_now(desk: Any) -> None:
 
 def test_before_anybody_speaks_it_is_known_what_will_be_late(desk: Any) -> None:
     gone, lives = Speaker(), Speaker()
-    for batch in desk.sessions.foretell({gone.id: gone.hello()}, desk.house.now):
+    for batch in desk.sessions.open_spooled({gone.id: gone.hello()}, desk.house.now):
         desk.house.take([batch])
         (opened,) = batch.records
-        desk.past[opened.hello.identity.run] = (opened.attempt, opened.hello.clock.wall / 1e9)
+        desk.past[opened.hello.identity.run] = (opened.session.attempt, opened.hello.clock.wall / 1e9)
     desk.greet(lives)
-    assert desk.sessions._sessions[lives.id].attempt == 1
+    assert desk.sessions._sessions[lives.id].ref.attempt == 1
     assert greet(desk, gone) == [], "told once"
 
 

@@ -22,10 +22,10 @@ from wire_messages import PATIENCE_MILLISECONDS, moment
 from trackside.wire import Hello, decode_body, open_envelope
 from trackside_daemon.ingest import peer as module
 from trackside_daemon.ingest.peer import Peer, find_peer
-from trackside_daemon.ingest.process_watch import PATIENCE_SECONDS, Ended, Watch
+from trackside_daemon.ingest.process_watch import PATIENCE_SECONDS, EndedProcess, ProcessWatch
 from trackside_daemon.linux import process_exit
 from trackside_daemon.linux.oom import OomKills
-from trackside_daemon.training.run import Process
+from trackside_daemon.model.session import Process
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def call(router: zmq.Socket[bytes]) -> Iterator[Callable[..., Caller]]:
 
 
 @pytest.fixture
-def watch() -> Iterator[Watch]:
-    one = Watch()
+def watch() -> Iterator[ProcessWatch]:
+    one = ProcessWatch()
     yield one
     one.close()
 
@@ -119,13 +119,13 @@ def found(caller: Caller, **more: object) -> Peer | None:
     return peer
 
 
-def meet(watch: Watch, caller: Caller, identity: Identity | None = None) -> int | None:
-    watch.hear(caller.name, caller.descriptor)
-    return watch.meet(caller.name, identity or caller.identity, moment())
+def meet(watch: ProcessWatch, caller: Caller, identity: Identity | None = None) -> int | None:
+    watch.note_connection(caller.name, caller.descriptor)
+    return watch.follow(caller.name, identity or caller.identity, moment())
 
 
-def ended(watch: Watch, after: float = 0.0) -> list[Ended]:
-    return eventually(lambda: watch.ends(moment(after)))
+def ended(watch: ProcessWatch, after: float = 0.0) -> list[EndedProcess]:
+    return eventually(lambda: watch.ended(moment(after)))
 
 
 def process(caller: Caller, pid: int | None = None) -> Process:
@@ -206,27 +206,29 @@ def test_a_number_that_is_no_socket_or_none_at_all_is_nobody(call: Callable[...,
 )
 @pytest.mark.parametrize("reap", [True, False], ids=["reaped", "zombie"])
 def test_its_end_is_told_and_how_it_came(
-    call: Callable[..., Caller], watch: Watch, how: str, code: int, *, reap: bool
+    call: Callable[..., Caller], watch: ProcessWatch, how: str, code: int, *, reap: bool
 ) -> None:
     caller = call()
     assert meet(watch, caller) == caller.process.pid
-    assert watch.ends(moment()) == []
+    assert watch.ended(moment()) == []
     caller.end(how, reap=reap)
-    assert ended(watch, 5.0) == [Ended(process(caller), Exit(code), moment(5.0))]
+    assert ended(watch, 5.0) == [EndedProcess(process(caller), Exit(code), moment(5.0))]
     assert not watch.waits
     assert watch._followed == {}
 
 
-def test_in_another_pid_namespace_it_is_seen_as_this_machine_counts(call: Callable[..., Caller], watch: Watch) -> None:
+def test_in_another_pid_namespace_it_is_seen_as_this_machine_counts(
+    call: Callable[..., Caller], watch: ProcessWatch
+) -> None:
     caller = call(*nested())
     pid = meet(watch, caller)
     assert caller.identity.pid == 1
     assert pid not in (None, 1)
     caller.end("os._exit(3)")
-    assert ended(watch) == [Ended(process(caller, pid), Exit(3), moment())]
+    assert ended(watch) == [EndedProcess(process(caller, pid), Exit(3), moment())]
 
 
-def test_a_process_with_several_sessions_is_followed_once(call: Callable[..., Caller], watch: Watch) -> None:
+def test_a_process_with_several_sessions_is_followed_once(call: Callable[..., Caller], watch: ProcessWatch) -> None:
     caller = call()
     first = meet(watch, caller)
     assert descriptors("pidfd") == 1
@@ -237,60 +239,62 @@ def test_a_process_with_several_sessions_is_followed_once(call: Callable[..., Ca
     assert descriptors("pidfd") == 0, "nothing of it is left open"
 
 
-def test_only_who_has_just_been_heard_is_met(call: Callable[..., Caller], watch: Watch) -> None:
+def test_only_who_has_just_been_heard_is_met(call: Callable[..., Caller], watch: ProcessWatch) -> None:
     caller = call()
-    assert watch.meet(caller.name, caller.identity, moment()) is None
-    watch.hear(b"another", caller.descriptor)
-    assert watch.meet(caller.name, caller.identity, moment()) is None
-    watch.hear(caller.name, -1)
-    assert watch.meet(caller.name, caller.identity, moment()) is None
+    assert watch.follow(caller.name, caller.identity, moment()) is None
+    watch.note_connection(b"another", caller.descriptor)
+    assert watch.follow(caller.name, caller.identity, moment()) is None
+    watch.note_connection(caller.name, -1)
+    assert watch.follow(caller.name, caller.identity, moment()) is None
 
 
 @pytest.mark.parametrize("other", [{"boot": "another"}, {"boot": ""}, {"start": 0}])
 def test_who_says_to_be_elsewhere_is_not_followed(
-    call: Callable[..., Caller], watch: Watch, other: dict[str, str | int]
+    call: Callable[..., Caller], watch: ProcessWatch, other: dict[str, str | int]
 ) -> None:
     caller = call()
     assert meet(watch, caller, replace(caller.identity, **other)) is None
 
 
 def test_until_it_is_reaped_how_it_ended_is_not_guessed(
-    call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
+    call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when the zombie is another user's, so that its exit code reads as 0."""
     monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
     caller = call()
     meet(watch, caller)
     caller.end("os._exit(3)", reap=False)
-    eventually(lambda: watch.ends(moment()) == [] and watch.waits)
-    assert watch.ends(moment(PATIENCE_SECONDS - 0.1)) == []
+    eventually(lambda: watch.ended(moment()) == [] and watch.waits)
+    assert watch.ended(moment(PATIENCE_SECONDS - 0.1)) == []
     caller.process.wait(DEADLINE)
-    assert ended(watch, PATIENCE_SECONDS - 0.1) == [Ended(process(caller), Exit(3), moment())], "when it was over"
+    assert ended(watch, PATIENCE_SECONDS - 0.1) == [EndedProcess(process(caller), Exit(3), moment())], (
+        "when it was over"
+    )
 
 
 def test_who_is_not_reaped_in_time_ended_in_an_unknown_way(
-    call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
+    call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
     caller = call()
     meet(watch, caller)
     caller.end("os._exit(3)", reap=False)
-    eventually(lambda: watch.ends(moment()) == [] and watch.waits)
-    assert watch.ends(moment(PATIENCE_SECONDS)) == [Ended(process(caller), Exit(None), moment())]
+    eventually(lambda: watch.ended(moment()) == [] and watch.waits)
+    assert watch.ended(moment(PATIENCE_SECONDS)) == [EndedProcess(process(caller), Exit(None), moment())]
 
 
 def test_on_an_older_kernel_a_zombie_tells_and_one_that_is_reaped_does_not(
-    call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
+    call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_exit, "PIDFD_GET_INFO", 0)
     zombie, reaped = call(), call()
     meet(watch, zombie)
     zombie.end("os._exit(3)", reap=False)
-    assert ended(watch) == [Ended(process(zombie), Exit(3), moment())]
+    assert ended(watch) == [EndedProcess(process(zombie), Exit(3), moment())]
     meet(watch, reaped)
     reaped.end("os._exit(3)")
-    eventually(lambda: watch.ends(moment()) == [] and watch.waits)
-    assert watch.ends(moment(PATIENCE_SECONDS)) == [Ended(process(reaped), Exit(None), moment())]
+    eventually(lambda: watch.ended(moment()) == [] and watch.waits)
+    assert watch.ended(moment(PATIENCE_SECONDS)) == [EndedProcess(process(reaped), Exit(None), moment())]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can look as another user")
@@ -316,7 +320,7 @@ def test_of_another_users_zombie_nothing_is_known_rather_than_that_it_ended_well
 
 
 def test_with_too_many_watches_a_process_is_not_followed_and_nothing_is_left_open(
-    call: Callable[..., Caller], watch: Watch
+    call: Callable[..., Caller], watch: ProcessWatch
 ) -> None:
     class Full:
         def register(self, *_: int) -> None:
@@ -331,7 +335,7 @@ def test_with_too_many_watches_a_process_is_not_followed_and_nothing_is_left_ope
 
 
 def test_what_the_oom_killer_did_is_asked_when_the_end_comes(
-    call: Callable[..., Caller], watch: Watch, monkeypatch: pytest.MonkeyPatch
+    call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
 
@@ -347,7 +351,9 @@ def test_what_the_oom_killer_did_is_asked_when_the_end_comes(
     assert asked == [moment(2.0).monotonic]
 
 
-def test_the_watch_becomes_readable_with_an_end_and_is_then_quiet(call: Callable[..., Caller], watch: Watch) -> None:
+def test_the_watch_becomes_readable_with_an_end_and_is_then_quiet(
+    call: Callable[..., Caller], watch: ProcessWatch
+) -> None:
     caller = call()
     meet(watch, caller)
     poller = zmq.Poller()
@@ -355,5 +361,5 @@ def test_the_watch_becomes_readable_with_an_end_and_is_then_quiet(call: Callable
     assert poller.poll(0) == []
     caller.end("os._exit(0)", reap=False)
     assert poller.poll(PATIENCE_MILLISECONDS) != []
-    assert len(watch.ends(moment())) == 1
+    assert len(watch.ended(moment())) == 1
     assert poller.poll(0) == []

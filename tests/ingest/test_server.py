@@ -15,10 +15,14 @@ from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest import server as module
-from trackside_daemon.ingest.server import PushSocket, Server
-from trackside_daemon.ingest.sessions import REJECTED, Sessions
+from trackside_daemon.ingest.message_counts import REJECTED
+from trackside_daemon.ingest.push_socket import PushSocket
+from trackside_daemon.ingest.requests import IngestRequests
+from trackside_daemon.ingest.server import Server
+from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.state import State
-from trackside_daemon.pipeline.pipeline import PUSHES_WAITING, Pipeline
+from trackside_daemon.pipeline.batch_queue import PUSHES_WAITING
+from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.training.limits import Limits
 from trackside_daemon.training.runs import Runs
 
@@ -52,16 +56,17 @@ class Ingest:
         bound = PushSocket([endpoint or f"ipc://{place}/push.sock"])
         (self.endpoint,) = bound.endpoints
         self.state = SlowState()
-        self.history = Recorder(
-            place,
-            Bounds(0),
-            acknowledge=lambda receipt: self.server.acknowledge(receipt),  # noqa: PLW0108  made below
-            request_resend=lambda session: self.server.renounce(session),  # noqa: PLW0108  the same
-        )
-        self.sessions = Sessions(Runs(Limits(), 60.0, past=self.history.last_attempt), self.history.session)
+        requests = IngestRequests()
+        self.history = Recorder(place, Bounds(0), acknowledge=requests.acknowledge, request_resend=requests.restart)
+        self.sessions = Sessions(Runs(Limits(), 60.0, last_attempt=self.history.last_attempt), self.history.session)
         self.pipeline = Pipeline(self.state, self.history)
         self.server = Server(
-            bound, self.sessions, self.pipeline.push, self.pipeline.has_room, lambda: self.history.writer.stuck
+            bound,
+            self.sessions,
+            self.pipeline.push,
+            self.pipeline.has_room,
+            lambda: self.history.writer.stuck,
+            requests=requests,
         )
         self.history.start()
         self.pipeline.start()
@@ -148,7 +153,7 @@ def test_a_full_pipeline_is_not_read_and_nothing_is_lost(ingest: Ingest, connect
     total = 3 * PUSHES_WAITING
     for number in range(1, total + 1):
         client.say(*who.batch(number))
-    eventually(lambda: len(ingest.pipeline._pushes) >= PUSHES_WAITING)
+    eventually(lambda: len(ingest.pipeline._queue._pushes) >= PUSHES_WAITING)
     taken = ingest.sessions._sessions[who.id].accepted
     assert taken <= PUSHES_WAITING
     client.say(*Speaker().frames("beat", Heartbeat(who.hello().clock)))
@@ -193,7 +198,7 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
     assert client.hear() == ("ack", 1)
     monkeypatch.setattr(ingest.history.writer._store, "apply", damaged)
     client.say(*who.batch(2))
-    eventually(lambda: not ingest.sessions._sessions)
+    eventually(lambda: not ingest.sessions._sessions[who.id].greeted)
     client.say(*who.batch(3))
     assert client.hear() == ("hello?", 0)
     client.say(*who.frames("hello", who.hello(acked=1)))
@@ -247,7 +252,7 @@ def test_a_stop_with_a_full_pipeline_ends(ingest: Ingest, connect: Callable[[], 
     ingest.state.go_on.clear()
     for number in range(1, 3 * PUSHES_WAITING):
         client.say(*who.batch(number))
-    eventually(lambda: len(ingest.pipeline._pushes) >= PUSHES_WAITING)
+    eventually(lambda: len(ingest.pipeline._queue._pushes) >= PUSHES_WAITING)
     stopper = threading.Thread(target=ingest.stop)
     stopper.start()
     ingest.state.go_on.set()

@@ -13,8 +13,9 @@ from wire_messages import WALL, Speaker, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Totals, encode
 from trackside_daemon.history.read.sessions import StoredSession
+from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest import sessions as module
-from trackside_daemon.ingest.sessions import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
+from trackside_daemon.ingest.message_counts import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def test_with_too_many_sessions_the_most_silent_one_is_forgotten(
 def test_each_sender_is_logged_once_for_each_reason_and_not_for_ever(
     desk: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "TOLD", 3)
+    monkeypatch.setattr(message_counts, "LOGGED", 3)
     for _ in range(4):
         for peer in (b"a", b"b"):
             desk.say(b"trackside/9", peer=peer)
@@ -277,7 +278,7 @@ def test_each_sender_is_logged_once_for_each_reason_and_not_for_ever(
     assert len(caplog.messages) == 3
     assert caplog.messages[0] == (
         "a message was refused: version: got b'trackside/9', this side reads b'trackside/1';"
-        " further ones from there are only counted"
+        " further ones from this sender are only counted"
     )
     assert desk.counts(REJECTED) == {"version": 8.0, "frames": 8.0}
 
@@ -352,7 +353,7 @@ def test_what_is_said_again_and_again_grows_nothing(desk: Any, count: Callable[[
     for _ in range(count(200, 20_000)):
         desk.greet(who)
         desk.say(*replace_session(who.frames("beat", Heartbeat(clock()))))
-    assert (len(desk.sessions._sessions), len(desk.house.runs._sessions)) == (1, 1)
+    assert (len(desk.sessions._sessions), len(list(desk.house.runs._sessions()))) == (1, 1)
 
 
 def replace_session(frames: list[bytes]) -> list[bytes]:
@@ -378,12 +379,12 @@ def standings(desk: Any) -> list[tuple[int, str, bool]]:
 def test_the_history_is_told_of_a_session_before_what_it_pushed(desk: Any, who: Speaker) -> None:
     desk.say(*who.batch(1, {"loss": 2.5}, after=3.0))
     (opened,), (taken,) = records(desk, SessionOpened), records(desk, BatchIngested)
-    assert (opened.session, opened.name, opened.attempt, opened.time) == (who.id, "train", 0, WALL)
+    assert (opened.session.id, opened.session.name, opened.session.attempt, opened.time) == (who.id, "train", 0, WALL)
     assert desk.house.records.index(opened) < desk.house.records.index(taken)
-    assert (taken.session, taken.number) == (who.id, 1)
-    (block,) = taken.blocks
-    assert block.keys == ["loss"]
-    assert block.columns()[1][0] + taken.shift == round((WALL + 3) * 1e9), "its time, as Unix time"
+    assert (taken.session.id, taken.number) == (who.id, 1)
+    (columns,) = taken.columns
+    assert columns.keys == ["loss"]
+    assert columns.times[0] + taken.shift == round((WALL + 3) * 1e9), "its time, as Unix time"
 
 
 @pytest.mark.parametrize(("after", "late"), [(59.0, False), (61.0, True)])
@@ -428,7 +429,7 @@ def test_records_and_number_of_a_message_travel_together(desk: Any, who: Speaker
         assert last is batches[-1], "what it is told beside comes before the receipt"
         (taken,) = [record for record in last.records if type(record) is BatchIngested]
         assert (taken.number, last.receipt.number) == (number, number)
-        assert bool(taken.blocks) is (number == 1)
+        assert bool(taken.columns) is (number == 1)
 
 
 def test_a_gap_is_an_event_of_its_rank(desk: Any) -> None:
@@ -450,7 +451,7 @@ def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(
     desk.say(*who.batch(42))
     assert desk.commit() == [answer("ack", 42)]
     assert [one.number for one in records(desk, BatchIngested)] == [42]
-    assert [one.attempt for one in records(desk, SessionOpened)] == [3]
+    assert [one.session.attempt for one in records(desk, SessionOpened)] == [3]
     assert attempts(desk) == ["3"]
     assert events(desk) == [], "it neither begins nor is restarted"
 
@@ -466,7 +467,7 @@ def test_a_session_that_was_forgotten_meanwhile_is_asked_of_the_history(desk: An
 def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_attempt(desk: Any) -> None:
     desk.past["id-1"] = (4, 99.0)
     desk.greet(Speaker())
-    assert [one.attempt for one in records(desk, SessionOpened)] == [5]
+    assert [one.session.attempt for one in records(desk, SessionOpened)] == [5]
     assert attempts(desk) == ["5"]
     assert events(desk) == [("run_restarted", 5, None)]
 
@@ -474,7 +475,7 @@ def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_atte
 def test_a_new_session_of_a_run_that_lived_under_an_earlier_daemon_joins_it(desk: Any) -> None:
     desk.past["id-1"] = (4, None)
     desk.greet(Speaker(rank=1, world=2, local_world=2))
-    assert [one.attempt for one in records(desk, SessionOpened)] == [4]
+    assert [one.session.attempt for one in records(desk, SessionOpened)] == [4]
     assert events(desk) == []
 
 
@@ -492,7 +493,7 @@ def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk:
     assert desk.greet(late) == [answer("welcome", 5)]
     desk.say(*late.batch(6, {"loss": 9.0}))
     assert desk.commit() == [answer("ack", 6)]
-    assert [one.attempt for one in records(desk, SessionOpened)] == [1, 0]
+    assert [one.session.attempt for one in records(desk, SessionOpened)] == [1, 0]
     assert desk.house.get("loss") is None
     assert attempts(desk) == ["1"]
 
@@ -515,7 +516,7 @@ def test_a_session_that_speaks_on_after_its_rank_had_ended_is_shown_again(desk: 
     desk.say(*who.batch(10))
     assert desk.commit() == [answer("ack", 10)]
     assert desk.house.state_of() == "running"
-    assert [one.attempt for one in records(desk, SessionOpened)] == [0]
+    assert [one.session.attempt for one in records(desk, SessionOpened)] == [0]
 
 
 def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not(desk: Any) -> None:
@@ -611,9 +612,9 @@ def test_a_run_over_the_limit_is_in_the_history_all_the_same_with_its_end() -> N
     desk.say(*who.batch(1, {"loss": 1.5}))
     desk.say(*who.frames("bye", who.bye("failed", 4.0), 2))
     assert desk.house.has("late") == set()
-    (opened,) = [one for one in records(desk, SessionOpened) if one.session == who.id]
-    assert (opened.name, opened.attempt) == ("late", 3)
-    assert [(one.number, len(one.blocks)) for one in records(desk, BatchIngested)] == [(1, 1), (2, 0)]
+    (opened,) = [one for one in records(desk, SessionOpened) if one.session.id == who.id]
+    assert (opened.session.name, opened.session.attempt) == ("late", 3)
+    assert [(one.number, len(one.columns)) for one in records(desk, BatchIngested)] == [(1, 1), (2, 0)]
     desk.house.after = 60.0
     desk.tick()
     assert [one for one in records(desk, RunState) if one.run == "b"] == [RunState("b", 3, "failed", "", WALL + 4)]
@@ -627,7 +628,7 @@ def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attem
     desk.past["b"] = (2, None)
     for _ in range(2):
         assert desk.greet(who) == [answer("welcome", 3)]
-    assert [one.attempt for one in records(desk, SessionOpened) if one.session == who.id] == [2]
+    assert [one.session.attempt for one in records(desk, SessionOpened) if one.session.id == who.id] == [2]
 
 
 def test_a_run_over_the_limit_that_is_killed_is_lost_in_the_history() -> None:
@@ -717,7 +718,7 @@ def test_samples_over_a_limit_of_the_page_are_in_the_history_all_the_same() -> N
     desk.say(*who.batch(1, {"a": 1.0, "b": 2.0, "x" * 300: 3.0}))
     assert desk.house.get("value", "train", "0", "b") is None
     (taken,) = records(desk, BatchIngested)
-    assert taken.blocks[0].keys == ["a", "b", "x" * 300]
+    assert taken.columns[0].keys == ["a", "b", "x" * 300]
 
 
 def test_a_run_with_an_endless_id_has_one_id_on_the_page_and_in_the_history() -> None:

@@ -17,7 +17,8 @@ from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline import pipeline as module
-from trackside_daemon.pipeline.pipeline import PUSHES_WAITING, TICKS_WAITING, Pipeline
+from trackside_daemon.pipeline.batch_queue import PUSHES_WAITING, TICKS_WAITING
+from trackside_daemon.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

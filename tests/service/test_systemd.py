@@ -15,7 +15,7 @@ from processes import DEADLINE, command, eventually
 from service_manager import Manager, Service
 
 from trackside_daemon.service.systemd import Notifier
-from trackside_daemon.service.watchdog import Pulse
+from trackside_daemon.service.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,12 +102,12 @@ def test_a_daemon_that_was_stopped_for_a_while_goes_on(start: Callable[..., Serv
 def test_who_was_late_once_beats_again_before_the_watchdog_bites() -> None:
     counted: Any = _Beats()
     late = iter([9.0, 9.0, 0.0])
-    pulse = Pulse(counted, {"web": lambda: next(late, 0.0)}, {}, disk=lambda: 0.0, status=lambda: "")
+    pulse = Watchdog(counted, {"web": lambda: next(late, 0.0)}, {}, disk=lambda: 0.0, status=lambda: "")
     pulse.start()
     eventually(lambda: counted.beats > 1)
     pulse.stop()
     beats = counted.beats
-    pulse.look(1.0)
+    pulse.check(1.0)
     assert counted.beats == beats + 1
 
 
@@ -117,7 +117,7 @@ def test_who_was_late_once_beats_again_before_the_watchdog_bites() -> None:
         ("pipeline.pipeline", "Pipeline.accept", "pipeline"),
         ("sampling.sampler", "Sampler.tick", "sampler"),
         ("ingest.sessions", "Sessions.tick", "ingest"),
-        ("web.http.server", "_Server._answer", "web"),
+        ("web.http.server", "_Server._clear_probe", "web"),
     ],
 )
 def test_a_daemon_that_stands_still_stops_to_beat(
@@ -130,7 +130,7 @@ def test_a_daemon_that_stands_still_stops_to_beat(
     assert service.manager.hear()["WATCHDOG"] == "1"
 
     flag.touch()
-    eventually(lambda: [line for line in service.log if f"{named}: no turn for" in line], 2 * DEADLINE)
+    eventually(lambda: [line for line in service.log if f"{named} has been stuck for" in line], 2 * DEADLINE)
     for _ in range(2):  # between two reloads there would be a beat
         service.signal(signal.SIGHUP)
         service.manager.hear_until("RELOADING")
@@ -172,7 +172,7 @@ class _Beats:
     def __init__(self) -> None:
         self.beats = 0
 
-    def beat(self, _: str) -> None:
+    def keep_alive(self, _: str) -> None:
         self.beats += 1
 
 
@@ -195,5 +195,5 @@ def test_a_disk_that_does_not_answer_excuses_those_who_read_from_it(
         {name: (lambda name=name: late.get(name, 0.0)) for name in names}
         for names in (("sampler", "web"), ("pipeline", "ingest"))
     )
-    Pulse(counted, parts, readers, disk=lambda: disk, status=lambda: "").look(counted.watchdog)
+    Watchdog(counted, parts, readers, disk=lambda: disk, status=lambda: "").check(counted.watchdog)
     assert counted.beats == beats

@@ -9,7 +9,8 @@ import pytest
 from wire_messages import WALL, House, Speaker
 
 from trackside_daemon.model.records import Event, RunState
-from trackside_daemon.training.run import TEARDOWN_SECONDS, process_of
+from trackside_daemon.model.session import process_of
+from trackside_daemon.training.run import TEARDOWN_SECONDS
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def leaves(house: House, who: Speaker, status: str = "finished", cause: str = ""
     """Atexit says *who*'s provisional bye."""
     bye = who.bye(status, house.after)
     bye.cause, bye.provisional = cause, True
-    house.take(house.runs.bye(who.id, bye, house.now))
+    house.close(who.id, bye)
 
 
 def rank_ended(after: float, state: str, cause: str = "", rank: int = 0, **known: Any) -> Event:

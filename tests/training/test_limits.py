@@ -36,7 +36,7 @@ def test_one_run_too_many_is_counted_and_not_shown(caplog: pytest.LogCaptureFixt
     assert house.has("late") == set()
     assert house.rejected() == {"runs": 1.0}
     assert caplog.messages == [
-        "run late is over the limit of 2 (runs): not on /metrics, and so are further ones",
+        "run late is over the limit of 2 (runs): it is not on /metrics, nor are further ones",
     ]
 
 
@@ -70,7 +70,7 @@ def test_as_many_ended_runs_as_may_live_are_kept_and_the_oldest_goes_first() -> 
         house.bye(who)
         house.after += 1
     assert house.runs_in("finished") == ["run-17", "run-18", "run-19"]
-    assert len(house.runs._sessions) == 3
+    assert len(list(house.runs._sessions())) == 3
     assert house.rejected() == {"runs": 17.0}
 
 
@@ -145,7 +145,7 @@ def test_sessions_over_the_limit_are_counted_and_their_run_is_not_shown() -> Non
     house = House(sessions=5)
     for _ in range(20):
         house.hello(Speaker("same"))
-    assert len(house.runs._sessions) == 5
+    assert len(list(house.runs._sessions())) == 5
     assert house.rejected() == {"sessions": 15.0}
 
 
@@ -158,8 +158,8 @@ def test_each_limit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
             house.push(who, {f"key-{number}": 1.0})
             house.hello(Speaker(str(number), name="b"))
     assert caplog.messages == [
-        "run b is over the limit of 1 (runs): not on /metrics, and so are further ones",
-        "key key-1 of run a is over the limit of 1 (keys): not on /metrics, and so are further ones",
+        "run b is over the limit of 1 (runs): it is not on /metrics, nor are further ones",
+        "key key-1 of run a is over the limit of 1 (keys): it is not on /metrics, nor are further ones",
     ]
 
 

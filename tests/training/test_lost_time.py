@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import history
+from session_records import batch_ingested, session_opened
 from wire_messages import WALL, House, Speaker
 
 from trackside.wire import Device
@@ -17,17 +18,15 @@ from trackside_daemon.ingest.session import shift
 from trackside_daemon.model.records import (
     Account,
     AccountUpdated,
-    BatchIngested,
     EarlierAttempts,
     RunState,
-    SessionOpened,
     lost_in,
 )
+from trackside_daemon.model.stall import Stall
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trackside_daemon.model.finding import Stands
 
 CAUSES = ("data", "checkpoint", "eval", "restart", "stall")
 
@@ -43,14 +42,8 @@ def kept(house: House) -> dict[int, Account]:
     return {one.rank: one.account for one in house.records if isinstance(one, AccountUpdated)}
 
 
-class Standstill:
-    """Whoever asks is told that all stand still, or none."""
-
-    def __init__(self) -> None:
-        self.on = False
-
-    def stalls(self, _run: str, _attempt: int) -> Stands | None:
-        return (lambda *_: True) if self.on else None
+ALL_STALLED = Stall("id-1", 0, stalled=True, restored=True)
+"""All ranks are stalled, whenever they pushed last."""
 
 
 def test_phases_are_grouped_by_what_the_time_is_lost_to() -> None:
@@ -65,18 +58,17 @@ def test_phases_are_grouped_by_what_the_time_is_lost_to() -> None:
 
 
 def test_a_stall_is_counted_while_it_lasts_without_the_phases_that_are_counted_already() -> None:
-    still = Standstill()
-    house, who = House(stalls=still.stalls), Speaker()
+    house, who = House(), Speaker()
     house.hello(who)
     house.push(who, {"loss": 1.0}, phases={"data": 1.0})
     house.wait(1)
-    still.on = True
+    house.runs.accept_stalls([ALL_STALLED])
     house.wait(1)
     for _ in range(20):
         house.wait(1)
     house.push(who, {"loss": 1.0}, phases={"data": 6.0}, pushes=1)  # five of the seconds it has waited for data
     house.wait(1)
-    still.on = False
+    house.runs.accept_stalls([Stall("id-1", 0)])
     house.push(who, {"loss": 1.0}, step=2)
     for _ in range(20):
         house.wait(1)
@@ -85,9 +77,7 @@ def test_a_stall_is_counted_while_it_lasts_without_the_phases_that_are_counted_a
 
 
 def test_what_is_on_the_page_was_kept_before() -> None:
-    still = Standstill()
-    still.on = True
-    house, who = House(stalls=still.stalls), Speaker()
+    house, who = House(stalls=[ALL_STALLED]), Speaker()
     house.hello(who)
     house.push(who, {"loss": 1.0})
     shown, told = [], [0.0] * 10
@@ -101,9 +91,7 @@ def test_what_is_on_the_page_was_kept_before() -> None:
 
 
 def test_of_an_attempt_that_is_given_up_for_the_next_all_is_kept() -> None:
-    still = Standstill()
-    still.on = True
-    house, who, again = House(stalls=still.stalls), Speaker(), Speaker(attempt=1)
+    house, who, again = House(stalls=[ALL_STALLED]), Speaker(), Speaker(attempt=1)
     house.hello(who)
     house.push(who, {"loss": 1.0}, device=Device(flops=1e15))
     for _ in range(6):
@@ -187,7 +175,7 @@ def records(tmp_path: Path) -> Path:
 def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Path) -> None:
     first = House()
     before = crashed(first)
-    opened = [SessionOpened(before.id, before.hello(0.0), "train", 0, WALL)]
+    opened = [session_opened(before.id, before.hello(0.0), "train", 0, WALL)]
     with history(records) as file:
         file.put([*opened, *first.records])
         with file.database.reading() as connection:
@@ -215,10 +203,10 @@ def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Pa
 def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: Path) -> None:
     who = Speaker()
     with history(records) as file:
-        file.put([SessionOpened(who.id, who.hello(0.0), "train", 0, WALL)])
+        file.put([session_opened(who.id, who.hello(0.0), "train", 0, WALL)])
         for number, step in enumerate((3, 7, 5), 1):
             body = who.pushes({"loss": 1.0}, step=step, after=10.0 * number, phases={"data": 2.0})
-            file.put([BatchIngested(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
+            file.put([batch_ingested(who.id, number, body.blocks, shift(body.clock, 0.0), body.totals.phases)])
         with file.database.reading() as connection:
             known = time_accounting.earlier_attempts(connection, "id-1", 1)
         assert known == EarlierAttempts({0: {"data": 2.0}}, 7, WALL + 30.0)
@@ -242,15 +230,13 @@ def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
 
 
 def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -> None:
-    still = Standstill()
-    still.on = True
-    house, who = House(stalls=still.stalls, peak=lambda *_: inf), Speaker()
+    house, who = House(stalls=[ALL_STALLED], peak=lambda *_: inf), Speaker()
     house.hello(who)
     house.push(who, {"loss": 1.0}, phases={"data": inf, "eval": nan}, device=Device(flops=inf))
     for _ in range(12):
         house.wait(1)
     with history(records) as file:
-        file.put([SessionOpened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
+        file.put([session_opened(who.id, who.hello(0.0), "train", 0, WALL), *house.records])
         with file.database.reading() as connection:
             assert time_accounting.earlier_attempts(connection, "id-1", 0) == EarlierAttempts(
                 kept={0: Account(stall=10.0, caught=True)}
@@ -285,7 +271,7 @@ def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None
         account = Account(stall=10.0, flops=1e15, peak=1e14)
         file.put(
             [
-                SessionOpened(who.id, who.hello(0.0), "train", 0, WALL),
+                session_opened(who.id, who.hello(0.0), "train", 0, WALL),
                 *house.records,
                 AccountUpdated("id-1", 0, 0, account),
             ]

@@ -51,7 +51,7 @@ def test_of_several_rows_and_blocks_the_newest_value_of_each_key_is_shown(house:
         pushed(["loss"], (3.0, 3, (1.0,))),
         pushed(["bleu"], (4.0, 3, (31.0,))),
     ]
-    house.take(house.runs.pushes(who.id, Pushes(clock(5.0), Totals(pushes=4, steps=3), blocks), house.now))
+    house.ingest(who.id, Pushes(clock(5.0), Totals(pushes=4, steps=3), blocks))
     assert (house.get("loss"), house.get("learning_rate")) == (1.0, 0.2)
     assert house.get("value", "train", "0", "bleu") == 31.0
     assert (house.get("step"), house.get("last_step_timestamp_seconds")) == (3.0, WALL + 4)
@@ -62,7 +62,7 @@ def test_values_that_come_late_turn_neither_the_step_nor_its_time_back(house: Ho
         pushed(["lr"], (3.0, 7, (0.1,)), (4.0, 8, (0.2,))),
         pushed(["loss"], (2.0, 6, (0.6,)), (3.0, 7, (0.7,))),
     ]
-    house.take(house.runs.pushes(who.id, Pushes(clock(5.0), Totals(pushes=3, steps=3), blocks), house.now))
+    house.ingest(who.id, Pushes(clock(5.0), Totals(pushes=3, steps=3), blocks))
     assert (house.get("loss"), house.get("step"), house.get("last_step_timestamp_seconds")) == (0.7, 8.0, WALL + 4)
 
 
@@ -140,19 +140,19 @@ def test_the_totals_of_all_sessions_of_a_rank_are_summed(house: House, who: Spea
 def test_totals_that_come_late_never_make_a_counter_fall(house: House, who: Speaker) -> None:
     house.push(who, {"loss": 1.0}, pushes=10, steps=10, overhead=1.0, step_duration=durations(9, total=0.009))
     house.push(who, {"loss": 1.0}, pushes=5, steps=5, overhead=0.5, step_duration=durations(4, total=0.004))
-    house.take(house.runs.skip(who.id, Totals(pushes=3, steps=3), house.now))
+    house.skip(who.id, Totals(pushes=3, steps=3))
     assert (house.get("client_pushes_total"), house.get("steps_total")) == (10.0, 10.0)
     assert house.get("client_overhead_seconds_total") == 1.0
     assert cast("Distribution", house.get("step_duration_seconds")).counts[0] == 9
 
 
 def test_a_skip_renews_the_totals(house: House, who: Speaker) -> None:
-    house.take(house.runs.skip(who.id, Totals(pushes=30, dropped=12), house.now))
+    house.skip(who.id, Totals(pushes=30, dropped=12))
     assert (house.get("client_pushes_total"), house.get("client_dropped_total")) == (30.0, 12.0)
 
 
 def test_a_batch_without_rows_renews_the_totals(house: House, who: Speaker) -> None:
-    house.take(house.runs.pushes(who.id, Pushes(clock(), Totals(pushes=4, dropped=4), []), house.now))
+    house.ingest(who.id, Pushes(clock(), Totals(pushes=4, dropped=4), []))
     assert house.get("client_dropped_total") == 4.0
     assert house.state_of() == "starting"
 
@@ -172,7 +172,7 @@ def real_session(steps: int) -> tuple[Session, Hello, list[Pushes]]:
 
 def test_a_hello_after_a_daemon_restart_fills_the_page(house: House) -> None:
     session, hello, _ = real_session(20)
-    house.take(house.runs.hello(session.id, hello, house.now))
+    house.open(session.id, hello)
     assert house.state_of() == "running"
     assert (house.get("steps_total"), house.get("tokens_total"), house.get("step")) == (20.0, 200.0, 20.0)
     assert (house.get("loss"), house.get("value", "train", "0", "bleu")) == (1 / 20, 20.0)
@@ -184,20 +184,20 @@ def test_a_hello_after_a_daemon_restart_fills_the_page(house: House) -> None:
 
 def test_what_is_sent_again_after_a_hello_turns_nothing_back(house: House) -> None:
     session, hello, batches = real_session(20)
-    house.take(house.runs.hello(session.id, hello, house.now))
+    house.open(session.id, hello)
     told = house.page()
     for batch in batches:
-        house.take(house.runs.pushes(session.id, batch, house.now))
+        house.ingest(session.id, batch)
         assert house.page() == told, "each scrape in between sees what the hello told, and not an older step"
 
 
 def test_what_is_pushed_after_a_hello_is_shown(house: House) -> None:
     session, hello, batches = real_session(3)
-    house.take(house.runs.hello(session.id, hello, house.now))
+    house.open(session.id, hello)
     session.rows.append((51_000_000_000, 4, {"loss": 9.0}))
     session.drain(Clock(51_100_000_000, 51_100_000_000))
     for batch in (*batches, decode_body("batch", session.pending[-1].frames[2])):
-        house.take(house.runs.pushes(session.id, batch, house.now))
+        house.ingest(session.id, batch)
     assert (house.get("loss"), house.get("step"), house.get("steps_total")) == (9.0, 4.0, 4.0)
 
 
@@ -259,7 +259,7 @@ def test_the_earliest_of_several_sessions_is_the_ranks_start(house: House) -> No
     for started in (WALL + 5, WALL - 5, WALL):
         who = Speaker()
         hello = replace(who.hello(), started=round(started * 1e9))
-        house.take(house.runs.hello(who.id, hello, house.now))
+        house.open(who.id, hello)
     assert house.get("start_timestamp_seconds") == WALL - 5
 
 

@@ -9,7 +9,7 @@ import pytest
 from wire_messages import House, Speaker
 
 from trackside_daemon.model.rank_process import RankProcess
-from trackside_daemon.training.run import process_of
+from trackside_daemon.model.session import process_of
 
 if TYPE_CHECKING:
     from training.conftest import Process
@@ -28,7 +28,7 @@ def speaker(process: Process) -> Speaker:
 def members(house: House) -> tuple[RankProcess, ...]:
     """As of a tick."""
     house.wait(0.0)
-    return house.runs.members
+    return house.processes.get()
 
 
 def test_a_rank_of_this_machine_is_a_member_until_it_ends(house: House) -> None:

@@ -46,14 +46,14 @@ def room_of(house: House) -> dict[str, float]:
 def member(house: House) -> RankProcess:
     """The process, as of a tick."""
     house.wait(0.0)
-    (one,) = house.runs.members
+    (one,) = house.processes.get()
     return one
 
 
 def push(house: House, who: Speaker, room: ResourceUsage | None, after: float, *, late: bool = False) -> None:
     """A batch that tells its room."""
     said = replace(who.pushes({"loss": 1.0}, after=after), room=room)
-    house.take(house.runs.pushes(who.id, said, house.now, late=late))
+    house.ingest(who.id, said, late=late)
 
 
 def test_a_beat_that_tells_nothing_else_puts_it_on_the_page(house: House, who: Speaker) -> None:

@@ -8,8 +8,8 @@ import pytest
 from wire_messages import WALL, House, Known, Speaker
 
 from trackside.wire import Totals, WireError
+from trackside_daemon.model import training_families as families
 from trackside_daemon.model.records import Event, RunState
-from trackside_daemon.training import families
 
 if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
@@ -123,7 +123,7 @@ def test_nothing_of_a_forgotten_run_stays_in_memory(house: House) -> None:
         house.bye(who)
     house.wait(901)
     assert house.page() == {}
-    assert (house.runs._runs, house.runs._sessions) == ({}, {})
+    assert house.runs._runs == {}
     assert (house.state._sources, house.state._until) == ({}, {})
 
 
@@ -194,7 +194,7 @@ def test_a_lost_run_keeps_its_series_for_five_minutes(house: House) -> None:
         (lambda house, who: house.beat(who), "running"),
         (lambda house, who: house.push(who, {"loss": 1.0}), "running"),
         (lambda house, who: house.hello(who), "running"),
-        (lambda house, who: house.take(house.runs.skip(who.id, Totals(), house.now)), "running"),
+        (lambda house, who: house.skip(who.id, Totals()), "running"),
         (lambda house, who: house.bye(who), "finished"),
     ],
     ids=["beat", "push", "hello", "skip", "bye"],
@@ -238,7 +238,7 @@ def test_a_refused_batch_of_a_lost_run_does_not_half_bring_it_back(house: House)
     bad = who.pushes({"loss": 1.0})
     bad.blocks[0].values = b""
     with pytest.raises(WireError):
-        house.runs.pushes(who.id, bad, house.now)
+        house.ingest(who.id, bad)
     assert house.state_of() == "lost"
     house.beat(who)
     assert house.state_of() == "starting"
@@ -279,7 +279,7 @@ def test_a_message_of_a_run_that_nobody_knows_is_passed_over(house: House) -> No
     house.push(who, {"loss": 1.0})
     house.beat(who)
     house.bye(who)
-    house.take(house.runs.skip(who.id, Totals(), house.now))
+    house.skip(who.id, Totals())
     assert house.page() == {}
 
 
@@ -360,22 +360,22 @@ def test_the_cause_of_an_end_is_told(house: House) -> None:
     for who, cause in zip(both, ("ValueError", ""), strict=True):
         bye = who.bye("failed")
         bye.cause = cause
-        house.take(house.runs.bye(who.id, bye, house.now))
+        house.close(who.id, bye)
     assert house.records[-2:] == [
         RunState("id-1", 0, "failed", "ValueError", WALL),
         Event("id-1", 0, WALL, "rank_ended", 1, fields={"state": "failed", "cause": ""}),
     ]
 
 
-def test_a_session_is_in_a_place_while_its_run_is_known(house: House) -> None:
+def test_a_session_is_attached_while_its_run_is_exported(house: House) -> None:
     first, second = Speaker("a"), Speaker("b")
     for who in (first, second):
         house.hello(who)
-    assert (house.runs.place(first.id), house.runs.place(second.id)) == (("train", 0), ("train-2", 0))
-    assert house.runs.place(Speaker().id) is None
+    opened = [house.sessions[who.id] for who in (first, second)]
+    assert [(session.run.name, session.run.attempt) for session in opened] == [("train", 0), ("train-2", 0)]
     house.bye(second)
     house.wait(901)
-    assert house.runs.place(second.id) is None
+    assert [session.attached for session in opened] == [True, False]
 
 
 @pytest.mark.parametrize(

@@ -8,39 +8,27 @@ from wire_messages import WALL, House, Speaker
 
 from trackside.wire import Totals
 from trackside_daemon.model.records import RunState
+from trackside_daemon.model.stall import Stall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trackside_daemon.model.finding import Stands
+    from collections.abc import Callable, Mapping
 
 
-class Found:
-    """By rank, the last push of those that stand still; as `Runs` asks for it."""
-
-    def __init__(self) -> None:
-        self.ranks: dict[int, float | None] = {}
-        self.asked: set[tuple[str, int]] = set()
-
-    def stalls(self, run: str, attempt: int) -> Stands | None:
-        """Tells who does."""
-        self.asked.add((run, attempt))
-        return self._stands if self.ranks else None
-
-    def _stands(self, rank: int, pushed: float | None) -> bool:
-        return rank in self.ranks and self.ranks[rank] == pushed
+def find(one: House, ranks: Mapping[int, float | None]) -> None:
+    """Report these ranks as the stalled ones, each with its last push, and tick."""
+    one.runs.accept_stalls([Stall("id-1", 0, silent=frozenset(ranks), pushed=ranks)])
+    one.wait(1)
 
 
-def house(ranks: int = 1) -> tuple[House, Found, list[Speaker]]:
+def house(ranks: int = 1) -> tuple[House, list[Speaker]]:
     """A run whose ranks have pushed once, 1 s after the beginning."""
-    found = Found()
-    one = House(stalls=found.stalls)
+    one = House()
     speakers = [Speaker(rank=rank, world=ranks, local_world=ranks) for rank in range(ranks)]
     one.after = 1.0
     for who in speakers:
         one.hello(who)
         one.push(who, {"loss": 2.5})
-    return one, found, speakers
+    return one, speakers
 
 
 def states(one: House) -> list[str]:
@@ -50,9 +38,8 @@ def states(one: House) -> list[str]:
 
 
 def test_a_rank_is_stalled_with_the_next_tick_and_runs_with_its_next_push() -> None:
-    one, found, (who,) = house()
-    found.ranks = {0: WALL + 1}
-    one.wait(1)
+    one, (who,) = house()
+    find(one, {0: WALL + 1})
     assert (one.state_of(), one.state_of(rank="0")) == ("stalled", "stalled")
     told = states(one)
     one.wait(60)
@@ -64,33 +51,27 @@ def test_a_rank_is_stalled_with_the_next_tick_and_runs_with_its_next_push() -> N
     one.wait(1)
     assert one.state_of() == "running"
     assert states(one) == ["starting", "running", "stalled", "running"]
-    assert found.asked == {("id-1", 0)}
 
 
 def test_a_run_is_stalled_when_all_its_ranks_are_that_live() -> None:
-    one, found, speakers = house(3)
-    found.ranks = {0: WALL + 1}
-    one.wait(1)
+    one, speakers = house(3)
+    find(one, {0: WALL + 1})
     assert (one.state_of(), one.state_of(rank="0"), one.state_of(rank="1")) == ("running", "stalled", "running")
-    found.ranks = dict.fromkeys(range(3), WALL + 1)
     one.bye(speakers[2])
-    one.wait(1)
+    find(one, dict.fromkeys(range(3), WALL + 1))
     assert (one.state_of(), one.state_of(rank="2")) == ("stalled", "finished")
 
 
 def test_what_is_found_no_more_runs_though_it_has_not_pushed() -> None:
-    one, found, _ = house()
-    found.ranks = {0: WALL + 1}
-    one.wait(1)
-    found.ranks = {}
-    one.wait(1)
+    one, _ = house()
+    find(one, {0: WALL + 1})
+    find(one, {})
     assert one.state_of() == "running"
 
 
 def test_what_a_rank_tells_again_is_no_step() -> None:
-    one, found, (who,) = house()
-    found.ranks = {0: WALL + 1}
-    one.wait(1)
+    one, (who,) = house()
+    find(one, {0: WALL + 1})
     one.hello(who, step=1, progress_age=round(1e9))
     one.beat(who, totals=Totals(pushes=1, steps=1), step=1, progress_age=round(1e9))
     one.beat(who)
@@ -99,14 +80,11 @@ def test_what_a_rank_tells_again_is_no_step() -> None:
 
 
 def test_a_run_without_a_step_can_be_stalled_too() -> None:
-    found = Found()
-    one, who = House(stalls=found.stalls), Speaker()
+    one, who = House(), Speaker()
     one.hello(who)
-    found.ranks = {0: None}
-    one.wait(1)
+    find(one, {0: None})
     assert one.state_of() == "stalled"
-    found.ranks = {}
-    one.wait(1)
+    find(one, {})
     assert one.state_of() == "starting"
 
 
@@ -116,11 +94,9 @@ def test_an_end_ends_it_and_stays() -> None:
         lambda one, _: one.wait(60),
     ]
     for end, state in zip(ends, ("failed", "lost"), strict=True):
-        found = Found()
-        one, who = House(stalls=found.stalls), Speaker(boot="another-machine", start=1)
+        one, who = House(), Speaker(boot="another-machine", start=1)
         one.hello(who)
-        found.ranks = {0: None}
-        one.wait(1)
+        find(one, {0: None})
         assert one.state_of() == "stalled"
         end(one, who)
         one.wait(1)
@@ -128,17 +104,16 @@ def test_an_end_ends_it_and_stays() -> None:
 
 
 def test_after_a_restart_of_the_daemon_it_is_never_running_between() -> None:
-    one, who = House(stalls=lambda *_: lambda *_: True), Speaker()
+    one, who = House(stalls=[Stall("id-1", 0, stalled=True, restored=True)]), Speaker()
     one.hello(who, step=30, progress_age=round(400e9))
     assert one.state_of() == "stalled"
     assert states(one) == ["stalled"]
 
 
 def test_a_run_s_state_is_told_when_it_changes_and_not_with_each_rank_s() -> None:
-    one, found, speakers = house(3)
+    one, speakers = house(3)
     told = len(one.records)
-    found.ranks = dict.fromkeys(range(3), WALL + 1)
-    one.wait(1)
+    find(one, dict.fromkeys(range(3), WALL + 1))
     for who in speakers:
         one.push(who, {"loss": 2.5}, step=2)
     assert [record.state for record in one.records[told:] if isinstance(record, RunState)] == ["stalled", "running"]

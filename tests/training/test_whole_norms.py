@@ -7,57 +7,63 @@ from typing import TYPE_CHECKING, Any
 
 from wire_messages import Speaker, moment, pushed
 
-from trackside.wire import Pushes
+from trackside.wire import Identity, Pushes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.model.columns import decode
 from trackside_daemon.model.records import BatchIngested
 from trackside_daemon.training.limits import Limits
+from trackside_daemon.training.rank import RankStatus
+from trackside_daemon.training.run import RankSession, RunStatus
 from trackside_daemon.training.runs import Runs
-from trackside_daemon.training.whole_norms import WAITING, Wholes
+from trackside_daemon.training.whole_norms import WAITING, WholeNorms
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trackside.wire import Block
+    from trackside_daemon.model.columns import Columns
 
 KEY = "grad_norm_local_squared"
+IDENTITY = Identity("id-1", "train", world=2)
+RUN = RunStatus(IDENTITY, "train", 0)
+FIRST, SECOND = (RankSession(RUN, RankStatus("train", rank, lambda *_: True), IDENTITY) for rank in range(2))
 
 
-def parts(*rows: tuple[int, float], rank: int = 0) -> list[Block]:
+def parts(*rows: tuple[int, float], rank: int = 0) -> list[Columns]:
     """Steps and sums of squares, a millisecond apart and of each rank at its own time."""
-    return [pushed([KEY, "loss"], *((rank + step / 1000, step, (squared, 1.0)) for step, squared in rows))]
+    return decode([pushed([KEY, "loss"], *((rank + step / 1000, step, (squared, 1.0)) for step, squared in rows))])
 
 
-def told(made: dict[bytes, list[Block]]) -> dict[bytes, dict[int, float]]:
+def told(made: dict[RankSession, list[Columns]]) -> dict[RankSession, dict[int, float]]:
     """Norms by session and step."""
     found = {}
     for session, blocks in made.items():
-        ((steps, _, values),) = [block.columns() for block in blocks]
+        ((_, steps, _, values),) = blocks
         found[session] = dict(zip(steps, values, strict=True))
     return found
 
 
 def test_a_step_is_whole_when_every_rank_has_told_it_in_whatever_order_and_pace() -> None:
-    wholes = Wholes(2)
-    assert wholes.take(b"a", 0, parts((0, 9.0), (1, 1.0), (2, 5.0))) == {}
-    assert wholes.take(b"a", 0, parts((0, 9.0))) == {}  # it comes again
-    made = wholes.take(b"b", 1, parts((2, 4.0), (0, 16.0), rank=7))
-    assert told(made) == {b"a": {2: 3.0, 0: 5.0}, b"b": {2: 3.0, 0: 5.0}}
-    times = {session: list(blocks[0].columns()[1]) for session, blocks in made.items()}
-    assert times[b"b"][0] - times[b"a"][0] == 7_000_000_000
-    (norm,) = told(wholes.take(b"b", 1, parts((1, nan))))[b"a"].values()
+    norms: WholeNorms[RankSession] = WholeNorms(2)
+    assert norms.add(FIRST, 0, parts((0, 9.0), (1, 1.0), (2, 5.0))) == {}
+    assert norms.add(FIRST, 0, parts((0, 9.0))) == {}  # it comes again
+    made = norms.add(SECOND, 1, parts((2, 4.0), (0, 16.0), rank=7))
+    assert told(made) == {FIRST: {2: 3.0, 0: 5.0}, SECOND: {2: 3.0, 0: 5.0}}
+    times = {session: list(blocks[0].times) for session, blocks in made.items()}
+    assert times[SECOND][0] - times[FIRST][0] == 7_000_000_000
+    (norm,) = told(norms.add(SECOND, 1, parts((1, nan))))[FIRST].values()
     assert isnan(norm)
 
 
 def test_a_norm_that_a_rank_pushes_itself_is_not_made_and_what_waits_is_bounded() -> None:
-    wholes = Wholes(2)
-    wholes.take(b"a", 0, parts(*((step, 1.0) for step in range(WAITING))))
-    assert told(wholes.take(b"b", 1, parts((0, 1.0), (WAITING - 1, 3.0)))) == {
-        session: {WAITING - 1: 2.0} for session in (b"a", b"b")
+    norms: WholeNorms[RankSession] = WholeNorms(2)
+    norms.add(FIRST, 0, parts(*((step, 1.0) for step in range(WAITING))))
+    assert told(norms.add(SECOND, 1, parts((0, 1.0), (WAITING - 1, 3.0)))) == {
+        session: {WAITING - 1: 2.0} for session in (FIRST, SECOND)
     }
-    wholes.take(b"a", 0, [pushed(["grad_norm"], (0.0, 1, (2.0,)))])
-    assert wholes.take(b"b", 1, parts((WAITING - 2, 3.0))) == {}
+    norms.add(FIRST, 0, decode([pushed(["grad_norm"], (0.0, 1, (2.0,)))]))
+    assert norms.add(SECOND, 1, parts((WAITING - 2, 3.0))) == {}
 
 
 def test_the_norm_is_kept_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Path) -> None:
@@ -67,16 +73,16 @@ def test_the_norm_is_kept_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Pat
     history.start()
     batches: list[Any] = []
     for one in who:
-        batches += sessions.receive(b"", one.frames("hello", one.hello()), moment())[1]
+        batches += sessions.receive(b"", one.frames("hello", one.hello()), moment()).batches
     for one, squared in zip(who, (9.0, 16.0), strict=True):
-        body = Pushes(one.hello().clock, one.totals, parts((3, squared)))
-        batches += sessions.receive(b"", one.frames("batch", body, 1), moment())[1]
+        body = Pushes(one.hello().clock, one.totals, [columns.block() for columns in parts((3, squared))])
+        batches += sessions.receive(b"", one.frames("batch", body, 1), moment()).batches
     shown = [
         sample for batch in batches for sample in batch.samples if sample.metric.name == "trackside_training_grad_norm"
     ]
     assert [(sample.labels[1], sample.value) for sample in shown] == [("0", 5.0), ("1", 5.0)]
     added = [one for batch in batches for one in batch.records if isinstance(one, BatchIngested) and not one.number]
-    assert [one.session for one in added] == [one.id for one in who]
+    assert [one.session.id for one in added] == [one.id for one in who]
     for batch in batches:
         history.accept(batch)
     assert history.writer.flush(60)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from wire_messages import WALL, House, Speaker
 
-from trackside_daemon.ingest.sessions import DUPLICATES, MESSAGES
+from trackside_daemon.ingest.message_counts import DUPLICATES, MESSAGES
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.api import current_values as api
@@ -88,7 +88,7 @@ def test_the_newest_run_comes_first(house: House) -> None:
         who = Speaker(name, name=name)
         hello = who.hello(house.after)
         hello.started += round(house.after * 1e9)
-        house.take(house.runs.hello(who.id, hello, house.now))
+        house.open(who.id, hello)
         house.after += 10.0
     assert [run["name"] for run in live_runs(house)] == ["third", "second", "first"]
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from processes import eventually
+from session_records import batch_ingested, session_opened
 from wire_messages import WALL, Speaker, pushed
 
 from trackside.wire import Stacks
@@ -25,7 +26,7 @@ from trackside_daemon.history.record import commands
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.client_commands import Answer
-from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, RunState, SessionOpened
+from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.web.api import history as pages
 from trackside_daemon.web.api import history_access as writing
 from trackside_daemon.web.api.openapi import ENDPOINTS, document
@@ -45,14 +46,14 @@ SHIFT = round((WALL - 50.0) * 1e9)
 
 def opened(who: Speaker, **hello: Any) -> SessionOpened:
     identity = who.identity
-    return SessionOpened(who.id, who.hello(**hello), identity.name, identity.attempt, WALL)
+    return session_opened(who.id, who.hello(**hello), identity.name, identity.attempt, WALL)
 
 
 def kept(site: Site, values: dict[str, list[float]], **identity: Any) -> Speaker:
     """Add an ended run with one step a second, and one value per step for each key."""
     who = Speaker(**identity)
     rows = [(float(step), step, row) for step, row in enumerate(zip(*values.values(), strict=True))]
-    site.keep(opened(who), BatchIngested(who.id, 1, [pushed(values, *rows)], SHIFT), ended(who))
+    site.keep(opened(who), batch_ingested(who.id, 1, [pushed(values, *rows)], SHIFT), ended(who))
     return who
 
 
@@ -147,7 +148,7 @@ def test_a_run_tells_its_configuration_attempts_and_each_metric(site: Site, api:
     who = Speaker("id-7", world=2)
     site.keep(
         opened(who, config=json.dumps({"lr": 0.1, "api_key": "sk-abcdefghijklmnop1234"}), total_steps=5),
-        BatchIngested(who.id, 1, [pushed(["loss"], (0, 0, (3.0,)), (1, 1, (1.0,)), (2, 2, (2.0,)))], SHIFT),
+        batch_ingested(who.id, 1, [pushed(["loss"], (0, 0, (3.0,)), (1, 1, (1.0,)), (2, 2, (2.0,)))], SHIFT),
     )
     run = api("runs/id-7")
     assert run["attempt_list"][0]["config"] == {"lr": 0.1, "api_key": "[redacted]"}
@@ -267,7 +268,7 @@ def test_a_window_is_by_step_or_by_time(site: Site, api: Callable[[str], Any], q
 def test_a_step_may_be_a_count_of_tokens(site: Site, api: Callable[[str], Any]) -> None:
     who = Speaker()
     site.keep(
-        opened(who), BatchIngested(who.id, 1, [pushed(["x"], (0.0, 1, (1.0,)), (1.0, 15 * 10**12, (2.0,)))], SHIFT)
+        opened(who), batch_ingested(who.id, 1, [pushed(["x"], (0.0, 1, (1.0,)), (1.0, 15 * 10**12, (2.0,)))], SHIFT)
     )
     for points in (0, 100):
         (found,) = api(f"series?run=id-1&from=14e12&to=9e18&points={points}")["series"]
@@ -465,7 +466,7 @@ def test_an_answer_has_at_most_so_many_buckets_and_a_series_two_at_least(
 def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site: Site) -> None:
     who = Speaker()
     rows = [(float(step), step, (float(step), 1.0)) for step in range(4)]
-    site.keep(opened(who), BatchIngested(who.id, 1, [pushed(["loss", "lr"], *rows)], SHIFT))
+    site.keep(opened(who), batch_ingested(who.id, 1, [pushed(["loss", "lr"], *rows)], SHIFT))
     with site.history.database.reading() as connection:
         found = reader.series(connection, "id-1")
     site.keep(ended(who))
@@ -525,7 +526,7 @@ def test_a_part_of_a_run_is_exported_and_imported(site: Site, api: Callable[[str
 def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, api: Callable[[str], Any]) -> None:
     who = Speaker()
     rows = [pushed(["a"], (0, 0, (1.0,))), pushed(["b"], (1, 1, (2.0,)))]
-    site.keep(opened(who), BatchIngested(who.id, 1, rows, SHIFT), ended(who))
+    site.keep(opened(who), batch_ingested(who.id, 1, rows, SHIFT), ended(who))
     exported = site.client().get("/api/v1/runs/id-1/export?format=json&from=1", headers=site.key).content
     assert [len(one["points"]) for one in json.loads(exported)["series"]] == [0, 1]
     site.client().ask("POST", "/api/v1/import?id=id-9", headers=site.key, content=exported)

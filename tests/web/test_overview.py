@@ -8,12 +8,13 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from session_records import batch_ingested, session_opened
 from wire_messages import WALL, Speaker, pushed
 
 from trackside_daemon.collectors.host.cpu import SECONDS
 from trackside_daemon.collectors.host.network import FIELDS
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.records import Alert, BatchIngested, SessionOpened
+from trackside_daemon.model.records import Alert
 from trackside_daemon.web.api.overview import overview as module
 from trackside_daemon.web.api.overview.alerts import AlertIds
 from trackside_daemon.web.api.overview.counter_rates import CounterGroup
@@ -63,7 +64,7 @@ def train(site: Site, house: House, who: Speaker, seconds: int, **totals: int) -
 def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, house: House) -> None:
     who = Speaker("id-1", world=2, local_world=2)
     house.hello(who, total_steps=100)
-    site.keep(SessionOpened(who.id, who.hello(total_steps=100), "train", 0, WALL))
+    site.keep(session_opened(who.id, who.hello(total_steps=100), "train", 0, WALL))
     train(site, house, who, 20, tokens=500, samples=4)
     (run,) = overview(site)["runs"]
     assert run == {
@@ -138,9 +139,9 @@ def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, ho
     rows = [(float(step), step, (1000.0 - step,)) for step in range(300)]
     shift = round((WALL - 50.0) * 1e9)
     blocks = [
-        BatchIngested(who.id, number + 1, [pushed(["loss"], *rows[number * 10 :][:10])], shift) for number in range(30)
+        batch_ingested(who.id, number + 1, [pushed(["loss"], *rows[number * 10 :][:10])], shift) for number in range(30)
     ]
-    site.keep(SessionOpened(who.id, who.hello(), "train", 0, WALL), *blocks)
+    site.keep(session_opened(who.id, who.hello(), "train", 0, WALL), *blocks)
     house.hello(who)
     house.push(who, {"loss": 0.5}, 300, steps=300)
     site.rates.record(house.now.monotonic)
@@ -157,7 +158,7 @@ def test_a_run_that_ended_stays_while_it_lingers(site: Site, house: House) -> No
         who = Speaker(name, name=name)
         hello = who.hello(house.after)
         hello.started += round(house.after * 1e9)
-        house.take(house.runs.hello(who.id, hello, house.now))
+        house.open(who.id, hello)
     assert [run["name"] for run in overview(site)["runs"]] == ["second", "first"]
     house.bye(who)
     assert [run["state"] for run in overview(site)["runs"]] == ["finished", "starting"]
@@ -186,7 +187,7 @@ def alert(
 
 def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Site, house: House) -> None:
     house.hello(who := Speaker("id-1"))
-    site.keep(SessionOpened(who.id, who.hello(), "train", 0, WALL))
+    site.keep(session_opened(who.id, who.hello(), "train", 0, WALL))
     fires = [
         alert("RunStarted", "info", run="id-1"),
         alert("HostDisk", "warning", mountpoint="/data"),

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import DEADLINE
+from session_records import batch_ingested, session_opened
 from wire_messages import WALL, Speaker, pushed
 
-from trackside_daemon.model.records import BatchIngested, SessionOpened
 from trackside_daemon.web.api.overview import pages as pages_module
 from trackside_daemon.web.api.overview import stream as module
 from trackside_daemon.web.api.overview.stream import COMMENT, Frame, FullError, Listener, Stream, format_event
@@ -307,9 +307,9 @@ def test_a_run_s_events_have_the_newest_sample_of_each_key_and_rank(site: Site, 
     shift = round((WALL - 50.0) * 1e9)
     for rank in (0, 1):
         who = Speaker("id-1", rank=rank, world=2)
-        first = BatchIngested(who.id, 1, [pushed(["loss", "eval/f1"], (1.0, 1, (9.0, float("nan"))))], shift)
-        more = BatchIngested(who.id, 2, [pushed(["loss"], (2.0, 2, (8.0,)), (3.0, 3, (7.0 + rank,)))], shift)
-        site.keep(SessionOpened(who.id, who.hello(), "train", 0, WALL), first, more)
+        first = batch_ingested(who.id, 1, [pushed(["loss", "eval/f1"], (1.0, 1, (9.0, float("nan"))))], shift)
+        more = batch_ingested(who.id, 2, [pushed(["loss"], (2.0, 2, (8.0,)), (3.0, 3, (7.0 + rank,)))], shift)
+        site.keep(session_opened(who.id, who.hello(), "train", 0, WALL), first, more)
 
     async def listen() -> bytes:
         asked = Asked(site, query="run=train")

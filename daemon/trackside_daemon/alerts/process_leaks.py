@@ -18,8 +18,8 @@ from trackside_daemon.collectors.process.ranks import PROCESS_INFO
 from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.memory_leak import GREW, MemoryLeak
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.training_families import STEP
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.training.families import STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

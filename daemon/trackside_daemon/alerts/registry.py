@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from trackside_daemon.detectors.rank_feed import Watch
+from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.detectors.run_watch import RunWatch
 
 if TYPE_CHECKING:
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.detectors.recalled_samples import Past
-    from trackside_daemon.model.finding import Finding, Stands
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
+    from trackside_daemon.model.stall import Stall
 
 
 class FindingSource(Protocol):
@@ -46,11 +47,11 @@ class MeasuringSource(Protocol):
 
 
 @runtime_checkable
-class Stalls(Protocol):
+class StallSource(Protocol):
     """Finding source that detects stalled ranks."""
 
-    def stalls(self, run: str, attempt: int) -> Stands | None:
-        """Return a test for stalled ranks of an attempt, None while no rank is stalled; may be called by any thread."""
+    def changed_stalls(self) -> Sequence[Stall]:
+        """Return the stalls that began, changed or ended since the last call."""
 
 
 class AlertListener(Protocol):
@@ -78,4 +79,4 @@ def sources(
     )
     for alert in fired:
         runs.restore(alert, attempt(alert.run))
-    return [Watch(section.thresholds), runs]
+    return [RankWatch(section.thresholds), runs]

@@ -1,7 +1,7 @@
-"""What a detector is given and what it says.
+"""The interface of the detectors of pushed samples.
 
-A detector follows one key of one rank. It is given the key's samples in their order, many at once or one by one, and says
-the same either way: what it finds at a sample depends on that sample and those before it alone.
+A detector follows one key of one rank. It gets the key's samples in order, many at once or one by one, with the same result:
+a detection at a sample depends only on that sample and those before it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Column(NamedTuple):
     """Samples of one key, in the order in which they were pushed.
 
     Attributes:
-        steps: The training's own count, which may fall when it is restarted from a checkpoint.
+        steps: Steps of the training, which may fall after a restart from a checkpoint.
         times: Unix seconds.
-        values: As pushed: NaN and infinities too.
+        values: The pushed values, including NaN and infinities.
     """
 
     steps: Sequence[int]
@@ -29,14 +29,14 @@ class Column(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """Something is wrong, or is no longer.
+    """A problem that a detector has found, or the end of one.
 
     Attributes:
-        alert: Its name, such as ``LossSpike``.
-        severity: How bad it is.
-        at: The index of the sample in the column at which it shows.
-        text: What it is, how bad and since when, in one sentence with numbers; where it is is added by others.
-        over: It is not so any more; found again it is a new one.
+        alert: The alert's name, such as ``LossSpike``.
+        severity: How severe it is.
+        at: The index, in the column, of the sample at which it appears.
+        text: What is wrong, how much and since when, in one sentence with numbers; the caller adds run, rank and key.
+        over: The problem is over; the next detection is a new problem.
     """
 
     alert: str
@@ -47,17 +47,17 @@ class Detection(NamedTuple):
 
 
 class Context:
-    """What is known of a rank beside the key that a detector follows; kept by whoever feeds the detectors.
+    """Facts about a rank other than the samples of the detector's key. The caller of the detectors maintains it.
 
     Attributes:
-        phase: The innermost phase that the rank is in; empty outside. A daemon knows it of what a training tells of its
-            steps' durations only: those that it measures itself are without pauses already.
-        derived: Steps' durations are derived from when they were pushed.
-        learning_rate: The last finite one; None before the first.
-        rates: The same by step, of those pushed together with what is looked at, and of some before.
-        rates_raised: The steps of late at which it rose by more than a tenth at once.
-        gradient: The last finite norm of the gradients over its own median of late; None before there is one.
-        gradients: The same by step, of those pushed together with what is looked at, and of some before.
+        phase: The innermost phase that the rank is in; empty outside. It is set only while the training pushes its step
+            durations itself: durations that the daemon derives exclude pauses already.
+        derived: Step durations are derived from the times of the pushes.
+        learning_rate: The last finite learning rate; None before the first.
+        rates: Learning rates by step, of the samples that were pushed together with the column, and of some before.
+        rates_raised: Recent steps at which the learning rate rose by more than a tenth at once.
+        gradient: The last finite norm of the gradients divided by its recent median; None before there is one.
+        gradients: The same ratio by step, of the samples that were pushed together with the column, and of some before.
     """
 
     __slots__ = (
@@ -80,18 +80,18 @@ class Context:
         self.gradients: dict[int, float] = {}
 
     def rate_at(self, step: int) -> float | None:
-        """The learning rate at a step that is not long ago; None before the first."""
+        """Return the learning rate at a recent step; None before the first."""
         return next((rate for since, rate in reversed(self.rates.items()) if since <= step), None)
 
 
 class Detector(Protocol):
-    """Follows one key of one rank.
+    """Detector of one key of one rank.
 
     Attributes:
-        alerts: What it can find, by name.
+        alerts: The alerts that it can detect.
     """
 
     alerts: tuple[str, ...]
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
-        """What is found in the samples that come next."""
+        """Yield the detections in the next samples."""

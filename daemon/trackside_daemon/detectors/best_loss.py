@@ -1,4 +1,4 @@
-"""The last and the best training loss of each run, for what is said of it at its end."""
+"""The last and the best training loss of a run, for the summary at its end."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
-from trackside.packing import unpack
 from trackside_daemon.detectors.roles import role
 from trackside_daemon.detectors.wording import count, number
 
 if TYPE_CHECKING:
-    from trackside.wire import Block
+    from trackside_daemon.model.columns import Columns
 
 
-class LossSeen:
-    """The loss of one run, as its lowest rank pushes it."""
+class BestLoss:
+    """The loss of one run, as its lowest *rank* pushes it."""
 
     __slots__ = ("_best", "_last", "_step", "rank")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self._last: float | None = None
-        self._best, self._step = inf, 0
+        self._best = inf
+        self._step = 0
 
-    def accept(self, block: Block) -> None:
-        """Pushes that follow one another."""
-        at = _column(tuple(block.keys))
-        if at is None:
+    def accept(self, columns: Columns) -> None:
+        """Apply the next rows."""
+        index = _loss(tuple(columns.keys))
+        if index is None:
             return
-        losses = unpack("d", block.values)[at :: len(block.keys)]
+        losses = columns.column(index)
         self._last = losses[-1]
         best = min(filter(isfinite, losses), default=inf)
         if best < self._best:
             self._best = best
-            self._step = unpack("q", block.steps)[losses.index(best)]
+            self._step = columns.steps[losses.index(best)]
 
     def text(self) -> str:
-        """In words; empty when there was none."""
+        """Return last and best loss as text; empty if none was pushed."""
         if self._last is None:
             return ""
         best = "" if self._best == inf else f", best {number(self._best)} at step {count(self._step)}"
@@ -45,7 +45,7 @@ class LossSeen:
 
 
 @lru_cache(maxsize=1024)
-def _column(keys: tuple[str, ...]) -> int | None:
-    """Which key is the training loss: of several the one with the shortest name."""
+def _loss(keys: tuple[str, ...]) -> int | None:
+    """Return the index of the training loss, which is the loss with the shortest name; None if there is none."""
     losses = [key for key in keys if role(key) == "loss"]
     return keys.index(min(losses, key=len)) if losses else None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.detectors.run_view import RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, Event
 
@@ -40,7 +40,7 @@ class Checkpoints:
 
     alert = "CheckpointOverdue"
 
-    def __init__(self, run: Run, overdue: float = OVERDUE, least: float = LEAST) -> None:
+    def __init__(self, run: RunProgress, overdue: float = OVERDUE, least: float = LEAST) -> None:
         self._run = run
         self._overdue, self._least = overdue, least
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
@@ -64,7 +64,7 @@ class Checkpoints:
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
         if self._restored is not None:
-            yield self._run.again(self._restored, clock.now)
+            yield self._run.restored_finding(self._restored, clock.now)
             self._restored = None
         if self._last is None or len(self._intervals) < ENOUGH:
             return
@@ -84,7 +84,7 @@ class Checkpoints:
         """End the alert, after a checkpoint or with the run."""
         if self._firing:
             text = f"run {self._run.name} has saved a checkpoint, or has ended"
-            yield self._run.alarm("CheckpointOverdue", "warning", clock.now, text, over=True)
+            yield self._run.finding("CheckpointOverdue", "warning", clock.now, text, over=True)
         self._firing = False
 
     def _finding(self, passed: float, usual: float, clock: Clock) -> Finding:
@@ -97,4 +97,4 @@ class Checkpoints:
             "A crash would lose all work since then. Check whether the disk for checkpoints is full or slow, and what the "
             "log of the training shows about saving."
         )
-        return run.alarm("CheckpointOverdue", "warning", clock.now, summary, text)
+        return run.finding("CheckpointOverdue", "warning", clock.now, summary, text)

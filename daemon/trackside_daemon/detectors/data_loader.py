@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.detectors.run_view import RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
@@ -39,7 +39,7 @@ class DataLoader:
 
     alert = "DataLoaderBottleneck"
 
-    def __init__(self, run: Run, share: float = SHARE) -> None:
+    def __init__(self, run: RunProgress, share: float = SHARE) -> None:
         self._run = run
         self._share = share
         self._began: float | None = None
@@ -56,7 +56,7 @@ class DataLoader:
         """Yield what changed, once per window."""
         run = self._run
         if self._restored is not None:
-            yield run.again(self._restored, clock.now)
+            yield run.restored_finding(self._restored, clock.now)
             self._restored = None
         if not run.waiting:
             return
@@ -77,7 +77,7 @@ class DataLoader:
         """End the alert, because the run waits little or has ended."""
         if self._firing:
             text = f"run {self._run.name} no longer waits for its data"
-            yield self._run.alarm("DataLoaderBottleneck", "warning", clock.now, text, over=True)
+            yield self._run.finding("DataLoaderBottleneck", "warning", clock.now, text, over=True)
         self._firing, self._in_a_row = False, 0
 
     def _begin(self, clock: Clock) -> None:
@@ -98,7 +98,7 @@ class DataLoader:
             f"run {run.name} spends {share:.0%} of its time waiting for data: {span(share * step)} of the {span(step)} "
             "of a step"
         )
-        yield run.alarm("DataLoaderBottleneck", "warning", clock.now, summary, STARTS if starts else SLOW)
+        yield run.finding("DataLoaderBottleneck", "warning", clock.now, summary, STARTS if starts else SLOW)
 
 
 def _is_window(seconds: float, steps: float) -> bool:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_rank import Rank
+    from trackside_daemon.detectors.run_view import RankProgress
     from trackside_daemon.model.records import Alert, Event
 
 OLD = 900.0
@@ -173,7 +173,7 @@ class Deaths:
             death = self._reported.pop(who)
             yield death.alarm(over=(now, f"run {death.name} {why}"))
 
-    def revived(self, rank: Rank, now: float) -> Iterator[Finding]:
+    def revived(self, rank: RankProgress, now: float) -> Iterator[Finding]:
         """End the alert of a rank that was lost and pushes again."""
         who = rank.run.id, rank.run.attempt, rank.number
         self._waiting.pop(who, None)

@@ -1,4 +1,4 @@
-"""Which alerts fire: what a finding changes of that."""
+"""The alerts that fire for one rank, as its detections change them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ State = Literal["firing", "repeated", "resolved"]
 
 
 class Firing:
-    """The alerts that fire, of one rank: an alert of a key fires from what is found first until it is over."""
+    """The firing alerts of one rank: an alert of a key fires from its first detection until one ends it."""
 
     def __init__(self) -> None:
         self._severity: dict[tuple[str, str], Severity] = {}
 
-    def apply(self, key: str, finding: Detection) -> State | None:
-        """What a finding of a key makes of its alert; None when nothing changes."""
-        alert = (finding.alert, key)
-        if finding.over:
+    def apply(self, key: str, detection: Detection) -> State | None:
+        """Apply a detection for a key, and return the new state of its alert; None if nothing changes."""
+        alert = (detection.alert, key)
+        if detection.over:
             return None if self._severity.pop(alert, None) is None else "resolved"
         state: State = "repeated" if alert in self._severity else "firing"
-        self._severity[alert] = finding.severity
+        self._severity[alert] = detection.severity
         return state
 
     def end(self) -> Iterator[tuple[str, str, Severity]]:
-        """Resolve all: each one's name, key and severity."""
+        """Resolve all alerts; return name, key and severity of each."""
         ended, self._severity = self._severity, {}
         return ((alert, key, severity) for (alert, key), severity in ended.items())
 
     def now(self) -> set[tuple[str, str]]:
-        """The names of those that fire, and their keys."""
+        """Return name and key of each firing alert."""
         return set(self._severity)
 
-    def severity(self, key: str, finding: Detection) -> Severity:
-        """That of the alert that fires, if it does: an end is as severe as what it ends."""
-        return self._severity.get((finding.alert, key), finding.severity)
+    def severity(self, key: str, detection: Detection) -> Severity:
+        """Return the severity of the firing alert, else that of the detection: an end is as severe as its alert."""
+        return self._severity.get((detection.alert, key), detection.severity)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.detectors.run_view import RunProgress
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Sample
     from trackside_daemon.model.records import Alert
@@ -92,7 +92,7 @@ class RunBlind:
 
     alert = "MonitorBlind"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunProgress) -> None:
         self._run = run
         self._lost = 0
         self._at = 0.0
@@ -122,7 +122,7 @@ class RunBlind:
         """End the alert, because nothing more is lost or the run has ended."""
         if self._severity is not None:
             text = f"run {self._run.name} no longer loses pushed values"
-            yield self._run.alarm("MonitorBlind", self._severity, clock.now, text, over=True)
+            yield self._run.finding("MonitorBlind", self._severity, clock.now, text, over=True)
         self._lost, self._severity = 0, None
 
     def _finding(self, severity: Severity, clock: Clock) -> Finding:
@@ -132,4 +132,4 @@ class RunBlind:
         )
         text = f"{what} lost: the spool of run {run.name} was full while no daemon accepted them"
         advice = "Check whether the daemon was down, or its disk full, for long. A larger spool would have kept them."
-        return run.alarm("MonitorBlind", severity, clock.now, text, advice)
+        return run.finding("MonitorBlind", severity, clock.now, text, advice)

@@ -1,4 +1,4 @@
-"""How often a run makes progress: from when on its silence means something."""
+"""The pace of a run: the usual gaps between its pushes, and the silence after which it is stalled."""
 
 from __future__ import annotations
 
@@ -11,46 +11,48 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GAPS = 512
-"""Gaps of late whose 99th percentile counts."""
+"""The number of recent gaps whose 99th percentile counts."""
 
 OVER_USUAL, OVER_LONGEST = 5.0, 3.0
-"""A silence is a stall when it is so many times the usual gap, and so many times the longest."""
+"""A silence is a stall if it exceeds the usual gap by the first factor and the longest gap by the second."""
 
 ENOUGH = 3
 ENOUGH_STEPS = 5
-"""So many gaps and steps make a pace. Before, kernels are compiled and caches filled."""
+"""Least gaps and steps of a pace. Before that, kernels are compiled and caches filled."""
 
 BEGINNING = 1800.0
-"""Seconds of silence that are a stall before there is a pace, and in a pause that is entered for the first time."""
+"""Seconds of silence that are a stall before there is a pace, and in a pause of a kind that is new."""
 
 PAUSE, OVER_PAUSE = 600.0, 5.0
-"""Seconds that a pause which was made before may last, and times the longest gap: one evaluation is larger than another."""
+"""A repeated pause may last so many seconds, and so many times the longest gap, since evaluations differ in size."""
 
 REMEMBERED = 2000
 REMEMBERED_SECONDS = 12 * 3600.0
-"""The longest gap is remembered for so many gaps and so long, and for twice that at most: pauses come by schedule."""
+"""The longest gap is remembered for so many gaps and seconds, and for twice that at most, since pauses recur."""
 
 SEEDED = 240.0
-"""Seconds of silence that are a stall by what is known of a run from before this daemon, which may not know its pauses."""
+"""Least seconds of silence that are a stall for a pace seeded from totals, which do not show the run's pauses."""
 
 OVER_MEAN = 10.0
-"""The same in means of all its gaps."""
+"""A silence of so many mean gaps is a stall for such a pace."""
 
 WARNING = 0.6
-"""The share of the deadline after which it is a warning."""
+"""The share of the deadline after which a silence is a warning."""
 
 
 class Longest:
-    """The longest gap of late."""
+    """The longest recent gap."""
 
     __slots__ = ("_before", "_count", "_current", "_since")
 
     def __init__(self) -> None:
-        self._current = self._before = self._since = 0.0
+        self._current = 0.0
+        self._before = 0.0
+        self._since = 0.0
         self._count = 0
 
     def add(self, gap: float, at: float) -> None:
-        """A gap, in seconds, that ended *at* this time."""
+        """Add a gap, in seconds, that ended *at* this time, in watched seconds."""
         self._count += 1
         if self._count > REMEMBERED and at - self._since > REMEMBERED_SECONDS:
             self._before, self._current = self._current, 0.0
@@ -59,12 +61,12 @@ class Longest:
 
     @property
     def seconds(self) -> float:
-        """How long it was."""
+        """The length in seconds."""
         return max(self._current, self._before)
 
 
 class Pace:
-    """The gaps between one push and the next, in seconds: a training that pushes each 100 steps is silent for 99 of them.
+    """The gaps between pushes, in seconds: a training that pushes each 100 steps is silent for 99 of them.
 
     Args:
         floor: Seconds of silence that are never a stall.
@@ -78,37 +80,37 @@ class Pace:
         self._seeded = 0.0
 
     def seed(self, count: float, usual: float, longest: float, gap: float) -> None:
-        """What a run tells of all that it has made, also before this daemon was there.
+        """Seed the pace from the totals of a run, which include the time before this daemon.
 
         Args:
             count: Steps that were timed.
-            usual: Seconds of a step: of 100 steps 99 were shorter.
-            longest: Those of the longest.
-            gap: The mean from one push to the next.
+            usual: The 99th percentile of the step durations, in seconds.
+            longest: The longest step duration.
+            gap: The mean gap between two pushes, in seconds.
         """
         if count >= ENOUGH_STEPS:
             self._seeded = max(SEEDED, OVER_USUAL * usual, OVER_LONGEST * longest, OVER_MEAN * gap)
 
     def add(self, gap: float, steps: int, at: float) -> None:
-        """The run went on by so many *steps* after *gap* seconds."""
+        """Add a gap of *gap* seconds, after which the run was *steps* further; *at* is in watched seconds."""
         self.steps += steps
         self._gaps.add(gap)
         self._longest.add(gap, at)
 
     @property
     def known(self) -> bool:
-        """Whether there are enough to tell what is usual."""
+        """True once there are enough gaps for a pace."""
         return len(self._gaps) >= ENOUGH and self.steps >= ENOUGH_STEPS
 
     @property
     def usual(self) -> float:
-        """Seconds: of 100 gaps 99 are shorter."""
+        """The 99th percentile of the recent gaps, in seconds."""
         ordered = self._gaps.ordered
         return ordered[ceil(0.99 * len(ordered)) - 1] if ordered else 0.0
 
     @property
     def longest(self) -> float:
-        """Seconds of the longest gap of late."""
+        """The longest recent gap, in seconds."""
         return self._longest.seconds
 
     @property
@@ -119,8 +121,8 @@ class Pace:
         return max(self._floor, OVER_USUAL * self.usual, OVER_LONGEST * self.longest)
 
 
-def recalled(floor: float, pushes: Sequence[tuple[float, int]]) -> Pace:
-    """The pace of a run that has made these *pushes*: when, in Unix seconds, and at which step."""
+def restored_pace(floor: float, pushes: Sequence[tuple[float, int]]) -> Pace:
+    """Return the pace of a run that made these *pushes*: time, in Unix seconds, and step of each."""
     pace, (at, high) = Pace(floor), pushes[0]
     for time, step in pushes:
         if step > high:

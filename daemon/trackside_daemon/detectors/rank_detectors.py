@@ -1,4 +1,4 @@
-"""All detectors of what one rank pushes, fed in the right order."""
+"""All detectors of the samples of one rank, evaluated in the order that they need."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     Made = Callable[[DetectorThresholds, float], Detector]
 
 _ORDER = ("rate", "part", "gradient", "loss", "evaluation", "duration", "memory")
-"""What others are judged by comes first."""
+"""Roles in the order of evaluation: the context of the others comes first."""
 
 _APART = ("", "duration", "memory")
-"""Their samples are not pushed with the others: the durations of steps come with the next step."""
+"""Roles whose samples are not pushed with the others: the duration of a step comes with the next step."""
 
 LOST_BY_EACH = 0.1
-"""The share of what a single slow step has to lose that each has to lose where all are slow: 5 ms of 50 ms."""
+"""The loss per step of a slow throughput, as a share of the loss of a single slow step: 5 ms of 50 ms."""
 
 _DETECTORS: dict[str, tuple[Made, ...]] = {
     "rate": (lambda at, _: LearningRate(most=at.learning_rate_most, jump=at.learning_rate_jump_ratio),),
@@ -58,41 +58,41 @@ _DETECTORS: dict[str, tuple[Made, ...]] = {
     ),
     "memory": (lambda at, _: MemoryLeak(grew=at.leak_ratio),),
 }
-"""By role: what follows a key of it, made of the thresholds and of the seconds that a slow step loses at least."""
+"""Factories of the detectors of a key, by its role, from the thresholds and the least loss of a slow step in seconds."""
 
 DEFAULTS = DetectorThresholds()
 
 ALERTS = tuple(
     dict.fromkeys(alert for every in _DETECTORS.values() for made in every for alert in made(DEFAULTS, 0.0).alerts)
 )
-"""All that can be found, by name."""
+"""All alerts that they can detect."""
 
 SHARDED, WHOLE = "grad_norm_local_squared", "grad_norm"
-"""Of a rank that tells the one, the other comes later, when all ranks have told theirs."""
+"""A rank that pushes the first key gets the second from the daemon, once all ranks have pushed theirs."""
 
 RAISED = 1.1
-"""A learning rate that rises by more at once is raised, and the loss may jump with it."""
+"""A learning rate that rises by more than this factor at once counts as raised: the loss may jump with it."""
 
 KEPT = 64
-"""Steps whose gradient norm and raised rates are kept beside those pushed together."""
+"""Steps whose gradient norms and raised rates are kept after their batch."""
 
 OWN, OWN_LEAST = 16, 5
-"""Gradient norms whose median the next is measured by, and how few there must be."""
+"""Recent gradient norms whose median is the measure of the next, at most and at least."""
 
 
 class Found(NamedTuple):
-    """A finding, and the key that it is of."""
+    """A detection and its key."""
 
     key: str
     finding: Detection
 
 
 class RankDetectors:
-    """Those of one rank of one attempt; made anew for the next attempt.
+    """The detectors of one rank of one attempt.
 
     Args:
-        thresholds: Where what is found begins to be wrong.
-        lost: Seconds that a slow step loses at least.
+        thresholds: Where detections begin.
+        lost: Least seconds that a slow step loses.
     """
 
     def __init__(self, thresholds: DetectorThresholds = DEFAULTS, *, lost: float = 0.0) -> None:
@@ -105,14 +105,14 @@ class RankDetectors:
         self._step: int | None = None
 
     def evaluate(self, columns: Mapping[str, Column]) -> Iterator[Found]:
-        """What is found in samples that were pushed together, by key; keys without a role are passed over."""
+        """Yield the detections in samples that were pushed together, by key; keys without a role are ignored."""
         watched = {key: columns[key] for key in sorted(filter(role, columns), key=_place)}
         for start, piece in _pieces(watched):
             for key, finding in self._evaluate(piece):
                 yield Found(key, finding if not start else finding._replace(at=finding.at + start))
 
     def _evaluate(self, watched: Mapping[str, Column]) -> Iterator[Found]:
-        """Where the steps only rise, so that what is known of a step is of that step."""
+        """Evaluate columns whose steps only rise, so that the context of a step is unique."""
         self._forget_old(watched)
         for key, column in watched.items():
             if key == SHARDED:
@@ -130,7 +130,7 @@ class RankDetectors:
                     yield Found(key, finding)
 
     def _is_total(self, key: str) -> bool:
-        """Of several keys of a role that with the shortest name is of the whole model."""
+        """Return whether a key is about the whole model: of several keys of a role the one with the shortest name is."""
         known = self._total.get(role(key))
         if known is None or len(key) < len(known):
             self._total[role(key)] = key
@@ -141,7 +141,7 @@ class RankDetectors:
         return self._total[role(key)] == key
 
     def _is_layer(self, key: str) -> bool:
-        """``grad_norm/LAYER`` beside ``grad_norm``: of one layer, as a watched model tells it for some steps."""
+        """Return whether a key is ``grad_norm/LAYER`` of a rank with ``grad_norm``: one layer of a watched model."""
         whole = self._total.get("gradient")
         return whole is not None and role(key) == "gradient" and key.startswith(f"{whole}/")
 
@@ -155,7 +155,7 @@ class RankDetectors:
                 context.learning_rate = context.rates[step] = value
 
     def _note_gradient(self, column: Column) -> None:
-        """Measure each norm by those before it."""
+        """Divide each norm by the median of those before it."""
         for step, value in zip(column.steps, column.values, strict=True):
             if not 0 <= value < HUGE:
                 continue
@@ -165,7 +165,7 @@ class RankDetectors:
             self._norms.add(value)
 
     def _forget_old(self, watched: Mapping[str, Column]) -> None:
-        """What is known of steps that come again is of the last time."""
+        """Forget old steps, and all steps if they are made again after a restart from a checkpoint."""
         context = self.context
         first = next(iter(watched), "")
         steps = watched[first].steps if role(first) not in _APART else ()
@@ -184,12 +184,12 @@ class RankDetectors:
 
 
 def _place(key: str) -> tuple[int, int]:
-    """What others are judged by comes first, and of a role the key of the whole model."""
+    """Return the sort key of a key: its role's place, then the key of the whole model before its parts."""
     return _ORDER.index(role(key)), len(key)
 
 
 def _pieces(columns: Mapping[str, Column]) -> Iterator[tuple[int, Mapping[str, Column]]]:
-    """The columns, cut where their steps do not rise, and where in them each piece begins."""
+    """Yield the columns, cut where their steps do not rise, each piece with the index of its first row."""
     every = [column.steps for column in columns.values()]
     steps = every[0] if every else ()
     if all(map(lt, steps, islice(steps, 1, None))) or any(len(other) != len(steps) for other in every):

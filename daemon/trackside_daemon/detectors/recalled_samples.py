@@ -1,4 +1,4 @@
-"""What a rank pushed before this daemon was started: from there its detectors go on."""
+"""Samples that a rank pushed before this daemon started, from which its detectors continue."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Past(NamedTuple):
-    """The last that is kept of one rank of an attempt that has not ended.
+    """The last stored samples of one rank of an attempt that has not ended.
 
     Attributes:
-        identity: Its run's id and exported name, its attempt, its rank and the number of ranks.
-        columns: Keys that were pushed together, and what of them.
-        pushes: When something was pushed, in Unix seconds, and at which step, in the order of time.
+        identity: The run's id and exported name, the attempt, the rank and the number of ranks.
+        columns: The samples by key; each mapping has the keys that were pushed together.
+        pushes: Time, in Unix seconds, and step of each push, in order of time.
     """
 
     identity: Identity

@@ -1,4 +1,4 @@
-"""Runs the detectors over what was pushed once: the same ones, one push after the other, as a daemon would have."""
+"""Runs the detectors over samples that were pushed before, push by push, as a daemon would have."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class Row(NamedTuple):
     """Values of one rank that were pushed together.
 
     Attributes:
-        place: Where it is; None for what is counted key by key.
+        place: Where the row is in the input; None for an input that counts key by key.
         time: Unix seconds.
-        derived: It is a step's duration, derived from when steps were pushed.
+        phase: The innermost phase; empty outside.
+        derived: The row is a step duration, derived from the times of pushes.
     """
 
     place: int | None
@@ -40,10 +41,10 @@ class Row(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An alert fires, is found anew while it does, or does no more.
+    """An alert begins to fire, is detected again while it fires, or is resolved.
 
     Attributes:
-        place: Of the row, or of the sample of its key where rows have none.
+        place: The place of the row; for rows without one, the index of the sample among those of its key.
     """
 
     alert: str
@@ -56,30 +57,30 @@ class Change(NamedTuple):
     message: str
 
     def fields(self) -> dict[str, str | int]:
-        """As it is told."""
+        """Return the fields for the output; the place is called ``index`` there."""
         return {"index" if name == "place" else name: value for name, value in self._asdict().items()}
 
 
 class Wanted(NamedTuple):
-    """Which findings count.
+    """The detections that count.
 
     Attributes:
-        alerts: Only these; empty for all.
-        least: Not those that are less severe.
-        off: Not these.
+        alerts: Only these alerts count; empty for all.
+        least: The least severity that counts.
+        off: These alerts do not count.
     """
 
     alerts: Collection[str] = ()
     least: Severity = "info"
     off: Collection[str] = ()
 
-    def has(self, finding: Detection) -> bool:
-        """Whether it does; what is over was severe enough if it fires."""
-        severe = finding.over or SEVERITIES.index(finding.severity) >= SEVERITIES.index(self.least)
-        return severe and (not self.alerts or finding.alert in self.alerts) and finding.alert not in self.off
+    def has(self, detection: Detection) -> bool:
+        """Return whether a detection counts; an end counts whatever its severity."""
+        severe = detection.over or SEVERITIES.index(detection.severity) >= SEVERITIES.index(self.least)
+        return severe and (not self.alerts or detection.alert in self.alerts) and detection.alert not in self.off
 
 
-class _Rank:
+class _ReplayedRank:
     """One rank of one attempt."""
 
     def __init__(self, attempt: int, thresholds: DetectorThresholds, lost: float) -> None:
@@ -92,12 +93,12 @@ class Replay:
     """The detectors of all ranks.
 
     Args:
-        wanted: Which findings count.
-        thresholds: Where they begin.
-        lost: Seconds that a slow step loses at least.
+        wanted: The detections that count.
+        thresholds: Where detections begin.
+        lost: Least seconds that a slow step loses.
 
     Attributes:
-        samples: How many were looked at, by rank and key.
+        samples: The number of evaluated samples by rank and key.
     """
 
     def __init__(
@@ -111,33 +112,34 @@ class Replay:
         self._wanted = wanted
         self._thresholds = thresholds
         self._lost = lost
-        self._ranks: dict[int, _Rank] = {}
+        self._ranks: dict[int, _ReplayedRank] = {}
 
     def evaluate(self, row: Row) -> Iterator[Change]:
-        """What the row changes; a new attempt begins anew, and nothing of the last fires any more."""
+        """Yield what the row changes; a new attempt resolves the alerts of the previous one."""
         rank = self._ranks.get(row.rank)
         if rank is None or rank.attempt != row.attempt:
             if rank is not None:
                 yield from self._ended(row, rank)
-            rank = self._ranks[row.rank] = _Rank(row.attempt, self._thresholds, self._lost)
+            rank = self._ranks[row.rank] = _ReplayedRank(row.attempt, self._thresholds, self._lost)
         watched = {key: value for key, value in row.values.items() if role(key)}
         self.samples.update((row.rank, key) for key in watched)
-        rank.detectors.context.phase, rank.detectors.context.derived = row.phase, row.derived
+        rank.detectors.context.phase = row.phase
+        rank.detectors.context.derived = row.derived
         steps, times = [row.step], [row.time]
         columns = {key: Column(steps, times, [value]) for key, value in watched.items()}
-        for key, finding in rank.detectors.evaluate(columns):
-            if not self._wanted.has(finding):
+        for key, detection in rank.detectors.evaluate(columns):
+            if not self._wanted.has(detection):
                 continue
-            severity = rank.firing.severity(key, finding) if finding.over else finding.severity
-            state = rank.firing.apply(key, finding)
+            severity = rank.firing.severity(key, detection) if detection.over else detection.severity
+            state = rank.firing.apply(key, detection)
             if state is not None:
                 place = self._place(row, key)
-                yield Change(finding.alert, state, severity, key, row.rank, place, row.step, finding.text)
+                yield Change(detection.alert, state, severity, key, row.rank, place, row.step, detection.text)
 
-    def _ended(self, row: Row, rank: _Rank) -> Iterator[Change]:
+    def _ended(self, row: Row, rank: _ReplayedRank) -> Iterator[Change]:
         for alert, key, severity in rank.firing.end():
-            said = f"attempt {row.attempt} begins"
-            yield Change(alert, "resolved", severity, key, row.rank, self._place(row, key), row.step, said)
+            message = f"attempt {row.attempt} begins"
+            yield Change(alert, "resolved", severity, key, row.rank, self._place(row, key), row.step, message)
 
     def _place(self, row: Row, key: str) -> int:
         return self.samples[row.rank, key] - 1 if row.place is None else row.place

@@ -1,4 +1,4 @@
-"""A run that is followed, and all that looks after it: the list that a new part is added to."""
+"""A watched run and the detectors of its progress: a new run detector is added to this list."""
 
 from __future__ import annotations
 
@@ -16,36 +16,43 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.detectors.run_view import RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
+    from trackside_daemon.model.session import RankRef
 
 
-class Part(Protocol):
-    """Looks after one thing of one run.
+class RunDetector(Protocol):
+    """Detector of one problem of one run.
 
     Attributes:
-        alert: What it says.
+        alert: The alert that it reports.
     """
 
     alert: str
 
     def restore(self, kept: Alert) -> None:
-        """It fired when the daemon before this one ended: it goes on until it is seen to be over."""
+        """Continue an alert that fired when an earlier daemon ended, until it is over."""
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """What time, and what came meanwhile, has changed."""
+        """Yield what has changed since the last call."""
 
     def end(self, clock: Clock) -> Iterator[Finding]:
-        """The run has ended: what it says is over."""
+        """End the alert, because the run has ended."""
 
 
-class Followed:
-    """A run that is followed, and who looks after it."""
+class WatchedRun:
+    """A run and its detectors.
+
+    Attributes:
+        run: The run's progress.
+        refs: The ranks that are watched.
+        stall_version: The `RunProgress.stall_version` that was published last.
+    """
 
     def __init__(
         self,
-        run: Run,
+        run: RunProgress,
         floor: float,
         straggler_window: float = SECONDS,
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
@@ -54,21 +61,26 @@ class Followed:
         self.checkpoints = Checkpoints(run, thresholds.checkpoint_ratio, thresholds.checkpoint_after)
         self.blind = RunBlind(run)
         self.straggler = Straggler(run, straggler_window, thresholds.straggler_ratio)
-        self.parts: tuple[Part, ...] = (
-            *(Stalled(run), RankSilent(run, floor), self.straggler, DataLoader(run, thresholds.data_wait_ratio)),
-            *(self.checkpoints, self.blind),
+        self.detectors: tuple[RunDetector, ...] = (
+            Stalled(run),
+            RankSilent(run, floor),
+            self.straggler,
+            DataLoader(run, thresholds.data_wait_ratio),
+            self.checkpoints,
+            self.blind,
         )
-        self.sources: set[str] = set()
+        self.refs: set[RankRef] = set()
+        self.stall_version: tuple[object, ...] = ()
 
     def restore(self, kept: Alert) -> None:
-        """Give an alert that fired before this daemon to whom it is of."""
-        for part in self.parts:
-            if part.alert == kept.alert:
-                part.restore(kept)
+        """Restore an alert in the detector that reports it."""
+        for detector in self.detectors:
+            if detector.alert == kept.alert:
+                detector.restore(kept)
 
 
-def last_words(run: Run, time: float, loss: str) -> str:
-    """What is said of a run that has ended well, or was stopped."""
+def last_words(run: RunProgress, time: float, loss: str) -> str:
+    """Return the summary of a run that has finished, or was stopped, at *time* in Unix seconds."""
     how = "has finished" if run.state == "finished" else "was stopped"
     after = f" after {span(time - run.started)}" if run.started else ""
     made = f" and {run.steps:,.0f} steps" if run.steps else ""

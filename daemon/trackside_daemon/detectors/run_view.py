@@ -1,79 +1,144 @@
-"""What is known of a live run by what it exports: its ranks, how far each is, and how its pushes come.
-
-Families are known by their names: who defines them stands on the same stair.
-"""
+"""One live run as its exported samples show it: its ranks, how far each is, and how its pushes arrive."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.pace import Pace
-from trackside_daemon.detectors.run_rank import SYNC_PHASES
+from trackside_daemon.detectors.pace import Longest, Pace
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.metric import Distribution
 from trackside_daemon.model.records import ENDED
+from trackside_daemon.model.stall import Stall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trackside_daemon.detectors.run_rank import Rank
     from trackside_daemon.model.finding import Severity
-    from trackside_daemon.model.metric import Sample
+    from trackside_daemon.model.metric import Metric, Sample
     from trackside_daemon.model.records import Alert
 
-_PHASE_SECONDS = "trackside_training_phase_seconds_total"
-_PUSHES = "trackside_training_client_pushes_total"
-_STEP_DURATION = "trackside_training_step_duration_seconds"
+
+STEP_PHASES = frozenset(("data", "forward", "backward", "optimizer", "step", "other"))
+"""Phases that are part of every step."""
+
+SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communication", "comm", "barrier", "collective"))
+"""Phases in which a rank waits for other ranks, which are part of a step too."""
+
+_ORDINARY = STEP_PHASES | SYNC_PHASES
 
 
-class Run:
+class RankProgress:
+    """One rank of one attempt.
+
+    Attributes:
+        step: The last step that it pushed; None before the first.
+        at: When its last push was seen, in watched seconds.
+        pushed_at: When it pushed last, in Unix seconds, by the client's clock; None before the first push.
+        longest: Its longest recent gap between two pushes.
+        pushes: How often a push was seen.
+        ended: It has ended, in whatever state.
+        steps: The number of its steps.
+        phases: Seconds by phase.
+        phase: The current phase; empty if unknown.
+        wait: Seconds that it has waited for data; None while it does not report them.
+        first_wait: Seconds that it has waited for the first batches of epochs, which *wait* does not contain.
+    """
+
+    __slots__ = (
+        "at",
+        "ended",
+        "first_wait",
+        "longest",
+        "number",
+        "phase",
+        "phases",
+        "pushed_at",
+        "pushes",
+        "run",
+        "step",
+        "steps",
+        "wait",
+    )
+
+    def __init__(self, run: RunProgress, number: int, at: float) -> None:
+        self.run = run
+        self.number = number
+        self.at = at
+        self.pushed_at: float | None = None
+        self.step: int | None = None
+        self.longest = Longest()
+        self.pushes = 0
+        self.ended = False
+        self.steps = 0.0
+        self.phases: dict[str, float] = {}
+        self.phase = ""
+        self.wait: float | None = None
+        self.first_wait: float | None = None
+
+    @property
+    def pauses(self) -> bool:
+        """True in a phase that is no part of a step, such as an evaluation."""
+        return bool(self.phase) and self.phase not in _ORDINARY
+
+
+class RunProgress:
     """One attempt of a run.
 
     Attributes:
-        id: On all machines; *name* as it is exported.
-        at: When any rank was seen to go on last, in watched seconds.
-        high: The highest step of any rank since it went back last; None before the first.
-        pace: How its steps come.
-        order: Its ranks that have pushed and live, the one that is silent for longest first.
-        pausing: Ranks that are in a phase that is no part of a step.
-        paused: Such phases that were left again.
-        died: When a rank of it died, in watched seconds; None for never.
-        waited: Seconds that its ranks waited for data, since it is watched; *waiting* of them say so, and *waited_first* of
-            the seconds were for the first batches of epochs.
-        syncs: It tells the time in which it waits for other ranks.
-        started: When its first rank began, in Unix seconds; 0 for unknown.
-        state: How it has ended; empty while it lives.
-        stalled: It is said to be, and has not gone on.
-        silent: Ranks that others leave behind, since their last push.
-        adopted: A daemon before this one has said so: what ranks tell of themselves at first is from before.
+        id: The run's id; *name* is its exported name.
+        at: When any rank was last seen to make progress, in watched seconds.
+        high: The highest step of any rank since the last one that went back; None before the first.
+        pace: The gaps between its steps.
+        order: Its live ranks that have pushed, the one that has been silent for longest first.
+        pausing: Ranks in a phase that is no part of a step.
+        paused: Such phases that have ended before.
+        died: When a rank of it died, in watched seconds; None if none did.
+        waited: Seconds that its ranks have waited for data since the daemon watches it.
+        waited_first: The part of these that was for first batches of epochs.
+        waiting: Ranks that report their waits.
+        syncs: Ranks report the time in which they wait for other ranks.
+        started: When its first rank began, in Unix seconds; 0 if unknown.
+        state: How it has ended; empty while it is alive.
+        stalled: It is reported as stalled, and has made no progress since.
+        silent: Ranks that push nothing while others do.
+        restored: An earlier daemon reported the stall: the first push that a rank reports may be from before.
     """
 
     def __init__(self, id: str, attempt: int, at: float, floor: float) -> None:  # noqa: A002  the field's word for it
-        self.id, self.attempt = id, attempt
+        self.id = id
+        self.attempt = attempt
         self.name = id
-        self.at = self._advanced_at = at
+        self.at = at
         self.high: int | None = None
         self.pace = Pace(floor)
-        self.ranks: dict[int, Rank] = {}
-        self.order: OrderedDict[int, Rank] = OrderedDict()
+        self.ranks: dict[int, RankProgress] = {}
+        self.order: OrderedDict[int, RankProgress] = OrderedDict()
         self.pausing: set[int] = set()
         self.paused: set[str] = set()
         self.died: float | None = None
-        self.waited = self.waited_first = self.steps = self.started = 0.0
+        self.waited = 0.0
+        self.waited_first = 0.0
+        self.steps = 0.0
+        self.started = 0.0
         self.waiting: set[int] = set()
         self.silent: set[int] = set()
-        self.syncs = self.stalled = self.adopted = False
+        self.syncs = False
+        self.stalled = False
+        self.restored = False
         self.state = ""
+        self._advanced_at = at
+        self._reporting = 0
 
-    def take(self, rank: Rank, samples: Sequence[Sample], at: float) -> None:
-        """What a rank says."""
+    def accept(self, rank: RankProgress, samples: Sequence[Sample], at: float) -> None:
+        """Apply samples of a rank."""
         entered, most = "", 0.0
         for metric, labels, value in samples:
-            handle = _HANDLERS.get(metric.name)
+            handle = _HANDLERS.get(metric)
             if handle is not None:
                 handle(self, rank, value.sum if isinstance(value, Distribution) else value, labels[-1], at)
-            elif metric.name == _PHASE_SECONDS and not isinstance(value, Distribution):
+            elif metric is f.PHASE_SECONDS and not isinstance(value, Distribution):
                 grown = self._spend(rank, labels[2], value)
                 if grown > most:
                     entered, most = labels[2], grown
@@ -82,7 +147,7 @@ class Run:
         if entered:
             self._enter(rank, entered)
 
-    def alarm(
+    def finding(
         self,
         alert: str,
         severity: Severity,
@@ -94,55 +159,61 @@ class Run:
         over: bool = False,
         evidence: Mapping[str, object] | None = None,
     ) -> Finding:
-        """Something about it, or about one rank of it."""
+        """Return a finding about the run, or about one rank of it."""
         labels = (("run", self.name),) if rank is None else (("rank", str(rank)), ("run", self.name))
         return Finding(
             alert, severity, labels, time, summary, description, over=over, run=self.id, evidence=evidence or {}
         )
 
-    def again(self, kept: Alert, time: float) -> Finding:
-        """An alert that fired before this daemon fires on, with the same words."""
-        severity: Severity = next((one for one in SEVERITIES if one == kept.severity), "warning")
+    def restored_finding(self, kept: Alert, time: float) -> Finding:
+        """Return a finding that continues an alert of an earlier daemon, with the same texts."""
+        severity: Severity = next((level for level in SEVERITIES if level == kept.severity), "warning")
         labels = tuple(sorted(kept.labels.items()))
         return Finding(kept.alert, severity, labels, time, kept.summary, kept.description, run=self.id)
 
-    def stands(self, number: int, pushed: float | None) -> bool:
-        """Whether a rank stands still that has pushed last at this time; asked by any thread."""
-        rank = self.ranks.get(number)
-        stamp = None if rank is None else rank.stamp
-        if stamp is None and self.stalled and self.adopted:
-            return True  # it has not said yet when it pushed last
-        return (self.stalled and stamp == pushed) or (number in self.silent and stamp in {None, pushed})
+    @property
+    def stall_version(self) -> tuple[object, ...]:
+        """A value that differs when `stall` does, and costs nothing that grows with the ranks."""
+        if not self.stalled and not self.silent:
+            return ()
+        return self.stalled, self.restored, frozenset(self.silent), self._reporting
 
-    def _go_on(self, at: float) -> None:
-        """A rank pushes, ends or comes back; before its stamp is another, so that no thread takes that for a stall."""
-        self.at, self.stalled = at, False
+    def stall(self) -> Stall:
+        """Return which ranks are stalled now."""
+        numbers = self.ranks if self.stalled else self.silent & self.ranks.keys()
+        pushed = {number: self.ranks[number].pushed_at for number in numbers}
+        return Stall(self.id, self.attempt, self.stalled, self.restored, frozenset(self.silent), pushed)
 
-    def _spend(self, rank: Rank, phase: str, seconds: float) -> float:
-        """Keep a phase's seconds; by how much they have grown."""
+    def _progress(self, at: float) -> None:
+        """Note that a rank pushes, ends or comes back."""
+        self.at = at
+        self.stalled = False
+
+    def _spend(self, rank: RankProgress, phase: str, seconds: float) -> float:
+        """Store a phase's seconds, and return by how much they have grown."""
         before = rank.phases.get(phase)
         rank.phases[phase] = seconds
         if before is None:
             self.syncs = self.syncs or phase in SYNC_PHASES
             return 0.0
-        if phase == "data" and rank.wait is None and not rank.ended:  # not wrapped in data(), which tells more
+        if phase == "data" and rank.wait is None and not rank.ended:  # a wrapped loader reports its waits more exactly
             self.waited += max(0.0, seconds - before)
             self.waiting.add(rank.number)
         return seconds - before
 
-    def _seed(self, rank: Rank, samples: Sequence[Sample]) -> None:
-        """What the rank's totals say of its pace."""
-        pushes = next((value for metric, _, value in samples if metric.name == _PUSHES), None)
-        if rank.stamp is None or not isinstance(pushes, (int, float)) or pushes < 1 or not self.started:
+    def _seed(self, rank: RankProgress, samples: Sequence[Sample]) -> None:
+        """Seed the pace from the rank's totals."""
+        pushes = next((value for metric, _, value in samples if metric is f.PUSHES), None)
+        if rank.pushed_at is None or not isinstance(pushes, (int, float)) or pushes < 1 or not self.started:
             return
         for metric, _, value in samples:
-            if metric.name == _STEP_DURATION and isinstance(value, Distribution):
+            if metric is f.STEP_DURATION and isinstance(value, Distribution):
                 count = sum(value.counts)
                 usual, longest = (_quantile(value, metric.buckets, share) for share in (0.99, 1.0))
-                self.pace.seed(count, usual, longest, max(0.0, rank.stamp - self.started) / pushes)
+                self.pace.seed(count, usual, longest, max(0.0, rank.pushed_at - self.started) / pushes)
 
-    def _enter(self, rank: Rank, phase: str) -> None:
-        """The rank spends its time in this phase."""
+    def _enter(self, rank: RankProgress, phase: str) -> None:
+        """Note the phase in which the rank spends its time."""
         if rank.phase == phase:
             return
         if rank.pauses:
@@ -150,23 +221,25 @@ class Run:
         rank.phase = phase
         (self.pausing.add if rank.pauses and not rank.ended else self.pausing.discard)(rank.number)
 
-    def _pushed(self, rank: Rank, stamp: float, _: str, at: float) -> None:
-        """The moment of the last push, by the client's clock: only that it is another one counts."""
-        if stamp == rank.stamp:
+    def _pushed(self, rank: RankProgress, pushed_at: float, _: str, at: float) -> None:
+        """Apply the time of the last push, by the client's clock: only whether it differs counts."""
+        if pushed_at == rank.pushed_at:
             return
-        if rank.stamp is not None:
+        if rank.pushed_at is not None:
             rank.longest.add(at - rank.at, at)
             self.silent.discard(rank.number)
-        if rank.stamp is not None or not self.adopted:
-            self._go_on(at)
-        rank.stamp, rank.at = stamp, at
+        if rank.pushed_at is not None or not self.restored:
+            self._progress(at)
+        self._reporting += rank.pushed_at is None
+        rank.pushed_at = pushed_at
+        rank.at = at
         rank.pushes += 1
         if not rank.ended:
             self.order[rank.number] = rank
             self.order.move_to_end(rank.number)
 
-    def _step(self, rank: Rank, value: float, _: str, at: float) -> None:
-        """A step that is higher than any makes a gap, and so does one by which a rank has gone back."""
+    def _step(self, rank: RankProgress, value: float, _: str, at: float) -> None:
+        """Apply the last step: a new highest one ends a gap, and so does a step back."""
         step, before = int(value), rank.step
         rank.step = step
         back = before is not None and step < before
@@ -174,43 +247,44 @@ class Run:
             return
         if self.high is not None:
             self.pace.add(at - self._advanced_at, 1 if back else step - self.high, at)
-        self.high, self._advanced_at = step, at
+        self.high = step
+        self._advanced_at = at
 
-    def _rank_state(self, rank: Rank, value: float, state: str, at: float) -> None:
+    def _rank_state(self, rank: RankProgress, value: float, state: str, at: float) -> None:
         if not value:
             return
         ended = state in ENDED
         if ended == rank.ended:
             return
         rank.ended = ended
-        self._go_on(at)
+        self._progress(at)
         self.silent.discard(rank.number)
         self.order.pop(rank.number, None)
         self.pausing.discard(rank.number)
         self.waiting.discard(rank.number)
 
-    def _count_steps(self, rank: Rank, value: float, *_: object) -> None:
+    def _count_steps(self, rank: RankProgress, value: float, *_: object) -> None:
         rank.steps = value
         self.steps = max(self.steps, value)
 
-    def _wait(self, rank: Rank, seconds: float, *_: object) -> None:
+    def _wait(self, rank: RankProgress, seconds: float, *_: object) -> None:
         self.waited += 0.0 if rank.wait is None else max(0.0, seconds - rank.wait)
         rank.wait = seconds
         if not rank.ended:
             self.waiting.add(rank.number)
 
-    def _wait_first(self, rank: Rank, seconds: float, *_: object) -> None:
+    def _wait_first(self, rank: RankProgress, seconds: float, *_: object) -> None:
         grown = 0.0 if rank.first_wait is None else max(0.0, seconds - rank.first_wait)
         rank.first_wait = seconds
         self.waited += grown
         self.waited_first += grown
 
-    def _start(self, _: Rank, time: float, *__: object) -> None:
+    def _start(self, _: RankProgress, time: float, *__: object) -> None:
         self.started = min(self.started or time, time)
 
 
 def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> float:
-    """The bound below which this share of the times lies; their sum where there is none."""
+    """Return the bucket bound below which this share of the times is; their sum if no bound is so high."""
     left = share * sum(times.counts)
     for bound, count in zip(bounds, times.counts, strict=False):
         left -= count
@@ -219,12 +293,12 @@ def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> f
     return times.sum
 
 
-_HANDLERS: dict[str, Callable[[Run, Rank, float, str, float], None]] = {
-    "trackside_training_step": Run._step,  # noqa: SLF001  its own
-    "trackside_training_last_step_timestamp_seconds": Run._pushed,  # noqa: SLF001
-    "trackside_training_rank_state": Run._rank_state,  # noqa: SLF001
-    "trackside_training_steps_total": Run._count_steps,  # noqa: SLF001
-    "trackside_training_data_wait_seconds": Run._wait,  # noqa: SLF001
-    "trackside_training_first_batch_wait_seconds": Run._wait_first,  # noqa: SLF001
-    "trackside_training_start_timestamp_seconds": Run._start,  # noqa: SLF001
+_HANDLERS: dict[Metric, Callable[[RunProgress, RankProgress, float, str, float], None]] = {
+    f.STEP: RunProgress._step,  # noqa: SLF001  its own
+    f.LAST_STEP: RunProgress._pushed,  # noqa: SLF001
+    f.RANK_STATE: RunProgress._rank_state,  # noqa: SLF001
+    f.STEPS: RunProgress._count_steps,  # noqa: SLF001
+    f.DATA_WAIT: RunProgress._wait,  # noqa: SLF001
+    f.FIRST_WAIT: RunProgress._wait_first,  # noqa: SLF001
+    f.STARTED: RunProgress._start,  # noqa: SLF001
 }

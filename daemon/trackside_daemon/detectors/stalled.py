@@ -8,14 +8,14 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.pace import BEGINNING, ENOUGH, OVER_LONGEST, OVER_PAUSE, PAUSE, WARNING
-from trackside_daemon.detectors.run_rank import SYNC_PHASES, Rank
+from trackside_daemon.detectors.run_view import SYNC_PHASES, RankProgress
 from trackside_daemon.detectors.wording import count, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.detectors.run_view import RunProgress
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
 
@@ -36,7 +36,7 @@ class Stalled:
 
     alert = "TrainingStalled"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunProgress) -> None:
         self._run = run
         self._severity: Severity | None = None
         self._restored: Alert | None = None
@@ -45,7 +45,7 @@ class Stalled:
         """Continue an alert of the previous daemon until a rank makes a step."""
         self._restored = kept
         self._severity = "critical" if kept.severity == "critical" else "warning"
-        self._run.stalled = self._run.adopted = True
+        self._run.stalled = self._run.restored = True
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
@@ -70,8 +70,8 @@ class Stalled:
         if self._severity is not None:
             went = "" if run.high is None else f": step {count(run.high)}"
             text = f"run {run.name} is no longer stalled{went}"
-            yield run.alarm("TrainingStalled", self._severity, clock.now, text, over=True)
-        self._severity, self._restored, run.stalled, run.adopted = None, None, False, False
+            yield run.finding("TrainingStalled", self._severity, clock.now, text, over=True)
+        self._severity, self._restored, run.stalled, run.restored = None, None, False, False
 
     def _judge(self, silence: float) -> Severity | None:
         run = self._run
@@ -102,7 +102,7 @@ class Stalled:
             "ranks": {str(rank.number): _last(rank) for rank in islice(ranks, 8)},
         }
         text = " ".join(filter(None, (usual, _who(ranks), look)))
-        return run.alarm("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
+        return run.finding("TrainingStalled", severity, clock.now, summary, text, evidence=evidence)
 
 
 class RankSilent:
@@ -110,10 +110,10 @@ class RankSilent:
 
     alert = "RankSilent"
 
-    def __init__(self, run: Run, floor: float) -> None:
+    def __init__(self, run: RunProgress, floor: float) -> None:
         self._run = run
         self._floor = floor / 2
-        self._reported: Rank | None = None
+        self._reported: RankProgress | None = None
         self._restored: int | None = None
 
     def restore(self, kept: Alert) -> None:
@@ -128,7 +128,7 @@ class RankSilent:
         """
         run = self._run
         rank = None if self._restored is None else run.ranks.get(self._restored)
-        if rank is not None and rank.stamp is not None:
+        if rank is not None and rank.pushed_at is not None:
             self._reported, self._restored = rank, None
             yield self._finding(rank, clock.at - rank.at, clock)
         if self._reported is not None and self._reported.number not in run.silent:
@@ -151,10 +151,10 @@ class RankSilent:
         if self._reported is not None:
             number = self._reported.number
             text = f"rank {number} of run {self._run.name} is no longer silent"
-            yield self._run.alarm("RankSilent", "warning", clock.now, text, rank=number, over=True)
+            yield self._run.finding("RankSilent", "warning", clock.now, text, rank=number, over=True)
         self._reported = None
 
-    def _finding(self, rank: Rank, silence: float, clock: Clock) -> Finding:
+    def _finding(self, rank: RankProgress, silence: float, clock: Clock) -> Finding:
         run = self._run
         others = sum(clock.at - other.at > silence / 2 for other in run.order.values()) - 1
         more = f", and so have {others} more ranks" if others > 1 else ", and so has one more" if others else ""
@@ -164,18 +164,10 @@ class RankSilent:
         )
         text = f"Its longest recent pause was {span(rank.longest.seconds)}. {_stacks(self.alert, run)}."
         evidence = {"since": clock.now - silence, "ranks": {str(rank.number): _last(rank)}}
-        return run.alarm("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
+        return run.finding("RankSilent", "warning", clock.now, summary, text, rank=rank.number, evidence=evidence)
 
 
-def stood(kept: Iterable[Alert], rank: int, _: float | None) -> bool:
-    """Return whether a rank was stalled according to alerts of the previous daemon."""
-    return any(
-        one.alert == Stalled.alert or (one.alert == RankSilent.alert and one.labels.get("rank") == str(rank))
-        for one in kept
-    )
-
-
-def allowed(run: Run, pausing: set[int]) -> float:
+def allowed(run: RunProgress, pausing: set[int]) -> float:
     """Return the seconds for which the run may be silent while these ranks are in a pause."""
     deadline = run.pace.deadline
     if not pausing:
@@ -184,7 +176,7 @@ def allowed(run: Run, pausing: set[int]) -> float:
     return max(deadline, BEGINNING if new else max(PAUSE, OVER_PAUSE * run.pace.longest))
 
 
-def allowed_rank(rank: Rank) -> float:
+def allowed_rank(rank: RankProgress) -> float:
     """Return the seconds for which a rank may be silent while others continue."""
     longest = rank.longest.seconds
     if not rank.pauses:
@@ -192,22 +184,22 @@ def allowed_rank(rank: Rank) -> float:
     return max(BEGINNING if rank.phase not in rank.run.paused else PAUSE, OVER_PAUSE * longest)
 
 
-def _is_ahead(rank: Rank, run: Run) -> bool:
+def _is_ahead(rank: RankProgress, run: RunProgress) -> bool:
     """A rank with the highest step has nothing to catch up with."""
     return rank.step is not None and run.high is not None and rank.step >= run.high
 
 
-def _behind(rank: Rank) -> tuple[float, float, int]:
+def _behind(rank: RankProgress) -> tuple[float, float, int]:
     return (-1 if rank.step is None else rank.step, rank.at, rank.number)
 
 
-def _last(rank: Rank) -> dict[str, object]:
+def _last(rank: RankProgress) -> dict[str, object]:
     """Return the step and the phase of a rank, as evidence."""
     last = {"step": rank.step, "phase": rank.phase}
     return {name: value for name, value in last.items() if value not in (None, "")}
 
 
-def _usual(run: Run, since: float) -> str:
+def _usual(run: RunProgress, since: float) -> str:
     """Return a sentence on the pace of the run until *since*, in Unix seconds."""
     pause = f"no pause was longer than {span(run.pace.longest)}"
     if run.started and run.steps and since > run.started:
@@ -215,11 +207,11 @@ def _usual(run: Run, since: float) -> str:
     return f"Until then {pause}."
 
 
-def _stacks(alert: str, run: Run) -> str:
+def _stacks(alert: str, run: RunProgress) -> str:
     return STACKS.format(alert=alert, run=quote(run.name))
 
 
-def _who(ranks: Sequence[Rank]) -> str:
+def _who(ranks: Sequence[RankProgress]) -> str:
     """Return a sentence that names the ranks to check; *ranks* has those furthest behind first.
 
     In a collective, all ranks that wait are at the same step.
@@ -238,7 +230,7 @@ def _who(ranks: Sequence[Rank]) -> str:
     return f"{who} furthest behind, {at}{phase}."
 
 
-def _astray(ranks: Sequence[Rank]) -> str:
+def _astray(ranks: Sequence[RankProgress]) -> str:
     """Return a clause on the ranks in another phase than most; on a tie, the phase that waits for others counts as most."""
     phases = Counter(rank.phase for rank in ranks if rank.phase)
     most = max(phases, key=lambda phase: (phases[phase], phase in SYNC_PHASES), default="")
@@ -254,7 +246,7 @@ def _astray(ranks: Sequence[Rank]) -> str:
     return f"; {who} not in the phase {most}, in which {others}{there}"
 
 
-def _numbers(ranks: Sequence[Rank]) -> str:
+def _numbers(ranks: Sequence[RankProgress]) -> str:
     """Return ``1, 5 and 7``; of many, only the first."""
     numbers = [str(rank.number) for rank in ranks]
     if len(numbers) > NAMED:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from trackside_daemon.detectors.clock import Clock
-    from trackside_daemon.detectors.run_rank import Rank
-    from trackside_daemon.detectors.run_view import Run
+    from trackside_daemon.detectors.run_view import RankProgress, RunProgress
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
@@ -69,7 +68,7 @@ class Straggler:
 
     alert = "StragglerRank"
 
-    def __init__(self, run: Run, window: float = SECONDS, slower: float = SLOWER) -> None:
+    def __init__(self, run: RunProgress, window: float = SECONDS, slower: float = SLOWER) -> None:
         self._run = run
         self._slower = slower
         self._window = window
@@ -99,7 +98,7 @@ class Straggler:
         """Once a window, which is when each rank is looked at."""
         run = self._run
         if self._restored is not None:
-            yield run.again(self._restored, clock.now)
+            yield run.restored_finding(self._restored, clock.now)
             self._restored = None
         if len(run.ranks) < 2 or run.steps - self._steps < STEPS or clock.at - self._began < self._window:
             return
@@ -112,7 +111,7 @@ class Straggler:
         """It is as fast as the others, or has ended."""
         if self._reported is not None:
             text = f"rank {self._reported} of run {self._run.name} is as fast as the others again"
-            yield self._run.alarm("StragglerRank", "warning", clock.now, text, rank=self._reported, over=True)
+            yield self._run.finding("StragglerRank", "warning", clock.now, text, rank=self._reported, over=True)
         self._reported = None
         if self._run.state:
             self._ratios = {}
@@ -159,10 +158,10 @@ class Straggler:
             f"wait for it. Check the clocks, temperature and throttling of its GPU, and what else runs on its CPUs."
         )
         evidence = {"value": time, "usual": usual}
-        return run.alarm("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)
+        return run.finding("StragglerRank", "warning", clock.now, summary, text, rank=number, evidence=evidence)
 
 
-def _own(rank: Rank, phases: tuple[str, ...]) -> float:
+def _own(rank: RankProgress, phases: tuple[str, ...]) -> float:
     return sum(rank.phases.get(phase, 0.0) for phase in phases)
 
 

@@ -235,9 +235,9 @@ class Recorder:
         if isinstance(record, SessionOpened):
             late = record.hello.late
             if not late:
-                self._set_live((record.hello.identity.run, record.attempt))
+                self._set_live((record.session.run, record.session.attempt))
             ended = record.hello.clock.wall / 1e9 if late else None
-            self._cache_attempt(record.hello.identity.run, record.attempt, ended)
+            self._cache_attempt(record.session.run, record.session.attempt, ended)
         elif isinstance(record, RunState) and record.late:
             self._last_attempts.pop(record.run, None)  # the end follows from all its ranks, when it is written
         elif isinstance(record, RunState):

@@ -13,7 +13,9 @@ import msgspec
 from trackside.wire import Block, WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from trackside_daemon.model.columns import Columns
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Block]).decode
@@ -86,9 +88,9 @@ class LogRows:
         return [place for place in places if self.parts[place[0]][0] > after]
 
 
-def encode(blocks: Sequence[Block]) -> bytes:
-    """Return the data of a row."""
-    return _encode(blocks)
+def encode(parts: Iterable[Columns]) -> bytes:
+    """Return a row's data: the columns as the wire writes them."""
+    return _encode([columns.block() for columns in parts])
 
 
 def decode(data: bytes, shift: int) -> list[PushGroup]:
@@ -126,14 +128,14 @@ def _part(block: Block, shift: int) -> PushGroup:
     )
 
 
-def split(blocks: Sequence[Block], pushes: int, size: int) -> Iterator[list[Block]]:
-    """Yield the blocks of log rows, split after every *size*-th push of a stream that had *pushes* before them."""
-    group: list[Block] = []
-    for block in blocks:
-        rows, first = len(block.steps) // 8, 0
+def split(parts: Sequence[Columns], pushes: int, size: int) -> Iterator[list[Columns]]:
+    """Yield the columns of log rows, split after every *size*-th push of a stream that had *pushes* before them."""
+    group: list[Columns] = []
+    for columns in parts:
+        rows, first = len(columns.steps), 0
         while first < rows:
             last = min(rows, first + size - pushes % size)
-            group.append(block if last - first == rows else _cut(block, first, last))
+            group.append(columns if last - first == rows else columns.rows(first, last))
             pushes += last - first
             first = last
             if pushes % size == 0:
@@ -141,10 +143,3 @@ def split(blocks: Sequence[Block], pushes: int, size: int) -> Iterator[list[Bloc
                 group = []
     if group:
         yield group
-
-
-def _cut(block: Block, first: int, last: int) -> Block:
-    width = len(block.keys)
-    inside = slice(8 * first, 8 * last)
-    values = block.values[8 * first * width : 8 * last * width]
-    return Block(block.keys, block.steps[inside], block.times[inside], values)

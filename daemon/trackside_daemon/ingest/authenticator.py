@@ -1,4 +1,4 @@
-"""The thread that says which clients of other machines may speak: ZeroMQ asks it at each handshake (ZAP, RFC 27)."""
+"""The thread that authenticates TCP clients by their keys: ZeroMQ asks it at each handshake (ZAP, RFC 27)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.keyring import Keyring
 
 DOMAIN = "trackside"
-TOLD = 1000
+LOGGED = 1000
 """How many sources are remembered, so that each is logged once; refusals of later ones are only counted."""
 
 log = logging.getLogger("trackside")
 
 
 class Authenticator:
-    """Has to be there before a socket that it guards is bound; when its thread has ended, nobody gets through any more.
+    """Guards a socket. It must exist before the socket is bound; after its thread has ended, no client can connect.
 
     Args:
-        socket: What clients connect to.
-        keyring: Who may.
+        socket: The socket.
+        keyring: The authorized keys.
 
     Attributes:
-        rejected: Handshakes refused: with an unknown key, with the key of another daemon, or without one. Of the latter
-            two, those of clients that hang up before what is wrong has been read are missing.
+        rejected: Handshakes that were refused: with an unknown key, with the key of another daemon, or without a key. Of the
+            last two kinds, clients that disconnect before their handshake is read are not counted.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], keyring: Keyring) -> None:
@@ -38,35 +38,33 @@ class Authenticator:
         self._socket = socket
         self._keyring = keyring
         self._source = ""
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         self._zap = zmq.auth.Authenticator(socket.context)
         self._zap.configure_curve_callback(DOMAIN, self)
         self._zap.start()
-        # Asked about keys only, the handler above never hears of handshakes that end before a key is shown.
+        # The handler above gets only keys, so not the handshakes that end before a key is shown.
         self._failures = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
         self._wakes, self._waker = os.pipe()
         self._thread = threading.Thread(target=self._run, name="trackside-authenticator", daemon=True)
         self._thread.start()
 
     def guard(self) -> None:
-        """What the socket binds from now on takes clients with a key only.
-
-        Without *zap_enforce_domain*, ZeroMQ lets everybody in while nobody is there to be asked.
-        """
+        """Require a key at all endpoints that the socket binds from now on."""
         self._socket.curve_server = True
         self._socket.curve_secretkey = self._keyring.secret
         self._socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
+        # Without this, ZeroMQ admits every client while no handler runs.
         self._socket.zap_enforce_domain = True
 
     def callback(self, _domain: str, key: bytes) -> bool:
-        """Whether a client with this public key, in Z85, may speak; pyzmq's name for it."""
+        """Return whether a client with this public key, in Z85, may connect; pyzmq calls it by this name."""
         allowed = self._keyring.allows(key)
         if not allowed:
             self._reject(self._source, f"its key is not in {self._keyring.authorized}")
         return allowed
 
     def stop(self) -> None:
-        """End the thread. The socket has to be closed before its context is."""
+        """End the thread. The socket must be closed before its context."""
         os.write(self._waker, b"\0")
         self._thread.join()
         self._socket.disable_monitor()
@@ -77,8 +75,8 @@ class Authenticator:
 
     def _run(self) -> None:
         poller = zmq.Poller()
-        for one in (self._wakes, self._zap.zap_socket, self._failures):
-            poller.register(one, zmq.POLLIN)
+        for source in (self._wakes, self._zap.zap_socket, self._failures):
+            poller.register(source, zmq.POLLIN)
         while self._wakes not in (ready := dict(poller.poll())):
             if self._zap.zap_socket in ready:
                 self._authenticate(self._zap.zap_socket.recv_multipart())
@@ -91,13 +89,13 @@ class Authenticator:
         self._source = request[3].decode(errors="replace") if len(request) > 3 else ""
         answering = self._zap.handle_zap_message(request)
         try:
-            answering.send(None)  # `callback` waits for nothing, so it is answered within one step
+            answering.send(None)  # `callback` does not wait, so one step answers the request
         except StopIteration:
             return
         answering.close()
 
     def _reject(self, source: str, reason: str) -> None:
         self.rejected += 1
-        if source not in self._told and len(self._told) < TOLD:
-            self._told.add(source)
-            log.warning("a client at %s was refused: %s; further ones there are only counted", source, reason)
+        if source not in self._logged and len(self._logged) < LOGGED:
+            self._logged.add(source)
+            log.warning("a client at %s was refused: %s; further ones from there are only counted", source, reason)

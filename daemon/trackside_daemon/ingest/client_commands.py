@@ -1,4 +1,4 @@
-"""What the daemon asks of clients, and what they answer: their stacks, or just that they are there."""
+"""Questions of the daemon to its clients, such as for their stacks, and their answers."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 from typing import Any, NamedTuple
 
 ANSWERS = {"stacks": "stacks?", "pong": "ping"}
-"""What answers a question, and the question."""
+"""The kinds of answers, each with the kind of its question."""
 
 UNANSWERED = 1024
-"""So many questions may wait for their answers."""
+"""The most questions that wait for answers."""
 
 
 class Answer(NamedTuple):
-    """What one rank answered.
+    """The answer of one rank.
 
     Attributes:
-        seconds: How long that took, from the asking.
-        body: As the wire has it; None for a kind without one.
+        seconds: Time from the question to the answer.
+        body: The decoded message; None for a kind without a body.
     """
 
     rank: int
@@ -27,14 +27,14 @@ class Answer(NamedTuple):
 
 
 class Question:
-    """Asked of some ranks at once.
+    """A question to some ranks at once, or a command.
 
     Attributes:
-        kind: ``stacks?`` or ``ping``; or ``layers?``, which is a command: nobody answers.
-        number: What a command bears; None for a question.
+        kind: ``stacks?`` or ``ping``; or ``layers?``, a command without an answer.
+        number: The number of a command; None for a question.
         run: The run's id.
-        ranks: Only these are asked; None for all.
-        asked: The ranks that could be asked; None before it was.
+        ranks: Only these ranks are asked; None for all.
+        asked: The ranks that were asked; None before.
     """
 
     def __init__(self, kind: str, run: str, ranks: frozenset[int] | None = None, number: int | None = None) -> None:
@@ -48,34 +48,34 @@ class Question:
         self._complete = threading.Event()
 
     def begin(self, ranks: frozenset[int]) -> None:
-        """These are asked."""
+        """Note the ranks that are asked."""
         self.asked = ranks
-        self._look()
+        self._check()
 
     def answer(self, rank: int, body: Any) -> None:
-        """One of them has answered."""
+        """Add the answer of a rank."""
         self._answers[rank] = Answer(rank, time.monotonic() - self._began, body)
-        self._look()
+        self._check()
 
     def wait(self, seconds: float) -> list[Answer]:
-        """What was answered by then, by rank."""
+        """Wait for all answers; return those that arrived by then, by rank."""
         self._complete.wait(seconds)
         return [self._answers[rank] for rank in sorted(self._answers)]
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self.asked is not None and (self.number is not None or self.asked <= self._answers.keys()):
             self._complete.set()
 
 
 class Questions:
-    """The questions that wait for answers. Only the ingest thread's."""
+    """The questions that wait for answers. Used by the ingest thread only."""
 
     def __init__(self) -> None:
         self._number = 0
         self._waiting: dict[int, Question] = {}
 
     def number(self, question: Question) -> int:
-        """What the answer to a question will bear; a command bears its own."""
+        """Return the number of a question's messages; a command has its own."""
         if question.number is not None:
             return question.number
         self._number += 1
@@ -85,7 +85,7 @@ class Questions:
         return self._number
 
     def answered(self, kind: str, number: int, rank: int, body: Any) -> None:
-        """An answer came; one that nobody waits for any more is nothing."""
+        """Pass an answer to its question, if that still waits."""
         question = self._waiting.get(number)
         if question is not None and question.kind == ANSWERS[kind]:
             del self._waiting[number]

@@ -1,4 +1,4 @@
-"""Where the push socket is bound, that no other daemon has it, and which group may push to it."""
+"""The endpoints of the push socket: their paths, their locks against other daemons, and the group that may push."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 
 PATH_BYTES = 107
-"""What sockaddr_un has room for."""
+"""The longest path of a Unix socket, from sockaddr_un."""
 
 GROUP = "trackside"
-"""Whose members push to a system daemon, unless it is told another."""
+"""The group that may push to a system daemon by default."""
 
 TCP = re.compile(r"tcp://(?:[A-Za-z0-9*][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):(\d{1,5}|\*)", re.ASCII)
 
 ANOTHER = "--push.endpoint=ipc:///PATH"
-ELSEWHERE = f"name another place with {ANOTHER}"
+ELSEWHERE = f"choose another path with {ANOTHER}"
 
 
 class EndpointError(Exception):
-    """The socket cannot be had; the message says why and what to do."""
+    """The socket cannot be bound; the message states why and what to do."""
 
 
 def default_directory(environ: Mapping[str, str], uid: int) -> Path:
-    """The first directory that clients look in and that this daemon may make: 0700 and its own.
+    """Return the first directory that clients search and that this daemon may create, with mode 0700.
 
-    A service manager that made ``/run/trackside`` for us says so in $RUNTIME_DIRECTORY.
+    A service manager that created ``/run/trackside`` for the daemon names it in $RUNTIME_DIRECTORY.
 
     Raises:
-        EndpointError: None of them can be used.
+        EndpointError: No directory can be used.
     """
     if str(SYSTEM_DIRECTORY) in environ.get("RUNTIME_DIRECTORY", "").split(":"):
         return SYSTEM_DIRECTORY
@@ -57,25 +57,25 @@ def default_directory(environ: Mapping[str, str], uid: int) -> Path:
             return directory
         failures.append(f"{directory} (not a directory that only uid {uid} may write)")
     raise EndpointError(
-        f"no place for the push socket: {', '.join(failures)}; name one with --push.endpoint=ipc:///PATH/{SOCKET}"
+        f"no directory for the push socket: {', '.join(failures)}; name one with --push.endpoint=ipc:///PATH/{SOCKET}"
     )
 
 
 def require_keys(ports: Sequence[str], keys: str) -> None:
-    """See to it that nobody on another machine can push without a key.
+    """Check that no client of another machine can push without a key.
 
     Args:
-        ports: The endpoints that are no Unix sockets.
+        ports: The endpoints other than Unix sockets.
         keys: The directory of keys; empty for none.
 
     Raises:
-        EndpointError: One can be reached from other machines and there are no keys, is no endpoint, or there is none to
-            use the keys for.
+        EndpointError: An endpoint is invalid, or reachable from other machines without keys; or there are keys and no
+            endpoint that uses them.
     """
     for endpoint in ports:
-        found = TCP.fullmatch(endpoint)
-        if found is None or (found[1] != "*" and int(found[1]) > 65535):
-            raise EndpointError(f"{endpoint}: pushes are taken at ipc:///PATH or tcp://HOST:PORT")
+        match = TCP.fullmatch(endpoint)
+        if match is None or (match[1] != "*" and int(match[1]) > 65535):
+            raise EndpointError(f"{endpoint}: pushes are accepted at ipc:///PATH or tcp://HOST:PORT")
         if not keys and not is_loopback(endpoint):
             raise EndpointError(
                 f"{endpoint}: other machines reach it, so clients need keys: make them with `trackside keys DIR` and start"
@@ -83,30 +83,30 @@ def require_keys(ports: Sequence[str], keys: str) -> None:
             )
     if keys and not ports:
         raise EndpointError(
-            "--push.keys is for clients that come by TCP, and there is no such endpoint; add one, such as"
+            "--push.keys is for TCP clients, but there is no TCP endpoint; add one, such as"
             " --push.endpoint=tcp://0.0.0.0:21791"
         )
 
 
 def push_path(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) -> Path:
-    """The first socket that is a file, or would be: what belongs to one daemon alone lies beside it, under its name."""
+    """Return the path of the first Unix socket, or one derived from the port; the daemon's own files have its name."""
     if not endpoints:
         return default_directory(environ, uid) / SOCKET
-    paths = (Path(one.removeprefix("ipc://")) for one in endpoints if one.startswith("ipc://"))
+    paths = (Path(endpoint.removeprefix("ipc://")) for endpoint in endpoints if endpoint.startswith("ipc://"))
     by_port = f"push-{endpoints[0].rpartition(':')[2]}.sock"
     return next(paths, None) or default_directory(environ, uid) / by_port
 
 
 def token_path(endpoints: Sequence[str], environ: Mapping[str, str], uid: int) -> Path:
-    """Where the API's token is kept: ``push.token`` beside ``push.sock``."""
+    """Return the path of the API's token: ``push.token`` next to ``push.sock``."""
     return push_path(endpoints, environ, uid).with_suffix(".token")
 
 
 def group_id(group: str, path: Path) -> int | None:
-    """The group that a socket at *path* is for; None when it is for its user alone.
+    """Return the group that may use a socket at *path*; None if only its user may.
 
     Args:
-        group: What the user named, by name or number; empty for none, which is `GROUP` in the system's directory.
+        group: The configured group, by name or number; empty for none, which means `GROUP` in the system's directory.
         path: The socket.
 
     Raises:
@@ -126,14 +126,14 @@ def group_id(group: str, path: Path) -> int | None:
         ) from None
 
 
-def lend(path: Path, group: int) -> None:
-    """Give a group what it needs of a directory or a socket: of a socket, to bind it alone gives others no write.
+def grant(path: Path, group: int) -> None:
+    """Give a group access to a directory or a socket; a socket that is just bound is not writable for others.
 
     Raises:
-        EndpointError: It cannot be given away to that group.
+        EndpointError: This user may not.
     """
     try:
-        if path.stat().st_gid != group:  # else it is not asked for: some seccomp filters refuse chown(2) as such
+        if path.stat().st_gid != group:  # some seccomp filters refuse every chown(2)
             os.chown(path, -1, group)
         path.chmod(0o750 if path.is_dir() else 0o660)
     except (OSError, OverflowError) as error:
@@ -143,17 +143,17 @@ def lend(path: Path, group: int) -> None:
         ) from error
 
 
-def admit(directory: Path, group: int, *, named: bool) -> None:
-    """See to it that a group can enter a socket's directory; one that the user named is left as it is.
+def require_access(directory: Path, group: int, *, named: bool) -> None:
+    """Ensure that a group can enter a socket's directory; a directory that the user *named* is not changed.
 
     Raises:
-        EndpointError: It cannot.
+        EndpointError: The group cannot enter it.
     """
     status = directory.stat()
     if status.st_mode & (stat.S_IXGRP if status.st_gid == group else stat.S_IXOTH):
         return
     if not named:
-        lend(directory, group)
+        grant(directory, group)
         return
     raise EndpointError(
         f"{directory}: group {_named(group)} cannot enter it to reach the push socket; run: chgrp {_named(group)}"
@@ -168,29 +168,29 @@ def _named(group: int) -> str:
         return str(group)
 
 
-class Lock:
-    """Holds a socket's path against other daemons: ZeroMQ lets a second bind steal it without a word.
+class SocketLock:
+    """Locks a socket's path against other daemons, since ZeroMQ lets a second bind take it over silently.
 
     Args:
-        path: The socket; the lock is a file beside it, which stays.
+        path: The socket; the lock is a file next to it, which stays.
 
     Raises:
-        EndpointError: Another daemon holds it, something else lies there, or the directory cannot be written.
+        EndpointError: Another daemon has the lock, another file is in its place, or the directory is not writable.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.is_absolute() or len(os.fsencode(path)) > PATH_BYTES:
-            raise EndpointError(f"ipc://{path}: the path has to begin with a / and to be of at most {PATH_BYTES} bytes")
+            raise EndpointError(f"ipc://{path}: the path must begin with a / and have at most {PATH_BYTES} bytes")
         self._path = path
         lock = path.with_name(path.name + ".lock")
         try:
             if path.exists() and not path.is_socket():
-                raise EndpointError(f"{path} is there and is no socket; {ELSEWHERE}")
+                raise EndpointError(f"{path} exists and is not a socket; {ELSEWHERE}")
             self._lock = FileLock(lock)
             if path.exists() and not deaf(path):
                 self._lock.close()
-                raise EndpointError(f"{path}: a program that is no trackside daemon listens there; {ELSEWHERE}")
-            path.unlink(missing_ok=True)  # left over from a daemon that was killed: nobody holds the lock
+                raise EndpointError(f"{path}: another program, not a trackside daemon, listens there; {ELSEWHERE}")
+            path.unlink(missing_ok=True)  # left by a daemon that was killed, since the lock is free
         except HeldError as error:
             raise EndpointError(
                 f"{path}: another trackside daemon listens there (pid {error}); stop it, or give this one another path"
@@ -203,6 +203,6 @@ class Lock:
             ) from error
 
     def release(self) -> None:
-        """Take the socket away and let go."""
+        """Remove the socket and release the lock."""
         self._path.unlink(missing_ok=True)
         self._lock.close()

@@ -1,10 +1,10 @@
-"""The directory of keys that the daemon and ``trackside keys`` share: who the daemon is, and who may push.
+"""The directory of keys that the daemon and ``trackside keys`` share: the daemon's identity, and the clients that may push.
 
 ::
 
     daemon.key              the daemon's secret and public half
     authorized/NAME.pub     the public half of a client that may push
-    clients/NAME.key        what that client needs, until it is brought to its machine
+    clients/NAME.key        the key of that client, until you move it to its machine
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 SETTLED_NANOSECONDS = 2 * 10**9
-"""A directory that was changed so recently may be changed again without its time of change showing it."""
+"""A directory that changed so recently may change again without a new modification time."""
 
 _DAEMON = """\
 # The key of a trackside daemon. SECRET: whoever has it can pass for the daemon. It stays on the daemon's machine.
@@ -49,10 +49,10 @@ log = logging.getLogger("trackside")
 
 
 class Keyring:
-    """What the daemon needs of the directory. Clients that are added or taken away later are noticed without a restart.
+    """The keys that the daemon reads. Clients that are added or removed later need no restart.
 
     Raises:
-        KeyFileError: There is no key of the daemon's to be had.
+        KeyFileError: The daemon's key cannot be read.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -66,47 +66,47 @@ class Keyring:
             if isinstance(error.__cause__, FileNotFoundError):
                 remedy = f"make it with: trackside keys {directory}"
             raise KeyFileError(f"{error}; {remedy}") from None
-        self._known: frozenset[bytes] = frozenset()
+        self._allowed: frozenset[bytes] = frozenset()
         self._read_at = 0
-        self._told: set[Path] = set()
+        self._logged: set[Path] = set()
 
     def allows(self, public: bytes) -> bool:
-        """Whether a client, by its public key in Z85, may push."""
+        """Return whether a client, by its public key in Z85, may push."""
         try:
             changed_at = self.authorized.stat().st_mtime_ns
             if changed_at != self._read_at:
-                self._known = frozenset(self._read())
+                self._allowed = frozenset(self._read())
                 self._read_at = changed_at if time.time_ns() - changed_at > SETTLED_NANOSECONDS else 0
         except OSError as error:
-            self._known, self._read_at = frozenset(), 0
-            self._tell(self.authorized, f"{self.authorized}: {(error.strerror or str(error)).lower()}")
-        return public in self._known
+            self._allowed, self._read_at = frozenset(), 0
+            self._warn_once(self.authorized, f"{self.authorized}: {(error.strerror or str(error)).lower()}")
+        return public in self._allowed
 
     def _read(self) -> list[bytes]:
-        found = []
+        allowed = []
         for file in sorted(self.authorized.glob("*.pub")):
             try:
-                found += keys.read(file, "public-key")
+                allowed += keys.read(file, "public-key")
             except KeyFileError as error:
-                self._tell(file, str(error))
-        return found
+                self._warn_once(file, str(error))
+        return allowed
 
-    def _tell(self, file: Path, problem: str) -> None:
-        if file not in self._told:
-            self._told.add(file)
-            log.warning("%s; nobody can push by it", problem)
+    def _warn_once(self, file: Path, problem: str) -> None:
+        if file not in self._logged:
+            self._logged.add(file)
+            log.warning("%s; no client can push with it", problem)
 
 
 def make(directory: Path, clients: list[str]) -> list[Path]:
-    """Make the daemon's key where there is none, and one for each of *clients*; nothing that is there is overwritten.
+    """Make the daemon's key if there is none, and one for each of *clients*; no file is overwritten.
 
-    Where root makes them, they belong to the owner of the directory, so that a daemon of that user can read them.
+    Files that root makes belong to the owner of the directory, so that a daemon of that user can read them.
 
     Returns:
         The files that were made.
 
     Raises:
-        KeyFileError: A name is no name or has a key already, or a file cannot be made: then none is.
+        KeyFileError: A name is invalid or has a key, or a file cannot be made. Then no file is made.
     """
     files = {
         name: (directory / "clients" / f"{name}.key", directory / "authorized" / f"{name}.pub") for name in clients
@@ -116,7 +116,7 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
             raise KeyFileError(f"{name!r} cannot be a client's name: letters, digits, dots, dashes and underscores can")
         for file in both:
             if os.path.lexists(file):
-                raise KeyFileError(f"{file} is there and is kept; choose another name, or delete it first")
+                raise KeyFileError(f"{file} exists and is not overwritten; choose another name, or delete it first")
     _require_curve()
     made: list[Path] = []
     try:
@@ -139,14 +139,16 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
 def _require_curve() -> None:
     if not zmq.has("curve"):
         raise KeyFileError(
-            "this pyzmq has no CURVE, its encryption; get one that has: pip install --force-reinstall pyzmq"
+            "this pyzmq was built without CURVE encryption; install one that has it: pip install --force-reinstall pyzmq"
         )
 
 
 def _make_directories(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (status := directory.stat()).st_mode & 0o022:
-        raise KeyFileError(f"{directory}: others may write there, and so let themselves in: chmod 700 {directory}")
+        raise KeyFileError(
+            f"{directory}: other users may write there and so authorize themselves; run: chmod 700 {directory}"
+        )
     for name in ("authorized", "clients"):
         with suppress(FileExistsError):
             (directory / name).mkdir(mode=0o700)
@@ -155,7 +157,7 @@ def _make_directories(directory: Path) -> None:
 
 
 def _daemon(file: Path, made: list[Path]) -> str:
-    """The daemon's public key; both halves are made where there is none."""
+    """Return the daemon's public key; make the key pair if there is none."""
     if not os.path.lexists(file):
         public, secret = map(bytes.decode, zmq.curve_keypair())
         _write(file, _DAEMON.format(public=public, secret=secret), made)
@@ -163,7 +165,7 @@ def _daemon(file: Path, made: list[Path]) -> str:
 
 
 def _write(file: Path, text: str, made: list[Path]) -> None:
-    """A file that was not there, for its owner alone: that of its directory."""
+    """Write a new file that only its owner can read: the owner of its directory."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(file, flags, 0o600), "w", encoding="ascii") as opened:
         made.append(file)

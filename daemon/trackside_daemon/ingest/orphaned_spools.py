@@ -1,4 +1,4 @@
-"""What processes that are gone have left on this machine's disk: the daemon sends it to itself, as a client would."""
+"""Spools that processes left on this machine when they ended: the daemon sends them to itself, as a client would."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("trackside")
 
 
-class Spools:
-    """Takes what is left now, and looks again every few seconds.
+class OrphanedSpools:
+    """Reads the orphaned spools, and checks for new ones every few seconds.
 
     Args:
-        endpoints: This daemon's own.
-        environ: Says where clients spool, as it does for them.
+        endpoints: This daemon's endpoints.
+        environ: The environment, which decides where clients spool.
     """
 
     def __init__(self, endpoints: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
-        self._endpoint = next((one for one in endpoints if one.startswith("ipc://")), None)
+        self._endpoint = next((endpoint for endpoint in endpoints if endpoint.startswith("ipc://")), None)
         self._sender: Sender | None = None
         self._places: list[Path] = []
         with suppress(OSError):
@@ -39,36 +39,36 @@ class Spools:
         with suppress(LookupError):  # a user without a home
             self._places.extend(spool_directories(environ, os.getuid()))
 
-    def heads(self) -> dict[bytes, Hello]:
-        """What is left now, by its hellos, the oldest first."""
+    def hellos(self) -> dict[bytes, Hello]:
+        """Return the hello of each orphaned spool by session id, the oldest first."""
         return dict(heads(self._places, machine_id())) if self._endpoint is not None else {}
 
     def start(self) -> None:
-        """Begin, where there is a socket file for one of this machine."""
+        """Start to read, if the daemon has a Unix socket."""
         if self._endpoint is None or not self._places:
             return
         try:
             self._sender = Sender(self._endpoint, spools=self._places, machine=machine_id())
         except (OSError, RuntimeError) as error:
-            log.warning("what processes that are gone have left is not taken: %s", error)
+            log.warning("the spools of ended processes are not read: %s", error)
 
     def rejected(self) -> dict[str, int]:
-        """How often the end of a spool could not be read."""
+        """Return how often the end of a spool could not be read."""
         return {"spool": 0 if self._sender is None else self._sender.torn}
 
     def wait(self, seconds: float) -> None:
-        """Until all that is left now is taken, but no longer than that."""
+        """Wait until all present spools are read, for so many seconds at most."""
         if self._sender is not None:
             self._sender.swept.wait(seconds)
 
     def stop(self) -> None:
-        """What is not taken by now is by the next daemon."""
+        """Stop reading; the next daemon reads the rest."""
         if self._sender is not None:
             self._sender.stop(1.0)
 
 
 def _make_shared() -> None:
-    """Make the system's spool, where that is this daemon's to do: any member of its group may write, and none delete.
+    """Make the system-wide spool if this daemon may: all members of the group may write there, but not delete.
 
     Raises:
         OSError: It cannot be made.

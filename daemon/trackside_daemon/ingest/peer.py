@@ -1,4 +1,4 @@
-"""The process at the other end of a connection, as the kernel has it: right across pid namespaces."""
+"""The process at the other end of a connection, as the kernel reports it, also across pid namespaces."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
 
 SO_PEERPIDFD = 77
-"""socket(7), Linux 6.5; Python's socket module does not have it."""
+"""The option of socket(7), since Linux 6.5; Python's socket module lacks it."""
 
 _CREDENTIALS = struct.Struct("iII")
 
 
 class Peer:
-    """A process that is followed until its end.
+    """A client's process.
 
     Attributes:
-        pid: As this process counts; the client itself may count otherwise.
-        uid: Whose it is.
-        start: Clock ticks from boot to its start.
-        pidfd: Becomes readable when it is over.
+        pid: Its pid in this process's namespace, which may differ from the client's own view.
+        uid: Its user.
+        start: Its start, in clock ticks since boot.
+        pidfd: A descriptor that is readable when the process has ended.
     """
 
     def __init__(self, pid: int, uid: int, start: int, pidfd: int, proc: Path) -> None:
@@ -38,21 +38,21 @@ class Peer:
         self._proc = proc
 
     def exit_code(self) -> int | None:
-        """How it ended, as `os.waitstatus_to_exitcode` has it; None while that is not known."""
+        """Return how it ended, as from `os.waitstatus_to_exitcode`; None while that is unknown."""
         return exit_code(self.pidfd, self.pid, self.start, self._proc)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptor."""
         os.close(self.pidfd)
 
 
 def find_peer(descriptor: int, identity: Identity, proc: Path = Path("/proc")) -> Peer | None:
-    """The process at the other end of a unix socket; None when there is none, or it is not the one that *identity* says.
+    """Return the process at the other end of a Unix socket; None if there is none, or if *identity* names another.
 
     Args:
-        descriptor: The socket's, which belongs to another thread: its number may be another connection's by now.
-        identity: What the process said of itself: its start time tells processes apart, and its own view of its pid.
-        proc: Where the kernel's process files are.
+        descriptor: The socket, which another thread owns: its number may belong to another connection by now.
+        identity: The client's own report: its start time and its pid in its own namespace.
+        proc: The mount point of procfs.
     """
     try:
         with _borrowed(descriptor) as connection:
@@ -63,14 +63,14 @@ def find_peer(descriptor: int, identity: Identity, proc: Path = Path("/proc")) -
             pidfd = _pidfd(connection, pid)
     except OSError:
         return None
-    if pid > 0 and _is(proc, pid, identity):  # looked at with the pidfd in hand, so that it is of the same one
+    if pid > 0 and _is(proc, pid, identity):  # checked while the pidfd is open, so that the pid is not reused
         return Peer(pid, uid, identity.start, pidfd, proc)
     os.close(pidfd)
     return None
 
 
 def _borrowed(descriptor: int) -> socket.socket:
-    """A socket of our own on the same connection."""
+    """Return a duplicate of the socket."""
     copy = os.dup(descriptor)
     try:
         return socket.socket(fileno=copy)
@@ -87,7 +87,7 @@ def _pidfd(connection: socket.socket, pid: int) -> int:
 
 
 def _is(proc: Path, pid: int, identity: Identity) -> bool:
-    """Whether it is the process that *identity* is of: its start (stat, field 22) and innermost pid (status, NSpid)."""
+    """Return whether a process has this identity: its start (stat, field 22) and innermost pid (status, NSpid)."""
     try:
         start = int(stat(proc, pid)[19])
         status = (proc / str(pid) / "status").read_bytes().split(b"\n")

@@ -1,4 +1,4 @@
-"""Follows the processes at the other ends of the connections, and tells how each of them ended."""
+"""Follows the processes at the other ends of the connections, and determines how each of them ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trackside.environment.identity import boot_id
 from trackside_daemon.ingest.peer import find_peer
 from trackside_daemon.linux.oom import OomKills
 from trackside_daemon.linux.pidfd_poller import PidfdPoller
-from trackside_daemon.training.run import Process
+from trackside_daemon.model.session import Process
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from trackside_daemon.training.moment import Moment
 
 RETRY_SECONDS = 0.05
-"""How often it is asked how a process ended that is over and not yet reaped."""
+"""How often the exit status is read of a process that has ended and is not yet reaped."""
 
 PATIENCE_SECONDS = 1.5
-"""Who has not been reaped by then has ended in an unknown way."""
+"""The end of a process that has not been reaped by then is unknown."""
 
 
-class Ended(NamedTuple):
-    """A process is over, since *at*."""
+class EndedProcess(NamedTuple):
+    """A process that ended, at *at*."""
 
     process: Process
     exit: Exit
@@ -34,21 +34,21 @@ class Ended(NamedTuple):
 
 
 class _Followed:
-    """A living process; *over* once it is not."""
+    """A followed process; *ended_at* is None while it is alive."""
 
     def __init__(self, peer: Peer, oom: OomWatch) -> None:
         self.peer = peer
         self.oom = oom
         self.killed = False
-        self.over: Moment | None = None
+        self.ended_at: Moment | None = None
 
 
-class Watch:
-    """All client processes of this machine whose connection tells who they are. Used by one thread.
+class ProcessWatch:
+    """All client processes of this machine whose connection identifies them. Used by one thread.
 
     Args:
-        proc: Where the kernel's process files are.
-        sys: Where the host's /sys is.
+        proc: The mount point of procfs.
+        sys: The mount point of the host's sysfs.
     """
 
     def __init__(self, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
@@ -58,29 +58,29 @@ class Watch:
         self._poller = PidfdPoller()
         self._followed: dict[int, _Followed] = {}
         self._ending: list[_Followed] = []
-        self._heard = (b"", -1)
+        self._connection = (b"", -1)
 
     @property
     def waits(self) -> bool:
-        """Whether a process is over of which it is not known how it ended: ask again in `RETRY_SECONDS`."""
+        """True while the exit of an ended process is unknown: call `ended` again in `RETRY_SECONDS`."""
         return bool(self._ending)
 
     def fileno(self) -> int:
-        """To be polled: readable when a process has ended."""
+        """Return a descriptor that is readable when a process has ended."""
         return self._poller.fileno()
 
-    def hear(self, connection: bytes, descriptor: int) -> None:
-        """The message that is taken next came over the socket with this number; -1 when that is unknown."""
-        self._heard = connection, descriptor
+    def note_connection(self, connection: bytes, descriptor: int) -> None:
+        """Note the connection of the next message and the number of its socket, which is -1 if unknown."""
+        self._connection = connection, descriptor
 
-    def meet(self, connection: bytes, identity: Identity, now: Moment) -> int | None:
+    def follow(self, connection: bytes, identity: Identity, now: Moment) -> int | None:
         """Follow the process that greets on a connection to its end.
 
         Returns:
-            Its pid, as this process counts; None when nobody can tell, so that its end will not be told.
+            Its pid in this process's namespace; None if it cannot be identified, so that its end will not be observed.
         """
-        heard, descriptor = self._heard
-        if heard != connection or descriptor < 0 or not identity.start or identity.boot != self._boot:
+        last, descriptor = self._connection
+        if last != connection or descriptor < 0 or not identity.start or identity.boot != self._boot:
             return None
         peer = find_peer(descriptor, identity, self._proc)
         if peer is None:
@@ -97,35 +97,37 @@ class Watch:
         return peer.pid
 
     def tick(self, now: Moment) -> None:
-        """Once a second: look for kills of the OOM killer."""
+        """Check once a second for kills of the OOM killer."""
         self._oom.tick(now.monotonic)
 
-    def ends(self, now: Moment) -> list[Ended]:
-        """The processes that have ended since it was asked last, and how."""
+    def ended(self, now: Moment) -> list[EndedProcess]:
+        """Return the processes whose end has become known since the last call."""
         for pidfd in self._poller.ended():
-            one = self._followed[pidfd]
-            one.over = now
-            one.killed = self._oom.killed(one.oom, now.monotonic)
-            self._ending.append(one)
-        ended = [found for one in self._ending if (found := self._settle(one, now)) is not None]
-        self._ending = [one for one in self._ending if one.peer.pidfd in self._followed]
+            followed = self._followed[pidfd]
+            followed.ended_at = now
+            followed.killed = self._oom.killed(followed.oom, now.monotonic)
+            self._ending.append(followed)
+        ended = [end for followed in self._ending if (end := self._settle(followed, now)) is not None]
+        self._ending = [followed for followed in self._ending if followed.peer.pidfd in self._followed]
         return ended
 
     def close(self) -> None:
-        """Let go of all of them."""
-        for one in self._followed.values():
-            one.peer.close()
-            self._oom.release(one.oom)
+        """Stop following all processes."""
+        for followed in self._followed.values():
+            followed.peer.close()
+            self._oom.release(followed.oom)
         self._followed = {}
         self._poller.close()
 
-    def _settle(self, one: _Followed, now: Moment) -> Ended | None:
-        """How it ended, once that is known or no longer to be waited for; then it is let go of."""
-        over = one.over or now
-        code = one.peer.exit_code()
-        if code is None and now.monotonic - over.monotonic < PATIENCE_SECONDS:
+    def _settle(self, followed: _Followed, now: Moment) -> EndedProcess | None:
+        """Return how a process ended and stop following it; None while its exit may still become known."""
+        ended_at = followed.ended_at or now
+        code = followed.peer.exit_code()
+        if code is None and now.monotonic - ended_at.monotonic < PATIENCE_SECONDS:
             return None
-        del self._followed[one.peer.pidfd]
-        one.peer.close()
-        self._oom.release(one.oom)
-        return Ended(Process(one.peer.pid, one.peer.start, self._boot), Exit(code, one.killed), over)
+        del self._followed[followed.peer.pidfd]
+        followed.peer.close()
+        self._oom.release(followed.oom)
+        return EndedProcess(
+            Process(followed.peer.pid, followed.peer.start, self._boot), Exit(code, followed.killed), ended_at
+        )

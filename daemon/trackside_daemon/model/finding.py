@@ -1,35 +1,31 @@
-"""What is wrong, in the daemon's words: between those who find it and the book that keeps what fires."""
+"""Findings: what detectors and rules report to the active alerts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-"""The least severe first."""
-
-Stands: TypeAlias = "Callable[[int, float | None], bool]"
-"""Tells of a run whether one of its ranks, by its number, stands still since its last push, in Unix seconds, None before
-the first: it does no more once it has pushed again. Any thread may ask."""
+"""From the least to the most severe."""
 
 
 class Finding(NamedTuple):
-    """Something is wrong, or is no longer. The same alert and labels again are the same, found anew.
+    """A problem that a detector or a rule has found, or the end of one. Alert and labels identify it.
 
     Attributes:
-        alert: Its name, such as ``LossSpike``.
-        severity: How bad it is.
-        labels: What it is about, sorted by name: ``run``, ``rank``, ``key``, ``gpu``, ``uuid``, ``device`` and the like.
-        time: When it showed, in Unix seconds.
-        summary: What it is, where and how bad, in one sentence with numbers.
-        description: Since when, and what to look at next.
-        over: It is not so any more.
-        once: Nothing will say that it is over: it happened.
-        run: The id of the run that it is about; empty for the machine.
-        evidence: What helps to understand it: last values, the phase, stacks, processes; as JSON has it.
+        alert: The alert's name, such as ``LossSpike``.
+        severity: How severe it is.
+        labels: The subject, sorted by label name: ``run``, ``rank``, ``key``, ``gpu``, ``uuid``, ``device`` and others.
+        time: When it appeared, in Unix seconds.
+        summary: What is wrong, where and how much, in one sentence with numbers.
+        description: Since when, and what to check next.
+        over: The problem is over.
+        once: It is a single event: no finding will end it.
+        run: The id of the run; empty for the machine.
+        evidence: Facts that help to understand it, as JSON values: last values, the phase, stacks, processes.
     """
 
     alert: str

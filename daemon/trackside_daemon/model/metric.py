@@ -1,7 +1,7 @@
-"""The daemon's vocabulary: a `Metric` is a family, a `Sample` one of its values, a `Batch` what a source says at once.
+"""Metric families, samples and batches.
 
-Whatever enters the daemon, a pushed loss or a GPU's temperature, becomes a `Batch` at the first room inside and takes
-the same road from there.
+Everything that enters the daemon, a pushed loss or a GPU's temperature, becomes a `Batch` at once. All batches follow the
+same path from there.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.model.records import Record
+    from trackside_daemon.model.session import RankRef
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
-    """A family: its name, unit and help stand here and nowhere else.
+    """A metric family; the only place that defines its name, unit and help text.
 
     Attributes:
-        name: The full sample name, as a query writes it: ``…_total`` for counters, ``…_info`` for infos.
+        name: The full name of its samples, as in a query: ``…_total`` for counters, ``…_info`` for infos.
         kind: ``gauge``, ``counter``, ``histogram`` or ``info``.
-        help: One sentence, with where the value comes from.
-        labels: Label names, in the order in which a sample gives their values.
-        unit: The base unit, which is the name's last word (before ``_total``); empty when there is none.
+        help: One sentence that names the source of the value.
+        labels: Label names, in the order of a sample's label values.
+        unit: The base unit, which is the last word of the name (before ``_total``); empty if there is none.
         buckets: Upper bounds of a histogram, in the unit, without +Inf.
     """
 
@@ -45,15 +46,15 @@ class Metric:
 
     @property
     def family(self) -> str:
-        """The name without the suffix of its kind: what OpenMetrics calls the family."""
+        """The family's name in OpenMetrics: without the suffix of its kind."""
         return self.name.removesuffix({"counter": "_total", "info": "_info"}.get(self.kind, ""))
 
 
 class Distribution(NamedTuple):
-    """A histogram's value.
+    """The value of a histogram.
 
     Attributes:
-        counts: Observations per bucket, not cumulative, the last one above every bound.
+        counts: Observations per bucket, not cumulative; the last bucket is above all bounds.
         sum: Sum of all observations, in the metric's unit.
     """
 
@@ -66,7 +67,7 @@ class Sample(NamedTuple):
 
     Attributes:
         metric: The family.
-        labels: One value for each of the metric's label names.
+        labels: One value for each label name of the family.
         value: In the metric's unit; a `Distribution` for a histogram, 1 for an info.
     """
 
@@ -77,18 +78,19 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Batch:
-    """What one source says at one moment.
+    """Samples and records of one source at one moment.
 
     Attributes:
-        source: Who says it: a collector's name, or ``training`` and more after a colon. The part before the colon is
-            what ``collect[]`` and ``exclude[]`` of a scrape choose by.
+        source: A collector's name, or ``training`` and more after a colon. ``collect[]`` and ``exclude[]`` of a scrape
+            select by the part before the colon.
         samples: The newest values.
-        complete: This is all that the source has: its series that are not here are gone.
-        until: When the source's series are forgotten unless it speaks again, in seconds of the monotonic clock; None
-            for never.
-        time: When it was sampled, in Unix seconds; only what the sampler says has one.
-        records: What the history is told beside the samples.
-        receipt: Whom to tell that the batch is committed; opaque to all but `ingest`.
+        complete: The source has no other series: those that are not in this batch disappear.
+        until: When the source's series expire unless another batch of it arrives, in seconds of the monotonic clock;
+            None for never.
+        time: When the batch was sampled, in Unix seconds; 0 for batches that do not come from the sampler.
+        records: Records for the history and the detectors.
+        receipt: Identifies the message to acknowledge once the batch is committed; opaque to all packages but `ingest`.
+        subject: The run or the rank that the samples describe; None for batches that are not about a run.
     """
 
     source: str
@@ -98,10 +100,11 @@ class Batch:
     time: float = 0.0
     records: Sequence[Record] = ()
     receipt: Any = None
+    subject: RankRef | None = None
 
 
 def json_number(value: float | None) -> float | str:
-    """A value as JSON can hold it: NaN, infinities and what SQLite made of NaN are ``nan``, ``inf`` and ``-inf``."""
+    """Return a value that JSON can represent: ``nan``, ``inf`` or ``-inf`` for NaN, infinities and SQLite's NULL for NaN."""
     if value is None:
         return "nan"
     return value if isfinite(value) else repr(value)

@@ -1,4 +1,4 @@
-"""The daemon's word for a process that trains now, between who hears of it and who looks at this machine."""
+"""The training processes of this machine, from `training`, which knows them, to the collectors, which measure them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ class RankProcess(NamedTuple):
     """A process of this machine that is a rank of a run.
 
     Attributes:
-        run: The run's name, as it is exported; *run_id* names it on all machines, and *attempt* which of its attempts.
-        pid: As this process counts; 0 when its own namespace hides that.
-        gpus: What it says of its GPUs, as `trackside.wire.Identity` has it.
-        k8s_pod: As `trackside.wire.About` has it; so its namespace and container.
-        room: What it has said last of its shared memory and files; None when it has not.
-        peak_flops: FLOP/s that its GPUs can do at most, if it has said so.
+        run: The run's exported name; *run_id* is its id on all machines.
+        attempt: The attempt of the run.
+        pid: The process id in the daemon's namespace; 0 if the process's own namespace hides it.
+        gpus: Its GPUs, as in `trackside.wire.Identity`.
+        k8s_pod: Its pod, as in `trackside.wire.About`; likewise namespace and container.
+        room: The last report of its shared memory and files; None before the first.
+        peak_flops: Peak FLOP/s of its GPUs, if the user has set it.
     """
 
     run: str
@@ -33,3 +34,18 @@ class RankProcess(NamedTuple):
     k8s_container: str = ""
     room: ResourceUsage | None = None
     peak_flops: float | None = None
+
+
+class RankProcesses:
+    """The processes of this machine that train, as of the last tick. Written by one thread, read by any."""
+
+    def __init__(self) -> None:
+        self._current: tuple[RankProcess, ...] = ()
+
+    def set(self, processes: tuple[RankProcess, ...]) -> None:
+        """Replace all."""
+        self._current = processes
+
+    def get(self) -> tuple[RankProcess, ...]:
+        """Return all, in the order in which their sessions opened."""
+        return self._current

@@ -1,6 +1,6 @@
-"""What the history is told: the daemon's words for what happened, beside `metric` for what is.
+"""Records of what happened: a `Batch` carries them to the history and the detectors, as it carries samples to the state.
 
-A `Batch` carries records to the history as it carries samples to the state. Times are Unix seconds.
+Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -14,48 +14,52 @@ from trackside.totals.phases import EVALS, SAVES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside.wire import Block, Hello
+    from trackside.wire import Hello
+    from trackside_daemon.model.columns import Columns
+    from trackside_daemon.model.session import SessionRef
+
 T = TypeVar("T")
 
 ENDS = ("failed", "lost", "stopped", "finished")
-"""How a rank, an attempt or a run can have ended. Of several ranks the first of these is how their run has."""
+"""The final states of a rank, an attempt or a run. A run ends in the first of these that one of its ranks ended in."""
 
 ENDED = frozenset(ENDS)
 
 USER_ALERT = "user_alert"
-"""The kind of event that a training raises with ``run.alert``: its fields are ``title``, ``severity`` and ``text``."""
+"""The kind of event that a training raises with ``run.alert``; its fields are ``title``, ``severity`` and ``text``."""
 
 PHASES = 65
 PHASE_BYTES = 512
-"""A client tells no more phases, nor longer names."""
+"""The most phases of a client, and the longest name of one in UTF-8; `bounded` drops the rest."""
 
 
-def bounded(told: Mapping[str, T]) -> dict[str, T]:
-    """Those of what a session tells by phase or by device that a client can tell."""
-    return dict(islice((one for one in told.items() if len(one[0].encode()) <= PHASE_BYTES), PHASES))
+def bounded(values: Mapping[str, T]) -> dict[str, T]:
+    """Return a session's values by phase or by device, within the limits of a client."""
+    return dict(islice((item for item in values.items() if len(item[0].encode()) <= PHASE_BYTES), PHASES))
 
 
 LOST_PHASES = {"data": frozenset(("data",)), "checkpoint": SAVES, "eval": EVALS}
-"""Phases whose time trains nothing, by the cause that it is lost to."""
+"""Phases in which nothing is trained, by the cause of the lost time."""
 
 
 def lost_in(phases: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by cause, of those causes that any of these phases is of."""
-    found: dict[str, float] = {}
+    """Return lost seconds by cause, for the causes that have at least one of these phases."""
+    lost: dict[str, float] = {}
     for cause, names in LOST_PHASES.items():
         if not names.isdisjoint(phases):
-            found[cause] = sum(phases.get(name, 0.0) for name in names)
-    return found
+            lost[cause] = sum(phases.get(name, 0.0) for name in names)
+    return lost
 
 
 class Account(NamedTuple):
-    """What of a rank's time and work only the daemon knows, of one attempt.
+    """Time and work of a rank in one attempt that only the daemon measures.
 
     Attributes:
-        restart: Seconds from the end of the attempt before to the first step beyond; ``caught`` once that was made.
-        stall: Seconds that it stood still.
-        flops: Floating-point operations of the model, as its client has told.
-        peak: FLOP/s that its GPUs can do at most.
+        restart: Seconds from the end of the previous attempt to the first step beyond it.
+        stall: Seconds that the rank was stalled.
+        caught: The rank has made that first step, so that ``restart`` is final.
+        flops: Floating-point operations of the model, as the client counts them.
+        peak: Peak FLOP/s of the rank's GPUs.
     """
 
     restart: float = 0.0
@@ -66,13 +70,13 @@ class Account(NamedTuple):
 
 
 class EarlierAttempts(NamedTuple):
-    """What is known of a run before an attempt.
+    """A run before one of its attempts.
 
     Attributes:
-        lost: Seconds by rank and cause.
-        step: The highest; None when none was made.
-        ended: When the last attempt ended, in Unix seconds; None when there was none.
-        kept: What was kept of this attempt itself, by rank.
+        lost: Lost seconds by rank and cause.
+        step: The highest step; None before the first.
+        ended: When the last attempt ended, in Unix seconds; None if there was none.
+        kept: The stored accounts of the attempt itself, by rank, if an earlier daemon followed it.
     """
 
     lost: Mapping[int, Mapping[str, float]] = {}
@@ -83,7 +87,7 @@ class EarlierAttempts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AccountUpdated:
-    """A rank's account is to be kept in the place of what was kept of it before."""
+    """A rank's account, which replaces the stored one."""
 
     run: str
     attempt: int
@@ -96,36 +100,38 @@ class SessionOpened:
     """A client session belongs to an attempt of a run from now on.
 
     Attributes:
-        name: The run's, as it is exported.
-        attempt: As this daemon counts; a resumed run's goes on.
+        session: The session; its name and attempt are the run's as this daemon exports them.
+        hello: The client's hello, with run, attempt and rank within the limits.
+        time: When the hello arrived.
         offset: Seconds by which this machine's clock is ahead of the client's.
-        about: What is kept of the process and its machine, of a run that was imported; None to make it of the hello.
+        about: Facts about process and machine of an imported run; None to derive them from the hello.
+        again: The session was opened before; something in its hello has changed.
     """
 
-    session: bytes
+    session: SessionRef
     hello: Hello
-    name: str
-    attempt: int
     time: float
     offset: float = 0.0
     about: Mapping[str, Any] | None = None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BatchIngested:
-    """A numbered message of a session was taken, with the steps that it brought; a bye and a skip bring none.
+    """A numbered message of a session was accepted, with its rows; a bye and a skip have none.
 
     Attributes:
-        number: The message's; 0 for steps that no message of its own has brought, since they follow from others'.
+        number: The message's number; 0 for rows that the daemon derived from the messages of several ranks.
+        columns: The rows, decoded.
         shift: Nanoseconds from the client's monotonic clock to Unix time.
         phases: Seconds that the session has spent in each phase so far.
-        paused: Those of evaluation and checkpoints that are no part of the steps which have ended.
-        late: What it brings is a minute old or more: it is no news.
+        paused: Seconds of evaluation and checkpoints, outside the steps, since the session's previous message.
+        late: The rows are a minute old or more, so that they raise no notification.
     """
 
-    session: bytes
+    session: SessionRef
     number: int
-    blocks: Sequence[Block] = ()
+    columns: Sequence[Columns] = ()
     shift: int = 0
     phases: Mapping[str, float] = field(default_factory=dict)
     paused: float = 0.0
@@ -134,10 +140,11 @@ class BatchIngested:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The state of an attempt of a run; *ended* is None while it lives.
+    """The state of an attempt of a run.
 
     Attributes:
-        late: It is one rank's word, found when its process was gone: the attempt has ended once all its ranks have.
+        ended: When it ended; None while it is alive.
+        late: Only one rank has reported this, after its process was gone. The attempt ends with its last rank.
     """
 
     run: str
@@ -150,7 +157,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at one moment; *rank* is None when it is about all of the run."""
+    """Something that happened at one moment; *rank* is None for an event of the whole run."""
 
     run: str
     attempt: int
@@ -162,10 +169,12 @@ class Event:
 
 
 class Notified(NamedTuple):
-    """What people were told of an alert last.
+    """The last notification about an alert.
 
     Attributes:
-        over: That it is over, as it was with the severity and the summary.
+        severity: The severity that was sent.
+        summary: The summary that was sent.
+        over: The notification was that the alert is resolved.
     """
 
     severity: str
@@ -175,13 +184,14 @@ class Notified(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert fires, or ends; *run* is empty when it is about the machine.
+    """An alert that fires or has ended. A record with the same name, labels and start replaces the earlier one.
 
     Attributes:
-        ended: When it ended; None while it fires. The same name, labels and start again renew it.
-        evidence: What helps to understand it, as JSON has it; what is added later is in `AlertNote`.
-        silenced: A silence has it: people are not told. Not kept.
-        notified: What each sink has told people of it last, as the history knows it; those that have told nothing are not there.
+        run: The id of the run; empty for an alert about the machine.
+        ended: When it ended; None while it fires.
+        evidence: Facts that help to understand it, as JSON values; an `AlertNote` adds later ones.
+        silenced: A silence matches it, so that no notification is sent. The history does not store this.
+        notified: The last notification of each sink, from the history; sinks that sent none are absent.
     """
 
     alert: str
@@ -199,11 +209,11 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class AlertNote:
-    """What is learnt of an alert after it was told; the first four say which.
+    """An addition to an alert; the first four fields identify it.
 
     Attributes:
-        evidence: Added to what it has; what is of the same name is replaced.
-        notified: What sinks have told people of it now; the others' word stays.
+        evidence: Added to the alert's evidence; entries of the same name are replaced.
+        notified: New notifications by sink; those of other sinks stay.
     """
 
     alert: str
@@ -216,14 +226,14 @@ class AlertNote:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """People are not told of some alerts for a while. The same id again changes it.
+    """Matching alerts send no notifications for a while. A record with the same id replaces the silence.
 
     Attributes:
         id: Eight hexadecimal digits.
-        labels: What the alerts are to have, as patterns with ``*`` and ``?``; ``alert`` is one of the names, and ``run`` the
-            run's name. All of them must fit.
-        until: When it ends, in Unix seconds; one that was ended early has the time of that.
-        comment: Why, in the user's words.
+        labels: Patterns with ``*`` and ``?`` by label name; all must match. ``alert`` is the alert's name and ``run`` the
+            run's name.
+        until: When it ends, in Unix seconds; for a silence that was ended early, the time of that.
+        comment: The reason that the user gave.
     """
 
     id: str
@@ -235,7 +245,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class MachineSample:
-    """GPU and host at one moment: a value by series, written as on /metrics."""
+    """GPU and host at one moment: the value of each series, whose name is written as on /metrics."""
 
     time: float
     values: Mapping[str, float]

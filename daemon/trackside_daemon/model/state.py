@@ -1,4 +1,4 @@
-"""The newest value of every series, and when each is to be forgotten."""
+"""The newest value of every series, and when each expires."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Series:
     """One series on the page.
 
     Attributes:
-        metric: Its family.
-        labels: A value for each of the metric's label names.
-        source: Who says it.
-        value: The newest.
-        text: What of its lines never changes; rendered once by the exposition, and kept here for it.
+        metric: The family.
+        labels: One value for each label name of the family.
+        source: The source of its samples.
+        value: The newest value.
+        text: The constant part of its lines, which the exposition renders once and caches here.
     """
 
     __slots__ = ("labels", "metric", "source", "text", "value")
@@ -33,7 +33,7 @@ class Series:
 
 
 class Rows(NamedTuple):
-    """A family on the page: its series in the order of their first sample, and their values at one moment."""
+    """A family on the page: its series in the order of their first samples, and their values at one moment."""
 
     metric: Metric
     series: list[Series]
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
 
 
 class State:
-    """Written by the pipeline's thread, read by any."""
+    """All series. The pipeline's thread writes, any thread reads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,13 +49,13 @@ class State:
         self._sources: dict[str, dict[tuple[Metric, tuple[str, ...]], Series]] = {}
         self._until: dict[str, float] = {}
         self._complete: dict[str, list[Series]] = {}
-        """Of sources whose last batch was complete, all their series in its order: most are the same in the next."""
+        """By source, the series of its last batch, if that was complete. Most next batches have the same series in this order."""
 
     def update(self, batch: Batch) -> None:
-        """Take over a batch's samples, and forget those of its source that a complete batch does not have.
+        """Apply a batch. If it is complete, the other series of its source disappear.
 
         Raises:
-            ValueError: A sample has not one value for each label of its family; those before it are taken.
+            ValueError: A sample lacks a label value or has one too many; the samples before it are applied.
         """
         with self._lock:
             if not self._refresh(batch):
@@ -63,11 +63,11 @@ class State:
             self._expire(batch)
 
     def snapshot(self, now: float, wanted: Callable[[str], bool] | None = None) -> list[Rows]:
-        """All that is known at a moment, by the families' names.
+        """Return all families at one moment, sorted by name.
 
         Args:
-            now: Seconds of the monotonic clock; what was to be forgotten by then is.
-            wanted: Chooses by a source's name.
+            now: Seconds of the monotonic clock; series that expire by then disappear.
+            wanted: Selects series by the name of their source; None for all.
         """
         page = []
         with self._lock:
@@ -81,23 +81,23 @@ class State:
         return sorted(page, key=lambda rows: rows.metric.name)
 
     def values(self, now: float, *metrics: Metric) -> list[dict[tuple[str, ...], float | Distribution]]:
-        """The values of each of some families by labels, all of one moment; *now* as in `snapshot`."""
+        """Return the values by labels of each of these families, all of one moment; *now* as in `snapshot`."""
         with self._lock:
             self._forget(now)
             families = [self._families.get(metric, {}) for metric in metrics]
             return [{labels: series.value for labels, series in family.items()} for family in families]
 
     def some(self, now: float, wanted: Iterable[tuple[Metric, tuple[str, ...]]]) -> list[float | Distribution | None]:
-        """The values of some series, by family and labels, None of one that is not there; *now* as in `snapshot`."""
+        """Return the value of each of these series, given by family and labels; None if absent. *now* as in `snapshot`."""
         with self._lock:
             self._forget(now)
-            found = [self._families.get(metric, {}).get(labels) for metric, labels in wanted]
-            return [None if one is None else one.value for one in found]
+            series = [self._families.get(metric, {}).get(labels) for metric, labels in wanted]
+            return [None if one is None else one.value for one in series]
 
     def named(
         self, now: float, names: Collection[str]
     ) -> dict[str, tuple[Metric, dict[tuple[str, ...], float | Distribution]]]:
-        """As `values`, of the families of some names that are there, each with what it is."""
+        """Return the families with these names, each with its values by labels; absent families are left out."""
         with self._lock:
             self._forget(now)
             return {
@@ -107,7 +107,7 @@ class State:
             }
 
     def _refresh(self, batch: Batch) -> bool:
-        """Take over the values of a batch whose series are those of the last; whether they are."""
+        """Apply a batch with the same series as the last one of its source; return False if they differ."""
         before = self._complete.get(batch.source)
         if before is None or len(before) != len(batch.samples):
             return False

@@ -1,4 +1,4 @@
-"""What a terminal is shown: texts that cannot steer it, their width, and numbers and durations in few letters."""
+"""Text for terminals: escaped, cut to a width, with short numbers and durations."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 
 def shown(value: object) -> str:
-    """A text from outside with what cannot be printed escaped: it must neither steer the terminal nor turn the line."""
+    """Return a text from outside with unprintable characters escaped, so that it cannot control the terminal."""
     text = str(value)
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def cells(text: str) -> int:
-    """Columns that a text takes on a terminal: two for the wide letters of East Asia, none for combining marks."""
+    """Return the columns that a text occupies: two for each wide East Asian letter, none for a combining mark."""
     if text.isascii():
         return len(text)
-    return sum(2 if unicodedata.east_asian_width(one) in "WF" else not unicodedata.combining(one) for one in text)
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
 
 
 def cut(text: str, wide: int) -> str:
-    """At most so many columns of a text, with ``…`` for its middle: names often differ at their ends."""
+    """Return at most *wide* columns of a text, with ``…`` for its middle, since names often differ at their ends."""
     if cells(text) <= wide:
         return text
     tail = head(text[::-1], (wide - 1) // 2)[::-1]
@@ -31,17 +31,17 @@ def cut(text: str, wide: int) -> str:
 
 
 def head(text: str, wide: int) -> str:
-    """As much of the beginning of a text as so many columns hold."""
+    """Return the beginning of a text that fits into *wide* columns."""
     used = 0
-    for place, one in enumerate(text):
-        used += cells(one)
+    for index, char in enumerate(text):
+        used += cells(char)
         if used > wide:
-            return text[:place]
+            return text[:index]
     return text
 
 
 def number(value: Any) -> str:
-    """A number in at most some ten letters; ``nan``, ``inf`` and ``-inf`` come as texts, and nothing as ``-``."""
+    """Return a number in about ten characters at most; texts such as ``nan`` and ``inf`` pass, and None is ``-``."""
     if value is None:
         return "-"
     if isinstance(value, str) or (isinstance(value, float) and not math.isfinite(value)):
@@ -52,7 +52,7 @@ def number(value: Any) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the two largest units: ``2d 3h``, ``1h 5m``, ``12s``, ``0.5s``; what is not finite is none, ``-``."""
+    """Return seconds in the two largest units: ``2d 3h``, ``1h 5m``, ``12s``, ``0.5s``; ``-`` for None or not finite."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     if seconds < 10:

@@ -1,16 +1,16 @@
-"""The one road: every batch, of whatever source, passes here and in this order."""
+"""The one path of every batch, whatever its source: state, history, detectors, alerts."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.registry import MeasuringSource
+from trackside_daemon.alerts.registry import MeasuringSource, StallSource
 from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.pipeline.batch_queue import BatchQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,126 +19,128 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.registry import AlertListener, FindingSource
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.model.finding import Finding
+    from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
 
 FAILURES = Metric(
-    "trackside_pipeline_failures_total", "counter", "Batches that a stage of the pipeline failed on.", ("stage",)
+    "trackside_pipeline_failures_total", "counter", "Batches on which a stage of the pipeline failed.", ("stage",)
 )
 STAGES = ("state", "history", "detectors", "alerts", "told", "jsonl")
-PUSHES_WAITING = 256
-TICKS_WAITING = 64
-BOOK_SECONDS = 1.0
-"""The book is told the time so often, while anything passes here."""
+ALERTS_SECONDS = 1.0
+"""Interval in which the active alerts get the time, while batches arrive."""
 
 log = logging.getLogger("trackside")
 
 
 class Pipeline:
-    """A thread that alone writes what remembers.
+    """The thread that alone writes state, history, detectors and active alerts.
 
     Args:
-        state: The newest of every series.
-        history: Keeps runs; it acknowledges what it has committed.
-        watchers: Asked in this order; one that fails is no other's loss.
-        book: Decides what fires; None for nothing.
-        told: Told in this order of what began, got worse or ended.
-        wall: Unix time, in seconds.
+        state: The newest value of every series.
+        history: Stores runs, and acknowledges what it has committed.
+        sources: Finding sources, in the order of their calls.
+        alerts: The active alerts; None for no alerts.
+        listeners: Receive, in this order, the alerts that change.
+        stalls: Receives the stalls that finding sources detect.
+        queue: The batches; None for a queue of its own.
+        wall: Unix time in seconds.
     """
 
     def __init__(
         self,
         state: State,
         history: Recorder,
-        watchers: Sequence[FindingSource] = (),
-        book: ActiveAlerts | None = None,
+        sources: Sequence[FindingSource] = (),
+        alerts: ActiveAlerts | None = None,
         *,
-        told: Sequence[AlertListener] = (),
+        listeners: Sequence[AlertListener] = (),
+        stalls: Callable[[Sequence[Stall]], None] = lambda _: None,
+        queue: BatchQueue | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
         self._history = history
-        self._watchers = tuple(watchers)
-        self._shows = tuple(one for one in watchers if isinstance(one, MeasuringSource))
-        self._book = book
-        self._told = tuple(told)
+        self._sources = tuple(sources)
+        self._measuring = tuple(source for source in sources if isinstance(source, MeasuringSource))
+        self._stall_sources = tuple(source for source in sources if isinstance(source, StallSource))
+        self._alerts = alerts
+        self._listeners = tuple(listeners)
+        self._stalls = stalls
+        self._queue = queue or BatchQueue()
         self._wall = wall
-        self._booked = 0.0
-        self._alarms: list[Finding] = []
-        self._ticks: deque[Batch] = deque(maxlen=TICKS_WAITING)
-        self._pushes: deque[Batch] = deque()
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._took = 0.0
+        self._ticked = 0.0
+        self._findings: list[Finding] = []
+        self._began = 0.0
         self._failures = dict.fromkeys(STAGES, 0)
         self._thread = threading.Thread(target=self._run, name="trackside-pipeline", daemon=True)
 
     def start(self) -> None:
-        """Begin to empty the queues."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Take what is queued, then end."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        """Process what is queued, and end the thread."""
+        self._queue.stop()
         self._thread.join()
 
     def tick(self, batches: Sequence[Batch]) -> None:
-        """Queue what was sampled. It goes before any push, so that a backlog of those never makes a GPU vanish."""
-        with self._changed:
-            self._ticks.extend(batches)
-            self._ticks.append(self._own())
-            self._ticks.append(Batch("history", self._history.writer.samples(), complete=True))
-            self._changed.notify_all()
+        """Queue sampled batches, and those of the pipeline and the history about themselves."""
+        history = Batch("history", self._history.writer.samples(), complete=True)
+        self._queue.tick([*batches, self._failure_counts(), history])
 
     def push(self, batches: Sequence[Batch]) -> None:
-        """Queue what was pushed; `has_room` says when to."""
-        with self._changed:
-            self._pushes.extend(batches)
-            self._changed.notify_all()
+        """Queue pushed batches; `has_room` returns whether to."""
+        self._queue.push(batches)
 
     def has_room(self) -> bool:
-        """Whether neither the queue of pushes nor the history's is full."""
-        return len(self._pushes) < PUSHES_WAITING and self._history.writer.has_room()
+        """Return whether neither the queue of pushes nor the history's is full."""
+        return self._queue.has_room() and self._history.writer.has_room()
 
     def behind(self) -> float:
-        """Seconds that it has been at one batch; 0 while it waits for the next."""
-        took = self._took
-        return time.monotonic() - took if took else 0.0
+        """Return for how many seconds it has processed the current batch; 0 while it waits for the next."""
+        began = self._began
+        return time.monotonic() - began if began else 0.0
 
     def accept(self, batch: Batch) -> None:
-        """Take one batch the whole way. Each stage fails alone, and is counted."""
+        """Pass a batch through all stages. A stage that fails is counted, and the others continue."""
         self._stage("state", self._state.update, batch)
         self._stage("history", self._history.accept, batch)
-        if self._book is not None:
-            for watcher in self._watchers:
-                self._stage("detectors", partial(self._look, watcher), batch)
-            self._stage("alerts", self._alert, batch)
+        if self._alerts is not None:
+            for source in self._sources:
+                self._stage("detectors", partial(self._detect, source), batch)
+            self._stage("detectors", self._report_stalls, batch)
+            self._stage("alerts", self._update_alerts, batch)
 
-    def _look(self, watcher: FindingSource, batch: Batch) -> None:
-        self._alarms.extend(watcher.accept(batch))
+    def _detect(self, source: FindingSource, batch: Batch) -> None:
+        self._findings.extend(source.accept(batch))
 
-    def _show(self, _: Batch) -> None:
-        for watcher in self._shows:
-            for batch in watcher.changed_batches():
+    def _report_stalls(self, _: Batch) -> None:
+        for source in self._stall_sources:
+            if stalls := source.changed_stalls():
+                self._stalls(stalls)
+
+    def _measure(self, _: Batch) -> None:
+        for source in self._measuring:
+            for batch in source.changed_batches():
                 self._state.update(batch)
 
-    def _alert(self, batch: Batch) -> None:
-        """Tell the book what was found; what it makes of that goes to the state and the history."""
-        now, alarms = self._wall(), self._alarms
-        if self._book is None or not (alarms or abs(now - self._booked) >= BOOK_SECONDS):
+    def _update_alerts(self, batch: Batch) -> None:
+        """Pass the findings to the active alerts; what changes goes to state, history and listeners."""
+        now, findings = self._wall(), self._findings
+        due = abs(now - self._ticked) >= ALERTS_SECONDS
+        if self._alerts is None or not (findings or due):
             return
-        self._alarms = []
-        said = self._book.accept(alarms, now) if alarms else []
-        if abs(now - self._booked) >= BOOK_SECONDS:
-            self._booked = now
-            self._stage("detectors", self._show, batch)
-            said = [*said, *self._book.tick(now)]
-        for words in said:
-            self._stage("state", self._state.update, words)
-            self._stage("history", self._history.accept, words)
-            for one in self._told:
-                self._stage("told", one.accept, words)
+        self._findings = []
+        changes = self._alerts.accept(findings, now) if findings else []
+        if due:
+            self._ticked = now
+            self._stage("detectors", self._measure, batch)
+            changes = [*changes, *self._alerts.tick(now)]
+        for change in changes:
+            self._stage("state", self._state.update, change)
+            self._stage("history", self._history.accept, change)
+            for listener in self._listeners:
+                self._stage("told", listener.accept, change)
 
     def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
         try:
@@ -148,19 +150,13 @@ class Pipeline:
                 log.exception("stage %s failed on a batch of %s; further failures are only counted", name, batch.source)
             self._failures[name] += 1
 
-    def _own(self) -> Batch:
+    def _failure_counts(self) -> Batch:
         later = self._history.writer.failures
         samples = [Sample(FAILURES, (stage,), count + later.get(stage, 0)) for stage, count in self._failures.items()]
         return Batch("pipeline", samples, complete=True)
 
     def _run(self) -> None:
-        while (batch := self._next()) is not None:
-            self._took = time.monotonic()
+        while (batch := self._queue.get()) is not None:
+            self._began = time.monotonic()
             self.accept(batch)
-            self._took = 0.0
-
-    def _next(self) -> Batch | None:
-        """The next batch, waited for; None when there are none left after `stop`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ticks or self._pushes or self._stopping)
-            return (self._ticks or self._pushes).popleft() if self._ticks or self._pushes else None
+            self._began = 0.0

@@ -1,4 +1,4 @@
-"""From what goes wrong to the people who are to know, in one daemon: who looks, what fires, its evidence, who is told."""
+"""The alerting of one daemon: finding sources, active alerts, evidence and notifications."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
 from trackside_daemon.alerts.firing import FiringAlerts
 from trackside_daemon.alerts.layer_norms import LayerNormRequests
-from trackside_daemon.alerts.registry import Stalls
+from trackside_daemon.alerts.registry import StallSource
 from trackside_daemon.alerts.restored import usable
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
@@ -24,7 +24,7 @@ from trackside_daemon.alerts.sinks.registry import sinks
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.service.watchers import all_watchers, misspelt, recall
+from trackside_daemon.service.finding_sources import finding_sources, restore_sources, unknown_alerts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,40 +35,40 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
     from trackside_daemon.collectors.process.process import Process
     from trackside_daemon.history.recorder import Recorder
-    from trackside_daemon.model.finding import Stands
     from trackside_daemon.model.records import Alert
+    from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
 
 _log = logging.getLogger("trackside")
 
 WRITTEN_SECONDS = 5.0
-"""Evidence is gathered without what the history has not written by then."""
+"""Evidence does not wait longer for the history to write queued samples."""
 
 
 class Alerting:
-    """Goes on from what fired when a daemon before this one ended, by the history.
+    """Continues, from the history, with the alerts that fired when an earlier daemon ended.
 
     Args:
         section: The settings.
         state: The newest values.
-        history: What is kept; it keeps alerts too.
-        about: What of this daemon a notification carries.
+        history: The history, which stores alerts too.
+        about: Facts about this daemon for notifications.
         ask: Asks ranks of a run, by its id, for their stacks.
-        processes: The processes as of the last tick.
+        processes: Returns the processes as of the last tick.
         push: Queues batches for the pipeline.
-        command: Has the ranks of a run, by its id, tell the norms of all layers for so many steps.
+        command: Has the ranks of a run, by its id, push the norms of all layers for some steps.
 
     Attributes:
-        silences: What people are not told of.
-        trial: Raises test alerts.
-        watchers: Who looks for trouble, for the pipeline.
-        book: Decides what fires.
-        told: Who is told of that.
-        firing: What fires, for pages that show it.
+        silences: The silences.
+        tester: Raises test alerts.
+        sources: The finding sources.
+        active: The active alerts.
+        listeners: Receive the alerts that change.
+        firing: The firing alerts, for pages.
 
     Raises:
-        RuleError: A rule of the user's cannot be used.
-        SinkError: A sink cannot: a file with a secret is not there, or the like.
+        RuleError: A rule of the user cannot be used.
+        SinkError: A sink cannot be used, for example because a file with a secret is missing.
     """
 
     def __init__(
@@ -85,78 +85,79 @@ class Alerting:
     ) -> None:
         now = time.time()
         kept, ended = history.firing(now), history.ended(now - GIVE_UP_SECONDS, now)
-        since = min((one.started for one in [*kept, *ended]), default=now)
+        since = min((alert.started for alert in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         fired = self.silences.mark(usable(kept), now)
-        self.book = ActiveAlerts(_off(section), self.silences)
-        self.book.restore(fired, now)
-        self.trial = AlertTester()
-        self.watchers: list[FindingSource] = [
-            *all_watchers(state, section, fired, attempt=partial(_last_attempt, history)),
-            self.trial,
+        self.active = ActiveAlerts(_disabled(section), self.silences)
+        self.active.restore(fired, now)
+        self.tester = AlertTester()
+        self.sources: list[FindingSource] = [
+            *finding_sources(state, section, fired, attempt=partial(_last_attempt, history)),
+            self.tester,
         ]
-        recall(self.watchers, history.database, fired)
-        self._finder = next((one for one in self.watchers if isinstance(one, Stalls)), None)
+        restore_sources(self.sources, history.database, fired)
         self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
         sources = Sources(state, history.database, ask, processes, lambda: history.writer.flush(WRITTEN_SECONDS))
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
         self.firing = FiringAlerts(fired)
-        self.told = (self._evidence, self._delivery, self.firing, LayerNormRequests(command, fired))
+        self.listeners = (self._evidence, self._delivery, self.firing, LayerNormRequests(command, fired))
 
     def start(self) -> None:
-        """Look for evidence, and tell."""
+        """Start to gather evidence and to notify."""
         self._evidence.start()
         self._delivery.start()
 
-    def stop_asking(self) -> None:
-        """No rank is asked any more; before the ingest stops."""
+    def stop_evidence(self) -> None:
+        """Stop to ask ranks for evidence; call it before ingest stops."""
         self._evidence.stop()
 
     def stop(self) -> None:
-        """Tell what waits, for some seconds; after the pipeline has stopped."""
+        """Send the notifications that wait, for some seconds; call it after the pipeline has stopped."""
         self._delivery.stop()
 
     def sinks(self, section: AlertsSection) -> list[Sink]:
-        """Those of other settings, for `change`.
+        """Return the sinks of new settings, for `reconfigure`.
 
         Raises:
-            SinkError: One cannot be used.
+            SinkError: A sink cannot be used.
         """
         return sinks(section.sinks, self._about)
 
-    def change(self, section: AlertsSection, ways: Sequence[Sink]) -> None:
-        """What of other settings can be used at once; *ways* are their `sinks`."""
-        self.book.disabled = _off(section)
-        self._delivery.change(ways)  # in any case: a file that they name may have changed
+    def reconfigure(self, section: AlertsSection, new_sinks: Sequence[Sink]) -> None:
+        """Apply the settings that can change at once; *new_sinks* are their `sinks`."""
+        self.active.disabled = _disabled(section)
+        self._delivery.change(new_sinks)  # also if the settings are equal: a file that they name may have changed
 
-    def stalls(self, run: str, attempt: int) -> Stands | None:
-        """As `Stalls`; whether people are told of it is nothing to what it is."""
-        return None if self._finder is None else self._finder.stalls(run, attempt)
+    def restored_stalls(self) -> list[Stall]:
+        """Return the stalls of the alerts that fired when an earlier daemon ended."""
+        return [
+            stall for source in self.sources if isinstance(source, StallSource) for stall in source.changed_stalls()
+        ]
 
     def batch(self) -> Batch:
-        """How the sinks are, for the page."""
+        """Return the counters of the sinks."""
         return Batch("notifications", self._delivery.samples(), complete=True)
 
     def standings(self) -> dict[str, Any]:
-        """How the sinks are, by name, for the API."""
+        """Return the state of the sinks by name, for the API."""
         return self._delivery.statuses()
 
     def _as_it_ended(self, alert: Alert) -> Alert:
-        """One that has ended, with `silenced` as it was then."""
+        """Return an ended alert with `silenced` as of its end."""
         return replace(alert, silenced=self.silences.mutes(alert.alert, alert.labels, alert.ended or 0.0))
 
 
-def _off(section: AlertsSection) -> DisabledAlerts:
-    """What is not wanted; the log has the names that are no alert's."""
-    for line in misspelt(section):
+def _disabled(section: AlertsSection) -> DisabledAlerts:
+    """Return the alerts that are turned off, and log the names that are no alert."""
+    for line in unknown_alerts(section):
         _log.warning("%s", line)
     return DisabledAlerts(section.off)
 
 
 def _last_attempt(history: Recorder, run: str) -> int:
-    """Of a run that an alert is of which fires still; 0 if nobody can tell."""
+    """Return the last attempt of a run; 0 if the history cannot be read."""
     with suppress(UnreadableError):
         return (history.last_attempt(run) or (0, None))[0]
     return 0

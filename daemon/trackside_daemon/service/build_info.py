@@ -1,4 +1,4 @@
-"""What the daemon says of itself on the page."""
+"""The daemon's own series: its version and the last reload."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ BUILD_INFO = Metric(
     "trackside_build_info", "info", "This daemon's version, and Python's; always 1.", ("version", "python_version")
 )
 RELOADED = Metric(
-    "trackside_config_last_reload_successful", "gauge", "Whether the last reload of the configuration held."
+    "trackside_config_last_reload_successful", "gauge", "Whether the last reload of the configuration succeeded."
 )
 RELOADED_AT = Metric(
-    "trackside_config_last_reload_success_timestamp_seconds", "gauge", "Unix time of the last good load.", (), "seconds"
+    "trackside_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    "Unix time of the last successful load of the configuration.",
+    (),
+    "seconds",
 )
 
 
-def about(*, reloaded: bool, at: float) -> Batch:
-    """The daemon's own series: whether the last reload held, and when one did last, in Unix seconds."""
+def build_info(*, reloaded: bool, at: float) -> Batch:
+    """Return the series; *reloaded*: the last reload succeeded, *at*: the last successful load, in Unix seconds."""
     samples = [
         Sample(BUILD_INFO, (__version__, platform.python_version()), 1.0),
         Sample(RELOADED, (), float(reloaded)),

@@ -1,4 +1,4 @@
-"""What this machine has, for the history of the runs on it."""
+"""The hardware of this machine, for the history of its runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def hardware(state: State) -> dict[str, Any]:
-    """CPUs, memory in bytes, and the names of the GPUs that *state* knows, in the order of their numbers."""
+    """Return CPUs, memory in bytes, and the names of the GPUs in *state*, in the order of their indexes."""
     (gpus,) = state.values(time.monotonic(), INFO)
     index, name = INFO.labels.index("gpu"), INFO.labels.index("name")
     return {

@@ -1,4 +1,4 @@
-"""The log: one line an event, logfmt or JSON, on standard error."""
+"""The log on standard error: one line per event, as logfmt or JSON."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class _Json(logging.Formatter):
 
 
 def set_up(level: str, style: str) -> None:
-    """Log from *level* on, as ``logfmt`` or ``json``; of the libraries only errors. May be called again to change it."""
+    """Log from *level* on, as ``logfmt`` or ``json``, and only errors of libraries. May be called again."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if style == "json" else _Logfmt())
-    everybody = logging.getLogger()
-    everybody.handlers = [handler]
-    everybody.setLevel(logging.ERROR)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.ERROR)
     logging.getLogger("trackside").setLevel(level.upper())
 
 

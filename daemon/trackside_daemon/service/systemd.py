@@ -1,4 +1,4 @@
-"""What the service manager is told of this daemon, as sd_notify(3) has it; without one, nothing and nobody."""
+"""Notifications to the service manager, as in sd_notify(3); without a service manager they do nothing."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 PATIENCE = 2.0
-"""Seconds that a message waits for room, while the service manager reads nothing."""
+"""Seconds that a message waits while the service manager does not read."""
 
 
 class Notifier:
-    """Speaks to the service manager that started this process, where one did and wants to know.
+    """Sends notifications to the service manager that started this process, if it expects them.
 
-    Its variables are taken out of the environment, lest a child process speak for the daemon.
+    Its variables are removed from the environment, so that no child process notifies in the daemon's name.
 
     Args:
-        environ: Of this process: ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
+        environ: The environment: ``NOTIFY_SOCKET``, ``WATCHDOG_USEC`` and ``WATCHDOG_PID``.
 
     Attributes:
-        watchdog: Seconds that the service manager waits for a beat; None when it waits for none.
+        watchdog: Seconds that the service manager waits for a keep-alive; None if it expects none.
     """
 
     def __init__(self, environ: MutableMapping[str, str] = os.environ) -> None:
         path = environ.pop("NOTIFY_SOCKET", "")
-        watchdog, whose = environ.pop("WATCHDOG_USEC", ""), environ.pop("WATCHDOG_PID", "")
+        watchdog = environ.pop("WATCHDOG_USEC", "")
+        pid = environ.pop("WATCHDOG_PID", "")
         self.watchdog: float | None = None
         self._socket: socket.socket | None = None
         if not path.startswith(("/", "@")):  # none, or the host of a virtual machine
@@ -37,33 +38,33 @@ class Notifier:
         self._address = path.replace("@", "\0", 1) if path.startswith("@") else path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(PATIENCE)
-        if watchdog.isdecimal() and int(watchdog) and whose in ("", str(os.getpid())):
+        if watchdog.isdecimal() and int(watchdog) and pid in ("", str(os.getpid())):
             self.watchdog = int(watchdog) / 1e6
 
     def ready(self, status: str) -> None:
-        """It serves, or does again after a reload; *status* is a line for people."""
-        self._tell("READY=1", f"STATUS={status}")
+        """Report that the daemon serves, also after a reload; *status* is a line of text."""
+        self._send("READY=1", f"STATUS={status}")
 
     def reloading(self) -> None:
-        """It reads its configuration; `ready` follows."""
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        """Report that the daemon loads its configuration; `ready` follows."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
-    def beat(self, status: str) -> None:
-        """It lives."""
-        self._tell("WATCHDOG=1", f"STATUS={status}")
+    def keep_alive(self, status: str) -> None:
+        """Report that the daemon works."""
+        self._send("WATCHDOG=1", f"STATUS={status}")
 
     def status(self, status: str) -> None:
-        """What it does, in a line for people."""
-        self._tell(f"STATUS={status}")
+        """Report what the daemon does, in a line of text."""
+        self._send(f"STATUS={status}")
 
     def stopping(self) -> None:
-        """It ends; nothing is told after that."""
-        self._tell("STOPPING=1")
+        """Report that the daemon stops; it reports nothing after that."""
+        self._send("STOPPING=1")
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         if self._socket is not None:
-            with suppress(OSError):  # nobody listens any more
+            with suppress(OSError):  # the service manager has gone
                 self._socket.sendto("\n".join(lines).encode(), self._address)

@@ -1,4 +1,4 @@
-"""Whether the daemon lives: a thread asks the others, and beats if all go on."""
+"""The watchdog: a thread that checks the others, and keeps the service manager informed while all of them work."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("trackside")
 
 
-class Pulse:
-    """Beats for the service manager's watchdog, which starts the daemon anew when that stops.
+class Watchdog:
+    """Sends keep-alives to the service manager, which restarts the daemon when they stop.
 
-    A part that stands still is late: it has been at one thing for half the time that the watchdog waits. What hangs outside the
-    daemon is no reason to end it: a collector, a GPU's driver and a sink are left out by who waits for them, and a disk
-    that does not answer is no other after a restart.
+    A part is stuck if it has worked at one thing for half the watchdog's interval. What hangs outside the daemon is no
+    reason to restart it: a collector, a GPU's driver or a sink is abandoned by the part that waits for it, and a disk that
+    does not answer would be the same after a restart.
 
     Args:
-        notifier: Tells it.
-        parts: Say, each by its name, for how many seconds they are late; 0 while all is well.
-        readers: The same of those that read the history, and so stand still with its disk.
-        disk: Says for how many seconds the history's writer has been at one thing.
-        status: A line about the daemon, for people.
+        notifier: Sends the keep-alives.
+        parts: Return, by name, for how many seconds a part has been stuck; 0 while it works.
+        readers: The same for parts that read the history, and so are stuck with its disk.
+        disk: Returns for how many seconds the history's writer has been busy with one thing.
+        status: Returns a line about the daemon.
     """
 
     def __init__(
@@ -43,35 +43,35 @@ class Pulse:
         self._readers = readers
         self._disk = disk
         self._status = status
-        self._late: list[str] = []
+        self._stuck: list[str] = []
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trackside-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="trackside-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat, where the service manager waits for it."""
+        """Start the thread, if the service manager expects keep-alives."""
         if self._notifier.watchdog is not None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """End the thread."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def look(self, watchdog: float) -> None:
-        """Beat, unless a part is late; said in the log when it becomes so."""
+    def check(self, watchdog: float) -> None:
+        """Send a keep-alive unless a part is stuck, which is logged once; *watchdog* is the interval in seconds."""
         bound = watchdog / 2
         parts = self._parts if self._disk() >= bound else {**self._parts, **self._readers}
-        late = [name for name, behind in parts.items() if behind() >= bound]
-        if late and late != self._late:
-            log.error("%s: no turn for %.0f s; the service manager is no longer told that all is well", late[0], bound)
-        self._late = late
-        if not late:
-            self._notifier.beat(self._status())
+        stuck = [name for name, behind in parts.items() if behind() >= bound]
+        if stuck and stuck != self._stuck:
+            log.error("%s has been stuck for %.0f s: the service manager gets no keep-alives", stuck[0], bound)
+        self._stuck = stuck
+        if not stuck:
+            self._notifier.keep_alive(self._status())
 
     def _run(self) -> None:
         watchdog = self._notifier.watchdog
         while watchdog is not None:
-            self.look(watchdog)
-            if self._ended.wait(watchdog / 8):  # often enough that a part that was late is well again in time
+            self.check(watchdog)
+            if self._ended.wait(watchdog / 8):  # often enough that a part that recovers is noticed in time
                 return

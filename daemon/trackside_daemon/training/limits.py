@@ -1,4 +1,4 @@
-"""What may be shown and kept of clients, and what they say of themselves cut to that."""
+"""Limits of what clients may export, and their identities cut to these."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from trackside_daemon.model.metric import Sample
-from trackside_daemon.training.families import REJECTIONS, SERIES_REJECTED
+from trackside_daemon.model.training_families import REJECTIONS, SERIES_REJECTED
 
 if TYPE_CHECKING:
     from trackside.wire import Identity, ProcessInfo
 
 MOST = 2**31 - 1
-"""Ranks and attempts beyond are taken for this one."""
+"""The highest rank and attempt; larger numbers count as this one."""
 
 LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")
-"""What of an identity becomes a label."""
+"""The fields of an identity that become labels."""
 
 log = logging.getLogger("trackside")
 
 
 class Limits(NamedTuple):
-    """What may be on the page at once; what is over it is counted in `families.SERIES_REJECTED`.
+    """The most that is on the page at once; `training_families.SERIES_REJECTED` counts the rest.
 
     Attributes:
-        runs: Live ones; as many may have ended.
-        keys: Of one rank, without a family of their own.
-        series: Of such keys in all.
+        runs: Live runs; as many ended runs stay.
+        keys: Keys of one rank, without those that have their own family.
+        series: Series of such keys, of all ranks.
         label_bytes: Length of a label's value in UTF-8.
-        sessions: Of all these runs.
+        sessions: Sessions of all runs.
     """
 
     runs: int = 64
@@ -41,27 +41,27 @@ class Limits(NamedTuple):
 
 
 class Rejections:
-    """What is over a limit: counted by reason, and the first of each logged."""
+    """Counts, by reason, what is over a limit; the first of each reason is logged."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(REJECTIONS, 0)
 
-    def add(self, reason: str, what: str, limit: int) -> bool:
-        """One more; False, as what is asked whether it may be."""
+    def add(self, reason: str, subject: str, limit: int) -> bool:
+        """Count one more, and return False, the answer to whether it may be exported."""
         if not self._counts[reason]:
             log.warning(
-                "%s is over the limit of %d (%s): not on /metrics, and so are further ones", what, limit, reason
+                "%s is over the limit of %d (%s): it is not on /metrics, nor are further ones", subject, limit, reason
             )
         self._counts[reason] += 1
         return False
 
     def samples(self) -> list[Sample]:
-        """How many, by reason."""
+        """Return the counts."""
         return [Sample(SERIES_REJECTED, (reason,), count) for reason, count in self._counts.items()]
 
 
 def bounded(identity: Identity, label_bytes: int) -> Identity:
-    """The same with every text short enough for a label, and every number one that can be kept."""
+    """Return an identity with texts short enough for labels and numbers that the history can store."""
     texts = {name: cut(getattr(identity, name), label_bytes) for name in LABELS}
     gpus = tuple(cut(gpu, 64) for gpu in identity.gpus[:64])
     numbers = {name: min(getattr(identity, name), MOST) for name in ("attempt", "rank", "world", "local_world")}
@@ -69,12 +69,16 @@ def bounded(identity: Identity, label_bytes: int) -> Identity:
 
 
 def pod(about: ProcessInfo | None, label_bytes: int) -> tuple[str, str, str]:
-    """Pod, namespace and container of who tells them, short enough for labels."""
-    told = ("", "", "") if about is None else (about.k8s_pod, about.k8s_namespace, about.k8s_container)
-    first, second, third = (cut(name, label_bytes) for name in told)
-    return first, second, third
+    """Return pod, namespace and container, short enough for labels; empty where unknown."""
+    if about is None:
+        return "", "", ""
+    return (
+        cut(about.k8s_pod, label_bytes),
+        cut(about.k8s_namespace, label_bytes),
+        cut(about.k8s_container, label_bytes),
+    )
 
 
 def cut(text: str, size: int) -> str:
-    """*text* cut to *size* bytes of UTF-8, at a character."""
+    """Return *text* cut to *size* bytes of UTF-8, at a character."""
     return text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")

@@ -1,4 +1,4 @@
-"""Whether a process that said hello still exists, as far as this machine can tell."""
+"""Checks whether the process of a client still exists, as far as this machine can observe it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
 
 SILENCE_SECONDS = 3.0
-"""A client says something each second; what is silent for so long is looked at."""
+"""A client sends a message each second. After this silence its process is looked up."""
 
 REMOTE_SILENCE_SECONDS = 30.0
-"""What is silent for so long on another machine is lost."""
+"""A client on another machine is lost after this silence."""
 
 
 class Liveness:
-    """Looks processes up by pid and start time, on the boot that the daemon runs in.
+    """Looks up processes by pid and start time, for clients of this machine and its current boot.
 
     Args:
         proc: Where the kernel's process files are.
@@ -29,18 +29,18 @@ class Liveness:
         self._boot = boot_id(proc)
 
     def is_lost(self, identity: Identity, silence: float, *, elsewhere: bool = False) -> bool:
-        """Whether a client that has said nothing for *silence* seconds is gone; its pid says nothing *elsewhere*."""
+        """Return whether a client that has been silent for *silence* seconds is gone; *elsewhere* its pid means nothing."""
         if silence < SILENCE_SECONDS:
             return False
         gone = None if elsewhere else self.is_gone(identity)
         return silence >= REMOTE_SILENCE_SECONDS if gone is None else gone
 
     def is_here(self, identity: Identity) -> bool:
-        """Whether it is a process of this machine, be it in another container."""
+        """Return whether it is a process of this machine, also in another container."""
         return bool(self._boot) and identity.boot == self._boot
 
     def is_gone(self, identity: Identity) -> bool | None:
-        """Whether the process has ended (/proc/PID/stat, fields 3 and 22); None when it runs on another machine."""
+        """Return whether the process has ended (/proc/PID/stat, fields 3 and 22); None for another machine's."""
         if identity.boot != self._boot or not identity.start:
             return None
         try:

@@ -1,12 +1,12 @@
-"""The time of a rank that trains nothing, by what it is lost to, over all attempts of its run.
+"""The time in which a rank trains nothing, by cause, over all attempts of its run.
 
-What data, checkpoints and evaluation take, the client tells by its phases. That it stands still is what this daemon
-finds, and a restart is the time from the end of the attempt before to the first step beyond all that were made before,
-so that repeated steps count as lost. None is counted twice: a stall or a restart is the time without those phases, and
-what a rank stands still while it restarts is the restart's.
+The client reports data, checkpoint and evaluation time as phases. The daemon itself measures stalls and restarts. A restart
+lasts from the end of the previous attempt to the first step beyond all earlier ones, so that repeated steps count as lost.
+No time counts twice: a stall or a restart excludes those phases, and a stall during a restart counts as restart.
 
-A counter must not fall when the daemon is restarted. What only the daemon knows is kept in the history each
-`KEPT_SECONDS`, and the page shows what was kept the time before, which is surely written; once the rank has ended, soon.
+A counter must not fall when the daemon restarts. The history therefore stores what only the daemon measures, each
+`STORE_SECONDS`. The page shows the value that was stored before the last one, which is certainly written; after the rank's
+end it soon shows the last.
 """
 
 from __future__ import annotations
@@ -16,109 +16,123 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.model.records import Account, EarlierAttempts, lost_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from trackside.wire import Clock
+    from trackside_daemon.model.columns import Columns
 
-KEPT_SECONDS = 10.0
+STORE_SECONDS = 10.0
 NOTHING = EarlierAttempts()
 
 
-class Look(NamedTuple):
-    """What a look at a rank's losses finds: whether the page has to be told anew, and what is to be kept, if anything."""
+class Update(NamedTuple):
+    """The result of an update: whether the exported values change, and the account to store, if any."""
 
-    news: bool
+    changed: bool
     account: Account | None
 
 
-NO_NEWS = Look(news=False, account=None)
+UNCHANGED = Update(changed=False, account=None)
 
 
-class Losses:
-    """Those of one rank of one attempt.
+class LostTime:
+    """The lost time of one rank of one attempt.
 
     Args:
-        before: What is known of the run before it, and of this attempt if a daemon before this one has followed it.
+        before: The run before this attempt, and the stored accounts of this attempt if an earlier daemon followed it.
         rank: The rank.
     """
 
     def __init__(self, before: EarlierAttempts = NOTHING, rank: int = 0) -> None:
-        kept = before.kept.get(rank, Account())
+        stored = before.kept.get(rank, Account())
         self._before = before.lost.get(rank, {})
-        self._goal, self._since = before.step, before.ended
-        self._now = self._kept = self._shown = kept._replace(caught=kept.caught or before.ended is None)
+        self._goal = before.step
+        self._since = before.ended
+        self._now = stored._replace(caught=stored.caught or before.ended is None)
+        self._stored = self._now
+        self._exported = self._now
         self._phases: dict[str, float] = {}
-        self._looked_at: float | None = None
-        self._kept_at = self._seen = 0.0
+        self._updated_at: float | None = None
+        self._stored_at = 0.0
+        self._spent = 0.0
         self._over = False
 
     @property
-    def shown(self) -> dict[str, float]:
-        """Seconds by cause, as the page has them."""
-        return self._summed(self._shown)
+    def exported(self) -> dict[str, float]:
+        """Seconds by cause, as on the page."""
+        return self._summed(self._exported)
 
     @property
-    def known(self) -> dict[str, float]:
-        """The same, with what is not kept yet: for the attempt that comes next."""
+    def current(self) -> dict[str, float]:
+        """Seconds by cause, including those that are not stored yet."""
         return self._summed(self._now)
 
-    def take(self, phases: Mapping[str, float], flops: float | None) -> None:
-        """What its client has told in all."""
+    def update(self, phases: Mapping[str, float], flops: float | None) -> None:
+        """Apply the client's totals."""
         self._phases = lost_in(phases)
         self._now = self._now._replace(flops=flops)
         self._over = False
 
-    def reach(self, clock: Clock, blocks: Iterable[tuple[Sequence[int], Sequence[int]]], wall: float) -> None:
-        """Steps came, at times of *clock*, by *wall* in Unix seconds: with the first beyond all before it has caught up."""
+    def reach(self, clock: Clock, pushed: Iterable[Columns], wall: float) -> None:
+        """End the restart with the first step beyond the earlier attempts; rows have times of *clock*.
+
+        Args:
+            clock: The clock pair of the message.
+            pushed: The pushed rows.
+            wall: When they arrived, in Unix seconds.
+        """
         if self._now.caught:
             return
-        for steps, times in blocks:
-            for step, time in zip(steps, times, strict=True):
+        for columns in pushed:
+            for step, time in zip(columns.steps, columns.times, strict=True):
                 if self._goal is None or step > self._goal:
-                    self._restarts(min(wall, clock.wall_seconds(time)))
+                    self._extend_restart(min(wall, clock.wall_seconds(time)))
                     self._now = self._now._replace(caught=True)
                     return
 
-    def look(self, wall: float, monotonic: float, peak: Callable[[], object], *, stalled: bool) -> Look:
-        """Once a second while it lives, at these times of the daemon; *peak* tells FLOP/s."""
-        passed = 0.0 if self._looked_at is None else monotonic - self._looked_at
+    def tick(self, wall: float, monotonic: float, peak: Callable[[], object], *, stalled: bool) -> Update:
+        """Update once a second while the rank is alive; *peak* returns the GPUs' FLOP/s."""
+        passed = 0.0 if self._updated_at is None else monotonic - self._updated_at
         spent = sum(self._phases.values())
         if not self._now.caught:
-            self._restarts(wall)
+            self._extend_restart(wall)
         elif stalled:
-            self._now = self._now._replace(stall=self._now.stall + max(0.0, passed - max(0.0, spent - self._seen)))
-        self._looked_at, self._seen = monotonic, spent
-        if monotonic - self._kept_at < KEPT_SECONDS and self._now.caught == self._kept.caught:
-            return NO_NEWS
-        return self._keep(monotonic, peak)
+            self._now = self._now._replace(stall=self._now.stall + max(0.0, passed - max(0.0, spent - self._spent)))
+        self._updated_at = monotonic
+        self._spent = spent
+        if monotonic - self._stored_at < STORE_SECONDS and self._now.caught == self._stored.caught:
+            return UNCHANGED
+        return self._store(monotonic, peak)
 
-    def end(self, wall: float, monotonic: float, peak: Callable[[], object]) -> Look:
-        """The same once it has ended, at *wall*."""
+    def end(self, wall: float, monotonic: float, peak: Callable[[], object]) -> Update:
+        """Update a rank that has ended, at *wall*."""
         if self._over:
-            return Look(self._show(), None)
+            return Update(self._export(), None)
         self._over = True
         if not self._now.caught:
-            self._restarts(wall)
-        return self._keep(monotonic, peak)
+            self._extend_restart(wall)
+        return self._store(monotonic, peak)
 
-    def _restarts(self, until: float) -> None:
-        """The restart lasts until then at least."""
+    def _extend_restart(self, until: float) -> None:
+        """Extend the restart to *until*, in Unix seconds."""
         spent = 0.0 if self._since is None else until - self._since - sum(self._phases.values())
         self._now = self._now._replace(restart=max(self._now.restart, spent))
 
-    def _keep(self, monotonic: float, peak: Callable[[], object]) -> Look:
-        news, self._kept_at = self._show(), monotonic
-        if self._now.flops is not None and isinstance(found := peak(), int | float):
-            self._now = self._now._replace(peak=float(found))
-        if self._now == self._kept:
-            return Look(news, None)
-        self._kept = self._now
-        return Look(news, self._now)
+    def _store(self, monotonic: float, peak: Callable[[], object]) -> Update:
+        changed = self._export()
+        self._stored_at = monotonic
+        if self._now.flops is not None and isinstance(flops := peak(), int | float):
+            self._now = self._now._replace(peak=float(flops))
+        if self._now == self._stored:
+            return Update(changed, None)
+        self._stored = self._now
+        return Update(changed, self._now)
 
-    def _show(self) -> bool:
-        """The page gets what was kept before; whether that is anything new."""
-        before, self._shown = self._shown, self._kept
-        return (before.restart, before.stall) != (self._shown.restart, self._shown.stall)
+    def _export(self) -> bool:
+        """Export the account that was stored last; return whether its values change."""
+        before = self._exported
+        self._exported = self._stored
+        return (before.restart, before.stall) != (self._exported.restart, self._exported.stall)
 
     def _summed(self, account: Account) -> dict[str, float]:
         own = {**self._phases, "restart": account.restart, "stall": account.stall}

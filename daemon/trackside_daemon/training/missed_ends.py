@@ -1,11 +1,11 @@
-"""Runs that ended while no daemon saw it: their state, info and end, for rules to see."""
+"""Runs that ended while no daemon was running: their state, info and end, so that rules see them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.training.rank import Rank
-from trackside_daemon.training.run import Run
+from trackside_daemon.training.rank import RankStatus
+from trackside_daemon.training.run import RunStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from trackside_daemon.training.rank import End
 
 RUNS = 64
-"""Of more, those that were told of first are forgotten."""
+"""The most runs; with more, the one that was reported first is forgotten."""
 
 
-class Missed:
+class MissedEnds:
     """The marks of such runs, by run and attempt.
 
     Args:
@@ -27,26 +27,28 @@ class Missed:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._runs: dict[tuple[str, int], Run] = {}
+        self._runs: dict[tuple[str, int], RunStatus] = {}
 
     def end(
         self, identity: Identity, attempt: int, end: End, *, live: Collection[str], wall: float, monotonic: float
     ) -> list[Batch]:
-        """A rank of an attempt has ended, as is known only now; its run's marks, unless a run of its name is *live*."""
+        """Apply the end of a rank; return its run's marks, unless a run of that name is *live*."""
         left = self._seconds - (wall - end.at)
         if left <= 0 or identity.name in live:
             return []
-        run = self._runs.setdefault((identity.run, attempt), Run(identity, identity.name, attempt))
-        rank = run.ranks.setdefault(identity.rank, Rank(run.name, identity.rank, lambda *_: False))
-        rank.state, rank.end, run.until = end.state, end, monotonic + left
+        run = self._runs.setdefault((identity.run, attempt), RunStatus(identity, identity.name, attempt))
+        rank = run.ranks.setdefault(identity.rank, RankStatus(run.name, identity.rank, lambda *_: False))
+        rank.state = end.state
+        rank.end = end
+        run.until = monotonic + left
         marks = run.marks()
-        marks.records = ()  # the history knows
+        marks.records = ()  # the history has them already
         batches = [marks]
         if len(self._runs) > RUNS:
             batches += self._runs.pop(next(iter(self._runs))).forget()
         return batches
 
     def evict(self, name: str) -> list[Batch]:
-        """A run of this name begins: its marks take the place of those."""
-        gone = [key for key, run in self._runs.items() if run.name == name]
-        return [batch for key in gone for batch in self._runs.pop(key).forget()]
+        """Forget the runs of this name, since a new run's marks replace theirs."""
+        replaced = [key for key, run in self._runs.items() if run.name == name]
+        return [batch for key in replaced for batch in self._runs.pop(key).forget()]

@@ -1,4 +1,4 @@
-"""When something was said."""
+"""One moment by the daemon's two clocks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Moment(NamedTuple):
-    """When something arrived, by the daemon's clocks, in seconds."""
+    """The arrival of a message, in seconds of the daemon's clocks; *wall* is Unix time."""
 
     wall: float
     monotonic: float

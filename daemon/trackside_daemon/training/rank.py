@@ -1,136 +1,150 @@
-"""One rank of one attempt of a run: turns what its sessions push into samples."""
+"""One rank of one attempt of a run: turns the messages of its sessions into samples."""
 
 from __future__ import annotations
 
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED, bounded
-from trackside_daemon.training import families as f
-from trackside_daemon.training.lost_time import Losses
+from trackside_daemon.training.lost_time import LostTime
 from trackside_daemon.training.totals import summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trackside.wire import Block, CheckpointTotals, Clock, Device, Heartbeat, Hello, Histogram, Totals
-    from trackside_daemon.model.finding import Stands
+    from trackside.wire import CheckpointTotals, Clock, Device, Heartbeat, Hello, Histogram, Totals
+    from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.metric import Metric
+    from trackside_daemon.model.stall import Stall
 
 RECENT = 0.2
-"""Weight of the newest batch in the step duration that the time left is reckoned with."""
+"""Weight of the newest batch in the recent step duration, from which the remaining time is estimated."""
 
 REFUSED_KEYS = 10_000
-"""How many keys without a series are remembered, so that each is counted once; of a training that invents keys without
-end, the later ones are counted each time they come."""
-
-Columns = tuple[list[str], "Sequence[int]", "Sequence[int]", "Sequence[float]"]
-"""A `Block`, read: its keys, steps, times and values."""
+"""How many keys without a series are remembered, so that each is counted once. If a training invents keys without end, the
+later ones are counted each time they arrive."""
 
 
 class End(NamedTuple):
-    """How a rank ended, and when in Unix time; *cause* in a word, empty when there is nothing to say."""
+    """The end of a rank: its final state, a short cause (empty if there is none), and when in Unix seconds."""
 
     state: str
     cause: str
     at: float
 
 
-class Rank:
-    """What is known of one rank.
-
-    Args:
-        run: The run's name as it is exported.
-        number: The global rank.
-        admit: Asked once a key that has no family of its own: may it have a series?
-        stalls: Tells who of the run stands still.
-        losses: Where the time goes that trains nothing.
+class SessionTotals:
+    """The reports of one session of a rank.
 
     Attributes:
-        state: One of `families.STATES`, as on the page.
-        end: As the history is told, which is earlier than the page; None while it lives.
-        keys: How many keys have a series in `families.VALUE`.
+        totals: The last totals; None before the first.
+        reported_at: The last push that a hello or a beat has reported, in nanoseconds of the client's monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self.totals: Totals | None = None
+        self.reported_at: int | None = None
+
+
+class RankStatus:
+    """One rank.
+
+    Args:
+        run: The run's exported name.
+        number: The global rank.
+        admit: Decides once for each key without its own family whether it may have a series.
+        lost_time: The time in which the rank trains nothing.
+        stall: The stalled ranks of its run.
+
+    Attributes:
+        state: One of `training_families.STATES`, as on the page.
+        end: The end as the history has it, which is earlier than on the page; None while the rank is alive.
+        keys: How many keys have a series in `training_families.VALUE`.
         highest: The highest step; None before the first.
-        peak_flops: FLOP/s that its GPUs can do at most, if it has said so.
+        peak_flops: Peak FLOP/s of its GPUs, if the user has set it.
     """
 
     def __init__(
         self,
         run: str,
         number: int,
-        admit: Callable[[Rank, str], bool],
-        stalls: Callable[[], Stands | None] = lambda: None,
-        losses: Losses | None = None,
+        admit: Callable[[RankStatus, str], bool],
+        lost_time: LostTime | None = None,
+        stall: Stall | None = None,
     ) -> None:
         self.labels = (run, str(number))
-        self._number = number
         self.state = "starting"
         self.end: End | None = None
         self.keys = 0
-        self.losses = losses or Losses()
+        self.lost_time = lost_time or LostTime()
         self.highest: int | None = None
         self.peak_flops: float | None = None
+        self._number = number
+        self._sessions: list[SessionTotals] = []
         self._started: float | None = None
-        self._admit, self._stalls = admit, stalls
+        self._admit = admit
+        self._stall = stall
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
         self._refused: set[int] = set()
-        self._totals: dict[bytes, Totals] = {}
-        self._told: dict[bytes, int] = {}
+        self._earlier: Totals | None = None
         self._total_steps = 0
         self._zero_based = False
         self._pushed: tuple[int, float] | None = None
-        """When it was last, by its own clock and in Unix time."""
+        """The last push, by the client's monotonic clock in nanoseconds and in Unix seconds."""
         self._recent: float | None = None
 
-    def greet(self, session: bytes, hello: Hello) -> list[Sample]:
-        """What a hello tells: also all that was pushed before, for a daemon that was not there then."""
+    def add(self, session: SessionTotals) -> None:
+        """Add a session to the rank."""
+        self._sessions.append(session)
+
+    def open(self, session: SessionTotals, hello: Hello) -> list[Sample]:
+        """Apply a hello, which also reports what was pushed before this daemon listened."""
         started = hello.started / 1e9
         self._started = started if self._started is None else min(self._started, started)
         self._total_steps = hello.total_steps if hello.total_steps is not None else self._total_steps
-        return self.tell(session, hello.totals, hello)
+        return self.report(session, hello.totals, hello)
 
-    def tell(self, session: bytes, totals: Totals, newest: Hello | Heartbeat) -> list[Sample]:
-        """The newest values, which the batches that bring them have not told yet."""
+    def report(self, session: SessionTotals, totals: Totals, newest: Hello | Heartbeat) -> list[Sample]:
+        """Apply the newest values of a hello or a beat, which may be ahead of the batches that carry them."""
         if newest.step is None or newest.progress_age is None:
-            return self.standing() + self.count(session, totals)
-        self._told[session] = newest.clock.monotonic - newest.progress_age
-        samples = self._values(newest.last) + self._progress(newest.step, newest.clock, self._told[session])
+            return self.state_samples() + self.count(session, totals)
+        session.reported_at = newest.clock.monotonic - newest.progress_age
+        samples = self._values(newest.last) + self._progress(newest.step, newest.clock, session.reported_at)
         return samples + self.count(session, totals)
 
-    def push(self, session: bytes, clock: Clock, totals: Totals, blocks: Sequence[Columns]) -> list[Sample]:
-        """The newest value of each key in *blocks*, and the totals after them.
-
-        What a hello has told already is on the page, and newer there: a client that greets again then sends again what
-        was not acknowledged, and of this only the count is taken.
-        """
-        self._reckon(session, totals)
+    def push(self, session: SessionTotals, clock: Clock, totals: Totals, pushed: Sequence[Columns]) -> list[Sample]:
+        """Apply pushed rows: the newest value of each key, and the totals after them."""
+        self._update_recent(session, totals)
         newest: dict[str, float] = {}
-        for keys, steps, _, values in blocks:
+        for keys, steps, _, values in pushed:
             newest.update(zip(keys, values[-len(keys) :], strict=True))
             self._zero_based = self._zero_based or 0 in (steps[0], steps[-1])
         samples: list[Sample] = []
-        if blocks:
-            _, steps, times, _ = max(reversed(blocks), key=lambda block: block[2][-1])  # values of a GPU come late
-            if times[-1] >= self._told.get(session, times[-1]):
+        if pushed:
+            # Values of a GPU arrive late, so the last block is not always the newest.
+            _, steps, times, _ = max(reversed(pushed), key=lambda columns: columns.times[-1])
+            # A client that greets again resends what was not acknowledged. The page has newer values from the hello.
+            if session.reported_at is None or times[-1] >= session.reported_at:
                 samples = self._values(newest) + self._progress(steps[-1], clock, times[-1])
         return samples + self.count(session, totals)
 
-    def learn(self, blocks: Iterable[Block]) -> list[Sample]:
-        """What is known of it by what other ranks have told: the newest of each key."""
-        return self._values({block.keys[0]: block.columns()[2][-1] for block in blocks})
+    def derive(self, derived: Iterable[Columns]) -> list[Sample]:
+        """Apply values that the daemon has derived from several ranks: the newest of each key."""
+        return self._values({columns.keys[0]: columns.values[-1] for columns in derived})
 
-    def count(self, session: bytes, totals: Totals) -> list[Sample]:
-        """The totals of all the rank's sessions, summed, with one of them renewed."""
+    def count(self, session: SessionTotals, totals: Totals) -> list[Sample]:
+        """Apply a session's totals, and return the sums over all sessions."""
         totals.nonfinite = {
             key: count for key, count in totals.nonfinite.items() if self._of(key) is not None or key in f.KNOWN
         }
-        self._totals[session] = max(_cut(totals), self._totals.get(session, totals), key=_age)
-        every = _cut(summed(self._totals.values()))
+        session.totals = max(_cut(totals), totals if session.totals is None else session.totals, key=_age)
+        every = _cut(summed(self._all_totals()))
         self.peak_flops = None if every.device is None else every.device.peak_flops
-        self.losses.take(every.phases, None if every.device is None else every.device.flops)
+        self.lost_time.update(every.phases, None if every.device is None else every.device.flops)
         samples = [
-            *self.lost(),
+            *self.lost_samples(),
             Sample(f.PUSHES, self.labels, every.pushes),
             Sample(f.DROPPED, self.labels, every.dropped),
             Sample(f.RESENT, self.labels, every.resent),
@@ -140,15 +154,55 @@ class Rank:
         ]
         samples += [Sample(f.NONFINITE, (*self.labels, key), n) for key, n in self._nonfinite(every).items()]
         samples += [Sample(f.PHASE_SECONDS, (*self.labels, phase), spent) for phase, spent in every.phases.items()]
-        samples += self._known((f.SAMPLES, every.samples), (f.TOKENS, every.tokens))
+        samples += self._amounts((f.SAMPLES, every.samples), (f.TOKENS, every.tokens))
         samples += self._histograms((f.STEP_DURATION, every.step_duration), (f.DATA_WAIT, every.data_wait))
         if every.data_wait is not None:
             samples += self._histograms((f.FIRST_WAIT, every.data_wait.first))
         return samples + self._device(every.device) + self._saves(every.saves)
 
-    def lost(self) -> list[Sample]:
-        """The time that trains nothing."""
-        return [Sample(f.LOST, (*self.labels, cause), spent) for cause, spent in self.losses.shown.items()]
+    def lost_samples(self) -> list[Sample]:
+        """Return the lost time by cause."""
+        return [Sample(f.LOST, (*self.labels, cause), spent) for cause, spent in self.lost_time.exported.items()]
+
+    def rejoin(self) -> None:
+        """Begin anew with the next session, after the rank's end and while the run continues; the counters continue."""
+        self.state = "starting"
+        self.end = None
+        self._pushed = None
+        self._earlier = _cut(summed(self._all_totals()))
+        self._sessions = []
+
+    def revive(self) -> None:
+        """Return to life after a silence for which the rank counted as lost."""
+        self.state = self._living_state()
+        self.end = None
+
+    def apply_stall(self, stall: Stall | None) -> bool:
+        """Apply which ranks of the run are stalled; return whether the state of this one changes."""
+        self._stall = stall
+        return self._update_state()
+
+    def state_samples(self) -> list[Sample]:
+        """Return the start time, and a sample for each state: 1 for the current one."""
+        states = [Sample(f.RANK_STATE, (*self.labels, state), float(state == self.state)) for state in f.STATES]
+        return states if self._started is None else [Sample(f.STARTED, self.labels, self._started), *states]
+
+    def _update_state(self) -> bool:
+        before = self.state
+        if before not in ENDED:
+            self.state = self._living_state()
+        return self.state != before
+
+    def _living_state(self) -> str:
+        pushed = None if self._pushed is None else self._pushed[1]
+        if self._stall is not None and self._stall.has(self._number, pushed):
+            return "stalled"
+        return "starting" if pushed is None else "running"
+
+    def _all_totals(self) -> list[Totals]:
+        """Totals of the sessions before the last `rejoin`, then of each session since."""
+        earlier = [] if self._earlier is None else [self._earlier]
+        return [*earlier, *(session.totals for session in self._sessions if session.totals is not None)]
 
     def _device(self, device: Device | None) -> list[Sample]:
         if device is None:
@@ -161,59 +215,34 @@ class Rank:
                 for uuid, memory in device.memory.items()
                 for name, metric in f.MEMORY.items()
             ),
-            *self._known((f.MODEL_FLOPS, device.flops)),
+            *self._amounts((f.MODEL_FLOPS, device.flops)),
         ]
 
     def _saves(self, saves: CheckpointTotals | None) -> list[Sample]:
         if saves is None:
             return []
-        told = self._known((f.CHECKPOINTS, saves.count), (f.CHECKPOINT_BYTES, saves.bytes), (f.CHECKPOINT_AT, saves.at))
-        return told + self._histograms((f.CHECKPOINT_DURATION, saves.duration))
+        samples = self._amounts(
+            (f.CHECKPOINTS, saves.count), (f.CHECKPOINT_BYTES, saves.bytes), (f.CHECKPOINT_AT, saves.at)
+        )
+        return samples + self._histograms((f.CHECKPOINT_DURATION, saves.duration))
 
-    def _known(self, *told: tuple[Metric, float | None]) -> list[Sample]:
-        return [Sample(metric, self.labels, amount) for metric, amount in told if amount is not None]
+    def _amounts(self, *amounts: tuple[Metric, float | None]) -> list[Sample]:
+        return [Sample(metric, self.labels, amount) for metric, amount in amounts if amount is not None]
 
-    def _histograms(self, *told: tuple[Metric, Histogram | None]) -> list[Sample]:
+    def _histograms(self, *histograms: tuple[Metric, Histogram | None]) -> list[Sample]:
         return [
-            Sample(metric, self.labels, Distribution(tuple(one.counts), one.sum))
-            for metric, one in told
-            if one is not None
+            Sample(metric, self.labels, Distribution(tuple(histogram.counts), histogram.sum))
+            for metric, histogram in histograms
+            if histogram is not None
         ]
-
-    def rejoin(self) -> None:
-        """A new session takes the rank up again after its end, while the run goes on; so do its counters."""
-        self.state, self.end, self._pushed = "starting", None, None
-        self._totals, self._told = {b"": _cut(summed(self._totals.values()))}, {}
-
-    def revive(self) -> None:
-        """It was thought lost, and is not."""
-        self.state, self.end = self._of_living(self._stalls()), None
-
-    def look(self, stands: Stands | None) -> bool:
-        """Whether its state has changed by what is found of its run: that it stands still, or not any more."""
-        before = self.state
-        if before not in ENDED:
-            self.state = self._of_living(stands)
-        return self.state != before
-
-    def _of_living(self, stands: Stands | None) -> str:
-        pushed = None if self._pushed is None else self._pushed[1]
-        if stands is not None and stands(self._number, pushed):
-            return "stalled"
-        return "starting" if pushed is None else "running"
-
-    def standing(self) -> list[Sample]:
-        """When it began, and a sample for each state, 1 for the one that it is in."""
-        states = [Sample(f.RANK_STATE, (*self.labels, state), float(state == self.state)) for state in f.STATES]
-        return states if self._started is None else [Sample(f.STARTED, self.labels, self._started), *states]
 
     def _progress(self, step: int, clock: Clock, pushed_at: int) -> list[Sample]:
         if self._pushed is None or self._pushed[0] != pushed_at:
-            # a push that is told again keeps its time: the clocks of messages drift
+            # A push that is reported again keeps its time, since the clock pairs of messages drift.
             self._pushed = pushed_at, clock.wall_seconds(pushed_at)
         self.highest = step if self.highest is None else max(self.highest, step)
-        self.look(self._stalls())
-        samples = self.standing()
+        self._update_state()
+        samples = self.state_samples()
         samples.append(Sample(f.STEP, self.labels, step))
         samples.append(Sample(f.LAST_STEP, self.labels, self._pushed[1]))
         if self._total_steps > 0:
@@ -223,20 +252,22 @@ class Rank:
                 samples.append(Sample(f.REMAINING, self.labels, (self._total_steps - done) * self._recent))
         return samples
 
-    def _reckon(self, session: bytes, totals: Totals) -> None:
-        """Follow the step duration of late: of each batch its own steps only."""
-        before = self._totals.get(session)
+    def _update_recent(self, session: SessionTotals, totals: Totals) -> None:
+        """Update the recent step duration by the steps of this batch."""
+        before = session.totals
         if totals.step_duration is None:
             return
-        count, seconds = sum(totals.step_duration.counts), totals.step_duration.sum
+        count = sum(totals.step_duration.counts)
+        seconds = totals.step_duration.sum
         if before is not None and before.step_duration is not None:
-            count, seconds = count - sum(before.step_duration.counts), seconds - before.step_duration.sum
+            count -= sum(before.step_duration.counts)
+            seconds -= before.step_duration.sum
         if count > 0 and isfinite(seconds):
             mean = seconds / count
             self._recent = mean if self._recent is None else self._recent + RECENT * (mean - self._recent)
 
     def _nonfinite(self, every: Totals) -> dict[str, int]:
-        """Counts by key: losses and the known ones begin at 0, since a counter that begins at 1 hides its first."""
+        """Return counts by key, from 0 for losses and known keys: `increase` does not see the first count of a new counter."""
         counted = (key for key, series in self._series.items() if series is not None)
         return {key: 0 for key in counted if key in f.KNOWN or f.is_loss(key)} | every.nonfinite
 
@@ -244,13 +275,13 @@ class Rank:
         return [Sample(*series, value) for key, value in newest.items() if (series := self._of(key)) is not None]
 
     def _of(self, key: str) -> tuple[Metric, tuple[str, ...]] | None:
-        """The series that a key is exported as; None for amounts and what is over a limit."""
+        """Return the series that a key is exported as; None for amounts and for keys over a limit."""
         if key not in self._series and hash(key) not in self._refused:
-            self._meet(key)
+            self._assign(key)
         return self._series.get(key)
 
-    def _meet(self, key: str) -> None:
-        """Decide what a key is exported as, which holds until its long form comes."""
+    def _assign(self, key: str) -> None:
+        """Decide which series a key is exported as, until its long form arrives."""
         if key in f.AMOUNTS:
             self._series[key] = None
         elif key in f.KNOWN:
@@ -266,7 +297,7 @@ class Rank:
 
 
 def _cut(totals: Totals) -> Totals:
-    """The same, with no more phases and devices than one session can tell: also of many sessions together."""
+    """Cut totals to the phases and devices of one session, also the sum of many sessions."""
     totals.phases = bounded(totals.phases)
     if totals.device is not None:
         totals.device.phases, totals.device.memory = bounded(totals.device.phases), bounded(totals.device.memory)
@@ -274,5 +305,5 @@ def _cut(totals: Totals) -> Totals:
 
 
 def _age(totals: Totals) -> tuple[float, ...]:
-    """Orders the totals of one session by time: they only grow, and one that comes late must not make them fall."""
+    """Return a sort key by time: totals only grow, and a late message must not make a counter fall."""
     return totals.pushes, totals.dropped, totals.resent, totals.spooled, totals.overhead, sum(totals.phases.values())

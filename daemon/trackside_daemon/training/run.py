@@ -1,78 +1,75 @@
-"""One attempt of a run, and the client sessions that speak of it.
+"""One attempt of a run: its ranks and sessions, its state and its series.
 
-It speaks as several sources: ``training:RUN.ATTEMPT`` for the series that outlive it, ``training:RUN.ATTEMPT:RANK`` for
-those that do not.
+An attempt has several sources: ``training:RUN.ATTEMPT`` for the series that outlive the ranks, ``training:RUN.ATTEMPT:RANK``
+for the others.
 """
 
 from __future__ import annotations
 
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import ENDED, ENDS, AccountUpdated, EarlierAttempts, Event, Record, RunState
-from trackside_daemon.training import families as f
-from trackside_daemon.training.whole_norms import Wholes
+from trackside_daemon.model.session import RankRef, process_of
+from trackside_daemon.training.rank import SessionTotals
+from trackside_daemon.training.whole_norms import WholeNorms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from trackside.wire import Bye, Heartbeat, Hello, Identity, Pushes, ResourceUsage
-    from trackside_daemon.model.finding import Stands
-    from trackside_daemon.training.rank import End, Rank
+    from trackside_daemon.model.stall import Stall
+    from trackside_daemon.training.rank import End, RankStatus
     from trackside_daemon.training.verdict import Exit
 
-_ORDER = ("running", "stalled", "starting", *ENDS)
-
 MARKS_SECONDS = 900.0
-"""How long an ended run's state, info and end stay, so that rules see the end."""
+"""How long state, info and end of an ended run stay on the page, so that rules see the end."""
 
 TEARDOWN_SECONDS = 30.0
-"""How long the page waits for the exit of a process that atexit has said bye for: interpreter and CUDA are torn down."""
+"""How long the page waits for the exit of a process after an atexit bye: interpreter and CUDA are torn down."""
 
 LOST_SECONDS = 300.0
-"""How long the series of a run that was lost stay."""
+"""How long the series of a lost run stay."""
 
 
-class Process(NamedTuple):
-    """What names a process on all machines: its pid and start time, and the boot that these are of."""
-
-    pid: int
-    start: int
-    boot: str
+_ORDER = ("running", "stalled", "starting", *ENDS)
+"""States by precedence: a live rank counts before an ended one, the worst end before the better."""
 
 
-def process_of(identity: Identity) -> Process:
-    """The process that an identity is of."""
-    return Process(identity.pid, identity.start, identity.boot)
-
-
-class Session:
-    """What the daemon knows of one client session.
+class RankSession(SessionTotals):
+    """One client session of a rank. Ingest keeps it with the session and passes it to `Runs`.
 
     Attributes:
-        process: Its own, so far as the pid is one that this machine counts.
-        status: The state that it ended in, and *cause*; empty while it lives.
-        ended_at: When that was, in Unix time.
-        bye: What it said at its end.
-        exit: How its process ended.
-        waits_until: Its bye is open and its process lives: until then, in monotonic seconds, the page is not told.
-        elsewhere: It speaks, and yet its pid is not here: its process lives in another pid namespace.
-        k8s: Its pod, namespace and container.
-        room: What it has said last of its shared memory and files, at *room_at* of its monotonic clock, in nanoseconds.
+        attached: Its run and its rank still count it; otherwise the session has to open again.
+        process: The client's process, as far as its pid is one of this machine's process table.
+        status: The state that it ended in, and *cause*; empty while it is alive.
+        ended_at: When that was, in Unix seconds.
+        bye: The client's own report of its end.
+        exit: The end of its process.
+        waits_until: The bye may still be overruled by the exit of the process. The page waits for that until this time, in
+            monotonic seconds.
+        elsewhere: The client is alive but its pid does not exist here: its process has its own pid namespace.
+        k8s: Pod, namespace and container.
+        room: The last report of its shared memory and files, at *room_at* nanoseconds of its monotonic clock.
     """
 
-    def __init__(self, run: Run, rank: Rank, identity: Identity) -> None:
+    def __init__(self, run: RunStatus, rank: RankStatus, identity: Identity) -> None:
+        super().__init__()
+        self.attached = True
         self.run = run
         self.rank = rank
         self.identity = identity
         self.process = process_of(identity)
-        self.heard_at = self.ended_at = 0.0
-        self.status = self.cause = ""
+        self.heard_at = 0.0
+        self.ended_at = 0.0
+        self.status = ""
+        self.cause = ""
         self.bye: Bye | None = None
         self.exit: Exit | None = None
         self.waits_until: float | None = None
@@ -81,52 +78,65 @@ class Session:
         self.room: ResourceUsage | None = None
         self.room_at = -inf
 
-    def speak(self, samples: list[Sample]) -> Batch:
-        """What its rank says."""
-        return self.run.speak(self.identity.rank, samples)
+    def batch(self, samples: list[Sample]) -> Batch:
+        """Return a batch with samples of its rank."""
+        return self.run.batch(self.identity.rank, samples)
 
-    def learn(self, identity: Identity, k8s: tuple[str, str, str]) -> None:
-        """Of what it says of itself again only its GPUs may be news."""
+    def update_identity(self, identity: Identity, k8s: tuple[str, str, str]) -> None:
+        """Apply a repeated hello: of the identity only the GPUs may have changed."""
         self.identity = replace(self.identity, gpus=identity.gpus)
         self.k8s = k8s
 
-    def look(self, said: Hello | Pushes | Heartbeat) -> list[Sample]:
-        """What it says of its room, which may be older than what is known: a batch may come again behind a beat."""
-        if said.room is None or said.clock.monotonic < self.room_at:
+    def update_room(self, message: Hello | Pushes | Heartbeat) -> list[Sample]:
+        """Apply the message's report of shared memory and files, unless a newer one is known."""
+        # A batch may be sent again after a beat with a newer report.
+        if message.room is None or message.clock.monotonic < self.room_at:
             return []
-        self.room, self.room_at = said.room, said.clock.monotonic
-        told = ((metric, getattr(said.room, name)) for name, metric in f.ROOM.items())
-        return [Sample(metric, self.rank.labels, value) for metric, value in told if value is not None]
+        self.room = message.room
+        self.room_at = message.clock.monotonic
+        values = ((metric, getattr(message.room, name)) for name, metric in f.ROOM.items())
+        return [Sample(metric, self.rank.labels, value) for metric, value in values if value is not None]
 
-    def member(self) -> RankProcess:
-        """Its process, for those who look at this machine."""
-        one = self.identity
-        pid = 0 if self.elsewhere else self.process.pid
+    def rank_process(self) -> RankProcess:
+        """Return its process for the collectors."""
+        identity = self.identity
+        pod, namespace, container = self.k8s
         return RankProcess(
-            *(self.run.name, one.run, self.run.attempt, one.rank, one.local_rank, one.job_id, pid, one.gpus),
-            *self.k8s,
+            run=self.run.name,
+            run_id=identity.run,
+            attempt=self.run.attempt,
+            rank=identity.rank,
+            local_rank=identity.local_rank,
+            job_id=identity.job_id,
+            pid=0 if self.elsewhere else self.process.pid,
+            gpus=identity.gpus,
+            k8s_pod=pod,
+            k8s_namespace=namespace,
+            k8s_container=container,
             room=self.room,
             peak_flops=self.rank.peak_flops,
         )
 
 
-class Run:
+class RunStatus:
     """One attempt of a run.
 
     Args:
-        identity: That of its first session.
-        name: As it is exported.
-        attempt: Its number.
-        stalls: Tells who of an attempt, by the run's id and its number, stands still; None while nobody does.
-        before: What is known of the attempts before it.
+        identity: The identity of its first session.
+        name: The exported name.
+        attempt: The attempt's number.
+        before: The attempts before it.
+        stall: The stalled ranks that an earlier daemon or a detector has found.
 
     Attributes:
-        source: The source name of its marks, and the beginning of its ranks'.
-        live_until: Monotonic seconds when its ranks' series are forgotten; None while it lives.
-        until: The same for its marks.
-        forgotten: Its ranks' series have been.
-        before: What is known of the attempts before it.
-        wholes: What its ranks have told of their own parts.
+        ref: The reference that its batches carry.
+        sessions: The sessions of all ranks, in the order in which they opened.
+        source: The source name of its marks, and the prefix of its ranks' source names.
+        live_until: When its ranks' series expire, in monotonic seconds; None while the run is alive.
+        until: When its marks expire.
+        forgotten: Its ranks' series have expired.
+        before: The attempts before it.
+        norms: Norms over all ranks, from the parts that the ranks push.
     """
 
     def __init__(
@@ -134,87 +144,99 @@ class Run:
         identity: Identity,
         name: str,
         attempt: int,
-        stalls: Callable[[str, int], Stands | None] = lambda *_: None,
         before: EarlierAttempts = EarlierAttempts(),  # noqa: B008  it is frozen
+        stall: Stall | None = None,
     ) -> None:
         self.identity = identity
         self.before = before
         self.name = name
         self.attempt = attempt
+        self.ref = RankRef(identity.run, attempt)
         self.source = f"training:{identity.run}.{attempt}"
-        self.ranks: dict[int, Rank] = {}
+        self.ranks: dict[int, RankStatus] = {}
+        self.sessions: list[RankSession] = []
         self.live_until: float | None = None
         self.until: float | None = None
         self.forgotten = False
-        self.wholes = Wholes(max(1, identity.world))
-        self._stalls = stalls
-        self._found = False
-        self._told = ""
+        self.norms: WholeNorms[RankSession] = WholeNorms(max(1, identity.world))
+        self.stall = stall
+        self._exported_state = ""
 
     @property
     def ended(self) -> bool:
-        """Every rank that was seen has ended."""
+        """True once every rank that was seen has ended."""
         return all(rank.state in ENDED for rank in self.ranks.values())
 
     @property
     def state(self) -> str:
-        """The ranks' states as one: what lives counts before what has ended, the worst end before the better."""
+        """The state of all ranks together."""
         return worst((rank.state for rank in self.ranks.values()), "starting")
 
-    def stalls(self) -> Stands | None:
-        """Tells who stands still; None while nobody does."""
-        stands = self._stalls(self.identity.run, self.attempt)
-        self._found = self._found or stands is not None
-        return stands
+    def add_session(self, rank: RankStatus, identity: Identity) -> RankSession:
+        """Add a session of a rank."""
+        session = RankSession(self, rank, identity)
+        rank.add(session)
+        self.sessions.append(session)
+        return session
 
-    def look(self) -> list[Batch]:
-        """The ranks whose state time alone has changed, and so perhaps the run's; nothing while nobody stood still."""
-        stands = self.stalls()
-        if not self._found:
-            return []
-        self._found = stands is not None
-        news = [self.speak(number, rank.standing()) for number, rank in self.ranks.items() if rank.look(stands)]
-        return [*news, *self.news()] if news else []
+    def sessions_of(self, rank: RankStatus) -> list[RankSession]:
+        """Return the sessions of a rank, in the order in which they opened."""
+        return [session for session in self.sessions if session.rank is rank]
 
-    def reckon(
+    def detach_sessions(self, rank: RankStatus) -> None:
+        """Remove the sessions of a rank that has ended."""
+        for session in self.sessions_of(rank):
+            session.attached = False
+        self.sessions = [session for session in self.sessions if session.attached]
+
+    def apply_stall(self, stall: Stall | None) -> list[Batch]:
+        """Apply which ranks are stalled; None for no rank. Return the states that change."""
+        self.stall = stall
+        changed = [number for number, rank in self.ranks.items() if rank.apply_stall(stall)]
+        batches = [self.batch(number, self.ranks[number].state_samples()) for number in changed]
+        return [*batches, *self.changed_marks()] if batches else []
+
+    def account(
         self, wall: float, monotonic: float, peak: Callable[[str, int], object], *, last: bool = False
     ) -> list[Batch]:
-        """What of its time is lost by now; *peak* tells FLOP/s of a run's rank. For the *last* time all of it is kept."""
+        """Update the lost time of each rank; *peak* returns FLOP/s of a run's rank. The *last* call stores all of it."""
         batches = []
         for number, rank in self.ranks.items():
-            ask = partial(peak, self.name, number) if rank.peak_flops is None else partial(float, rank.peak_flops)
+            measured = partial(peak, self.name, number) if rank.peak_flops is None else partial(float, rank.peak_flops)
             if rank.end is not None or last:
-                news, account = rank.losses.end(wall if rank.end is None else rank.end.at, monotonic, ask)
+                end = wall if rank.end is None else rank.end.at
+                changed, account = rank.lost_time.end(end, monotonic, measured)
             else:
-                news, account = rank.losses.look(wall, monotonic, ask, stalled=rank.state == "stalled")
+                changed, account = rank.lost_time.tick(wall, monotonic, measured, stalled=rank.state == "stalled")
             records = [] if account is None else [AccountUpdated(self.identity.run, self.attempt, number, account)]
-            if (news or records) and not self.forgotten:
-                samples = rank.lost() if news else []
-                batches.append(Batch(f"{self.source}:{number}", samples, until=self.live_until, records=records))
+            if (changed or records) and not self.forgotten:
+                batch = self.batch(number, rank.lost_samples() if changed else [])
+                batch.records = records
+                batches.append(batch)
         return batches
 
-    def after(self, wall: float) -> EarlierAttempts:
-        """What the next attempt is to know of this one and those before, at *wall* in Unix seconds."""
-        steps = [
-            step for step in (self.before.step, *(rank.highest for rank in self.ranks.values())) if step is not None
-        ]
-        lost = {**self.before.lost, **{number: rank.losses.known for number, rank in self.ranks.items()}}
-        return EarlierAttempts(lost, max(steps, default=None), self.standing().ended or wall)
+    def as_earlier(self, wall: float) -> EarlierAttempts:
+        """Return this attempt and those before it, as the next attempt needs them, at *wall* in Unix seconds."""
+        highest = (self.before.step, *(rank.highest for rank in self.ranks.values()))
+        lost = {**self.before.lost, **{number: rank.lost_time.current for number, rank in self.ranks.items()}}
+        step = max((step for step in highest if step is not None), default=None)
+        return EarlierAttempts(lost, step, self.run_state().ended or wall)
 
-    def news(self) -> list[Batch]:
-        """Its marks, if it is in another state than they have told."""
-        return [] if self.state == self._told else [self.marks()]
+    def changed_marks(self) -> list[Batch]:
+        """Return its marks if its state is not the exported one."""
+        return [] if self.state == self._exported_state else [self.marks()]
 
-    def keep(self, now: float, linger: float) -> None:
-        """When its series are forgotten, *linger* seconds after its end, if *now* in monotonic seconds it has ended."""
-        self.live_until = self.until = None
+    def set_expiry(self, now: float, linger: float) -> None:
+        """Set when its series expire: *linger* seconds after its end, if it has ended at *now* in monotonic seconds."""
+        self.live_until = None
+        self.until = None
         self.forgotten = False
         if self.ended:
             self.live_until = now + (LOST_SECONDS if self.state == "lost" else linger)
             self.until = max(self.live_until, now + MARKS_SECONDS)
 
-    def standing(self) -> RunState:
-        """Its state, as the history is told."""
+    def run_state(self) -> RunState:
+        """Return its state as the history stores it."""
         ranks = self.ranks.values()
         state = worst((rank.end.state if rank.end is not None else rank.state for rank in ranks), "starting")
         ends = [rank.end for rank in ranks if rank.end is not None]
@@ -224,51 +246,70 @@ class Run:
         return RunState(self.identity.run, self.attempt, state, causes, max((end.at for end in ends), default=None))
 
     def event(self, kind: str, time: float, rank: int | None = None, **fields: Any) -> Event:
-        """Something that happened to it."""
+        """Return an event of the run or of one rank."""
         return Event(self.identity.run, self.attempt, time, kind, rank, fields=fields)
 
     def given_up(self, time: float) -> list[RunState]:
-        """How it ends when its launcher begins another attempt while it lives; nothing when it has ended."""
-        if self.standing().ended is not None:
+        """Return its end for a launcher that begins another attempt while this one is alive; nothing if it has ended."""
+        if self.run_state().ended is not None:
             return []
         return [RunState(self.identity.run, self.attempt, "lost", "given up for another attempt", time)]
 
     def rank_ended(self, rank: int, end: End, exited: Exit | None) -> Event:
-        """How a rank ended, as the history is told; with ``status`` or ``signal`` where the exit is known."""
-        known = {} if exited is None else exited.fields()
-        return self.event("rank_ended", end.at, rank, state=end.state, cause=end.cause, **known)
+        """Return the event of a rank's end, with ``status`` or ``signal`` if the exit is known."""
+        details = {} if exited is None else exited.fields()
+        return self.event("rank_ended", end.at, rank, state=end.state, cause=end.cause, **details)
 
     def marks(self, *records: Record) -> Batch:
-        """The run's state, info and ends, and what the history is told beside them."""
+        """Return the run's state, info and ends, with further records for the history."""
         identity = self.identity
-        numbers = (str(self.attempt), str(identity.world))
-        known = (identity.host, identity.git_commit, identity.framework, identity.job_id)
-        samples = [Sample(f.RUN_INFO, (self.name, identity.run, *numbers, *known), 1.0)]
-        self._told = self.state
-        samples += [Sample(f.STATE, (self.name, state), float(state == self._told)) for state in f.STATES]
+        info = (
+            self.name,
+            identity.run,
+            str(self.attempt),
+            str(identity.world),
+            identity.host,
+            identity.git_commit,
+            identity.framework,
+            identity.job_id,
+        )
+        self._exported_state = self.state
+        samples = [Sample(f.RUN_INFO, info, 1.0)]
+        samples += [Sample(f.STATE, (self.name, state), float(state == self._exported_state)) for state in f.STATES]
         samples += [
             Sample(f.ENDED_AT, rank.labels, rank.end.at)
             for rank in self.ranks.values()
             if rank.end is not None and rank.state in ENDED
         ]
-        return Batch(self.source, samples, complete=True, until=self.until, records=[self.standing(), *records])
+        return Batch(
+            self.source,
+            samples,
+            complete=True,
+            until=self.until,
+            records=[self.run_state(), *records],
+            subject=self.ref,
+        )
 
-    def speak(self, rank: int, samples: list[Sample]) -> Batch:
-        """What a rank says."""
-        return Batch(f"{self.source}:{rank}", samples, until=self.live_until)
+    def batch(self, rank: int, samples: list[Sample]) -> Batch:
+        """Return a batch with samples of a rank."""
+        subject = self.ref._replace(rank=rank)
+        return Batch(f"{self.source}:{rank}", samples, until=self.live_until, subject=subject)
 
     def forget(self) -> list[Batch]:
-        """Batches that take all its series away."""
-        return [
-            Batch(source, complete=True) for source in (self.source, *(f"{self.source}:{rank}" for rank in self.ranks))
-        ]
+        """Detach its sessions, and return batches that remove all its series."""
+        for session in self.sessions:
+            session.attached = False
+        ranks = (
+            Batch(f"{self.source}:{rank}", complete=True, subject=self.ref._replace(rank=rank)) for rank in self.ranks
+        )
+        return [Batch(self.source, complete=True, subject=self.ref), *ranks]
 
 
-def decisive(sessions: Iterable[Session]) -> Session:
-    """Of ended sessions of a rank the one whose end is the rank's."""
-    return min(sessions, key=lambda one: (_ORDER.index(one.status), not one.cause))
+def decisive(sessions: Iterable[RankSession]) -> RankSession:
+    """Return the session, of a rank's ended ones, whose end is the rank's."""
+    return min(sessions, key=lambda session: (_ORDER.index(session.status), not session.cause))
 
 
 def worst(states: Iterable[str], default: str = "") -> str:
-    """What lives counts before what has ended, the worst end before the better."""
+    """Return the state of several ranks together."""
     return min(set(states), key=_ORDER.index, default=default)

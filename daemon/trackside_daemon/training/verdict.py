@@ -1,4 +1,4 @@
-"""How a session ended, of what it said itself and what the kernel knows of its process."""
+"""The end of a session, from its bye and from the exit of its process."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     from trackside.wire import Bye
 
 UNKNOWN = "unknown"
-"""The cause of an end that nobody can tell the cause of."""
+"""The cause of an end whose cause cannot be determined."""
 
-_ASKED = frozenset((signal.SIGTERM, signal.SIGINT))
+_STOP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT))
 
 
 class Exit(NamedTuple):
     """The end of a process.
 
     Attributes:
-        code: As `os.waitstatus_to_exitcode` has it: the exit status, or a signal's number below 0; None when unknown.
-        oom: The kernel's OOM killer was at work where the process ran.
+        code: The exit status, or a signal's number below 0, as from `os.waitstatus_to_exitcode`; None if unknown.
+        oom: The kernel's OOM killer was active in the process's cgroup.
     """
 
     code: int | None
     oom: bool = False
 
     def fields(self) -> dict[str, int | str]:
-        """What is known of it: ``status``, or ``signal`` by its name."""
+        """Return ``status``, or ``signal`` with its name; nothing if the code is unknown."""
         if self.code is None:
             return {}
         return {"status": self.code} if self.code >= 0 else {"signal": signal_name(-self.code)}
 
 
 def verdict(bye: Bye | None, ended: Exit | None) -> tuple[str, str]:
-    """A session's last state, and its cause in a word; the cause is empty when nothing needs to be said.
+    """Return a session's final state and a short cause, which is empty if there is nothing to report.
 
-    What the training said stands, unless it `is_open`: then the exit has the last word.
+    The bye decides, unless it `is_open`: then the exit overrules it.
 
     Args:
-        bye: What the session said at its end; None when it said nothing.
-        ended: The end of its process; None while it lives, and where it cannot be seen.
+        bye: The session's bye; None if it sent none.
+        ended: The end of its process; None while it is alive, and where it cannot be observed.
     """
     code = None if ended is None else ended.code
     if bye is not None and (code is None or not is_open(bye)):
@@ -53,9 +53,9 @@ def verdict(bye: Bye | None, ended: Exit | None) -> tuple[str, str]:
         return ("failed", f"exit status {code}") if code else ("finished", "")
     if -code == signal.SIGKILL and ended.oom:
         return "failed", "OOM killed"
-    return "stopped" if -code in _ASKED else "failed", signal_name(-code)
+    return "stopped" if -code in _STOP_SIGNALS else "failed", signal_name(-code)
 
 
 def is_open(bye: Bye) -> bool:
-    """Whether the exit can change what was said: a good end that atexit tells, as ``sys.exit(3)`` reaches no excepthook."""
+    """Return whether the exit can overrule the bye: atexit reports a good end also after ``sys.exit(3)``."""
     return bye.provisional and bye.status == "finished"

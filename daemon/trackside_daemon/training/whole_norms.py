@@ -1,87 +1,91 @@
-"""The norm of all ranks' gradients, where each has told that of its own part alone."""
+"""Norms over all ranks, where each rank pushes only the sum of squares of its own part of the model."""
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from math import sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from trackside.packing import pack
-from trackside.wire import Block
+from trackside_daemon.model.columns import Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
+
+S = TypeVar("S", bound="Hashable")
+"""A session."""
 
 PARTS = {"grad_norm_local_squared": "grad_norm", "param_norm_local_squared": "param_norm"}
-"""Keys of a sum of squares, of which the ranks have disjoint parts, and the key of the norm of all of them."""
+"""Keys of a sum of squares over a rank's own part, and the key of the norm over all parts."""
 
 WAITING = 16_384
-"""So many parts wait of a key of a run until all ranks have told theirs of a step; of more the oldest steps are left out.
+"""How many parts of a key wait until all ranks have pushed theirs of a step; with more, the oldest steps are dropped.
 
-They are a few megabytes, which a run has for good of which a rank does not tell its own, or seldom."""
+That is a few megabytes, for good if a rank pushes its part seldom or never."""
 
 LEAST_STEPS = 32
-"""So many steps wait of however many ranks: they differ by what one sends at once."""
+"""How many steps wait at least, however many ranks there are: ranks differ by what one sends at once."""
 
 
-class Part(NamedTuple):
-    """What a rank has told: its session, the moment by its own clock, and the sum of squares."""
+class Part(NamedTuple, Generic[S]):
+    """The part of one rank: its session, the time by that client's clock in nanoseconds, and the sum of squares."""
 
-    session: bytes
+    session: S
     time: int
     squared: float
 
 
-class Wholes:
-    """Those of one attempt of a run with *world* ranks. A key that a rank pushes itself is not made."""
+class WholeNorms(Generic[S]):
+    """The norms of one attempt of a run with *world* ranks. A key that a rank pushes itself is not derived."""
 
     def __init__(self, world: int) -> None:
         self._world = world
         self._most = max(LEAST_STEPS, WAITING // world)
-        self._steps: dict[str, OrderedDict[int, dict[int, Part]]] = {}
+        self._steps: dict[str, OrderedDict[int, dict[int, Part[S]]]] = {}
         self._pushed: set[str] = set()
 
-    def take(self, session: bytes, rank: int, blocks: Iterable[Block]) -> dict[bytes, list[Block]]:
-        """What a rank has pushed; by session the norms of the steps that all ranks have told now."""
-        made: dict[bytes, list[Block]] = {}
-        for pushed in blocks:
-            self._pushed.update(key for key in PARTS.values() if key in pushed.keys)
-            for key in PARTS.keys() & pushed.keys:
+    def add(self, session: S, rank: int, pushed: Iterable[Columns]) -> dict[S, list[Columns]]:
+        """Add what a rank has pushed; return, by session, the norms of the steps that are complete now."""
+        norms: dict[S, list[Columns]] = {}
+        for columns in pushed:
+            self._pushed.update(key for key in PARTS.values() if key in columns.keys)
+            for key in PARTS.keys() & columns.keys:
                 if PARTS[key] in self._pushed:
                     continue
-                steps, times, values = pushed.columns()
-                width, place = len(pushed.keys), pushed.keys.index(key)
-                told = zip(steps, times, values[place::width], strict=True)
-                whole = self._told(key, rank, [(step, Part(session, time, value)) for step, time, value in told])
-                for one, block in _blocks(PARTS[key], whole).items():
-                    made.setdefault(one, []).append(block)
-        return made
+                squares = columns.column(columns.keys.index(key))
+                rows = zip(columns.steps, columns.times, squares, strict=True)
+                complete = self._complete(key, rank, [(step, Part(session, time, value)) for step, time, value in rows])
+                for one, derived in _norms(PARTS[key], complete).items():
+                    norms.setdefault(one, []).append(derived)
+        return norms
 
-    def _told(self, key: str, rank: int, told: Sequence[tuple[int, Part]]) -> list[tuple[int, dict[int, Part]]]:
-        """Keep the parts; the steps that are complete by them."""
+    def _complete(
+        self, key: str, rank: int, added: Sequence[tuple[int, Part[S]]]
+    ) -> list[tuple[int, dict[int, Part[S]]]]:
+        """Store parts by step; return the steps that have the parts of all ranks now."""
         steps = self._steps.setdefault(key, OrderedDict())
-        whole = []
-        for step, part in told:
+        complete = []
+        for step, part in added:
             parts = steps.setdefault(step, {})
             parts[rank] = part
             if len(parts) == self._world:
-                whole.append((step, steps.pop(step)))
+                complete.append((step, steps.pop(step)))
         while len(steps) > self._most:
             steps.popitem(last=False)
-        return whole
+        return complete
 
 
-def _blocks(key: str, whole: Sequence[tuple[int, dict[int, Part]]]) -> dict[bytes, Block]:
-    """The norms as columns, for each session with the moments of its own clock."""
-    rows: dict[bytes, list[tuple[int, int, float]]] = {}
-    for step, parts in whole:
+def _norms(key: str, complete: Sequence[tuple[int, dict[int, Part[S]]]]) -> dict[S, Columns]:
+    """Return the norms as columns, for each session with the times of its client's clock."""
+    rows: dict[S, list[tuple[int, int, float]]] = {}
+    for step, parts in complete:
         squared = sum(parts[rank].squared for rank in sorted(parts))
-        norm = sqrt(squared) if squared >= 0 else squared  # NaN is
+        norm = sqrt(squared) if squared >= 0 else squared  # NaN stays NaN
         for part in parts.values():
             rows.setdefault(part.session, []).append((step, part.time, norm))
-    return {session: _block(key, told) for session, told in rows.items()}
+    return {session: _columns(key, derived) for session, derived in rows.items()}
 
 
-def _block(key: str, told: Sequence[tuple[int, int, float]]) -> Block:
-    steps, times, norms = zip(*told, strict=True)
-    return Block([key], pack("q", steps), pack("q", times), pack("d", norms))
+def _columns(key: str, rows: Sequence[tuple[int, int, float]]) -> Columns:
+    steps, times, norms = zip(*rows, strict=True)
+    return Columns([key], array("q", steps), array("q", times), array("d", norms))

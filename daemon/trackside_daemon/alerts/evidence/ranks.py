@@ -6,8 +6,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history.read import reader, series
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Distribution, json_number
-from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

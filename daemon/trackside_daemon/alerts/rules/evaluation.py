@@ -10,7 +10,7 @@ from trackside_daemon.alerts.rules.template import fill
 from trackside_daemon.alerts.rules.vector import Family, Labels, Vector
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.training.families import RUN_INFO
+from trackside_daemon.model.training_families import RUN_INFO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

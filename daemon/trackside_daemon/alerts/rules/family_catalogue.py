@@ -22,8 +22,8 @@ from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
+from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
-from trackside_daemon.training import families
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import listed
-from trackside_daemon.detectors.run_rank import SYNC_PHASES
+from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 
 if TYPE_CHECKING:

@@ -23,14 +23,14 @@ def check_config(
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.config.names import dotted, setting_paths
-    from trackside_daemon.service import watchers
+    from trackside_daemon.service import finding_sources
     from trackside_daemon.service.config import Config, check_roots
     from trackside_daemon.web.http.config import WebConfigError
     from trackside_daemon.web.http.config_file import ConfigFile
 
     try:
         config = load(Config, file)
-        watchers.rules(config.alerts)
+        finding_sources.rules(config.alerts)
         sinks(config.alerts.sinks, DaemonInfo("this machine"))
         check_roots(config.path)
         ConfigFile(config.web.config.file)
@@ -38,7 +38,7 @@ def check_config(
         fail(str(error))
     except (RuleError, SinkError) as error:
         fail(f"{file}: {error}")
-    for line in watchers.misspelt(config.alerts):
+    for line in finding_sources.unknown_alerts(config.alerts):
         typer.echo(f"trackside: {file}: {line}", err=True)
     for path in setting_paths(Config):
         typer.echo(f"{dotted(path)}: {_text(reduce(getattr, path, config))}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from trackside_daemon.ingest.server import PushSocket
+    from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.service.config import Config
 
 
@@ -32,7 +32,7 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
     from trackside_daemon.config.environment import warn_of_unknown_variables
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.ingest.endpoint import EndpointError
-    from trackside_daemon.ingest.server import PushSocket
+    from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.linux.file_limit import raise_limit
     from trackside_daemon.nvml.worker import lock
     from trackside_daemon.service import logging
@@ -58,7 +58,8 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
 def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket) -> int:
     """Run the daemon on sockets that are already bound; return its exit status."""
     from trackside_daemon.history.directory import HistoryError
-    from trackside_daemon.service.daemon import Daemon, StartError
+    from trackside_daemon.service.assembly import StartError
+    from trackside_daemon.service.daemon import Daemon
     from trackside_daemon.web.http.config import WebConfigError
 
     try:

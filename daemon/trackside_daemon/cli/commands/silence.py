@@ -123,7 +123,7 @@ def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
 def _warn_of_unknown(labels: Mapping[str, str], fired: Collection[str]) -> None:
     """Warn of an alert and of labels that do not exist; alerts that have *fired* exist, too."""
     from trackside_daemon.alerts.descriptions import DETECTED, RULED
-    from trackside_daemon.service.watchers import families
+    from trackside_daemon.service.finding_sources import families
 
     alerts = sorted({*DETECTED, *RULED, *fired})
     if not any(fnmatchcase(alert, labels.get("alert", "*")) for alert in alerts):

@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
-from trackside.packing import pack, writable
-from trackside.wire import Block, Clock, Hello, Identity, Totals
+from trackside.packing import writable
+from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.items import FAR_SECONDS, INT64, AlertItem, EventItem, FormatError, Push, RunHeader
+from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import Alert, BatchIngested, Event, Record, RunState, SessionOpened
+from trackside_daemon.model.session import SessionRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -98,10 +100,11 @@ class _Alert(msgspec.Struct):
 class _Session:
     """The made-up session of a rank; collects pushes to messages."""
 
-    def __init__(self, run: str, attempt: int, rank: int) -> None:
-        self.id = hashlib.sha256(f"{run}\0{attempt}\0{rank}".encode("utf-8", "surrogatepass")).digest()[:16]
+    def __init__(self, run: str, name: str, attempt: int, rank: int) -> None:
+        digest = hashlib.sha256(f"{run}\0{attempt}\0{rank}".encode("utf-8", "surrogatepass")).digest()
+        self.ref = SessionRef(digest[:16], run, name, attempt, rank)
         self._number = 0
-        self._blocks: list[Block] = []
+        self._columns: list[Columns] = []
         self._rows = 0
         self._keys: list[str] = []
         self._steps = array("q")
@@ -122,18 +125,17 @@ class _Session:
     def flush(self) -> BatchIngested | None:
         """Return a message of the collected pushes; None without any."""
         self._close_block()
-        blocks = self._blocks
-        self._blocks = []
+        columns = self._columns
+        self._columns = []
         self._rows = 0
-        if not blocks:
+        if not columns:
             return None
         self._number += 1
-        return BatchIngested(self.id, self._number, blocks)
+        return BatchIngested(self.ref, self._number, columns)
 
     def _close_block(self) -> None:
         if len(self._steps):
-            columns = pack("q", self._steps), pack("q", self._times), pack("d", self._values)
-            self._blocks.append(Block(self._keys, *columns))
+            self._columns.append(Columns(self._keys, self._steps, self._times, self._values))
             self._steps = array("q")
             self._times = array("q")
             self._values = array("d")
@@ -232,7 +234,7 @@ class RunFile:
         self.last = max(self.last, seconds)
         session = self._sessions.get((push.attempt, push.rank))
         if session is None:
-            session = self._sessions[push.attempt, push.rank] = _Session(self.run, push.attempt, push.rank)
+            session = self._sessions[push.attempt, push.rank] = _Session(self.run, self.name, push.attempt, push.rank)
             header = self._attempts.get(push.attempt)
             started = seconds if header is None else header.attempt.started
             yield self._open_session(push.attempt, push.rank, started)
@@ -244,7 +246,7 @@ class RunFile:
             yield message
 
     def _open_session(self, attempt: int, rank: int, started: float) -> SessionOpened:
-        session = self._sessions.get((attempt, rank)) or _Session(self.run, attempt, rank)
+        session = self._sessions.get((attempt, rank)) or _Session(self.run, self.name, attempt, rank)
         header = self._attempts.get(attempt)
         hello = Hello(
             identity=Identity(run=self.run, name=self.name, attempt=attempt, rank=rank),
@@ -255,7 +257,7 @@ class RunFile:
             tags=self._header.tags,
         )
         about: Mapping[str, Any] = {"rank": rank} if header is None else header.about
-        return SessionOpened(session.id, hello, self.name, attempt, started, about=about)
+        return SessionOpened(session.ref, hello, started, about=about)
 
     def _read_attempts(self, line: int) -> dict[int, _AttemptHeader]:
         columns = frozenset(field.name for field in msgspec.structs.fields(_Attempt)) - {"rank"}
@@ -338,7 +340,7 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
         batch.append(record)
         size += 256
         if isinstance(record, BatchIngested):
-            size += sum(len(block.values) + 2 * len(block.steps) for block in record.blocks)
+            size += sum(8 * (len(one.values) + 2 * len(one.steps)) for one in record.columns)
         if size >= BATCH_BYTES:
             yield batch
             batch = []

@@ -102,8 +102,7 @@ class JsonLines:
     def _lines(self, record: Record) -> tuple[str | None, str, list[bytes]]:  # noqa: PLR0911  one for each kind
         """Return the run of a record, or None for the machine; the kind of its file; its lines."""
         if isinstance(record, BatchIngested):
-            place = self._session_rank(record.session)
-            return place.run, "samples", list(_rows(place, record))
+            return record.session.run, "samples", list(_rows(record))
         if isinstance(record, SessionOpened):
             return record.hello.identity.run, "runs", self._run_lines(record)
         if isinstance(record, RunState):
@@ -121,20 +120,13 @@ class JsonLines:
 
     def _run_lines(self, record: SessionOpened) -> list[bytes]:
         """Return a line if the session is new: a client sends hello again after each reconnect."""
-        identity = record.hello.identity
-        place = _SessionRank(identity.run, record.attempt, identity.rank)
-        before = self._sessions.pop(record.session, None)
-        self._sessions[record.session] = place
+        session = record.session
+        place = _SessionRank(session.run, session.attempt, session.rank)
+        before = self._sessions.pop(session.id, None)
+        self._sessions[session.id] = place
         while len(self._sessions) > SESSIONS:
             self._sessions.popitem(last=False)
         return [] if before == place else [_line(_run(record, record.hello))]
-
-    def _session_rank(self, session: bytes) -> _SessionRank:
-        place = self._sessions.get(session)
-        if place is None:  # never opened, which should not happen: keep its samples under a separate run
-            return _SessionRank(f"session-{session.hex()}", 0, 0)
-        self._sessions.move_to_end(session)
-        return place
 
 
 def folder(run: str) -> str:
@@ -151,8 +143,8 @@ def _run(record: SessionOpened, hello: Hello) -> dict[str, Any]:
     identity, about = hello.identity, hello.about
     line: dict[str, Any] = {
         "run": identity.run,
-        "name": record.name,
-        "attempt": record.attempt,
+        "name": record.session.name,
+        "attempt": record.session.attempt,
         "rank": identity.rank,
         "time": _round(record.time),
         "started": _microseconds(hello.started),
@@ -233,18 +225,17 @@ def _machine_sample(record: MachineSample) -> dict[str, Any]:
     return {"time": _round(record.time), "values": record.values}
 
 
-def _rows(place: _SessionRank, record: BatchIngested) -> Iterator[bytes]:
-    for block in record.blocks:
-        steps, times, values = block.columns()
-        width = len(block.keys)
+def _rows(record: BatchIngested) -> Iterator[bytes]:
+    for keys, steps, times, values in record.columns:
+        width = len(keys)
         for row, (step, time) in enumerate(zip(steps, times, strict=True)):
             pushed = values[row * width : (row + 1) * width]
             line = {
-                "attempt": place.attempt,
-                "rank": place.rank,
+                "attempt": record.session.attempt,
+                "rank": record.session.rank,
                 "step": step,
                 "time": _microseconds(time + record.shift),
-                "values": dict(zip(block.keys, pushed, strict=True)),
+                "values": dict(zip(keys, pushed, strict=True)),
             }
             # The sum is finite only if all terms are. Finite terms may overflow; that costs time, no correctness.
             yield _encode(line) + b"\n" if isfinite(sum(pushed)) else _line(line)

@@ -136,7 +136,7 @@ class Queue:
 def _size(record: Record) -> int:
     """Return the approximate size of a record in memory, in bytes."""
     if isinstance(record, BatchIngested):
-        return 64 + sum(len(block.values) + len(block.steps) * 2 + 64 for block in record.blocks)
+        return 64 + sum(8 * (len(one.values) + 2 * len(one.steps)) + 64 for one in record.columns)
     if isinstance(record, SessionOpened):
         return 1024 + len(record.hello.config) + sum(map(len, record.hello.tags))
     return 1024 if isinstance(record, Event) else 256

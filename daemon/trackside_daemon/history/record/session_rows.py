@@ -30,7 +30,7 @@ def write_session(
     identity = record.hello.identity
     run = _write_run(connection, record)
     _write_attempt(connection, run, record, hardware)
-    place = (run, int64(record.attempt), int64(identity.rank))
+    place = (run, int64(record.session.attempt), int64(identity.rank))
     connection.execute("INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, ?)", place)
     stream = connection.execute("SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", place).fetchone()[0]
     connection.execute(
@@ -39,7 +39,7 @@ def write_session(
         "stream = excluded.stream, committed = max(committed, excluded.committed), "
         "clock_offset = excluded.clock_offset",
         (
-            record.session,
+            record.session.id,
             stream,
             int64(record.hello.acked),
             record.offset,
@@ -64,10 +64,12 @@ def _write_run(connection: sqlite3.Connection, record: SessionOpened) -> int:
     if run is None:
         inserted = connection.execute(
             "INSERT INTO run (uid, name, state, started) VALUES (?, ?, ?, ?)",
-            (uid, record.name, _state(record), started),
+            (uid, record.session.name, _state(record), started),
         )
         run = int(inserted.lastrowid or 0)
-    connection.execute("UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.name, started, run))
+    connection.execute(
+        "UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.session.name, started, run)
+    )
     if hello.tags:
         connection.execute("UPDATE run SET tags = ? WHERE id = ?", (to_json(list(hello.tags)), run))
     return run
@@ -80,12 +82,12 @@ def _write_attempt(
     hello = record.hello
     started = hello.started / 1e9 + record.offset
     stored = connection.execute(
-        "SELECT about, config_rank FROM attempt WHERE run = ? AND number = ?", (run, record.attempt)
+        "SELECT about, config_rank FROM attempt WHERE run = ? AND number = ?", (run, record.session.attempt)
     ).fetchone()
     if stored is None:
         connection.execute(
             "INSERT INTO attempt (run, number, state, started) VALUES (?, ?, ?, ?)",
-            (run, record.attempt, _state(record), started),
+            (run, record.session.attempt, _state(record), started),
         )
         connection.execute("UPDATE run SET state = ?, cause = '', ended = NULL WHERE id = ?", (_state(record), run))
     about = json.loads(stored[0]) if stored else {}
@@ -96,12 +98,12 @@ def _write_attempt(
             about["hardware"] = before  # a daemon that has just started has found no GPUs yet
     connection.execute(
         "UPDATE attempt SET about = ?, started = min(started, ?) WHERE run = ? AND number = ?",
-        (to_json(about), started, run, record.attempt),
+        (to_json(about), started, run, record.session.attempt),
     )
     if hello.config and (stored is None or stored[1] is None or hello.identity.rank <= stored[1]):
         connection.execute(
             "UPDATE attempt SET config = ?, config_rank = ? WHERE run = ? AND number = ?",
-            (hello.config, hello.identity.rank, run, record.attempt),
+            (hello.config, hello.identity.rank, run, record.session.attempt),
         )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trackside.packing import pack
-from trackside.wire import Block
 from trackside_daemon.history import rows, time_accounting
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.summary import update_run
@@ -16,6 +15,7 @@ from trackside_daemon.history.record.attempt_end import combined_end
 from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.history.record.session_rows import int64, run_id, write_session
 from trackside_daemon.history.schema import HOST, LOG_BITS
+from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import (
     ENDED,
     AccountUpdated,
@@ -165,31 +165,31 @@ class Store:
 
     def _open_session(self, record: SessionOpened) -> None:
         write_session(self.connection, record, self._hardware)
-        self._sessions.pop(record.session, None)
+        self._sessions.pop(record.session.id, None)
 
     def _write_batch(self, record: BatchIngested) -> bool:
-        session = self._session(record.session)
+        session = self._session(record.session.id)
         if session is None:
-            self.unknown_sessions.add(record.session)
+            self.unknown_sessions.add(record.session.id)
         # A message that comes again after a lost acknowledgement is not stored twice. Number 0: no message, but derived samples.
         if session is None or (record.number and record.number <= session.committed):
             return False
         session.committed = max(session.committed, record.number)
         if record.phases:
             session.phases = bounded(record.phases)
-        self._dirty[record.session] = session
-        if record.blocks:
-            self._append(session.stream, record.blocks, int64(record.shift))
+        self._dirty[record.session.id] = session
+        if record.columns:
+            self._append(session.stream, record.columns, int64(record.shift))
         return True
 
-    def _append(self, stream: Stream, blocks: Sequence[Block], shift: int) -> None:
-        for part in rows.split(blocks, stream.pushes, BLOCK):
+    def _append(self, stream: Stream, columns: Sequence[Columns], shift: int) -> None:
+        for part in rows.split(columns, stream.pushes, BLOCK):
             data = rows.encode(part)
             stream.number += 1
             self.connection.execute(
                 "INSERT INTO log VALUES (?, ?, ?)", (stream.id << LOG_BITS | stream.number, shift, data)
             )
-            stream.pushes += sum(len(block.steps) // 8 for block in part)
+            stream.pushes += sum(len(one.steps) for one in part)
             stream.tail += 1
             stream.size += len(data)
             if stream.pushes % BLOCK == 0 or stream.tail >= LOG_ROWS or stream.size >= LOG_BYTES:
@@ -242,10 +242,10 @@ class Store:
 
     def _write_machine_sample(self, record: MachineSample) -> None:
         moment = round(record.time * 1e9)
-        values = pack("d", record.values.values())
-        block = Block(list(record.values), pack("q", [0]), pack("q", [moment]), values)
+        values = array("d", record.values.values())
+        columns = Columns(list(record.values), array("q", [0]), array("q", [moment]), values)
         stream = self._stream(HOST)
-        self._append(stream, [block], 0)
+        self._append(stream, [columns], 0)
         self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, HOST))
 
     def _session(self, id_: bytes) -> _Session | None:

@@ -242,7 +242,9 @@ class Writer:
             return all(self._commit([item]) for item in group)
         (item,) = group
         if len(self._refused_sessions) < MAX_REFUSED_SESSIONS:  # their samples are lost; a resend would not help
-            self._refused_sessions |= {record.session for record in item.records if isinstance(record, SessionOpened)}
+            self._refused_sessions |= {
+                record.session.id for record in item.records if isinstance(record, SessionOpened)
+            }
         numbers = [
             BatchIngested(record.session, record.number) for record in item.records if isinstance(record, BatchIngested)
         ]
@@ -351,4 +353,4 @@ class Writer:
 
 
 def _sample_count(record: Record) -> int:
-    return sum(len(block.values) // 8 for block in record.blocks) if isinstance(record, BatchIngested) else 0
+    return sum(len(columns.values) for columns in record.columns) if isinstance(record, BatchIngested) else 0

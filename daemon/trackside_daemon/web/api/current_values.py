@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.training import families as f
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

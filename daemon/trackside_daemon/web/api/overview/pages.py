@@ -15,8 +15,8 @@ from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.live_values import LatestValues
 from trackside_daemon.history.read.live_values import state as state_of
 from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import json_number
-from trackside_daemon.training import families as f
 from trackside_daemon.web.api.history_access import encode_json, json_response
 from trackside_daemon.web.api.overview.rates import attempt_from_info
 from trackside_daemon.web.api.overview.stream import MAX_LISTENERS, Frame, FullError, Stream, format_event

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from trackside_daemon.collectors.host.cpu import SECONDS
 from trackside_daemon.collectors.host.network import FIELDS
 from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Distribution
-from trackside_daemon.training import families as f
 from trackside_daemon.web.api.overview.counter_rates import CounterGroup
 from trackside_daemon.web.api.overview.loss_curve import LossCurve
 

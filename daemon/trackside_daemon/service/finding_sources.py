@@ -1,4 +1,4 @@
-"""Who looks for trouble in a daemon: at what is pushed, at runs, and by rules at the families of GPUs, host and processes."""
+"""The finding sources of a daemon: detectors of samples and runs, and rules over the families of GPUs, host and processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.rules.fleet import fleet
-from trackside_daemon.ingest import sessions
+from trackside_daemon.ingest import message_counts
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline.pipeline import FAILURES
 from trackside_daemon.sampling.sampler import Sampler
@@ -31,39 +31,39 @@ if TYPE_CHECKING:
 
 
 def families() -> dict[str, Metric]:
-    """Those that a rule can name."""
-    ingest = (one for one in vars(sessions).values() if isinstance(one, Metric))
+    """Return the families that a rule can name, by name."""
+    ingest = (one for one in vars(message_counts).values() if isinstance(one, Metric))
     return catalogue((*Sampler.metrics, *ingest, FAILURES))
 
 
 def rules(section: AlertsSection) -> list[Rule]:
-    """All rules, the user's last.
+    """Return all rules, the user's last.
 
     Raises:
-        RuleError: One of the user's cannot be used.
+        RuleError: A rule of the user cannot be used.
     """
     return [*builtin.rules(section.thresholds), *custom.rules(section.rules, families())]
 
 
-def misspelt(section: AlertsSection) -> list[str]:
-    """A line for each name of ``alerts.off`` that is no alert: it turns nothing off."""
+def unknown_alerts(section: AlertsSection) -> list[str]:
+    """Return a line for each name of ``alerts.off`` that is no alert and so has no effect."""
     fixed = (*DETECTED, *RULED, *(one.alert for one in fleet("trackside")))
     return list(unknown_names(section.off, {*fixed, *(rule.alert for rule in section.rules)}))
 
 
-RECALL_SECONDS = 2.0
-"""What a start may take longer for what detectors have to learn: some 20 ms a rank."""
+RESTORE_SECONDS = 2.0
+"""The most time of a start that detectors may use to learn, some 20 ms per rank."""
 
 
-def recall(watchers: Iterable[FindingSource], history: Readable, fired: Sequence[Alert]) -> None:
-    """Let those that learn go on from what the *history* has of the runs that have not ended; before anything is pushed."""
-    learning = [one for one in watchers if isinstance(one, RestorableSource)]
-    for past in past_ranks(history, RECALL_SECONDS) if learning else ():
-        for one in learning:
-            one.restore_rank(past, fired)
+def restore_sources(sources: Iterable[FindingSource], history: Readable, fired: Sequence[Alert]) -> None:
+    """Restore the sources that learn, from the samples of the runs that have not ended, before any client pushes."""
+    learning = [source for source in sources if isinstance(source, RestorableSource)]
+    for past in past_ranks(history, RESTORE_SECONDS) if learning else ():
+        for source in learning:
+            source.restore_rank(past, fired)
 
 
-def all_watchers(
+def finding_sources(
     state: State,
     section: AlertsSection,
     fired: Sequence[Alert],
@@ -72,25 +72,24 @@ def all_watchers(
     *,
     attempt: Callable[[str], int] = lambda _: 0,
 ) -> list[FindingSource]:
-    """Those of one daemon; none where alerts are not wanted.
+    """Return the finding sources of one daemon; none if alerts are disabled.
 
     Args:
         state: The newest values.
         section: The settings.
-        fired: What fired when the daemon before this one ended.
+        fired: The alerts that fired when the earlier daemon ended.
         clock: Seconds of the monotonic clock.
         wall: Unix time in seconds.
-        attempt: Tells the last attempt of a run, by its id, that the daemon before this one had seen.
+        attempt: Returns the last attempt of a run, by its id, that the earlier daemon saw.
 
     Raises:
         RuleError: As `rules`.
     """
     if not section.enabled:
         return []
-    judges = RuleEvaluator(state, rules(section), clock, wall)
+    evaluated = RuleEvaluator(state, rules(section), clock, wall)
     leaks = ProcessLeaks(state, section.thresholds.leak_ratio, clock, wall)
     for alert in fired:
-        judges.restore(alert)
+        evaluated.restore(alert)
         leaks.restore(alert)
-    parts = sources(section, fired, attempt)
-    return [*parts, judges, leaks]
+    return [*sources(section, fired, attempt), evaluated, leaks]

@@ -12,7 +12,7 @@ from trackside_daemon.alerts.process_leaks import ProcessLeaks
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection
 from trackside_daemon.model.state import State
-from trackside_daemon.service.watchers import all_watchers, rules
+from trackside_daemon.service.finding_sources import finding_sources, rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,5 +75,5 @@ def test_a_daemon_warns_of_what_is_turned_off_and_is_no_alert(
 def test_a_daemon_watches_by_the_rules_and_for_leaks() -> None:
     own = RuleSection(alert="Skipped", metric="trackside_collector_skipped_total", change=300.0, above=3.0)
     assert rules(AlertsSection(rules=(own,)))[-1].alert == "Skipped"
-    assert [type(one) for one in all_watchers(State(), AlertsSection(), [])][-2:] == [RuleEvaluator, ProcessLeaks]
-    assert all_watchers(State(), AlertsSection(enabled=False), []) == []
+    assert [type(one) for one in finding_sources(State(), AlertsSection(), [])][-2:] == [RuleEvaluator, ProcessLeaks]
+    assert finding_sources(State(), AlertsSection(enabled=False), []) == []

@@ -1,0 +1,72 @@
+"""Counters of the messages that ingest accepts and refuses."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from trackside.wire import REASONS
+from trackside_daemon.ingest.client_commands import ANSWERS
+from trackside_daemon.model.metric import Metric, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trackside.wire import WireError
+
+MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages accepted from clients.", ("kind",))
+REJECTED = Metric(
+    "trackside_ingest_rejected_total",
+    "counter",
+    "Messages refused, and connections without a known key, by reason.",
+    ("reason",),
+)
+DUPLICATES = Metric("trackside_ingest_duplicates_total", "counter", "Batches that had been accepted before.")
+GAPS = Metric(
+    "trackside_ingest_gaps_total", "counter", "Batches that are missing for good because the client had to drop them."
+)
+
+UNNUMBERED = ("beat", *ANSWERS)
+KINDS = ("hello", "batch", "skip", "bye", *UNNUMBERED)
+
+LOGGED = 1000
+"""How many pairs of sender and reason are remembered, so that each is logged once; later ones are only counted."""
+
+log = logging.getLogger("trackside")
+
+
+class MessageCounts:
+    """The counters since the daemon started.
+
+    Attributes:
+        duplicates: Numbered messages that had been accepted before.
+        gaps: Batches that clients had to drop.
+    """
+
+    def __init__(self) -> None:
+        self.duplicates = 0
+        self.gaps = 0
+        self._accepted = dict.fromkeys(KINDS, 0)
+        self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
+        self._logged: set[tuple[bytes, str]] = set()
+
+    def accept(self, kind: str) -> None:
+        """Count an accepted message."""
+        self._accepted[kind] += 1
+
+    def reject(self, sender: bytes, error: WireError) -> None:
+        """Count a refusal, and log it once for each sender and reason."""
+        self._rejected[error.reason] += 1
+        if (sender, error.reason) not in self._logged and len(self._logged) < LOGGED:
+            self._logged.add((sender, error.reason))
+            log.warning("a message was refused: %s; further ones from this sender are only counted", error)
+
+    def samples(self, rejected_before: Mapping[str, int]) -> list[Sample]:
+        """Return all counters; *rejected_before* counts refusals, by reason, that came before the protocol."""
+        rejected = {**self._rejected, **rejected_before}
+        return [
+            *(Sample(MESSAGES, (kind,), count) for kind, count in self._accepted.items()),
+            *(Sample(REJECTED, (reason,), count) for reason, count in rejected.items()),
+            Sample(DUPLICATES, (), self.duplicates),
+            Sample(GAPS, (), self.gaps),
+        ]

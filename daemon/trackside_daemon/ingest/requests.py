@@ -1,0 +1,101 @@
+"""Requests of other threads to the ingest thread: acknowledgements, restarts of sessions, and commands to clients."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from trackside_daemon.ingest.client_commands import Question
+
+if TYPE_CHECKING:
+    from trackside_daemon.ingest.client_commands import Answer
+    from trackside_daemon.ingest.session import Receipt
+
+ANSWER_SECONDS = 3.0
+"""How long `ask` waits. A client answers as soon as its sender thread gets the GIL."""
+
+
+class IngestRequests:
+    """Queues that any thread fills and the ingest thread empties.
+
+    Attributes:
+        receipts: Messages that are committed.
+        restarts: Sessions that have to greet again; None for all.
+        questions: Commands to send.
+    """
+
+    def __init__(self) -> None:
+        self.receipts: deque[Receipt] = deque()
+        self.restarts: deque[bytes | None] = deque()
+        self.questions: deque[Question] = deque()
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while there are requests; `drain` resets it."""
+        return self._reader
+
+    def drain(self) -> None:
+        """Consume the wake-ups."""
+        os.read(self._reader, 4096)
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self._reader)
+        os.close(self._writer)
+
+    def wake(self) -> None:
+        """Wake the ingest thread."""
+        with suppress(BlockingIOError):  # the pipe is full of wake-ups already
+            os.write(self._writer, b"\0")
+
+    def acknowledge(self, receipt: Receipt) -> None:
+        """Answer a committed message. The history's thread calls it."""
+        self.receipts.append(receipt)
+        self.wake()
+
+    def restart(self, session: bytes | None) -> None:
+        """Have a session, or all, greet and resend what was not acknowledged. The history's thread calls it."""
+        self.restarts.append(session)
+        self.wake()
+
+    def command(self, kind: str, run: str, number: int) -> Question:
+        """Send the clients of a run, by its id, a command that has no answer; do not wait."""
+        question = Question(kind, run, number=number)
+        self.questions.append(question)
+        self.wake()
+        return question
+
+    def command_layers(self, run: str, steps: int) -> Question:
+        """Have the ranks of a run, by its id, push the norms of all layers for *steps* steps; do not wait."""
+        return self.command("layers?", run, steps)
+
+    def ask_layers(self, run: str, steps: int) -> frozenset[int]:
+        """Send the command of `command_layers`, and return the ranks that got it."""
+        question = self.command_layers(run, steps)
+        question.wait(ANSWER_SECONDS)
+        return question.asked or frozenset()
+
+    def ask_stacks(self, run: str, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], list[Answer]]:
+        """Ask ranks of a run, by its id, for the stacks of their threads; as `ask`."""
+        return self.ask("stacks?", run, ranks)
+
+    def ask(self, kind: str, run: str, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], list[Answer]]:
+        """Ask the clients of a run, and wait `ANSWER_SECONDS` at most. Any thread but the ingest thread may call it.
+
+        Args:
+            kind: ``stacks?`` or ``ping``.
+            run: The run's id.
+            ranks: Only these ranks; None for all.
+
+        Returns:
+            The ranks that were asked, and their answers.
+        """
+        question = Question(kind, run, ranks)
+        self.questions.append(question)
+        self.wake()
+        answers = question.wait(ANSWER_SECONDS)
+        return question.asked or frozenset(), answers

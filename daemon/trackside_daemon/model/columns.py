@@ -1,0 +1,51 @@
+"""Pushed rows as columns: ingest decodes a block once, and state, history and detectors share the result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside.packing import pack
+from trackside.wire import Block
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Iterable
+
+
+class Columns(NamedTuple):
+    """Consecutive rows of one session that have the same keys. Nobody changes the arrays.
+
+    Attributes:
+        keys: The keys, each once.
+        steps: The step of each row.
+        times: The time of each row, in nanoseconds of the client's monotonic clock.
+        values: Row after row, one value for each key.
+    """
+
+    keys: list[str]
+    steps: array[int]
+    times: array[int]
+    values: array[float]
+
+    def column(self, index: int) -> array[float]:
+        """Return all values of the key with this index."""
+        return self.values[index :: len(self.keys)]
+
+    def rows(self, first: int, last: int) -> Columns:
+        """Return the rows from *first* up to but without *last*."""
+        width = len(self.keys)
+        values = self.values[first * width : last * width]
+        return Columns(self.keys, self.steps[first:last], self.times[first:last], values)
+
+    def block(self) -> Block:
+        """Return the rows as the wire writes them."""
+        return Block(self.keys, pack("q", self.steps), pack("q", self.times), pack("d", self.values))
+
+
+def decode(blocks: Iterable[Block]) -> list[Columns]:
+    """Decode the blocks of one message.
+
+    Raises:
+        WireError: The columns of a block differ in length, or a key occurs twice.
+    """
+    return [Columns(block.keys, *block.columns()) for block in blocks]

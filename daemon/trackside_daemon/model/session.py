@@ -1,0 +1,58 @@
+"""Typed references to client sessions, to the processes behind them, and to ranks and runs.
+
+Ingest resolves a session once. Later stages read these references and look nothing up by session id.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trackside.wire import Identity
+
+
+class Process(NamedTuple):
+    """The name of a process on all machines: its pid and start time, and the boot id of its machine."""
+
+    pid: int
+    start: int
+    boot: str
+
+
+NO_PROCESS = Process(0, 0, "")
+
+
+def process_of(identity: Identity) -> Process:
+    """Return the process that an identity describes."""
+    return Process(identity.pid, identity.start, identity.boot)
+
+
+class SessionRef(NamedTuple):
+    """A client session as ingest has resolved it.
+
+    Attributes:
+        id: The 16 bytes that name the session on the wire.
+        run: The id of its run.
+        name: The run's name, as it is exported.
+        attempt: The attempt of the run, as this daemon counts.
+        rank: The global rank; *world* is the number of ranks.
+        process: The client's process.
+        late: The sender speaks for a process that is gone: its messages go to the history only.
+    """
+
+    id: bytes
+    run: str = ""
+    name: str = ""
+    attempt: int = 0
+    rank: int = 0
+    world: int = 1
+    process: Process = NO_PROCESS
+    late: bool = False
+
+
+class RankRef(NamedTuple):
+    """An attempt of a run, or one rank of it; *rank* is None for the attempt as a whole."""
+
+    run: str
+    attempt: int
+    rank: int | None = None

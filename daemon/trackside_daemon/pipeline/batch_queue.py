@@ -1,0 +1,56 @@
+"""The two bounded queues of batches in front of the pipeline: ticks first, pushes second."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside_daemon.model.metric import Batch
+
+PUSHES_WAITING = 256
+"""The most queued pushes; with more, ingest reads no further messages."""
+
+TICKS_WAITING = 64
+"""The most queued ticks; with more, the oldest are dropped."""
+
+
+class BatchQueue:
+    """Filled by many threads, emptied by the pipeline's thread."""
+
+    def __init__(self) -> None:
+        self._ticks: deque[Batch] = deque(maxlen=TICKS_WAITING)
+        self._pushes: deque[Batch] = deque()
+        self._changed = threading.Condition()
+        self._stopping = False
+
+    def tick(self, batches: Sequence[Batch]) -> None:
+        """Queue sampled batches. They precede all pushes, so that a backlog of pushes never makes a GPU disappear."""
+        with self._changed:
+            self._ticks.extend(batches)
+            self._changed.notify_all()
+
+    def push(self, batches: Sequence[Batch]) -> None:
+        """Queue pushed batches; `has_room` returns whether to."""
+        with self._changed:
+            self._pushes.extend(batches)
+            self._changed.notify_all()
+
+    def has_room(self) -> bool:
+        """Return whether more may be pushed."""
+        return len(self._pushes) < PUSHES_WAITING
+
+    def get(self) -> Batch | None:
+        """Wait for the next batch; return None if none is left after `stop`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ticks or self._pushes or self._stopping)
+            return (self._ticks or self._pushes).popleft() if self._ticks or self._pushes else None
+
+    def stop(self) -> None:
+        """Let `get` return None once the queues are empty."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()

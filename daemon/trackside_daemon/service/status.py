@@ -1,0 +1,69 @@
+"""The status of the daemon: for ``/api/v1/status``, for readiness and for the service manager."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon import __version__
+from trackside_daemon.history.record.writer import SAMPLES as STORED
+from trackside_daemon.history.record.writer import SIZE
+from trackside_daemon.ingest.message_counts import DUPLICATES, GAPS, MESSAGES, REJECTED
+from trackside_daemon.pipeline.pipeline import FAILURES
+from trackside_daemon.sampling.sampler import DURATION, LAST_SUCCESS, SUCCESS
+from trackside_daemon.web.api.current_values import family_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside_daemon.service.assembly import Parts
+
+FAMILIES = (SUCCESS, DURATION, LAST_SUCCESS, MESSAGES, REJECTED, DUPLICATES, GAPS, FAILURES, SIZE, STORED)
+
+
+class Status:
+    """The status of one daemon.
+
+    Args:
+        parts: The parts.
+        address: The address that the web server listens on; *url* is its URL.
+        endpoints: The endpoints of the push socket.
+        gpus: GPUs are sampled.
+    """
+
+    def __init__(self, parts: Parts, address: str, url: str, endpoints: Sequence[str], *, gpus: bool) -> None:
+        self._parts = parts
+        self._address = address
+        self._url = url
+        self._endpoints = list(endpoints)
+        self._gpus = gpus
+        self._started = time.time()
+        self._ready = False
+
+    def line(self) -> str:
+        """Return a line about what the daemon does now."""
+        runs = len({process.run_id for process in self._parts.ranks.get()})
+        return f"serves {self._url}, {runs} run{'' if runs == 1 else 's'} on this machine"
+
+    def is_ready(self) -> bool:
+        """Return whether each collector has run once, with or without success."""
+        if not self._ready:
+            (collected,) = self._parts.state.values(time.monotonic(), SUCCESS)
+            self._ready = len(collected) == len(self._parts.collectors)
+        return self._ready
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer of ``/api/v1/status``."""
+        parts = self._parts
+        return {
+            "version": __version__,
+            "started": self._started,
+            "listen_address": self._address,
+            "url": self._url,
+            "push_endpoints": self._endpoints,
+            "storage_path": str(parts.history.database.path.parent),
+            **(parts.nvml_calls.status() if self._gpus else {"gpus": [], "nvml": None}),
+            "collectors": parts.sampler.states(),
+            "notifications": parts.alerting.standings(),
+            "metrics": family_values(parts.state, time.monotonic(), *FAMILIES),
+        }
