@@ -1,4 +1,4 @@
-"""`trackside silence`, `trackside test-alert` and what `trackside alerts` says of silences, with a real daemon."""
+"""`trackside silence`, `trackside test-alert` and the silences in `trackside alerts`, with a real daemon."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_severity_that_is_none_is_one_line() -> None:
 
 
 class Sinks:
-    """A daemon that answers how its sinks are, of an alert that some have delivered."""
+    """Source whose daemon reports the state of its sinks, for an alert that some of them have delivered."""
 
     def __init__(self, notified: list[str], standings: dict[str, dict[str, Any]]) -> None:
         self.notified = notified

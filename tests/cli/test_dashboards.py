@@ -1,4 +1,4 @@
-"""`trackside dashboards`: what it writes is what Grafana's provisioning takes, and nothing of a user's is lost."""
+"""`trackside dashboards`: Grafana's provisioning accepts the files, and a user's files are kept."""
 
 from __future__ import annotations
 

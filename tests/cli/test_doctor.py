@@ -1,4 +1,4 @@
-"""`trackside doctor`: each thing that can be wrong is named with what mends it."""
+"""`trackside doctor`: each problem is reported with its remedy."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def seen(status: dict[str, Any], check: Callable[[dict[str, Any]], Iterator[Chec
 
 
 def run(place: Path, **environ: str) -> tuple[int, list[str]]:
-    """What the doctor says in a machine whose one daemon is that of the directory, and no error."""
+    """Return exit status and lines of the doctor on a machine whose only daemon is that of the directory."""
     given = {"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock", "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "2", **environ}
     done = subprocess.run(
         command("doctor"), env=clean_environ(given), capture_output=True, text=True, timeout=DEADLINE, check=False

@@ -1,4 +1,4 @@
-"""The command line, as a process: what it says, and how it ends when it cannot start."""
+"""The command line as a process: its output, and its end if it cannot start."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def flags_of(place: Path) -> list[str]:
 
 
 def refusal(place: Path, *flags: str, environ: Mapping[str, str] | None = None) -> str:
-    """What a daemon says that cannot start: one line, and status 2."""
+    """Return the only line of a daemon that cannot start; its exit status is 2."""
     ended = run("daemon", *flags_of(place), "--no-collector.gpu", *flags, environ=environ)
     assert (ended.returncode, ended.stdout) == (2, ""), ended.stderr
     assert ended.stderr.startswith("trackside: ")

@@ -1,4 +1,4 @@
-"""What `trackside replay` reads: lines, and the durations that it derives of a stored run."""
+"""Rows of `trackside replay` from lines, and the step durations of a stored run."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ EVIL = "evil\x1b[31m\x07\n\u202ename"
 
 
 class Answer:
-    """How a command ended."""
+    """Exit status and output of a command."""
 
     def __init__(self, ended: subprocess.CompletedProcess[bytes]) -> None:
         self.status = ended.returncode
@@ -58,7 +58,7 @@ class Answer:
         self.bytes = ended.stdout
 
     def refusal(self, status: int = 2) -> str:
-        """The one line that it said."""
+        """Return its only line on standard error."""
         assert (self.status, self.out) == (status, ""), (self.out, self.said)
         assert self.said.startswith("trackside: ")
         assert self.said.count("\n") == 1, self.said
@@ -66,7 +66,7 @@ class Answer:
 
 
 class Place:
-    """A directory with a history, and the environment of whoever asks."""
+    """A directory with a history, and the environment of commands."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -172,7 +172,7 @@ class Site:
 
 @contextmanager
 def answering(place: Place, *, breaks: bool = False) -> Iterator[Site]:
-    """Something that answers as the daemon does, and has told so beside its socket."""
+    """Yield a server that answers like the daemon, with its address next to the push socket."""
     with history(place.history) as one:
         token = Token(place.socket.with_suffix(".token"))
         site = Site(one, token, breaks=breaks)

@@ -1,4 +1,4 @@
-"""`trackside spool send`: what no daemon takes by itself."""
+"""`trackside spool send`: spools that no daemon reads without it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(*arguments: str, **environ: str) -> tuple[int, str, str]:
 
 @pytest.fixture
 def elsewhere(place: Path) -> Path:
-    """What two trainings have left in a directory that no daemon looks into."""
+    """Return a directory that no daemon reads, with the spools of two training jobs."""
     directory = place / "elsewhere"
     environ = {"TRACKSIDE_SPOOL": str(directory), "TRACKSIDE_ENDPOINT": f"ipc://{place}/nobody.sock"}
     for name in ("one", "two"):

@@ -1,4 +1,4 @@
-"""The configuration: what counts before what, and what a person is told who wrote something wrong."""
+"""The configuration: the order of its sources, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is no YAML, or none that can be read, is said in one line."""
+"""Invalid YAML is reported in one line."""
 
 from __future__ import annotations
 
