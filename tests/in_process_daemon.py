@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.handle.handle import Nvml
 
 
-class Whole:
+class InProcessDaemon:
     """All that stands between a message or a sample and an alert.
 
     Attributes:
@@ -58,7 +58,7 @@ class Whole:
         """What the book says."""
         self.alerts += [one for one in batch.records if isinstance(one, Alert) and one.ended is None]
 
-    def hear(self, frames: list[bytes], values: int = 0) -> None:
+    def receive(self, frames: list[bytes], values: int = 0) -> None:
         """A message of a client, with so many values."""
         self.samples += values
         while not self.pipeline.has_room():

@@ -54,12 +54,12 @@ def pushed(keys: Iterable[str], *rows: tuple[float, int, tuple[float, ...]]) -> 
     return Block(list(keys), pack("q", [step for _, step, _ in rows]), pack("q", times), pack("d", values))
 
 
-class Speaker:
-    """One session of a client. Each message is stamped *after* seconds after the beginning.
+class FakeSession:
+    """One client session. Each message carries a time of *after* seconds after the start.
 
     Args:
         run: The run's id.
-        identity: What else is not as this process is: ``name`` (else ``train``), ``rank``, ``attempt``, …
+        identity: Fields that differ from those of this process: ``name`` (else ``train``), ``rank``, ``attempt``, …
     """
 
     def __init__(self, run: str = "id-1", **identity: Any) -> None:
@@ -69,34 +69,34 @@ class Speaker:
         self.totals = Totals()
 
     def hello(self, after: float = 0.0, **more: Any) -> Hello:
-        """All that it has counted by now."""
+        """Build a hello with the present totals."""
         return Hello(self.identity, clock(after), clock().wall, self.totals, **more)
 
     def pushes(self, values: Values, *, step: int = 1, after: float = 0.0, **totals: Any) -> Pushes:
-        """One row; with it the session has pushed once more and made one more step, unless *totals* says otherwise."""
+        """Build a batch of one row; pushes and steps each grow by one unless *totals* sets them."""
         grown = {"pushes": self.totals.pushes + 1, "steps": self.totals.steps + 1}
         self.totals = replace(self.totals, **{**grown, **totals})
         return Pushes(clock(after), self.totals, [pushed(values, (after, step, tuple(values.values())))])
 
     def bye(self, status: str = "finished", after: float = 0.0) -> Bye:
-        """The end."""
+        """Build a bye."""
         return Bye(clock(after), self.totals, status)
 
     def frames(self, kind: str, body: Any = None, number: int = 0) -> list[bytes]:
-        """A message as it travels."""
+        """Encode a message."""
         return encode(Envelope(kind, self.id, number), body)
 
     def batch(self, number: int, values: Values | None = None, **more: Any) -> list[bytes]:
-        """A numbered batch of one row, as frames: without *values*, a loss of its number."""
+        """Encode a numbered batch of one row; without *values*, its loss is the number."""
         return self.frames("batch", self.pushes(values or {"loss": float(number)}, **{"step": number, **more}), number)
 
     def skip(self, first: int, last: int) -> list[bytes]:
-        """A known gap, as frames."""
+        """Encode a known gap."""
         return self.frames("skip", Skip(first, self.totals), last)
 
 
 class Client:
-    """A socket as a training process has one."""
+    """A DEALER socket, as the client of a training process has one."""
 
     def __init__(self, endpoint: str) -> None:
         self.context: zmq.Context[Any] = zmq.Context()
@@ -106,38 +106,38 @@ class Client:
         self.socket.sndhwm = 0
         self.socket.connect(endpoint)
 
-    def say(self, *frames: bytes) -> None:
+    def send(self, *frames: bytes) -> None:
         """Send a message."""
         self.socket.send_multipart(frames)
 
-    def hear(self) -> tuple[str, int]:
-        """Wait for an answer; its kind and its number."""
+    def receive(self) -> tuple[str, int]:
+        """Wait for an answer; return its kind and number."""
         envelope = open_envelope(self.socket.recv_multipart())
         return envelope.kind, envelope.number
 
-    def greet(self, who: Speaker) -> None:
-        """*who* says hello, and is welcomed as somebody new."""
-        self.say(*who.frames("hello", who.hello()))
-        assert self.hear() == ("welcome", 0)
+    def greet(self, who: FakeSession) -> None:
+        """Send the hello of *who* and expect to be welcomed as a new session."""
+        self.send(*who.frames("hello", who.hello()))
+        assert self.receive() == ("welcome", 0)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the socket."""
         self.socket.close()
         self.context.term()
 
 
-class Known(NamedTuple):
-    """A series: its family without ``trackside_training_``, and its labels' values."""
+class SeriesKey(NamedTuple):
+    """A series: its family without ``trackside_training_``, and the values of its labels."""
 
     family: str
     labels: tuple[str, ...]
 
 
-class House:
-    """`Runs` and the state that they fill, in a time that tests move.
+class RunsHarness:
+    """`Runs` and the state that it fills, with a clock that tests advance.
 
     Attributes:
-        records: What the history was told.
+        records: All records for the history.
     """
 
     def __init__(
@@ -166,24 +166,24 @@ class House:
 
     @property
     def now(self) -> Moment:
-        """The daemon's clocks."""
+        """The present moment on the daemon's clocks."""
         return moment(self.after)
 
-    def hello(self, who: Speaker, **more: Any) -> None:
-        """*who* greets now."""
+    def hello(self, who: FakeSession, **more: Any) -> None:
+        """Apply the hello of *who*."""
         self.open(who.id, who.hello(self.after, **more))
 
-    def push(self, who: Speaker, values: Values, step: int = 1, **totals: Any) -> None:
-        """*who* pushes now."""
+    def push(self, who: FakeSession, values: Values, step: int = 1, **totals: Any) -> None:
+        """Apply a push of *who*."""
         self.ingest(who.id, who.pushes(values, step=step, after=self.after, **totals))
 
-    def beat(self, who: Speaker, **more: Any) -> None:
-        """*who* gives a sign of life, and tells *more* while its batches wait."""
+    def beat(self, who: FakeSession, **more: Any) -> None:
+        """Apply a heartbeat of *who*; *more* sets its fields."""
         if (session := self.session(who.id)) is not None:
-            self.take(self.runs.beat(session, Heartbeat(clock(self.after), **more), self.now))
+            self.accept(self.runs.beat(session, Heartbeat(clock(self.after), **more), self.now))
 
-    def bye(self, who: Speaker, status: str = "finished") -> None:
-        """*who* ends."""
+    def bye(self, who: FakeSession, status: str = "finished") -> None:
+        """Apply the bye of *who*."""
         self.close(who.id, who.bye(status, self.after))
 
     def session(self, id_: bytes) -> RankSession | None:
@@ -196,62 +196,62 @@ class House:
         session, batches = self.runs.open(self.sessions.get(id_), hello, self.now)
         if session is not None:
             self.sessions[id_] = session
-        self.take(batches)
+        self.accept(batches)
 
     def ingest(self, id_: bytes, pushes: Pushes, *, late: bool = False) -> None:
         """Apply pushed rows."""
         columns = decode(pushes.blocks)
         if (session := self.session(id_)) is not None:
-            self.take(self.runs.push(session, pushes, columns, self.now, late=late))
+            self.accept(self.runs.push(session, pushes, columns, self.now, late=late))
 
     def skip(self, id_: bytes, totals: Totals) -> None:
         """Apply a known gap."""
         if (session := self.session(id_)) is not None:
-            self.take(self.runs.skip(session, totals, self.now))
+            self.accept(self.runs.skip(session, totals, self.now))
 
     def close(self, id_: bytes, bye: Bye) -> None:
         """Apply a bye."""
         if (session := self.session(id_)) is not None:
-            self.take(self.runs.close(session, bye, self.now))
+            self.accept(self.runs.close(session, bye, self.now))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, and at its end there is a tick."""
+        """Advance the clock, then tick."""
         self.after += seconds
-        self.take(self.runs.tick(self.now))
+        self.accept(self.runs.tick(self.now))
 
-    def take(self, batches: Iterable[Batch]) -> None:
-        """What the pipeline would do."""
+    def accept(self, batches: Iterable[Batch]) -> None:
+        """Update the state and collect the records, as the pipeline does."""
         for batch in batches:
             self.state.update(batch)
             self.records += batch.records
 
-    def page(self) -> dict[Known, float | Distribution]:
-        """All training series."""
+    def page(self) -> dict[SeriesKey, float | Distribution]:
+        """Return all training series."""
         return {
-            Known(rows.metric.name.removeprefix("trackside_training_"), series.labels): value
+            SeriesKey(rows.metric.name.removeprefix("trackside_training_"), series.labels): value
             for rows in self.state.snapshot(self.now.monotonic)
             for series, value in zip(rows.series, rows.values, strict=True)
         }
 
     def get(self, family: str, *labels: str) -> float | Distribution | None:
-        """A series' value; None when it is not on the page."""
-        return self.page().get(Known(family, labels or ("train", "0")))
+        """Return the value of a series; None if it is not on the page."""
+        return self.page().get(SeriesKey(family, labels or ("train", "0")))
 
     def has(self, run: str) -> set[str]:
-        """The families that are on the page for a run."""
+        """Return the families on the page for a run."""
         return {one.family for one in self.page() if one.labels[0] == run}
 
     def runs_in(self, state: str) -> list[str]:
-        """The names of the runs that are in a state."""
+        """Return the names of the runs in a state."""
         on = (one for one, value in self.page().items() if one.family == "state" and value == 1.0)
         return [one.labels[0] for one in on if one.labels[1] == state]
 
     def state_of(self, run: str = "train", rank: str | None = None) -> str | None:
-        """The state that a run, or a rank of it, is in; None when it is not on the page."""
+        """Return the state of a run or a rank; None if it is not on the page."""
         family, labels = ("state", (run,)) if rank is None else ("rank_state", (run, rank))
         on = (one for one, value in self.page().items() if one.family == family and value == 1.0)
         return next((one.labels[-1] for one in on if one.labels[:-1] == labels), None)
 
     def rejected(self) -> dict[str, float]:
-        """What is over a limit, by reason, without those that nothing is over."""
+        """Return the counts over a limit by reason, without zeros."""
         return {sample.labels[0]: sample.value for sample in self.runs.rejected() if sample.value}  # type: ignore[misc]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_to_end.prometheus import Prometheus
-from in_process_daemon import Whole
+from in_process_daemon import InProcessDaemon
 from processes import DEADLINE, ROOT, clean_environ
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
 
 
 @pytest.fixture
-def whole(place: Path) -> Iterator[Whole]:
+def whole(place: Path) -> Iterator[InProcessDaemon]:
     """All of a daemon between its sources and its history, by a clock that is set."""
-    made = Whole(place)
+    made = InProcessDaemon(place)
     yield made
     made.close()
 

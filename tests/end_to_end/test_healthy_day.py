@@ -7,9 +7,9 @@ import random
 from typing import TYPE_CHECKING
 
 from alerts.test_builtin import healthy
-from in_process_daemon import Whole, told
+from in_process_daemon import InProcessDaemon, told
 from msgspec.structs import replace
-from wire_messages import Speaker, clock
+from wire_messages import FakeSession, clock
 
 from trackside.wire import Heartbeat, TrainingEvent
 
@@ -30,15 +30,15 @@ PUSHED = 5
 class Job:
     """Eight ranks that train together, each a client session, and the machine that they are on."""
 
-    def __init__(self, whole: Whole) -> None:
+    def __init__(self, whole: InProcessDaemon) -> None:
         self._whole = whole
         self._noise = random.Random(7)
-        self._ranks = [Speaker("day", name="day", rank=rank, world=RANKS, pid=0, boot="") for rank in range(RANKS)]
+        self._ranks = [FakeSession("day", name="day", rank=rank, world=RANKS, pid=0, boot="") for rank in range(RANKS)]
         self._spent = [dict.fromkeys(("data", "forward", "backward", "eval", "checkpoint"), 0.0) for _ in self._ranks]
         self._number = 0
         self.step = 0
         for rank in self._ranks:
-            whole.hear(rank.frames("hello", rank.hello(whole.after)))
+            whole.receive(rank.frames("hello", rank.hello(whole.after)))
 
     def train(self) -> None:
         """One step of all ranks, with an evaluation or a checkpoint after it when it is time for that."""
@@ -55,7 +55,7 @@ class Job:
             body = rank.pushes(self._values(), step=self.step, after=self._whole.after, **told)
             if self.step % CHECKPOINT_STEPS == 1 and number == 0 and self.step > 1:
                 body = replace(body, events=saved)
-            self._whole.hear(rank.frames("batch", body, self._number), PUSHED)
+            self._whole.receive(rank.frames("batch", body, self._number), PUSHED)
         if self.step % EVAL_STEPS == 0:
             self._pause("eval", EVAL_SECONDS)
         if self.step % CHECKPOINT_STEPS == 0:
@@ -79,7 +79,7 @@ class Job:
                 self._spent[number][phase] += 1.0
                 totals = replace(rank.totals, phases=dict(self._spent[number]))
                 beat = Heartbeat(clock(self._whole.after), 0, totals, step=self.step, phase=phase)
-                self._whole.hear(rank.frames("beat", beat))
+                self._whole.receive(rank.frames("beat", beat))
 
     def _pass(self, seconds: float) -> None:
         """Time passes, and the sampler ticks."""
@@ -112,7 +112,7 @@ class Job:
         return values
 
 
-def test_eight_healthy_ranks_raise_nothing_above_info(whole: Whole, count: Callable[[int, int], int]) -> None:
+def test_eight_healthy_ranks_raise_nothing_above_info(whole: InProcessDaemon, count: Callable[[int, int], int]) -> None:
     hours = count(1, 24)
     job = Job(whole)
     while whole.after < hours * 3600:
@@ -123,7 +123,7 @@ def test_eight_healthy_ranks_raise_nothing_above_info(whole: Whole, count: Calla
     assert whole.failures() == {}
 
 
-def test_the_same_with_a_nan_is_told(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_with_a_nan_is_told(whole: InProcessDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that it is not deaf."""
     job = Job(whole)
     for _ in range(50):

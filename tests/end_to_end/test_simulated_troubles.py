@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from alerts.test_builtin import TROUBLE_AT, TROUBLES, healthy
 from end_to_end.test_troubles import OF_TIME
-from in_process_daemon import Whole, told
+from in_process_daemon import InProcessDaemon, told
 from msgspec.structs import replace
-from wire_messages import Speaker, clock
+from wire_messages import FakeSession, clock
 
 from trackside.wire import TrainingEvent
 
@@ -21,7 +21,7 @@ EVERY = 5.0
 
 
 def run(
-    whole: Whole, seconds: float, values: Callable[[float], Mapping[str, float | None]], every: float = EVERY
+    whole: InProcessDaemon, seconds: float, values: Callable[[float], Mapping[str, float | None]], every: float = EVERY
 ) -> None:
     """Ticks for so long, with the values as they are so many seconds after the first of them."""
     begun = whole.after
@@ -32,7 +32,7 @@ def run(
 
 
 @pytest.mark.parametrize("alert", OF_TIME)
-def test_it_fires_through_the_whole_pipeline(whole: Whole, alert: str) -> None:
+def test_it_fires_through_the_whole_pipeline(whole: InProcessDaemon, alert: str) -> None:
     """And not before, nor in a quiet time as long."""
     within, trouble = next((within, trouble) for name, _, within, trouble in TROUBLES if name == alert)
     run(whole, max(TROUBLE_AT, within), healthy)
@@ -50,18 +50,18 @@ class Training:
         saves: Seconds from one checkpoint to the next; 0 for none.
     """
 
-    def __init__(self, whole: Whole) -> None:
+    def __init__(self, whole: InProcessDaemon) -> None:
         self.saves = 600.0
         self._whole = whole
-        self._speaker = Speaker("long", name="long", pid=0, boot="")
+        self._speaker = FakeSession("long", name="long", pid=0, boot="")
         self._step, self._saved, self._number = 0, 0.0, 0
-        whole.hear(self._speaker.frames("hello", self._speaker.hello(whole.after)))
+        whole.receive(self._speaker.frames("hello", self._speaker.hello(whole.after)))
 
     def lose(self, messages: int) -> None:
         """So many never reach the daemon, which is told so."""
         first = self._number + 1
         self._number += messages
-        self._whole.hear(self._speaker.skip(first, self._number))
+        self._whole.receive(self._speaker.skip(first, self._number))
 
     def go_on(self, seconds: float) -> None:
         """For so long."""
@@ -74,11 +74,11 @@ class Training:
             if self.saves and whole.after - self._saved >= self.saves:
                 self._saved = whole.after
                 body = replace(body, events=[TrainingEvent("checkpoint", clock(whole.after).monotonic, self._step)])
-            whole.hear(self._speaker.frames("batch", body, self._number))
+            whole.receive(self._speaker.frames("batch", body, self._number))
             run(whole, 30.0 - EVERY, lambda _: {})
 
 
-def test_a_checkpoint_that_does_not_come(whole: Whole) -> None:
+def test_a_checkpoint_that_does_not_come(whole: InProcessDaemon) -> None:
     training = Training(whole)
     training.go_on(4000)
     assert told(whole.alerts) == set()
@@ -87,7 +87,7 @@ def test_a_checkpoint_that_does_not_come(whole: Whole) -> None:
     assert told(whole.alerts) == {("CheckpointOverdue", "warning")}
 
 
-def test_messages_that_a_client_had_to_drop(whole: Whole) -> None:
+def test_messages_that_a_client_had_to_drop(whole: InProcessDaemon) -> None:
     training = Training(whole)
     training.go_on(600)
     assert whole.alerts == [one for one in whole.alerts if one.alert == "RunStarted"]
@@ -96,7 +96,7 @@ def test_messages_that_a_client_had_to_drop(whole: Whole) -> None:
     assert told(whole.alerts) == {("MonitorBlind", "warning")}
 
 
-def test_memory_of_a_gpu_that_grows_for_hours(whole: Whole) -> None:
+def test_memory_of_a_gpu_that_grows_for_hours(whole: InProcessDaemon) -> None:
     def held(growth: float) -> Callable[[float], Mapping[str, float]]:
         return lambda since: {
             "trackside_process_info{pid=7,role=rank,run=long,run_id=long,rank=0}": 1.0,

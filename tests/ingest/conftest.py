@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from msgspec.structs import replace
-from wire_messages import House
+from wire_messages import RunsHarness
 
 from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
@@ -16,7 +16,7 @@ from trackside_daemon.model.session import process_of
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
-    from wire_messages import Speaker
+    from wire_messages import FakeSession
 
     from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.ingest.session import Receipt
@@ -34,8 +34,8 @@ class Answer(NamedTuple):
     reason: str = ""
 
 
-class Desk:
-    """`Sessions` before a `House`; what is taken is committed when the test says so.
+class SessionsHarness:
+    """`Sessions` before a `RunsHarness`; what is taken is committed when the test says so.
 
     Attributes:
         kept: What the history has of sessions.
@@ -47,7 +47,7 @@ class Desk:
     def __init__(self, **limits: int) -> None:
         self.kept: dict[bytes, StoredSession] = {}
         self.past: dict[str, tuple[int, float | None]] = {}
-        self.house = House(past=self.past.get, **limits)  # type: ignore[arg-type]  # limits are numbers
+        self.house = RunsHarness(past=self.past.get, **limits)  # type: ignore[arg-type]  # limits are numbers
         self.pid: int | None = None
         self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid)
         self.taken: list[Receipt] = []
@@ -55,7 +55,7 @@ class Desk:
     def say(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
         """A message arrives; what is answered at once."""
         answers, batches = self.sessions.receive(peer, list(frames), self.house.now, room=room)
-        self.house.take(batches)
+        self.house.accept(batches)
         self.taken += [batch.receipt for batch in batches if batch.receipt is not None]
         return [read(answer, peer) for answer in answers]
 
@@ -65,18 +65,18 @@ class Desk:
         answers = [self.sessions.committed(receipt) for receipt in done]
         return [read(one, one[0]) for one in answers if one is not None]
 
-    def greet(self, who: Speaker, acked: int = 0) -> list[Answer]:
+    def greet(self, who: FakeSession, acked: int = 0) -> list[Answer]:
         """*who* says hello."""
         return self.say(*who.frames("hello", who.hello(self.house.after, acked=acked)))
 
-    def exit(self, who: Speaker, code: int | None, pid: int) -> None:
+    def exit(self, who: FakeSession, code: int | None, pid: int) -> None:
         """The process of *who* is over, which this machine counts as *pid*."""
         process = process_of(replace(who.identity, pid=pid))
-        self.house.take(self.sessions.exited(process, Exit(code), self.house.now.wall, self.house.now))
+        self.house.accept(self.sessions.exited(process, Exit(code), self.house.now.wall, self.house.now))
 
     def tick(self) -> None:
         """A second has passed, in whatever time it is."""
-        self.house.take(self.sessions.tick(self.house.now))
+        self.house.accept(self.sessions.tick(self.house.now))
 
     def count(self, metric: Metric, *labels: str) -> float:
         """A counter of the ingest's own, as a tick shows it."""
@@ -101,5 +101,5 @@ def read(frames: list[bytes], peer: bytes = PEER) -> Answer:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def desk() -> SessionsHarness:
+    return SessionsHarness()

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from ingest.conftest import PEER
-from wire_messages import Speaker
+from wire_messages import FakeSession
 
 from trackside.wire import Envelope, Stacks, encode, open_envelope
 from trackside_daemon.ingest.client_commands import UNANSWERED, Question, Questions
@@ -53,7 +53,7 @@ def test_so_many_questions_wait_for_answers_and_no_more() -> None:
 
 
 def test_of_a_run_those_are_asked_that_speak_and_their_answers_come_back(desk: Any) -> None:
-    ranks = [Speaker(rank=rank, world=2, local_world=2) for rank in range(2)]
+    ranks = [FakeSession(rank=rank, world=2, local_world=2) for rank in range(2)]
     for who in ranks:
         desk.greet(who)
     question = Question("stacks?", ranks[0].identity.run)
@@ -70,7 +70,7 @@ def test_of_a_run_those_are_asked_that_speak_and_their_answers_come_back(desk: A
 
 
 def test_only_the_ranks_that_are_named_are_asked(desk: Any) -> None:
-    ranks = [Speaker(rank=rank, world=3, local_world=3) for rank in range(3)]
+    ranks = [FakeSession(rank=rank, world=3, local_world=3) for rank in range(3)]
     for who in ranks:
         desk.greet(who)
     question = Question("stacks?", ranks[0].identity.run, frozenset((2, 9)))
@@ -80,7 +80,7 @@ def test_only_the_ranks_that_are_named_are_asked(desk: Any) -> None:
 
 
 def test_who_has_been_silent_is_not_asked(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     desk.greet(who)
     desk.house.wait(11.0)
     question = Question("ping", who.identity.run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wire_messages import House, Speaker, clock
+from wire_messages import FakeSession, RunsHarness, clock
 
 from trackside.packing import pack
 from trackside.wire import (
@@ -180,13 +180,13 @@ raw = st.lists(st.binary(max_size=60) | st.just(PROTOCOL) | st.just(b"trackside/
 arrivals = st.lists(messages() | shaped | loose | raw, max_size=10)
 
 
-class Desk:
+class SessionsHarness:
     """Sessions before a house, where every message of the ones that count arrives in between others."""
 
     def __init__(self) -> None:
-        self.house = House(keys=50, runs=8, sessions=40)
+        self.house = RunsHarness(keys=50, runs=8, sessions=40)
         self.sessions = Sessions(self.house.runs)
-        self.good = Speaker("good", name="good")
+        self.good = FakeSession("good", name="good")
         self.sent = 0
         self.pushed: list[float] = []
         self.say(self.good.frames("hello", self.good.hello()))
@@ -221,7 +221,7 @@ class Desk:
 @settings(max_examples=300)
 @given(arrivals)
 def test_no_message_raises_and_the_good_ones_between_lose_nothing(found: list[list[bytes]]) -> None:
-    desk = Desk()
+    desk = SessionsHarness()
     for frames in found:
         desk.say(frames)
         desk.push()
@@ -260,11 +260,11 @@ def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
 ) -> None:
     monkeypatch.setattr(module, "SESSIONS", 40)
     monkeypatch.setattr(message_counts, "LOGGED", 40)
-    chance, desk, total = random.Random(7), Desk(), count(2000, 100_000)
+    chance, desk, total = random.Random(7), SessionsHarness(), count(2000, 100_000)
 
     def abuse(messages: int) -> None:
         for _ in range(messages):
-            victim = Speaker(chance.choice("ab"), name=chance.choice("ab"), rank=chance.randrange(3))
+            victim = FakeSession(chance.choice("ab"), name=chance.choice("ab"), rank=chance.randrange(3))
             victim.id = chance.choice(SESSIONS)
             good = chance.choice(
                 [
@@ -296,7 +296,7 @@ def test_bad_messages_between_good_ones_cost_neither_samples_nor_memory(
 
 
 def test_every_refusal_is_counted_by_its_reason(count: Callable[[int, int], int]) -> None:
-    desk = Desk()
+    desk = SessionsHarness()
     good = desk.good.batch(1)
     bad = {
         "frames": [b"nonsense"],

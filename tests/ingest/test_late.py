@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from ingest.conftest import Answer
 from msgspec.structs import replace
-from wire_messages import WALL, Speaker
+from wire_messages import WALL, FakeSession
 
 from trackside.wire import Pushes, TrainingAlert, TrainingEvent
 from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Record, RunState, SessionOpened
@@ -16,17 +16,17 @@ from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Rec
 def say(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
     """What is answered to a message, and what the history is told."""
     answers, batches = desk.sessions.receive(b"peer", frames, desk.house.now)
-    desk.house.take(batches)
+    desk.house.accept(batches)
     desk.taken += [batch.receipt for batch in batches if batch.receipt is not None]
     return answers, [record for batch in batches for record in batch.records]
 
 
-def greet(desk: Any, who: Speaker, **more: Any) -> list[Record]:
+def greet(desk: Any, who: FakeSession, **more: Any) -> list[Record]:
     return say(desk, who.frames("hello", replace(who.hello(), late=True, **more)))[1]
 
 
 def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     (opened,) = greet(desk, who)
     assert isinstance(opened, SessionOpened)
     _, (taken,) = say(desk, who.batch(1, {"loss": 0.5}))
@@ -42,7 +42,7 @@ def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
 
 
 def test_what_has_ended_long_ago_is_not_on_the_page_at_all(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     greet(desk, who)
     bye = who.bye("failed")
     say(desk, who.frames("bye", replace(bye, clock=replace(bye.clock, wall=bye.clock.wall - 901 * 10**9)), 1))
@@ -50,13 +50,13 @@ def test_what_has_ended_long_ago_is_not_on_the_page_at_all(desk: Any) -> None:
 
 
 def test_a_run_of_the_same_name_takes_the_place_of_one_that_was_missed(desk: Any) -> None:
-    gone, lives = Speaker("gone"), Speaker("lives")
+    gone, lives = FakeSession("gone"), FakeSession("lives")
     greet(desk, gone)
     say(desk, gone.frames("bye", gone.bye("failed"), 1))
     desk.greet(lives)
     assert desk.house.runs_in("starting") == ["train"]
     assert desk.house.runs_in("failed") == []
-    late = Speaker("late")
+    late = FakeSession("late")
     greet(desk, late)
     say(desk, late.frames("bye", late.bye("failed"), 1))
     assert desk.house.runs_in("failed") == [], "nor does one that lives give way"
@@ -64,7 +64,7 @@ def test_a_run_of_the_same_name_takes_the_place_of_one_that_was_missed(desk: Any
 
 def test_of_several_ranks_that_were_missed_the_worst_end_is_the_run_s(desk: Any) -> None:
     for rank, status in enumerate(("finished", "failed", "finished")):
-        who = Speaker(rank=rank, world=3, local_world=3)
+        who = FakeSession(rank=rank, world=3, local_world=3)
         greet(desk, who)
         say(desk, who.frames("bye", who.bye(status), 1))
     assert desk.house.runs_in("failed") == ["train"]
@@ -72,7 +72,7 @@ def test_of_several_ranks_that_were_missed_the_worst_end_is_the_run_s(desk: Any)
 
 
 def test_a_block_that_cannot_be_read_is_refused_though_it_is_late(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     greet(desk, who)
     pushes = who.pushes({"loss": 0.5})
     pushes.blocks[0].values = b"x"
@@ -87,7 +87,7 @@ def test_a_block_that_cannot_be_read_is_refused_though_it_is_late(desk: Any) -> 
 def test_a_session_that_is_late_belongs_to_the_attempt_that_it_overlaps(
     desk: Any, past: tuple[int, float | None] | None, started: int, attempt: int
 ) -> None:
-    who = Speaker()
+    who = FakeSession()
     if past is not None:
         desk.past[who.identity.run] = past
     (opened,) = greet(desk, who, started=round((WALL + started) * 1e9))
@@ -96,7 +96,7 @@ def test_a_session_that_is_late_belongs_to_the_attempt_that_it_overlaps(
 
 
 def test_the_clock_of_what_is_late_is_not_compared_with_now(desk: Any) -> None:
-    who = Speaker(boot="another")
+    who = FakeSession(boot="another")
     hello = who.hello()
     (opened,) = greet(desk, who, clock=replace(hello.clock, wall=hello.clock.wall - 10**15))
     assert isinstance(opened, SessionOpened)
@@ -104,9 +104,9 @@ def test_the_clock_of_what_is_late_is_not_compared_with_now(desk: Any) -> None:
 
 
 def test_before_anybody_speaks_it_is_known_what_will_be_late(desk: Any) -> None:
-    gone, lives = Speaker(), Speaker()
+    gone, lives = FakeSession(), FakeSession()
     for batch in desk.sessions.open_spooled({gone.id: gone.hello()}, desk.house.now):
-        desk.house.take([batch])
+        desk.house.accept([batch])
         (opened,) = batch.records
         desk.past[opened.hello.identity.run] = (opened.session.attempt, opened.hello.clock.wall / 1e9)
     desk.greet(lives)
@@ -115,7 +115,7 @@ def test_before_anybody_speaks_it_is_known_what_will_be_late(desk: Any) -> None:
 
 
 def test_events_and_alerts_come_with_their_batch_in_this_machine_s_time(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     desk.greet(who)
     pushes: Pushes = who.pushes({"loss": 0.5}, step=7)
     at = pushes.clock.monotonic - 10**9
@@ -132,7 +132,7 @@ def test_events_and_alerts_come_with_their_batch_in_this_machine_s_time(desk: An
 
 
 def test_a_batch_of_a_minute_ago_counts_and_is_no_news(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     desk.greet(who)
     old = who.pushes({"loss": 0.5}, step=1, pushes=5)
     old.clock = replace(old.clock, wall=old.clock.wall - 61 * 10**9)

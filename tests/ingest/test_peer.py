@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 NOBODY = 65534
 CLIENT = """
 import os, signal, sys
-from wire_messages import Client, Speaker
-client, who = Client(sys.argv[1]), Speaker()
-client.say(*who.frames("hello", who.hello()))
+from wire_messages import Client, FakeSession
+client, who = Client(sys.argv[1]), FakeSession()
+client.send(*who.frames("hello", who.hello()))
 exec(sys.stdin.readline())
 """
 

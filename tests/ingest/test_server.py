@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import eventually
-from wire_messages import Client, Speaker, clock
+from wire_messages import Client, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, Heartbeat, Totals
 from trackside_daemon.history.read.sessions import StoredSession
@@ -118,49 +118,49 @@ def connect(ingest: Ingest) -> Iterator[Callable[[], Client]]:
 
 
 def test_a_push_is_taken_shown_and_acknowledged(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     client.greet(who)
     for number in range(1, 101):
-        client.say(*who.batch(number))
-    assert [client.hear() for _ in range(100)] == [("ack", number) for number in range(1, 101)]
+        client.send(*who.batch(number))
+    assert [client.receive() for _ in range(100)] == [("ack", number) for number in range(1, 101)]
     assert ingest.losses() == [100.0]
 
 
 def test_several_clients_are_answered_each_on_its_own_connection(connect: Callable[[], Client]) -> None:
-    talks = [(connect(), Speaker(str(index), name=str(index))) for index in range(5)]
+    talks = [(connect(), FakeSession(str(index), name=str(index))) for index in range(5)]
     for client, who in talks:
         client.greet(who)
     for number in (1, 2, 3):
         for client, who in talks:
-            client.say(*who.batch(number))
+            client.send(*who.batch(number))
     for client, _ in talks:
-        assert [client.hear() for _ in range(3)] == [("ack", 1), ("ack", 2), ("ack", 3)]
+        assert [client.receive() for _ in range(3)] == [("ack", 1), ("ack", 2), ("ack", 3)]
 
 
 def test_one_connection_may_carry_several_sessions(connect: Callable[[], Client]) -> None:
-    client, speakers = connect(), [Speaker(str(index)) for index in range(3)]
+    client, speakers = connect(), [FakeSession(str(index)) for index in range(3)]
     for who in speakers:
         client.greet(who)
     for who in speakers:
-        client.say(*who.batch(1))
+        client.send(*who.batch(1))
     assert {client.socket.recv_multipart()[1] for _ in speakers} == {who.frames("ack", None, 1)[1] for who in speakers}
 
 
 def test_a_full_pipeline_is_not_read_and_nothing_is_lost(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     client.greet(who)
     ingest.state.go_on.clear()
     total = 3 * PUSHES_WAITING
     for number in range(1, total + 1):
-        client.say(*who.batch(number))
+        client.send(*who.batch(number))
     eventually(lambda: len(ingest.pipeline._queue._pushes) >= PUSHES_WAITING)
     taken = ingest.sessions._sessions[who.id].accepted
     assert taken <= PUSHES_WAITING
-    client.say(*Speaker().frames("beat", Heartbeat(who.hello().clock)))
+    client.send(*FakeSession().frames("beat", Heartbeat(who.hello().clock)))
     assert client.socket.poll(50) == 0, "what comes now is left to ZeroMQ and to the client"
     assert ingest.sessions._sessions[who.id].accepted == taken
     ingest.state.go_on.set()
-    heard = [client.hear() for _ in range(total + 1)]
+    heard = [client.receive() for _ in range(total + 1)]
     assert [one for one in heard if one[0] == "ack"] == [("ack", number) for number in range(1, total + 1)]
     assert ingest.losses() == [float(total)]
 
@@ -168,21 +168,21 @@ def test_a_full_pipeline_is_not_read_and_nothing_is_lost(ingest: Ingest, connect
 def test_while_nothing_can_be_written_greetings_and_beats_are_read_and_numbered_messages_left(
     ingest: Ingest, connect: Callable[[], Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     monkeypatch.setattr(ingest.server, "_has_room", lambda: False)
     monkeypatch.setattr(ingest.server, "_is_stuck", lambda: True)
     client.greet(who)
-    client.say(*who.batch(1))
-    client.say(*who.frames("beat", Heartbeat(clock(), 0, Totals(pushes=5), {"loss": 5.0}, 5)))
+    client.send(*who.batch(1))
+    client.send(*who.frames("beat", Heartbeat(clock(), 0, Totals(pushes=5), {"loss": 5.0}, 5)))
     client.greet(who)  # after the beat, so that it has been read
     eventually(lambda: ingest.losses() == [5.0])
     assert ingest.sessions._sessions[who.id].accepted == 0
     monkeypatch.undo()
-    client.say(*who.batch(1))
-    assert client.hear() == ("hello?", 0), "the history has not been told of it"
+    client.send(*who.batch(1))
+    assert client.receive() == ("hello?", 0), "the history has not been told of it"
     client.greet(who)
-    client.say(*who.batch(1))
-    assert client.hear() == ("ack", 1)
+    client.send(*who.batch(1))
+    assert client.receive() == ("ack", 1)
 
 
 def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
@@ -192,20 +192,20 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
         monkeypatch.undo()
         raise sqlite3.DatabaseError("database disk image is malformed")
 
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     client.greet(who)
-    client.say(*who.batch(1))
-    assert client.hear() == ("ack", 1)
+    client.send(*who.batch(1))
+    assert client.receive() == ("ack", 1)
     monkeypatch.setattr(ingest.history.writer._store, "apply", damaged)
-    client.say(*who.batch(2))
+    client.send(*who.batch(2))
     eventually(lambda: not ingest.sessions._sessions[who.id].greeted)
-    client.say(*who.batch(3))
-    assert client.hear() == ("hello?", 0)
-    client.say(*who.frames("hello", who.hello(acked=1)))
-    assert client.hear() == ("welcome", 1)
+    client.send(*who.batch(3))
+    assert client.receive() == ("hello?", 0)
+    client.send(*who.frames("hello", who.hello(acked=1)))
+    assert client.receive() == ("welcome", 1)
     for number in (2, 3):
-        client.say(*who.batch(number))
-    assert [client.hear(), client.hear()] == [("ack", 2), ("ack", 3)]
+        client.send(*who.batch(number))
+    assert [client.receive(), client.receive()] == [("ack", 2), ("ack", 3)]
     assert ingest.history.session(who.id) == StoredSession(3, 0)
     assert [one.name for one in place.glob("history.db.damaged-*")], "the old file is kept"
 
@@ -213,45 +213,45 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
 def test_a_client_goes_on_with_the_next_daemon_and_nothing_is_taken_twice(
     ingest: Ingest, connect: Callable[[], Client], place: Path
 ) -> None:
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     client.greet(who)
     for number in (1, 2, 3):
-        client.say(*who.batch(number))
-    assert [client.hear() for _ in range(3)] == [("ack", 1), ("ack", 2), ("ack", 3)]
+        client.send(*who.batch(number))
+    assert [client.receive() for _ in range(3)] == [("ack", 1), ("ack", 2), ("ack", 3)]
     ingest.stop()
     again = Ingest(place)
     try:
-        client.say(*who.frames("hello", who.hello(acked=1)))  # two of the answers were lost
-        assert client.hear() == ("welcome", 3)
-        client.say(*who.batch(3))
-        assert client.hear() == ("ack", 3)
-        client.say(*who.batch(4))
-        assert client.hear() == ("ack", 4)
+        client.send(*who.frames("hello", who.hello(acked=1)))  # two of the answers were lost
+        assert client.receive() == ("welcome", 3)
+        client.send(*who.batch(3))
+        assert client.receive() == ("ack", 3)
+        client.send(*who.batch(4))
+        assert client.receive() == ("ack", 4)
         assert again.history.writer._samples == 1, "the number 4 alone was written"
     finally:
         again.stop()
 
 
 def test_a_stop_in_the_midst_acknowledges_all_that_it_took(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     client.greet(who)
     ingest.state.go_on.clear()
     for number in range(1, 51):
-        client.say(*who.batch(number))
+        client.send(*who.batch(number))
     eventually(lambda: ingest.sessions._sessions[who.id].accepted == 50)
     stopper = threading.Thread(target=ingest.stop)
     stopper.start()
     ingest.state.go_on.set()
-    assert [client.hear() for _ in range(50)] == [("ack", number) for number in range(1, 51)]
+    assert [client.receive() for _ in range(50)] == [("ack", number) for number in range(1, 51)]
     stopper.join()
 
 
 def test_a_stop_with_a_full_pipeline_ends(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     client.greet(who)
     ingest.state.go_on.clear()
     for number in range(1, 3 * PUSHES_WAITING):
-        client.say(*who.batch(number))
+        client.send(*who.batch(number))
     eventually(lambda: len(ingest.pipeline._queue._pushes) >= PUSHES_WAITING)
     stopper = threading.Thread(target=ingest.stop)
     stopper.start()
@@ -261,53 +261,53 @@ def test_a_stop_with_a_full_pipeline_ends(ingest: Ingest, connect: Callable[[], 
 
 
 def test_a_client_that_vanishes_holds_nobody_up(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    gone, who = Client(ingest.endpoint), Speaker("gone")
+    gone, who = Client(ingest.endpoint), FakeSession("gone")
     gone.greet(who)
     for number in range(1, 51):
-        gone.say(*who.batch(number))
+        gone.send(*who.batch(number))
     gone.close()
-    other = Speaker("other", name="other")
+    other = FakeSession("other", name="other")
     client = connect()
     client.greet(other)
-    client.say(*other.batch(1))
-    assert client.hear() == ("ack", 1)
+    client.send(*other.batch(1))
+    assert client.receive() == ("ack", 1)
 
 
 def test_a_client_that_never_listens_holds_nobody_up(ingest: Ingest, connect: Callable[[], Client]) -> None:
-    deaf, loud = connect(), Speaker("deaf")
+    deaf, loud = connect(), FakeSession("deaf")
     deaf.greet(loud)
-    beat = Speaker().frames("beat", Heartbeat(loud.hello().clock))
+    beat = FakeSession().frames("beat", Heartbeat(loud.hello().clock))
     for _ in range(5000):  # each is answered hello?, which nobody reads
-        deaf.say(*beat)
-    client, who = connect(), Speaker("other", name="other")
+        deaf.send(*beat)
+    client, who = connect(), FakeSession("other", name="other")
     client.greet(who)
-    client.say(*who.batch(1))
-    assert client.hear() == ("ack", 1)
+    client.send(*who.batch(1))
+    assert client.receive() == ("ack", 1)
 
 
 def test_nonsense_is_counted_and_the_connection_goes_on(
     quick_ticks: None, ingest: Ingest, connect: Callable[[], Client]
 ) -> None:
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     client.greet(who)
-    client.say(b"")
-    client.say(b"nonsense", b"", b"", b"")
-    client.say(*who.batch(1)[:2], bytes(MESSAGE_BYTES + 1))
-    assert client.hear() == ("nack", 1)
-    client.say(*who.batch(2))
-    assert client.hear() == ("ack", 2)
+    client.send(b"")
+    client.send(b"nonsense", b"", b"", b"")
+    client.send(*who.batch(1)[:2], bytes(MESSAGE_BYTES + 1))
+    assert client.receive() == ("nack", 1)
+    client.send(*who.batch(2))
+    assert client.receive() == ("ack", 2)
     eventually(lambda: ingest.refused() == {("frames",): 2.0, ("size",): 1.0})
 
 
 def test_a_frame_beyond_all_measure_costs_its_sender_the_connection_and_nobody_else(
     ingest: Ingest, connect: Callable[[], Client]
 ) -> None:
-    client, who = connect(), Speaker()
+    client, who = connect(), FakeSession()
     client.greet(who)
     rude = connect()
-    rude.say(b"trackside/1", b"", bytes(3 * MESSAGE_BYTES))
-    client.say(*who.batch(1))
-    assert client.hear() == ("ack", 1)
+    rude.send(b"trackside/1", b"", bytes(3 * MESSAGE_BYTES))
+    client.send(*who.batch(1))
+    assert client.receive() == ("ack", 1)
     assert ingest.refused() == {}
 
 
@@ -345,11 +345,11 @@ def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
 def test_a_loopback_port_is_served_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     ingest = Ingest(place, "tcp://127.0.0.1:0")
-    client, who = Client(ingest.endpoint), Speaker()
+    client, who = Client(ingest.endpoint), FakeSession()
     try:
         client.greet(who)
-        client.say(*who.batch(1))
-        assert client.hear() == ("ack", 1)
+        client.send(*who.batch(1))
+        assert client.receive() == ("ack", 1)
     finally:
         client.close()
         ingest.stop()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from ingest.conftest import Desk
+from ingest.conftest import SessionsHarness
 from msgspec.structs import replace
-from wire_messages import WALL, Speaker, clock
+from wire_messages import WALL, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pushes, Totals, encode
 from trackside_daemon.history.read.sessions import StoredSession
@@ -27,40 +27,40 @@ def answer(kind: str, number: int = 0, reason: str = "") -> tuple[str, int, str]
 
 
 @pytest.fixture
-def who(desk: Any) -> Speaker:
+def who(desk: Any) -> FakeSession:
     """A session that has been greeted."""
-    speaker = Speaker()
+    speaker = FakeSession()
     desk.greet(speaker)
     return speaker
 
 
-def bad_body(who: Speaker, number: int, kind: str = "batch") -> list[bytes]:
+def bad_body(who: FakeSession, number: int, kind: str = "batch") -> list[bytes]:
     return [*encode(Envelope(kind, who.id, number))[:2], b"\xc1"]
 
 
-def too_large(who: Speaker, number: int) -> list[bytes]:
+def too_large(who: FakeSession, number: int) -> list[bytes]:
     return [*who.batch(number)[:2], bytes(MESSAGE_BYTES + 1)]
 
 
-def bad_block(who: Speaker, number: int) -> list[bytes]:
+def bad_block(who: FakeSession, number: int) -> list[bytes]:
     pushes = who.pushes({"loss": 1.0})
     pushes.blocks[0].times = b""
     return who.frames("batch", pushes, number)
 
 
 def test_a_hello_is_welcomed_and_shows_the_run(desk: Any) -> None:
-    assert desk.greet(Speaker()) == [answer("welcome", 0)]
+    assert desk.greet(FakeSession()) == [answer("welcome", 0)]
     assert desk.house.state_of() == "starting"
 
 
 def test_a_welcome_after_a_restart_goes_on_where_the_last_daemon_ended(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     assert desk.greet(who, acked=41) == [answer("welcome", 41)]
     assert desk.say(*who.batch(42)) == []
     assert desk.commit() == [answer("ack", 42)]
 
 
-def test_a_second_hello_is_told_what_is_committed_and_not_what_is_only_taken(desk: Any, who: Speaker) -> None:
+def test_a_second_hello_is_told_what_is_committed_and_not_what_is_only_taken(desk: Any, who: FakeSession) -> None:
     for number in (1, 2, 3):
         desk.say(*who.batch(number))
     desk.commit(2)
@@ -70,7 +70,7 @@ def test_a_second_hello_is_told_what_is_committed_and_not_what_is_only_taken(des
 
 
 def test_nothing_of_a_session_that_is_not_greeted_is_taken(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     for frames in (
         who.batch(1),
         who.skip(1, 3),
@@ -83,20 +83,20 @@ def test_nothing_of_a_session_that_is_not_greeted_is_taken(desk: Any) -> None:
     assert desk.counts(MESSAGES) == {}
 
 
-def test_a_batch_is_acknowledged_when_it_is_committed_and_not_before(desk: Any, who: Speaker) -> None:
+def test_a_batch_is_acknowledged_when_it_is_committed_and_not_before(desk: Any, who: FakeSession) -> None:
     assert desk.say(*who.batch(1)) == []
     assert desk.house.get("loss") == 1.0
     assert desk.commit() == [answer("ack", 1)]
 
 
-def test_a_bye_and_a_skip_are_acknowledged_like_a_batch(desk: Any, who: Speaker) -> None:
+def test_a_bye_and_a_skip_are_acknowledged_like_a_batch(desk: Any, who: FakeSession) -> None:
     desk.say(*who.skip(1, 3))
     desk.say(*who.frames("bye", who.bye(), 4))
     assert desk.commit() == [answer("ack", 3), answer("ack", 4)]
     assert desk.house.state_of() == "finished"
 
 
-def test_a_batch_that_was_taken_already_is_dropped_and_acknowledged(desk: Any, who: Speaker) -> None:
+def test_a_batch_that_was_taken_already_is_dropped_and_acknowledged(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1))
     desk.say(*who.batch(2))
     desk.commit()
@@ -106,7 +106,7 @@ def test_a_batch_that_was_taken_already_is_dropped_and_acknowledged(desk: Any, w
     assert desk.counts(MESSAGES) == {"hello": 1.0, "batch": 2.0}
 
 
-def test_a_batch_that_comes_too_early_is_asked_for_again(desk: Any, who: Speaker) -> None:
+def test_a_batch_that_comes_too_early_is_asked_for_again(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1))
     desk.commit()
     assert desk.say(*who.batch(3)) == [answer("ack", 1)]
@@ -117,7 +117,7 @@ def test_a_batch_that_comes_too_early_is_asked_for_again(desk: Any, who: Speaker
     assert desk.count(GAPS) == 0.0
 
 
-def test_a_skip_bridges_a_gap_that_is_counted(desk: Any, who: Speaker) -> None:
+def test_a_skip_bridges_a_gap_that_is_counted(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1))
     assert desk.say(*who.skip(2, 5)) == []
     desk.say(*who.batch(6))
@@ -125,21 +125,21 @@ def test_a_skip_bridges_a_gap_that_is_counted(desk: Any, who: Speaker) -> None:
     assert desk.count(GAPS) == 4.0
 
 
-def test_a_skip_that_begins_before_what_is_taken_counts_only_what_is_missing(desk: Any, who: Speaker) -> None:
+def test_a_skip_that_begins_before_what_is_taken_counts_only_what_is_missing(desk: Any, who: FakeSession) -> None:
     for number in (1, 2):
         desk.say(*who.batch(number))
     desk.say(*who.skip(1, 5))
     assert desk.count(GAPS) == 3.0
 
 
-def test_a_skip_that_begins_too_late_is_asked_for_again(desk: Any, who: Speaker) -> None:
+def test_a_skip_that_begins_too_late_is_asked_for_again(desk: Any, who: FakeSession) -> None:
     assert desk.say(*who.skip(3, 5)) == [answer("ack", 0)]
     assert desk.count(GAPS) == 0.0
 
 
 @pytest.mark.parametrize(("bad", "reason"), [(bad_body, "body"), (bad_block, "block"), (too_large, "size")])
 def test_a_batch_that_cannot_be_read_is_refused_in_its_turn_and_its_neighbours_live(
-    desk: Any, who: Speaker, bad: Callable[[Speaker, int], list[bytes]], reason: str
+    desk: Any, who: FakeSession, bad: Callable[[FakeSession, int], list[bytes]], reason: str
 ) -> None:
     assert desk.say(*who.batch(1)) == []
     assert desk.say(*bad(who, 2)) == []
@@ -150,25 +150,25 @@ def test_a_batch_that_cannot_be_read_is_refused_in_its_turn_and_its_neighbours_l
     assert desk.say(*bad(who, 2)) == [answer("nack", 2, reason)], "the refusal is final"
 
 
-def test_a_bad_batch_out_of_its_turn_is_not_even_looked_at(desk: Any, who: Speaker) -> None:
+def test_a_bad_batch_out_of_its_turn_is_not_even_looked_at(desk: Any, who: FakeSession) -> None:
     assert desk.say(*bad_body(who, 5)) == [answer("ack", 0)]
     assert desk.counts(REJECTED) == {}
 
 
 @pytest.mark.parametrize("kind", ["skip", "bye"])
-def test_a_bad_skip_or_bye_is_refused_too(desk: Any, who: Speaker, kind: str) -> None:
+def test_a_bad_skip_or_bye_is_refused_too(desk: Any, who: FakeSession, kind: str) -> None:
     desk.say(*bad_body(who, 1, kind))
     desk.say(*who.batch(2))
     assert desk.commit() == [answer("nack", 1, "body"), answer("ack", 2)]
 
 
 @pytest.mark.parametrize("kind", ["hello", "beat"])
-def test_a_bad_hello_or_beat_is_only_counted(desk: Any, who: Speaker, kind: str) -> None:
+def test_a_bad_hello_or_beat_is_only_counted(desk: Any, who: FakeSession, kind: str) -> None:
     assert desk.say(*bad_body(who, 0, kind)) == []
     assert desk.counts(REJECTED) == {"body": 1.0}
 
 
-def test_a_beat_says_alive(desk: Any, who: Speaker) -> None:
+def test_a_beat_says_alive(desk: Any, who: FakeSession) -> None:
     assert desk.say(*who.frames("beat", Heartbeat(clock()))) == []
     assert desk.counts(MESSAGES) == {"hello": 1.0, "beat": 1.0}
 
@@ -204,7 +204,7 @@ def test_what_is_no_message_is_counted_by_its_reason_and_not_answered(
 
 
 def test_all_counters_are_there_at_0_from_the_beginning(desk: Any) -> None:
-    desk.house.take(desk.sessions.tick(desk.house.now))
+    desk.house.accept(desk.sessions.tick(desk.house.now))
     messages, rejected, *others = desk.house.state.values(0.0, MESSAGES, REJECTED, DUPLICATES, GAPS)
     assert messages == {(kind,): 0.0 for kind in KINDS}
     assert rejected == {(reason,): 0.0 for reason in (*REASONS, "kind")}
@@ -212,7 +212,7 @@ def test_all_counters_are_there_at_0_from_the_beginning(desk: Any) -> None:
 
 
 def test_sessions_do_not_mix(desk: Any) -> None:
-    first, second = Speaker("a", name="a"), Speaker("b", name="b")
+    first, second = FakeSession("a", name="a"), FakeSession("b", name="b")
     for who in (first, second):
         desk.greet(who)
     for number in (1, 2):
@@ -221,21 +221,21 @@ def test_sessions_do_not_mix(desk: Any) -> None:
     assert desk.commit() == [answer("ack", 1), answer("ack", 2), answer("ack", 1)]
 
 
-def test_a_session_answers_to_the_connection_that_it_last_spoke_on(desk: Any, who: Speaker) -> None:
+def test_a_session_answers_to_the_connection_that_it_last_spoke_on(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1), peer=b"\0old")
     desk.say(*who.batch(2), peer=b"\0new")
     answers = [desk.sessions.committed(receipt) for receipt in desk.taken]
     assert [one[0] for one in answers] == [b"\0new", b"\0new"]
 
 
-def test_a_hello_that_knows_of_more_than_this_daemon_goes_on_from_there(desk: Any, who: Speaker) -> None:
+def test_a_hello_that_knows_of_more_than_this_daemon_goes_on_from_there(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1))
     assert desk.greet(who, acked=10) == [answer("welcome", 10)]
     desk.say(*who.batch(11))
     assert desk.commit() == [answer("ack", 1), answer("ack", 11)]
 
 
-def test_a_refusal_whose_answer_was_lost_is_told_again(desk: Any, who: Speaker) -> None:
+def test_a_refusal_whose_answer_was_lost_is_told_again(desk: Any, who: FakeSession) -> None:
     desk.say(*bad_body(who, 1))
     desk.say(*who.batch(2))
     assert desk.commit() == [answer("nack", 1, "body"), answer("ack", 2)]
@@ -243,7 +243,7 @@ def test_a_refusal_whose_answer_was_lost_is_told_again(desk: Any, who: Speaker) 
     assert desk.say(*who.batch(2)) == [answer("ack", 2)]
 
 
-def test_a_session_that_is_silent_for_an_hour_is_asked_for_a_hello(desk: Any, who: Speaker) -> None:
+def test_a_session_that_is_silent_for_an_hour_is_asked_for_a_hello(desk: Any, who: FakeSession) -> None:
     desk.house.after = 3599.0
     desk.sessions.tick(desk.house.now)
     assert desk.say(*who.batch(1)) == []
@@ -258,11 +258,11 @@ def test_with_too_many_sessions_the_most_silent_one_is_forgotten(
     desk: Any, monkeypatch: pytest.MonkeyPatch, count: Callable[[int, int], int]
 ) -> None:
     monkeypatch.setattr(module, "SESSIONS", 10)
-    loyal = Speaker("loyal")
+    loyal = FakeSession("loyal")
     desk.greet(loyal)
     for number in range(1, count(100, 10_000)):
         desk.house.after += 0.01
-        desk.greet(Speaker())
+        desk.greet(FakeSession())
         assert desk.say(*loyal.batch(number)) == []
     assert len(desk.sessions._sessions) == 10
 
@@ -285,8 +285,8 @@ def test_each_sender_is_logged_once_for_each_reason_and_not_for_ever(
 
 def test_a_session_over_the_limit_of_runs_is_acknowledged_all_the_same(desk: Any) -> None:
     desk.house.runs._limits = desk.house.runs._limits._replace(runs=1)
-    desk.greet(Speaker("a"))
-    who = Speaker("b", name="late")
+    desk.greet(FakeSession("a"))
+    who = FakeSession("b", name="late")
     assert desk.greet(who) == [answer("welcome")]
     assert desk.say(*who.batch(1)) == []
     assert desk.say(*bad_block(who, 2)) == []
@@ -294,7 +294,7 @@ def test_a_session_over_the_limit_of_runs_is_acknowledged_all_the_same(desk: Any
     assert desk.house.has("late") == set()
 
 
-def test_fields_of_a_later_version_are_passed_over(desk: Any, who: Speaker) -> None:
+def test_fields_of_a_later_version_are_passed_over(desk: Any, who: FakeSession) -> None:
     frames = who.batch(1)
     body = msgspec.msgpack.decode(frames[2])
     body["mood"] = {"good": True}
@@ -305,7 +305,7 @@ def test_fields_of_a_later_version_are_passed_over(desk: Any, who: Speaker) -> N
 
 def test_numbers_at_the_end_of_their_range_are_taken(desk: Any) -> None:
     last = 2**63 - 1
-    who = Speaker()
+    who = FakeSession()
     assert desk.greet(who, acked=last - 1) == [answer("welcome", last - 1)]
     desk.say(*who.batch(last, step=1))
     assert desk.commit() == [answer("ack", last)]
@@ -313,19 +313,19 @@ def test_numbers_at_the_end_of_their_range_are_taken(desk: Any) -> None:
 
 
 def test_a_hello_may_not_claim_less_than_nothing(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     desk.greet(who, acked=-5)
     desk.say(*who.batch(1))
     assert desk.commit() == [answer("ack", 1)]
 
 
-def test_a_receipt_of_a_session_that_was_forgotten_is_forgotten_too(desk: Any, who: Speaker) -> None:
+def test_a_receipt_of_a_session_that_was_forgotten_is_forgotten_too(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1))
     desk.sessions._sessions.clear()
     assert desk.commit() == []
 
 
-def test_a_body_without_its_blocks_is_refused(desk: Any, who: Speaker) -> None:
+def test_a_body_without_its_blocks_is_refused(desk: Any, who: FakeSession) -> None:
     body = {"clock": {"wall": 1, "monotonic": 1}, "totals": {}}
     desk.say(*who.frames("batch", None, 1)[:2], msgspec.msgpack.encode(body))
     assert desk.commit() == [answer("nack", 1, "body")]
@@ -336,20 +336,20 @@ def test_a_body_without_its_blocks_is_refused(desk: Any, who: Speaker) -> None:
     [Totals(overhead=float("nan")), Totals(overhead=-1.0), Totals(samples=float("nan")), Totals(steps=-1)],
     ids=["nan seconds", "negative seconds", "nan samples", "negative steps"],
 )
-def test_totals_that_no_counter_may_have_are_refused(desk: Any, who: Speaker, totals: Totals) -> None:
+def test_totals_that_no_counter_may_have_are_refused(desk: Any, who: FakeSession, totals: Totals) -> None:
     desk.say(*who.frames("batch", Pushes(clock(), totals, []), 1))
     assert desk.commit() == [answer("nack", 1, "body")]
 
 
-def test_a_session_id_alone_does_not_let_a_stranger_change_the_run(desk: Any, who: Speaker) -> None:
-    stranger = Speaker("other", name="stranger")
+def test_a_session_id_alone_does_not_let_a_stranger_change_the_run(desk: Any, who: FakeSession) -> None:
+    stranger = FakeSession("other", name="stranger")
     stranger.id = who.id
     desk.greet(stranger)
     assert desk.house.has("stranger") == set()
 
 
 def test_what_is_said_again_and_again_grows_nothing(desk: Any, count: Callable[[int, int], int]) -> None:
-    who = Speaker()
+    who = FakeSession()
     for _ in range(count(200, 20_000)):
         desk.greet(who)
         desk.say(*replace_session(who.frames("beat", Heartbeat(clock()))))
@@ -376,7 +376,7 @@ def standings(desk: Any) -> list[tuple[int, str, bool]]:
     return [(one.attempt, one.state, one.ended is not None) for one in records(desk, RunState)]
 
 
-def test_the_history_is_told_of_a_session_before_what_it_pushed(desk: Any, who: Speaker) -> None:
+def test_the_history_is_told_of_a_session_before_what_it_pushed(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1, {"loss": 2.5}, after=3.0))
     (opened,), (taken,) = records(desk, SessionOpened), records(desk, BatchIngested)
     assert (opened.session.id, opened.session.name, opened.session.attempt, opened.time) == (who.id, "train", 0, WALL)
@@ -388,7 +388,7 @@ def test_the_history_is_told_of_a_session_before_what_it_pushed(desk: Any, who: 
 
 
 @pytest.mark.parametrize(("after", "late"), [(59.0, False), (61.0, True)])
-def test_what_is_a_minute_old_is_said_to_be_late(desk: Any, who: Speaker, *, after: float, late: bool) -> None:
+def test_what_is_a_minute_old_is_said_to_be_late(desk: Any, who: FakeSession, *, after: float, late: bool) -> None:
     desk.house.after = after
     who.totals.phases = {"eval": 7.0}
     desk.say(*who.batch(1, after=0.0))
@@ -396,7 +396,7 @@ def test_what_is_a_minute_old_is_said_to_be_late(desk: Any, who: Speaker, *, aft
     assert (taken.late, taken.phases) == (late, {"eval": 7.0})
 
 
-def test_a_bye_and_a_skip_bring_what_was_spent_in_phases_after_the_last_push(desk: Any, who: Speaker) -> None:
+def test_a_bye_and_a_skip_bring_what_was_spent_in_phases_after_the_last_push(desk: Any, who: FakeSession) -> None:
     said = {}
     for number, kind in ((1, "batch"), (2, "skip"), (3, "bye")):
         who.totals.phases = said[number] = {"forward": float(number)}
@@ -407,7 +407,7 @@ def test_a_bye_and_a_skip_bring_what_was_spent_in_phases_after_the_last_push(des
 
 @pytest.mark.parametrize(("boot", "offset"), [(None, 0.0), ("another", 7.0)])
 def test_only_a_clock_of_another_machine_is_corrected(desk: Any, boot: str | None, offset: float) -> None:
-    who = Speaker(**({} if boot is None else {"boot": boot}))
+    who = FakeSession(**({} if boot is None else {"boot": boot}))
     desk.house.after = 7.0
     desk.say(*who.frames("hello", who.hello(0.0)))
     desk.say(*who.batch(1))
@@ -416,7 +416,7 @@ def test_only_a_clock_of_another_machine_is_corrected(desk: Any, boot: str | Non
     assert taken.shift == round((WALL - 50 + offset) * 1e9)
 
 
-def test_records_and_number_of_a_message_travel_together(desk: Any, who: Speaker) -> None:
+def test_records_and_number_of_a_message_travel_together(desk: Any, who: FakeSession) -> None:
     said = {
         1: who.batch(1),
         2: bad_body(who, 2),
@@ -433,7 +433,7 @@ def test_records_and_number_of_a_message_travel_together(desk: Any, who: Speaker
 
 
 def test_a_gap_is_an_event_of_its_rank(desk: Any) -> None:
-    who = Speaker(rank=3, world=4, local_world=4)
+    who = FakeSession(rank=3, world=4, local_world=4)
     desk.greet(who)
     desk.say(*who.batch(1))
     desk.say(*who.skip(2, 6))
@@ -442,7 +442,7 @@ def test_a_gap_is_an_event_of_its_rank(desk: Any) -> None:
 
 
 def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     desk.kept[who.id] = StoredSession(41, 3)
     desk.past["id-1"] = (3, None)
     assert desk.greet(who, acked=39) == [answer("welcome", 41)]
@@ -456,7 +456,7 @@ def test_a_session_that_an_earlier_daemon_knew_goes_on_where_that_had_committed(
     assert events(desk) == [], "it neither begins nor is restarted"
 
 
-def test_a_session_that_was_forgotten_meanwhile_is_asked_of_the_history(desk: Any, who: Speaker) -> None:
+def test_a_session_that_was_forgotten_meanwhile_is_asked_of_the_history(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1))
     desk.commit()
     desk.kept[who.id] = StoredSession(1, 0)
@@ -466,7 +466,7 @@ def test_a_session_that_was_forgotten_meanwhile_is_asked_of_the_history(desk: An
 
 def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_attempt(desk: Any) -> None:
     desk.past["id-1"] = (4, 99.0)
-    desk.greet(Speaker())
+    desk.greet(FakeSession())
     assert [one.session.attempt for one in records(desk, SessionOpened)] == [5]
     assert attempts(desk) == ["5"]
     assert events(desk) == [("run_restarted", 5, None)]
@@ -474,21 +474,21 @@ def test_a_new_session_of_a_run_that_ended_under_an_earlier_daemon_is_a_new_atte
 
 def test_a_new_session_of_a_run_that_lived_under_an_earlier_daemon_joins_it(desk: Any) -> None:
     desk.past["id-1"] = (4, None)
-    desk.greet(Speaker(rank=1, world=2, local_world=2))
+    desk.greet(FakeSession(rank=1, world=2, local_world=2))
     assert [one.session.attempt for one in records(desk, SessionOpened)] == [4]
     assert events(desk) == []
 
 
 def test_a_launcher_that_counts_further_is_believed(desk: Any) -> None:
     desk.past["id-1"] = (4, 99.0)
-    desk.greet(Speaker(attempt=7))
+    desk.greet(FakeSession(attempt=7))
     assert attempts(desk) == ["7"]
 
 
 def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk: Any) -> None:
-    late = Speaker()
+    late = FakeSession()
     desk.past["id-1"] = (0, 99.0)
-    desk.greet(Speaker())
+    desk.greet(FakeSession())
     desk.kept[late.id] = StoredSession(5, 0)
     assert desk.greet(late) == [answer("welcome", 5)]
     desk.say(*late.batch(6, {"loss": 9.0}))
@@ -499,7 +499,7 @@ def test_a_session_of_an_attempt_before_the_one_that_runs_stays_in_its_own(desk:
 
 
 def test_a_session_whose_bye_was_committed_and_never_acknowledged_does_not_begin_its_run_again(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     desk.kept[who.id] = StoredSession(9, 0, ended=True)
     desk.past["id-1"] = (0, 99.0)
     assert desk.greet(who, acked=8) == [answer("welcome", 9)]
@@ -508,7 +508,7 @@ def test_a_session_whose_bye_was_committed_and_never_acknowledged_does_not_begin
 
 
 def test_a_session_that_speaks_on_after_its_rank_had_ended_is_shown_again(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     desk.kept[who.id] = StoredSession(9, 0, ended=True)
     desk.greet(who)
     assert desk.say(*who.frames("beat", Heartbeat(clock()))) == [answer("hello?")]
@@ -520,7 +520,7 @@ def test_a_session_that_speaks_on_after_its_rank_had_ended_is_shown_again(desk: 
 
 
 def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not(desk: Any) -> None:
-    who = Speaker()
+    who = FakeSession()
     assert desk.say(*who.frames("hello", who.hello()), room=False) == [answer("welcome")]
     for frames in (who.batch(1), who.skip(1, 3), who.frames("bye", who.bye(), 1), bad_body(who, 1)):
         assert desk.say(*frames, room=False) == []
@@ -532,7 +532,7 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
     assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.5, 7.0, 7.0)
     assert desk.house.get("value", "train", "0", "other") == 3.0
     assert desk.house.get("last_step_timestamp_seconds") == WALL + 8.5
-    assert desk.say(*Speaker().frames("beat", stuck), room=False) == [answer("hello?")]
+    assert desk.say(*FakeSession().frames("beat", stuck), room=False) == [answer("hello?")]
     assert desk.say(*who.batch(1)) == [answer("hello?")], "the history has not been told of it"
     assert records(desk, SessionOpened) == []
     desk.say(*who.frames("hello", who.hello()))
@@ -540,7 +540,7 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
     assert desk.commit() == [answer("ack", 1)]
 
 
-def test_what_a_beat_has_told_is_not_undone_by_the_batches_that_come_later(desk: Any, who: Speaker) -> None:
+def test_what_a_beat_has_told_is_not_undone_by_the_batches_that_come_later(desk: Any, who: FakeSession) -> None:
     desk.say(*who.frames("beat", Heartbeat(clock(9.0), 0, Totals(pushes=7, steps=7), {"loss": 0.5}, 7)))
     desk.say(*who.batch(1, {"loss": 2.5}, after=1.0))
     assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.5, 7.0, 7.0)
@@ -548,7 +548,7 @@ def test_what_a_beat_has_told_is_not_undone_by_the_batches_that_come_later(desk:
     assert (desk.house.get("loss"), desk.house.get("step"), desk.house.get("steps_total")) == (0.25, 8.0, 8.0)
 
 
-def test_a_greeting_that_is_repeated_is_told_to_the_history_once(desk: Any, who: Speaker) -> None:
+def test_a_greeting_that_is_repeated_is_told_to_the_history_once(desk: Any, who: FakeSession) -> None:
     for number in range(1, 50):
         desk.house.after = float(number)
         assert desk.greet(who) == [answer("welcome")]
@@ -557,7 +557,7 @@ def test_a_greeting_that_is_repeated_is_told_to_the_history_once(desk: Any, who:
     assert [one.hello.config for one in records(desk, SessionOpened)] == ["", '{"lr": 1}'], "but what is new is told"
 
 
-def test_after_a_renouncement_all_that_was_not_acknowledged_is_asked_for_again(desk: Any, who: Speaker) -> None:
+def test_after_a_renouncement_all_that_was_not_acknowledged_is_asked_for_again(desk: Any, who: FakeSession) -> None:
     for number in (1, 2, 3):
         desk.say(*who.batch(number))
     assert desk.commit(1) == [answer("ack", 1)]
@@ -574,7 +574,7 @@ def test_after_a_renouncement_all_that_was_not_acknowledged_is_asked_for_again(d
 
 
 def test_what_happens_to_a_run_is_told_as_events_and_states(desk: Any) -> None:
-    first, second = (Speaker(rank=rank, world=2, local_world=2) for rank in range(2))
+    first, second = (FakeSession(rank=rank, world=2, local_world=2) for rank in range(2))
     for who in (first, second):
         desk.greet(who)
         desk.say(*who.batch(1))
@@ -589,24 +589,24 @@ def test_what_happens_to_a_run_is_told_as_events_and_states(desk: Any) -> None:
     ]
     end = records(desk, RunState)[-1]
     assert (end.run, end.attempt, end.state, end.ended) == ("id-1", 0, "failed", WALL + 6)
-    desk.greet(Speaker())
+    desk.greet(FakeSession())
     assert events(desk)[-1] == ("run_restarted", 1, None)
     assert standings(desk)[-1] == (1, "starting", False)
 
 
-def test_an_attempt_that_was_given_up_for_another_is_lost(desk: Any, who: Speaker) -> None:
+def test_an_attempt_that_was_given_up_for_another_is_lost(desk: Any, who: FakeSession) -> None:
     desk.say(*who.batch(1))
     desk.house.after = 9.0
-    desk.greet(Speaker(attempt=1))
+    desk.greet(FakeSession(attempt=1))
     (given_up,) = [one for one in records(desk, RunState) if one.ended is not None]
     assert given_up == RunState("id-1", 0, "lost", "given up for another attempt", WALL + 9)
     assert standings(desk)[-1] == (1, "starting", False)
 
 
 def test_a_run_over_the_limit_is_in_the_history_all_the_same_with_its_end() -> None:
-    desk: Any = Desk(runs=1)
-    desk.greet(Speaker("a"))
-    who = Speaker("b", name="late", boot="another")
+    desk: Any = SessionsHarness(runs=1)
+    desk.greet(FakeSession("a"))
+    who = FakeSession("b", name="late", boot="another")
     desk.past["b"] = (2, 99.0)
     desk.greet(who)
     desk.say(*who.batch(1, {"loss": 1.5}))
@@ -621,9 +621,9 @@ def test_a_run_over_the_limit_is_in_the_history_all_the_same_with_its_end() -> N
 
 
 def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attempt() -> None:
-    desk: Any = Desk(runs=1)
-    desk.greet(Speaker("a"))
-    who = Speaker("b", name="late")
+    desk: Any = SessionsHarness(runs=1)
+    desk.greet(FakeSession("a"))
+    who = FakeSession("b", name="late")
     desk.kept[who.id] = StoredSession(3, 2)
     desk.past["b"] = (2, None)
     for _ in range(2):
@@ -632,9 +632,9 @@ def test_a_session_over_the_limit_that_an_earlier_daemon_knew_stays_in_its_attem
 
 
 def test_a_run_over_the_limit_that_is_killed_is_lost_in_the_history() -> None:
-    desk: Any = Desk(runs=1)
-    desk.greet(Speaker("a"))
-    desk.greet(Speaker("b", name="late", boot="another"))
+    desk: Any = SessionsHarness(runs=1)
+    desk.greet(FakeSession("a"))
+    desk.greet(FakeSession("b", name="late", boot="another"))
     desk.house.after = 29.0
     desk.tick()
     assert all(one.run == "a" for one in records(desk, RunState))
@@ -646,7 +646,7 @@ def test_a_run_over_the_limit_that_is_killed_is_lost_in_the_history() -> None:
     ]
 
 
-def provisional(who: Speaker) -> Bye:
+def provisional(who: FakeSession) -> Bye:
     bye = who.bye()
     bye.provisional = True
     return bye
@@ -654,7 +654,7 @@ def provisional(who: Speaker) -> Bye:
 
 @pytest.mark.parametrize("told", ["at once", "when it greets again"])
 def test_a_process_of_another_pid_namespace_is_known_by_the_pid_that_this_machine_counts(desk: Any, told: str) -> None:
-    who = Speaker(pid=1)
+    who = FakeSession(pid=1)
     if told != "at once":
         desk.greet(who)
     desk.pid = 4321
@@ -668,7 +668,7 @@ def test_a_process_of_another_pid_namespace_is_known_by_the_pid_that_this_machin
 
 def test_a_process_whose_connection_tells_who_it_is_is_never_silent(desk: Any) -> None:
     desk.pid = 2**31 - 1  # of which there is none
-    desk.greet(Speaker())
+    desk.greet(FakeSession())
     desk.house.after = 1000.0
     desk.tick()
     assert desk.house.state_of() == "starting"
@@ -686,9 +686,9 @@ def test_a_process_whose_connection_tells_who_it_is_is_never_silent(desk: Any) -
 def test_a_run_over_the_limit_ends_in_the_history_as_its_process_did(
     says_bye: bool, code: int, expected: list[tuple[str, str]]
 ) -> None:
-    desk: Any = Desk(runs=1)
-    desk.greet(Speaker("a"))
-    who = Speaker("b", name="late")
+    desk: Any = SessionsHarness(runs=1)
+    desk.greet(FakeSession("a"))
+    who = FakeSession("b", name="late")
     desk.pid = 4321
     desk.greet(who)
     if says_bye:
@@ -701,9 +701,9 @@ def test_a_run_over_the_limit_ends_in_the_history_as_its_process_did(
 
 
 def test_a_run_over_the_limit_that_has_said_its_bye_is_not_lost_by_its_silence() -> None:
-    desk: Any = Desk(runs=1)
-    desk.greet(Speaker("a"))
-    who = Speaker("b", name="late", boot="another")
+    desk: Any = SessionsHarness(runs=1)
+    desk.greet(FakeSession("a"))
+    who = FakeSession("b", name="late", boot="another")
     desk.greet(who)
     desk.say(*who.frames("bye", provisional(who), 1))
     desk.house.after = 1000.0
@@ -712,8 +712,8 @@ def test_a_run_over_the_limit_that_has_said_its_bye_is_not_lost_by_its_silence()
 
 
 def test_samples_over_a_limit_of_the_page_are_in_the_history_all_the_same() -> None:
-    desk: Any = Desk(keys=1)
-    who = Speaker()
+    desk: Any = SessionsHarness(keys=1)
+    who = FakeSession()
     desk.greet(who)
     desk.say(*who.batch(1, {"a": 1.0, "b": 2.0, "x" * 300: 3.0}))
     assert desk.house.get("value", "train", "0", "b") is None
@@ -722,8 +722,8 @@ def test_samples_over_a_limit_of_the_page_are_in_the_history_all_the_same() -> N
 
 
 def test_a_run_with_an_endless_id_has_one_id_on_the_page_and_in_the_history() -> None:
-    desk: Any = Desk(label_bytes=16)
-    who = Speaker("i" * 1000)
+    desk: Any = SessionsHarness(label_bytes=16)
+    who = FakeSession("i" * 1000)
     desk.greet(who)
     desk.say(*who.skip(1, 2))
     desk.say(*who.frames("bye", who.bye(), 3))

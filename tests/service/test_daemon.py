@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
-from wire_messages import Client, Speaker
+from wire_messages import Client, FakeSession
 
 from trackside.wire import Heartbeat
 from trackside_daemon import __version__
@@ -108,17 +108,17 @@ def test_what_was_pushed_just_before_the_end_is_acknowledged(
     start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client]
 ) -> None:
     daemon = start_daemon(*QUIET)
-    client, who, stranger = connect(daemon), Speaker(), Speaker()
+    client, who, stranger = connect(daemon), FakeSession(), FakeSession()
     client.greet(who)
     for number in range(1, 65):
-        client.say(*who.batch(number))
-    client.say(*stranger.frames("beat", Heartbeat(who.hello().clock)))
-    heard = [client.hear()]
+        client.send(*who.batch(number))
+    client.send(*stranger.frames("beat", Heartbeat(who.hello().clock)))
+    heard = [client.receive()]
     while heard[-1] != ("hello?", 0):  # the answer to the stranger: all that came before has arrived
-        heard.append(client.hear())
+        heard.append(client.receive())
     daemon.process.send_signal(signal.SIGTERM)
     while len(heard) < 65:
-        heard.append(client.hear())
+        heard.append(client.receive())
     assert [one for one in heard if one[0] == "ack"] == [("ack", number) for number in range(1, 65)]
     assert daemon.stop() == 0
 
@@ -136,18 +136,18 @@ def test_a_client_goes_on_with_the_next_daemon_and_the_page_is_full_at_once(
     start_daemon: Callable[..., Daemon], connect: Callable[[Daemon], Client]
 ) -> None:
     first = start_daemon(*QUIET)
-    client, who = connect(first), Speaker()
+    client, who = connect(first), FakeSession()
     client.greet(who)
-    client.say(*who.batch(1, {"loss": 2.5}, steps=41))
-    assert client.hear() == ("ack", 1)
+    client.send(*who.batch(1, {"loss": 2.5}, steps=41))
+    assert client.receive() == ("ack", 1)
     first.stop(signal.SIGKILL)
     second = start_daemon(*QUIET)
-    client.say(*who.batch(2, {"loss": 1.5}, steps=42))
-    assert client.hear() == ("hello?", 0)
-    client.say(*who.frames("hello", who.hello(acked=1, last={"loss": 1.5}, step=2, progress_age=0)))
-    assert client.hear() == ("welcome", 1)
-    client.say(*who.batch(2, {"loss": 1.5}, steps=42))
-    assert client.hear() == ("ack", 2)
+    client.send(*who.batch(2, {"loss": 1.5}, steps=42))
+    assert client.receive() == ("hello?", 0)
+    client.send(*who.frames("hello", who.hello(acked=1, last={"loss": 1.5}, step=2, progress_age=0)))
+    assert client.receive() == ("welcome", 1)
+    client.send(*who.batch(2, {"loss": 1.5}, steps=42))
+    assert client.receive() == ("ack", 2)
     series = second.series()
     assert series['trackside_training_loss{rank="0",run="train"}'] == 1.5
     assert series['trackside_training_steps_total{rank="0",run="train"}'] == 42.0
@@ -196,14 +196,14 @@ def test_a_linger_that_was_reloaded_holds_for_the_next_end(
     file = place / "t.yml"
     file.write_text("run: {linger: 1h}\n")
     daemon = start_daemon(*QUIET, f"--config.file={file}", "--web.enable-lifecycle")
-    client, who = connect(daemon), Speaker()
+    client, who = connect(daemon), FakeSession()
     client.greet(who)
-    client.say(*who.batch(1))
-    assert client.hear() == ("ack", 1)
+    client.send(*who.batch(1))
+    assert client.receive() == ("ack", 1)
     file.write_text("run: {linger: 0}\n")
     assert httpx.post(f"{daemon.url}/-/reload").text == "reloaded\n"
-    client.say(*who.frames("bye", who.bye(), 2))
-    assert client.hear() == ("ack", 2)
+    client.send(*who.frames("bye", who.bye(), 2))
+    assert client.receive() == ("ack", 2)
     eventually(lambda: 'trackside_training_loss{rank="0",run="train"}' not in daemon.series())
     assert daemon.series()['trackside_training_state{run="train",state="finished"}'] == 1.0
     file.write_text("run: {linger: [}\n")

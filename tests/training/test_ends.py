@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wire_messages import WALL, House, Speaker
+from wire_messages import WALL, FakeSession, RunsHarness
 
 from trackside_daemon.model.records import Event, RunState
 from trackside_daemon.model.session import process_of
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def house() -> RunsHarness:
+    return RunsHarness()
 
 
-def watched(house: House, *speakers: Speaker) -> Speaker:
+def watched(house: RunsHarness, *speakers: FakeSession) -> FakeSession:
     """Speakers whose processes are watched have greeted and pushed; the first of them."""
     for who in speakers:
         house.runs.watch(process_of(who.identity))
@@ -34,13 +34,13 @@ def watched(house: House, *speakers: Speaker) -> Speaker:
     return speakers[0]
 
 
-def exits(house: House, who: Speaker, code: int | None) -> None:
+def exits(house: RunsHarness, who: FakeSession, code: int | None) -> None:
     """The process of *who* is over."""
     ended: Iterable[Batch] = house.runs.exited(process_of(who.identity), Exit(code), house.now.wall, house.now)
-    house.take(ended)
+    house.accept(ended)
 
 
-def leaves(house: House, who: Speaker, status: str = "finished", cause: str = "") -> None:
+def leaves(house: RunsHarness, who: FakeSession, status: str = "finished", cause: str = "") -> None:
     """Atexit says *who*'s provisional bye."""
     bye = who.bye(status, house.after)
     bye.cause, bye.provisional = cause, True
@@ -51,15 +51,15 @@ def rank_ended(after: float, state: str, cause: str = "", rank: int = 0, **known
     return Event("id-1", 0, WALL + after, "rank_ended", rank, fields={"state": state, "cause": cause, **known})
 
 
-def test_the_silence_of_a_watched_process_means_nothing(house: House, process: Any) -> None:
-    watched(house, Speaker(**process.identity))
+def test_the_silence_of_a_watched_process_means_nothing(house: RunsHarness, process: Any) -> None:
+    watched(house, FakeSession(**process.identity))
     process.kill()
     house.wait(1e6)
     assert house.state_of() == "running"
 
 
-def test_who_ends_without_a_bye_is_shown_at_once_and_the_history_knows_the_exit(house: House) -> None:
-    who = watched(house, Speaker())
+def test_who_ends_without_a_bye_is_shown_at_once_and_the_history_knows_the_exit(house: RunsHarness) -> None:
+    who = watched(house, FakeSession())
     house.after = 7.0
     exits(house, who, 3)
     assert (house.state_of(), house.state_of(rank="0")) == ("failed", "failed")
@@ -70,8 +70,8 @@ def test_who_ends_without_a_bye_is_shown_at_once_and_the_history_knows_the_exit(
     ]
 
 
-def test_a_provisional_bye_is_told_to_the_history_and_not_on_the_page_until_the_exit(house: House) -> None:
-    who = watched(house, Speaker())
+def test_a_provisional_bye_is_told_to_the_history_and_not_on_the_page_until_the_exit(house: RunsHarness) -> None:
+    who = watched(house, FakeSession())
     house.after = 7.0
     leaves(house, who)
     assert house.records == [RunState("id-1", 0, "finished", "", WALL + 7), rank_ended(7, "finished")]
@@ -85,8 +85,8 @@ def test_a_provisional_bye_is_told_to_the_history_and_not_on_the_page_until_the_
     assert house.records[2:] == [RunState("id-1", 0, "finished", "", WALL + 7)], "the same end is told once"
 
 
-def test_a_bad_exit_after_a_provisional_bye_is_told_to_both(house: House) -> None:
-    who = watched(house, Speaker())
+def test_a_bad_exit_after_a_provisional_bye_is_told_to_both(house: RunsHarness) -> None:
+    who = watched(house, FakeSession())
     leaves(house, who)
     exits(house, who, 3)
     assert house.state_of() == "failed"
@@ -96,8 +96,8 @@ def test_a_bad_exit_after_a_provisional_bye_is_told_to_both(house: House) -> Non
     ]
 
 
-def test_the_page_waits_for_a_teardown_no_longer_than_is_good(house: House) -> None:
-    who = watched(house, Speaker())
+def test_the_page_waits_for_a_teardown_no_longer_than_is_good(house: RunsHarness) -> None:
+    who = watched(house, FakeSession())
     leaves(house, who)
     house.wait(TEARDOWN_SECONDS)
     assert house.state_of() == "running"
@@ -107,8 +107,8 @@ def test_the_page_waits_for_a_teardown_no_longer_than_is_good(house: House) -> N
     assert house.state_of() == "failed", "what is known later is shown all the same"
 
 
-def test_an_exception_is_shown_at_once_and_is_the_cause_rather_than_the_status_that_follows(house: House) -> None:
-    who = watched(house, Speaker())
+def test_an_exception_is_shown_at_once_and_is_the_cause_rather_than_the_status_that_follows(house: RunsHarness) -> None:
+    who = watched(house, FakeSession())
     leaves(house, who, "failed", "ValueError")
     assert house.state_of() == "failed"
     exits(house, who, 1)
@@ -116,8 +116,8 @@ def test_an_exception_is_shown_at_once_and_is_the_cause_rather_than_the_status_t
     assert house.records == [RunState("id-1", 0, "failed", "ValueError", WALL), rank_ended(0, "failed", "ValueError")]
 
 
-def test_a_bye_that_is_no_provisional_one_is_shown_at_once_and_stays(house: House) -> None:
-    who = watched(house, Speaker())
+def test_a_bye_that_is_no_provisional_one_is_shown_at_once_and_stays(house: RunsHarness) -> None:
+    who = watched(house, FakeSession())
     house.bye(who)
     assert house.state_of() == "finished"
     before = list(house.records)
@@ -125,15 +125,15 @@ def test_a_bye_that_is_no_provisional_one_is_shown_at_once_and_stays(house: Hous
     assert (house.state_of(), house.records) == ("finished", before)
 
 
-def test_without_a_peer_a_provisional_bye_is_taken_at_once(house: House) -> None:
-    who = Speaker()
+def test_without_a_peer_a_provisional_bye_is_taken_at_once(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     leaves(house, who)
     assert house.state_of() == "finished"
 
 
-def test_an_exit_that_nobody_knows_is_lost_and_after_a_bye_as_that_says(house: House) -> None:
-    silent, polite = Speaker("id-1", name="silent", pid=1), Speaker("id-2", name="polite", pid=2)
+def test_an_exit_that_nobody_knows_is_lost_and_after_a_bye_as_that_says(house: RunsHarness) -> None:
+    silent, polite = FakeSession("id-1", name="silent", pid=1), FakeSession("id-2", name="polite", pid=2)
     watched(house, silent, polite)
     leaves(house, polite)
     exits(house, silent, None)
@@ -142,9 +142,9 @@ def test_an_exit_that_nobody_knows_is_lost_and_after_a_bye_as_that_says(house: H
     assert rank_ended(0, "lost", "unknown") in house.records
 
 
-def test_what_comes_after_the_exit_of_a_lost_one_does_not_bring_it_back(house: House) -> None:
+def test_what_comes_after_the_exit_of_a_lost_one_does_not_bring_it_back(house: RunsHarness) -> None:
     """Its last messages may wait in the socket when its end is seen already."""
-    who = watched(house, Speaker())
+    who = watched(house, FakeSession())
     exits(house, who, None)
     house.push(who, {"loss": 0.5}, step=2)
     assert (house.state_of(), house.get("loss")) == ("lost", 0.5)
@@ -152,8 +152,8 @@ def test_what_comes_after_the_exit_of_a_lost_one_does_not_bring_it_back(house: H
     assert house.state_of() == "finished"
 
 
-def test_a_bye_that_is_read_after_the_exit_is_judged_with_it(house: House) -> None:
-    who = watched(house, Speaker())
+def test_a_bye_that_is_read_after_the_exit_is_judged_with_it(house: RunsHarness) -> None:
+    who = watched(house, FakeSession())
     exits(house, who, 1)
     assert house.state_of() == "failed"
     leaves(house, who, "failed", "ValueError")
@@ -163,16 +163,16 @@ def test_a_bye_that_is_read_after_the_exit_is_judged_with_it(house: House) -> No
     ]
 
 
-def test_all_sessions_of_a_process_end_with_it_and_no_others(house: House) -> None:
-    one, two = Speaker("id-1", name="one", pid=1), Speaker("id-2", name="two", pid=1)
-    other = Speaker("id-3", name="other", pid=2)
+def test_all_sessions_of_a_process_end_with_it_and_no_others(house: RunsHarness) -> None:
+    one, two = FakeSession("id-1", name="one", pid=1), FakeSession("id-2", name="two", pid=1)
+    other = FakeSession("id-3", name="other", pid=2)
     watched(house, one, two, other)
     exits(house, one, -signal.SIGKILL)
     assert [house.state_of(name) for name in ("one", "two", "other")] == ["failed", "failed", "running"]
 
 
-def test_the_worst_of_a_ranks_sessions_gives_its_cause(house: House, start_process: Callable[[], Any]) -> None:
-    main, worker = (Speaker(**start_process().identity) for _ in range(2))
+def test_the_worst_of_a_ranks_sessions_gives_its_cause(house: RunsHarness, start_process: Callable[[], Any]) -> None:
+    main, worker = (FakeSession(**start_process().identity) for _ in range(2))
     watched(house, main, worker)
     exits(house, worker, -signal.SIGTERM)
     assert house.state_of() == "running"
@@ -180,38 +180,38 @@ def test_the_worst_of_a_ranks_sessions_gives_its_cause(house: House, start_proce
     assert house.records[-1] == rank_ended(0, "failed", "SIGKILL", signal="SIGKILL")
 
 
-def test_a_rank_that_waits_for_its_exit_makes_way_for_the_next_attempt(house: House) -> None:
-    who = watched(house, Speaker(pid=1))
+def test_a_rank_that_waits_for_its_exit_makes_way_for_the_next_attempt(house: RunsHarness) -> None:
+    who = watched(house, FakeSession(pid=1))
     leaves(house, who)
-    again = Speaker(pid=2)
+    again = FakeSession(pid=2)
     watched(house, again)
     assert house.get("run_info", *info(again, attempt=1)) == 1.0
     assert house.state_of() == "running"
 
 
-def test_the_history_is_not_told_that_a_run_was_given_up_which_had_ended(house: House) -> None:
-    first = [Speaker(pid=rank + 1, rank=rank, world=2, local_world=2) for rank in range(2)]
+def test_the_history_is_not_told_that_a_run_was_given_up_which_had_ended(house: RunsHarness) -> None:
+    first = [FakeSession(pid=rank + 1, rank=rank, world=2, local_world=2) for rank in range(2)]
     watched(house, *first)
     for who in first:
         leaves(house, who)
     house.records.clear()
-    house.hello(Speaker(pid=9, rank=0, world=2, local_world=2, attempt=1))
+    house.hello(FakeSession(pid=9, rank=0, world=2, local_world=2, attempt=1))
     assert not any(isinstance(one, RunState) and one.state == "lost" for one in house.records)
 
 
-def test_the_log_says_each_end_once(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_each_end_once(house: RunsHarness, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    good, bad = Speaker("id-1", name="good", pid=1), Speaker("id-2", name="bad", pid=2)
+    good, bad = FakeSession("id-1", name="good", pid=1), FakeSession("id-2", name="bad", pid=2)
     watched(house, good, bad)
     for who in (good, bad):
         leaves(house, who)
     exits(house, good, 0)
-    house.take(house.runs.exited(process_of(bad.identity), Exit(-signal.SIGKILL, oom=True), WALL, house.now))
+    house.accept(house.runs.exited(process_of(bad.identity), Exit(-signal.SIGKILL, oom=True), WALL, house.now))
     said = [(one.levelname, one.getMessage()) for one in caplog.records if " rank " in one.getMessage()]
     assert said == [("INFO", "run good rank 0 finished"), ("WARNING", "run bad rank 0 failed: OOM killed")]
 
 
-def info(who: Speaker, attempt: int) -> tuple[str, ...]:
+def info(who: FakeSession, attempt: int) -> tuple[str, ...]:
     """The labels of a run's info."""
     it = who.identity
     return "train", "id-1", str(attempt), str(it.world), it.host, it.git_commit, it.framework, it.job_id

@@ -7,7 +7,7 @@ import logging
 import tracemalloc
 from typing import TYPE_CHECKING
 
-from wire_messages import House, Speaker
+from wire_messages import FakeSession, RunsHarness
 
 from trackside.wire import Device, Memory
 from trackside_daemon.model.records import PHASES
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Distribution
 
 
-def values(house: House) -> dict[str, float | Distribution]:
+def values(house: RunsHarness) -> dict[str, float | Distribution]:
     return {one.labels[2]: value for one, value in house.page().items() if one.family == "value"}
 
 
 def test_one_run_too_many_is_counted_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    house = House(runs=2)
-    late = Speaker("c", name="late")
-    for who in (Speaker("a", name="one"), Speaker("b", name="two"), late):
+    house = RunsHarness(runs=2)
+    late = FakeSession("c", name="late")
+    for who in (FakeSession("a", name="one"), FakeSession("b", name="two"), late):
         house.hello(who)
     house.push(late, {"loss": 1.0})
     house.bye(late)
@@ -41,31 +41,31 @@ def test_one_run_too_many_is_counted_and_not_shown(caplog: pytest.LogCaptureFixt
 
 
 def test_an_ended_run_does_not_count_as_live() -> None:
-    house = House(runs=1)
+    house = RunsHarness(runs=1)
     for run in ("a", "b", "c"):
-        who = Speaker(run, name=run)
+        who = FakeSession(run, name=run)
         house.hello(who)
         assert house.runs_in("starting") == [run]
         house.bye(who)
 
 
 def test_a_run_at_the_limit_may_be_started_anew() -> None:
-    house = House(runs=1)
-    house.hello(Speaker("same"))
-    house.hello(Speaker("same", attempt=1))
-    assert house.get("run_info", *info(Speaker("same"), attempt="1")) == 1.0
+    house = RunsHarness(runs=1)
+    house.hello(FakeSession("same"))
+    house.hello(FakeSession("same", attempt=1))
+    assert house.get("run_info", *info(FakeSession("same"), attempt="1")) == 1.0
     assert house.rejected() == {}
 
 
-def info(who: Speaker, attempt: str) -> tuple[str, ...]:
+def info(who: FakeSession, attempt: str) -> tuple[str, ...]:
     known = who.identity
     return ("train", known.run, attempt, "1", known.host, known.git_commit, known.framework, known.job_id)
 
 
 def test_as_many_ended_runs_as_may_live_are_kept_and_the_oldest_goes_first() -> None:
-    house = House(runs=3)
+    house = RunsHarness(runs=3)
     for number in range(20):
-        who = Speaker(str(number), name=f"run-{number}")
+        who = FakeSession(str(number), name=f"run-{number}")
         house.hello(who)
         house.bye(who)
         house.after += 1
@@ -75,8 +75,8 @@ def test_as_many_ended_runs_as_may_live_are_kept_and_the_oldest_goes_first() -> 
 
 
 def test_keys_over_the_limit_of_a_rank_are_counted_once_each_and_not_shown() -> None:
-    house = House(keys=3)
-    who = Speaker()
+    house = RunsHarness(keys=3)
+    who = FakeSession()
     house.hello(who)
     for _ in range(4):
         house.push(who, {f"key-{number}": 1.0 for number in range(5)})
@@ -85,9 +85,9 @@ def test_keys_over_the_limit_of_a_rank_are_counted_once_each_and_not_shown() -> 
 
 
 def test_series_over_the_limit_in_all_are_counted() -> None:
-    house = House(series=3)
+    house = RunsHarness(series=3)
     for run in ("a", "b"):
-        who = Speaker(run, name=run)
+        who = FakeSession(run, name=run)
         house.hello(who)
         house.push(who, {"one": 1.0, "two": 2.0})
     assert len([one for one in house.page() if one.family == "value"]) == 3
@@ -95,8 +95,8 @@ def test_series_over_the_limit_in_all_are_counted() -> None:
 
 
 def test_families_of_their_own_are_never_crowded_out() -> None:
-    house = House(keys=1, series=1)
-    who = Speaker()
+    house = RunsHarness(keys=1, series=1)
+    who = FakeSession()
     house.hello(who)
     known = ("loss", "accuracy", "learning_rate", "grad_norm", "epoch")
     house.push(who, {f"key-{number}": 1.0 for number in range(100)} | dict.fromkeys(known, 0.5))
@@ -106,8 +106,8 @@ def test_families_of_their_own_are_never_crowded_out() -> None:
 
 
 def test_a_key_longer_than_a_label_may_be_is_counted() -> None:
-    house = House(label_bytes=16)
-    who = Speaker()
+    house = RunsHarness(label_bytes=16)
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"é" * 8: 1.0, "é" * 8 + "x": 2.0})
     assert set(values(house)) == {"é" * 8}
@@ -115,22 +115,22 @@ def test_a_key_longer_than_a_label_may_be_is_counted() -> None:
 
 
 def test_no_label_of_a_run_is_longer_than_allowed() -> None:
-    house = House(label_bytes=16)
+    house = RunsHarness(label_bytes=16)
     long = "x" * 1000
-    house.hello(Speaker(long, name=long, host=long, git_commit=long, framework=long, job_id=long))
+    house.hello(FakeSession(long, name=long, host=long, git_commit=long, framework=long, job_id=long))
     assert max(len(label) for one in house.page() for label in one.labels) == 16
 
 
 def test_short_labels_do_not_make_a_process_here_one_of_another_machine() -> None:
-    house = House(label_bytes=16)
-    house.hello(Speaker())
+    house = RunsHarness(label_bytes=16)
+    house.hello(FakeSession())
     house.wait(1000)
     assert house.state_of() == "starting"
 
 
 def test_the_series_of_a_run_that_was_forgotten_make_room_for_others() -> None:
-    house = House(series=2)
-    first, second = Speaker("a", name="first"), Speaker("b", name="second")
+    house = RunsHarness(series=2)
+    first, second = FakeSession("a", name="first"), FakeSession("b", name="second")
     for who in (first, second):
         house.hello(who)
         house.push(who, {"one": 1.0, "two": 2.0})
@@ -142,21 +142,21 @@ def test_the_series_of_a_run_that_was_forgotten_make_room_for_others() -> None:
 
 
 def test_sessions_over_the_limit_are_counted_and_their_run_is_not_shown() -> None:
-    house = House(sessions=5)
+    house = RunsHarness(sessions=5)
     for _ in range(20):
-        house.hello(Speaker("same"))
+        house.hello(FakeSession("same"))
     assert len(list(house.runs._sessions())) == 5
     assert house.rejected() == {"sessions": 15.0}
 
 
 def test_each_limit_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    house = House(runs=1, keys=1)
-    who = Speaker("a", name="a")
+    house = RunsHarness(runs=1, keys=1)
+    who = FakeSession("a", name="a")
     house.hello(who)
     with caplog.at_level(logging.WARNING, "trackside"):
         for number in range(5):
             house.push(who, {f"key-{number}": 1.0})
-            house.hello(Speaker(str(number), name="b"))
+            house.hello(FakeSession(str(number), name="b"))
     assert caplog.messages == [
         "run b is over the limit of 1 (runs): it is not on /metrics, nor are further ones",
         "key key-1 of run a is over the limit of 1 (keys): it is not on /metrics, nor are further ones",
@@ -167,8 +167,8 @@ def test_a_training_that_invents_keys_without_end_fills_no_memory(
     count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank, "REFUSED_KEYS", 100)
-    house = House(keys=10)
-    who = Speaker()
+    house = RunsHarness(keys=10)
+    who = FakeSession()
     house.hello(who)
 
     def invent(first: int, last: int) -> int:
@@ -194,8 +194,8 @@ def test_a_training_that_invents_keys_without_end_fills_no_memory(
 
 
 def test_a_key_without_a_series_has_no_nonfinite_counter_either() -> None:
-    house = House(keys=1)
-    who = Speaker()
+    house = RunsHarness(keys=1)
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"a": float("nan"), "b": float("nan")}, nonfinite={"a": 1, "b": 1})
     assert house.get("nonfinite_total", "train", "0", "a") == 1.0
@@ -203,10 +203,10 @@ def test_a_key_without_a_series_has_no_nonfinite_counter_either() -> None:
 
 
 def test_phases_and_devices_are_bounded_over_all_sessions_of_a_rank() -> None:
-    house = House()
-    house.hello(Speaker(rank=1))
+    house = RunsHarness()
+    house.hello(FakeSession(rank=1))
     for number in range(4):
-        who, other = Speaker(), Speaker()
+        who, other = FakeSession(), FakeSession()
         for one in (who, other):  # two at once, and when they have ended the next two
             house.hello(one)
             names = [f"{number}/{one.id.hex()}/{place}" for place in range(PHASES)]

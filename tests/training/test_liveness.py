@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
-from wire_messages import Speaker
+from wire_messages import FakeSession
 
 from trackside_daemon.training.liveness import Liveness
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Identity
 
-HERE = Speaker().identity
+HERE = FakeSession().identity
 
 
 def of(process: Any, **more: Any) -> Identity:

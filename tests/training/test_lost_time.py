@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from histories import history
 from session_records import batch_ingested, session_opened
-from wire_messages import WALL, House, Speaker
+from wire_messages import WALL, FakeSession, RunsHarness
 
 from trackside.wire import Device
 from trackside_daemon.cli.commands.run_report import describe
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 CAUSES = ("data", "checkpoint", "eval", "restart", "stall")
 
 
-def lost(house: House, rank: str = "0") -> dict[str, float]:
+def lost(house: RunsHarness, rank: str = "0") -> dict[str, float]:
     """Seconds by cause that are on the page, without those of which there are none."""
     told = {cause: house.get("lost_seconds_total", "train", rank, cause) for cause in CAUSES}
     return {cause: seconds for cause, seconds in told.items() if isinstance(seconds, float) and seconds}
 
 
-def kept(house: House) -> dict[int, Account]:
+def kept(house: RunsHarness) -> dict[int, Account]:
     """The accounts that the history was told last, by rank."""
     return {one.rank: one.account for one in house.records if isinstance(one, AccountUpdated)}
 
@@ -50,7 +50,7 @@ def test_phases_are_grouped_by_what_the_time_is_lost_to() -> None:
     phases = {"data": 1.0, "forward": 9.0, "eval": 2.0, "validation": 3.0, "checkpoint": 4.0, "save": 5.0}
     assert lost_in(phases) == {"data": 1.0, "checkpoint": 9.0, "eval": 5.0}
     assert lost_in({"forward": 1.0}) == {}
-    house, who = House(), Speaker()
+    house, who = RunsHarness(), FakeSession()
     house.hello(who)
     house.push(who, {"loss": 1.0}, phases=phases)
     assert lost(house) == {"data": 1.0, "checkpoint": 9.0, "eval": 5.0}
@@ -58,7 +58,7 @@ def test_phases_are_grouped_by_what_the_time_is_lost_to() -> None:
 
 
 def test_a_stall_is_counted_while_it_lasts_without_the_phases_that_are_counted_already() -> None:
-    house, who = House(), Speaker()
+    house, who = RunsHarness(), FakeSession()
     house.hello(who)
     house.push(who, {"loss": 1.0}, phases={"data": 1.0})
     house.wait(1)
@@ -77,7 +77,7 @@ def test_a_stall_is_counted_while_it_lasts_without_the_phases_that_are_counted_a
 
 
 def test_what_is_on_the_page_was_kept_before() -> None:
-    house, who = House(stalls=[ALL_STALLED]), Speaker()
+    house, who = RunsHarness(stalls=[ALL_STALLED]), FakeSession()
     house.hello(who)
     house.push(who, {"loss": 1.0})
     shown, told = [], [0.0] * 10
@@ -91,7 +91,7 @@ def test_what_is_on_the_page_was_kept_before() -> None:
 
 
 def test_of_an_attempt_that_is_given_up_for_the_next_all_is_kept() -> None:
-    house, who, again = House(stalls=[ALL_STALLED]), Speaker(), Speaker(attempt=1)
+    house, who, again = RunsHarness(stalls=[ALL_STALLED]), FakeSession(), FakeSession(attempt=1)
     house.hello(who)
     house.push(who, {"loss": 1.0}, device=Device(flops=1e15))
     for _ in range(6):
@@ -102,9 +102,9 @@ def test_of_an_attempt_that_is_given_up_for_the_next_all_is_kept() -> None:
     assert kept(house)[0] == Account(stall=5.0, caught=True, flops=2e15)
 
 
-def crashed(house: House, *, steps: int = 5) -> Speaker:
+def crashed(house: RunsHarness, *, steps: int = 5) -> FakeSession:
     """A run that has made some steps, and dies at 100 s."""
-    who = Speaker()
+    who = FakeSession()
     house.hello(who)
     for step in range(1, steps + 1):
         house.push(who, {"loss": 1.0}, step=step, phases={"data": 2.0})
@@ -115,10 +115,10 @@ def crashed(house: House, *, steps: int = 5) -> Speaker:
 
 
 def test_a_restart_lasts_from_the_end_to_the_first_step_beyond_and_phases_are_not_counted_twice() -> None:
-    house = House()
+    house = RunsHarness()
     crashed(house)
     house.after = 130.0
-    again = Speaker()
+    again = FakeSession()
     house.hello(again)
     for after, step in ((140, 3), (150, 4), (160, 5)):
         house.after = after
@@ -136,16 +136,16 @@ def test_a_restart_lasts_from_the_end_to_the_first_step_beyond_and_phases_are_no
 
 
 def test_an_attempt_that_never_gets_beyond_is_lost_wholly_and_the_next_one_goes_on_from_there() -> None:
-    house = House()
+    house = RunsHarness()
     crashed(house)
     house.after = 130.0
-    second = Speaker()
+    second = FakeSession()
     house.hello(second)
     house.push(second, {"loss": 1.0}, step=4)
     house.after = 150.0
     house.bye(second, "failed")
     house.after = 160.0
-    third = Speaker()
+    third = FakeSession()
     house.hello(third)
     house.push(third, {"loss": 1.0}, step=5)
     house.after = 170.0
@@ -156,9 +156,9 @@ def test_an_attempt_that_never_gets_beyond_is_lost_wholly_and_the_next_one_goes_
 
 
 def test_a_run_without_steps_before_has_caught_up_with_its_first() -> None:
-    house = House()
+    house = RunsHarness()
     crashed(house, steps=0)
-    again = Speaker()
+    again = FakeSession()
     house.after = 110.0
     house.hello(again)
     house.push(again, {"loss": 1.0}, step=1)
@@ -173,7 +173,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Path) -> None:
-    first = House()
+    first = RunsHarness()
     before = crashed(first)
     opened = [session_opened(before.id, before.hello(0.0), "train", 0, WALL)]
     with history(records) as file:
@@ -187,21 +187,21 @@ def test_a_daemon_that_is_restarted_goes_on_where_the_one_before_was(records: Pa
             now = time_accounting.earlier_attempts(connection, "id-1", 0)
     assert known.lost == {0: {"restart": 3.0, "stall": 4.0}}
     assert now == EarlierAttempts(kept={0: Account(restart=3.0, stall=4.0, caught=True)})
-    house, who = House(before=lambda *_: known._replace(step=9)), Speaker()
+    house, who = RunsHarness(before=lambda *_: known._replace(step=9)), FakeSession()
     house.after = 130.0
     house.hello(who)
     house.push(who, {"loss": 1.0}, step=10)
     for _ in range(12):
         house.wait(1)
     assert lost(house) == {"restart": 33.0, "stall": 4.0}
-    again = House(before=lambda *_: EarlierAttempts(known.lost, 9, known.ended, kept(house)))
+    again = RunsHarness(before=lambda *_: EarlierAttempts(known.lost, 9, known.ended, kept(house)))
     again.after = 150.0
     again.hello(who)
     assert lost(again) == {"restart": 33.0, "stall": 4.0}
 
 
 def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: Path) -> None:
-    who = Speaker()
+    who = FakeSession()
     with history(records) as file:
         file.put([session_opened(who.id, who.hello(0.0), "train", 0, WALL)])
         for number, step in enumerate((3, 7, 5), 1):
@@ -218,7 +218,7 @@ def test_an_attempt_whose_end_nobody_saw_has_ended_with_its_last_word(records: P
 
 
 def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
-    house, who = House(peak=lambda run, rank: 1e15 if (run, rank) == ("train", 0) else None), Speaker()
+    house, who = RunsHarness(peak=lambda run, rank: 1e15 if (run, rank) == ("train", 0) else None), FakeSession()
     house.hello(who)
     house.push(who, {"loss": 1.0}, device=Device(flops=4e16))
     house.wait(1)
@@ -230,7 +230,7 @@ def test_work_and_peak_are_kept_for_what_is_asked_later() -> None:
 
 
 def test_numbers_that_make_no_sense_leave_what_is_kept_readable(records: Path) -> None:
-    house, who = House(stalls=[ALL_STALLED], peak=lambda *_: inf), Speaker()
+    house, who = RunsHarness(stalls=[ALL_STALLED], peak=lambda *_: inf), FakeSession()
     house.hello(who)
     house.push(who, {"loss": 1.0}, phases={"data": inf, "eval": nan}, device=Device(flops=inf))
     for _ in range(12):
@@ -265,7 +265,7 @@ def test_goodput_and_mfu_are_of_all_ranks_and_attempts() -> None:
 
 
 def test_the_history_tells_them_by_attempt_and_of_the_run(records: Path) -> None:
-    house = House()
+    house = RunsHarness()
     who = crashed(house)
     with history(records) as file:
         account = Account(stall=10.0, flops=1e15, peak=1e14)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec.structs import replace
-from wire_messages import WALL, House, Known, Speaker, clock, pushed
+from wire_messages import WALL, FakeSession, RunsHarness, SeriesKey, clock, pushed
 
 from trackside.transport.session import Session
 from trackside.wire import DURATION_BUCKETS, Clock, Histogram, Pushes, Totals, decode_body
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def house() -> RunsHarness:
+    return RunsHarness()
 
 
 @pytest.fixture
-def who(house: House) -> Speaker:
+def who(house: RunsHarness) -> FakeSession:
     """A session that has said hello."""
-    speaker = Speaker()
+    speaker = FakeSession()
     house.hello(speaker)
     return speaker
 
 
-def nonfinite(house: House) -> dict[str, object]:
+def nonfinite(house: RunsHarness) -> dict[str, object]:
     return {one.labels[2]: value for one, value in house.page().items() if one.family == "nonfinite_total"}
 
 
@@ -39,13 +39,15 @@ def durations(*counts: int, total: float) -> Histogram:
     return Histogram([*counts, *[0] * (len(DURATION_BUCKETS) + 1 - len(counts))], total)
 
 
-def test_known_keys_have_families_of_their_own_and_others_keep_the_users_name(house: House, who: Speaker) -> None:
+def test_known_keys_have_families_of_their_own_and_others_keep_the_users_name(
+    house: RunsHarness, who: FakeSession
+) -> None:
     house.push(who, {"loss": 2.5, "accuracy": 0.5, "grad_norm": 1.5, "epoch": 3.0, 'eval/bleu "x"\n': 31.2})
     assert [house.get(family) for family in ("loss", "accuracy", "grad_norm", "epoch")] == [2.5, 0.5, 1.5, 3.0]
     assert house.get("value", "train", "0", 'eval/bleu "x"\n') == 31.2
 
 
-def test_of_several_rows_and_blocks_the_newest_value_of_each_key_is_shown(house: House, who: Speaker) -> None:
+def test_of_several_rows_and_blocks_the_newest_value_of_each_key_is_shown(house: RunsHarness, who: FakeSession) -> None:
     blocks = [
         pushed(["loss", "lr"], (1.0, 1, (3.0, 0.1)), (2.0, 2, (2.0, 0.2))),
         pushed(["loss"], (3.0, 3, (1.0,))),
@@ -57,7 +59,7 @@ def test_of_several_rows_and_blocks_the_newest_value_of_each_key_is_shown(house:
     assert (house.get("step"), house.get("last_step_timestamp_seconds")) == (3.0, WALL + 4)
 
 
-def test_values_that_come_late_turn_neither_the_step_nor_its_time_back(house: House, who: Speaker) -> None:
+def test_values_that_come_late_turn_neither_the_step_nor_its_time_back(house: RunsHarness, who: FakeSession) -> None:
     blocks = [
         pushed(["lr"], (3.0, 7, (0.1,)), (4.0, 8, (0.2,))),
         pushed(["loss"], (2.0, 6, (0.6,)), (3.0, 7, (0.7,))),
@@ -66,7 +68,7 @@ def test_values_that_come_late_turn_neither_the_step_nor_its_time_back(house: Ho
     assert (house.get("loss"), house.get("step"), house.get("last_step_timestamp_seconds")) == (0.7, 8.0, WALL + 4)
 
 
-def test_lr_is_the_learning_rate(house: House, who: Speaker) -> None:
+def test_lr_is_the_learning_rate(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"lr": 0.1})
     assert house.get("learning_rate") == 0.1
     house.push(who, {"lr": 0.2})
@@ -74,58 +76,60 @@ def test_lr_is_the_learning_rate(house: House, who: Speaker) -> None:
 
 
 @pytest.mark.parametrize("values", [{"lr": 0.1, "learning_rate": 0.2}, {"learning_rate": 0.2, "lr": 0.1}])
-def test_when_both_come_learning_rate_wins(house: House, who: Speaker, values: dict[str, float]) -> None:
+def test_when_both_come_learning_rate_wins(house: RunsHarness, who: FakeSession, values: dict[str, float]) -> None:
     house.push(who, values)
     assert house.get("learning_rate") == 0.2
     house.push(who, {"lr": 0.3})
     assert house.get("learning_rate") == 0.2
 
 
-def test_learning_rate_wins_over_an_lr_that_came_before(house: House, who: Speaker) -> None:
+def test_learning_rate_wins_over_an_lr_that_came_before(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"lr": 0.1})
     house.push(who, {"learning_rate": 0.2})
     house.push(who, {"lr": 0.3})
     assert house.get("learning_rate") == 0.2
 
 
-def test_amounts_are_counters_and_not_values(house: House, who: Speaker) -> None:
+def test_amounts_are_counters_and_not_values(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"loss": 1.0, "samples": 32.0, "tokens": 4096.0}, samples=320.0, tokens=40960.0)
     assert (house.get("samples_total"), house.get("tokens_total")) == (320.0, 40960.0)
     assert not [one for one in house.page() if one.family == "value"]
 
 
-def test_amounts_that_were_never_pushed_are_not_shown(house: House, who: Speaker) -> None:
+def test_amounts_that_were_never_pushed_are_not_shown(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"loss": 1.0})
     assert house.get("samples_total") is None
     assert house.get("tokens_total") is None
 
 
-def test_nan_and_infinities_are_shown_and_counted(house: House, who: Speaker) -> None:
+def test_nan_and_infinities_are_shown_and_counted(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"loss": nan, "bleu": inf}, nonfinite={"loss": 3, "bleu": 1})
     assert isnan(cast("float", house.get("loss")))
     assert house.get("value", "train", "0", "bleu") == inf
     assert nonfinite(house) == {"loss": 3.0, "bleu": 1.0}
 
 
-def test_a_known_key_has_its_nonfinite_counter_at_0_from_the_beginning(house: House, who: Speaker) -> None:
+def test_a_known_key_has_its_nonfinite_counter_at_0_from_the_beginning(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"loss": 1.0, "grad_norm": 1.0, "bleu": 1.0, "samples": 1.0})
     assert nonfinite(house) == {"loss": 0.0, "grad_norm": 0.0}
 
 
-def test_a_learning_rate_brings_no_counter_for_the_lr_that_was_never_pushed(house: House, who: Speaker) -> None:
+def test_a_learning_rate_brings_no_counter_for_the_lr_that_was_never_pushed(
+    house: RunsHarness, who: FakeSession
+) -> None:
     house.push(who, {"learning_rate": 1.0})
     assert nonfinite(house) == {"learning_rate": 0.0}
 
 
-def test_the_clients_own_totals_are_shown(house: House, who: Speaker) -> None:
+def test_the_clients_own_totals_are_shown(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"loss": 1.0}, pushes=7, dropped=3, resent=2, overhead=0.25, steps=5)
     families = ("client_pushes_total", "client_dropped_total", "client_resent_total", "steps_total")
     assert [house.get(family) for family in families] == [7.0, 3.0, 2.0, 5.0]
     assert house.get("client_overhead_seconds_total") == 0.25
 
 
-def test_the_totals_of_all_sessions_of_a_rank_are_summed(house: House, who: Speaker) -> None:
-    other = Speaker()
+def test_the_totals_of_all_sessions_of_a_rank_are_summed(house: RunsHarness, who: FakeSession) -> None:
+    other = FakeSession()
     house.hello(other)
     step = durations(1, 2, total=0.005)
     house.push(who, {"loss": 1.0}, pushes=3, overhead=0.5, samples=10.0, nonfinite={"loss": 1}, step_duration=step)
@@ -137,7 +141,7 @@ def test_the_totals_of_all_sessions_of_a_rank_are_summed(house: House, who: Spea
     assert house.get("step_duration_seconds") == Distribution((2, 4, *[0] * 16), 0.01)
 
 
-def test_totals_that_come_late_never_make_a_counter_fall(house: House, who: Speaker) -> None:
+def test_totals_that_come_late_never_make_a_counter_fall(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"loss": 1.0}, pushes=10, steps=10, overhead=1.0, step_duration=durations(9, total=0.009))
     house.push(who, {"loss": 1.0}, pushes=5, steps=5, overhead=0.5, step_duration=durations(4, total=0.004))
     house.skip(who.id, Totals(pushes=3, steps=3))
@@ -146,12 +150,12 @@ def test_totals_that_come_late_never_make_a_counter_fall(house: House, who: Spea
     assert cast("Distribution", house.get("step_duration_seconds")).counts[0] == 9
 
 
-def test_a_skip_renews_the_totals(house: House, who: Speaker) -> None:
+def test_a_skip_renews_the_totals(house: RunsHarness, who: FakeSession) -> None:
     house.skip(who.id, Totals(pushes=30, dropped=12))
     assert (house.get("client_pushes_total"), house.get("client_dropped_total")) == (30.0, 12.0)
 
 
-def test_a_batch_without_rows_renews_the_totals(house: House, who: Speaker) -> None:
+def test_a_batch_without_rows_renews_the_totals(house: RunsHarness, who: FakeSession) -> None:
     house.ingest(who.id, Pushes(clock(), Totals(pushes=4, dropped=4), []))
     assert house.get("client_dropped_total") == 4.0
     assert house.state_of() == "starting"
@@ -159,7 +163,7 @@ def test_a_batch_without_rows_renews_the_totals(house: House, who: Speaker) -> N
 
 def real_session(steps: int) -> tuple[Session, Hello, list[Pushes]]:
     """A client's own session that pushed while no daemon was there: its hello, and the batches that wait."""
-    session = Session(Speaker().identity, total_steps=1000)
+    session = Session(FakeSession().identity, total_steps=1000)
     batches = []
     for step in range(1, steps + 1):
         at = 50_000_000_000 + step * 100_000_000
@@ -170,7 +174,7 @@ def real_session(steps: int) -> tuple[Session, Hello, list[Pushes]]:
     return session, decode_body("hello", session.hello(Clock(after, after))[2]), batches
 
 
-def test_a_hello_after_a_daemon_restart_fills_the_page(house: House) -> None:
+def test_a_hello_after_a_daemon_restart_fills_the_page(house: RunsHarness) -> None:
     session, hello, _ = real_session(20)
     house.open(session.id, hello)
     assert house.state_of() == "running"
@@ -182,7 +186,7 @@ def test_a_hello_after_a_daemon_restart_fills_the_page(house: House) -> None:
     assert nonfinite(house) == {"loss": 0.0}
 
 
-def test_what_is_sent_again_after_a_hello_turns_nothing_back(house: House) -> None:
+def test_what_is_sent_again_after_a_hello_turns_nothing_back(house: RunsHarness) -> None:
     session, hello, batches = real_session(20)
     house.open(session.id, hello)
     told = house.page()
@@ -191,7 +195,7 @@ def test_what_is_sent_again_after_a_hello_turns_nothing_back(house: House) -> No
         assert house.page() == told, "each scrape in between sees what the hello told, and not an older step"
 
 
-def test_what_is_pushed_after_a_hello_is_shown(house: House) -> None:
+def test_what_is_pushed_after_a_hello_is_shown(house: RunsHarness) -> None:
     session, hello, batches = real_session(3)
     house.open(session.id, hello)
     session.rows.append((51_000_000_000, 4, {"loss": 9.0}))
@@ -201,20 +205,20 @@ def test_what_is_pushed_after_a_hello_is_shown(house: House) -> None:
     assert (house.get("loss"), house.get("step"), house.get("steps_total")) == (9.0, 4.0, 4.0)
 
 
-def test_without_total_steps_there_is_no_progress(house: House, who: Speaker) -> None:
+def test_without_total_steps_there_is_no_progress(house: RunsHarness, who: FakeSession) -> None:
     house.push(who, {"loss": 1.0})
     assert house.get("progress_ratio") is None
     assert house.get("remaining_seconds") is None
 
 
 @pytest.mark.parametrize("total", [0, -1])
-def test_total_steps_that_make_no_sense_give_no_progress(house: House, total: int) -> None:
-    house.hello(Speaker(), total_steps=total, last={"loss": 1.0}, step=5, progress_age=0)
+def test_total_steps_that_make_no_sense_give_no_progress(house: RunsHarness, total: int) -> None:
+    house.hello(FakeSession(), total_steps=total, last={"loss": 1.0}, step=5, progress_age=0)
     assert house.get("progress_ratio") is None
 
 
-def test_progress_is_the_share_of_the_steps_done_and_what_remains_goes_by_the_pace(house: House) -> None:
-    who = Speaker()
+def test_progress_is_the_share_of_the_steps_done_and_what_remains_goes_by_the_pace(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who, total_steps=10)
     house.push(who, {"loss": 1.0}, step=1)
     assert (house.get("progress_ratio"), house.get("remaining_seconds")) == (0.1, None)
@@ -226,8 +230,8 @@ def test_progress_is_the_share_of_the_steps_done_and_what_remains_goes_by_the_pa
     assert (house.get("progress_ratio"), house.get("remaining_seconds")) == (1.0, 0.0)
 
 
-def test_steps_that_are_counted_from_0_reach_the_end_too(house: House) -> None:
-    who = Speaker()
+def test_steps_that_are_counted_from_0_reach_the_end_too(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who, total_steps=2)
     house.push(who, {"loss": 1.0}, step=0)
     assert house.get("progress_ratio") == 0.5
@@ -235,8 +239,8 @@ def test_steps_that_are_counted_from_0_reach_the_end_too(house: House) -> None:
     assert house.get("progress_ratio") == 1.0
 
 
-def test_a_duration_without_end_does_not_spoil_what_remains(house: House) -> None:
-    who = Speaker()
+def test_a_duration_without_end_does_not_spoil_what_remains(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who, total_steps=10)
     house.push(who, {"loss": 1.0}, step=5, step_duration=durations(1, total=inf))
     house.push(who, {"loss": 1.0}, step=6, step_duration=durations(2, total=inf))
@@ -249,22 +253,22 @@ def test_a_duration_without_end_does_not_spoil_what_remains(house: House) -> Non
     [{}, {"step": 5}, {"progress_age": 5}, {"last": {"loss": 1.0}}],
     ids=["nothing", "no age", "no step", "neither"],
 )
-def test_a_hello_before_the_first_push_shows_no_progress(house: House, hello: dict[str, Any]) -> None:
-    house.hello(Speaker(), **hello)
+def test_a_hello_before_the_first_push_shows_no_progress(house: RunsHarness, hello: dict[str, Any]) -> None:
+    house.hello(FakeSession(), **hello)
     assert house.state_of() == "starting"
     assert house.get("step") is None
 
 
-def test_the_earliest_of_several_sessions_is_the_ranks_start(house: House) -> None:
+def test_the_earliest_of_several_sessions_is_the_ranks_start(house: RunsHarness) -> None:
     for started in (WALL + 5, WALL - 5, WALL):
-        who = Speaker()
+        who = FakeSession()
         hello = replace(who.hello(), started=round(started * 1e9))
         house.open(who.id, hello)
     assert house.get("start_timestamp_seconds") == WALL - 5
 
 
-def test_numbers_of_the_wildest_size_are_taken(house: House) -> None:
-    who = Speaker()
+def test_numbers_of_the_wildest_size_are_taken(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who, total_steps=2**63 - 1)
     house.push(
         who,
@@ -275,10 +279,10 @@ def test_numbers_of_the_wildest_size_are_taken(house: House) -> None:
         overhead=1.7e308,
         samples=inf,
     )
-    other = Speaker()
+    other = FakeSession()
     house.hello(other)
     house.push(other, {"loss": 1.0}, step=2**63 - 1, pushes=2**64 - 1, overhead=1.7e308)
     page = house.page()
-    assert page[Known("client_pushes_total", ("train", "0"))] == 2.0**65
-    assert page[Known("client_overhead_seconds_total", ("train", "0"))] == inf
-    assert page[Known("progress_ratio", ("train", "0"))] == 1.0
+    assert page[SeriesKey("client_pushes_total", ("train", "0"))] == 2.0**65
+    assert page[SeriesKey("client_overhead_seconds_total", ("train", "0"))] == inf
+    assert page[SeriesKey("progress_ratio", ("train", "0"))] == 1.0

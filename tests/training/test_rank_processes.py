@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from wire_messages import House, Speaker
+from wire_messages import FakeSession, RunsHarness
 
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.session import process_of
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def house() -> RunsHarness:
+    return RunsHarness()
 
 
-def speaker(process: Process) -> Speaker:
+def speaker(process: Process) -> FakeSession:
     """Of that process."""
-    return Speaker(pid=process.identity["pid"], start=process.identity["start"])
+    return FakeSession(pid=process.identity["pid"], start=process.identity["start"])
 
 
-def members(house: House) -> tuple[RankProcess, ...]:
+def members(house: RunsHarness) -> tuple[RankProcess, ...]:
     """As of a tick."""
     house.wait(0.0)
     return house.processes.get()
 
 
-def test_a_rank_of_this_machine_is_a_member_until_it_ends(house: House) -> None:
-    who = Speaker("id-7", rank=3, local_rank=1, world=4, local_world=2, job_id="99", gpus=("GPU-aa",))
+def test_a_rank_of_this_machine_is_a_member_until_it_ends(house: RunsHarness) -> None:
+    who = FakeSession("id-7", rank=3, local_rank=1, world=4, local_world=2, job_id="99", gpus=("GPU-aa",))
     house.hello(who)
     assert members(house) == (RankProcess("train", "id-7", 0, 3, 1, "99", os.getpid(), ("GPU-aa",)),)
     house.bye(who)
     assert members(house) == ()
 
 
-def test_a_rank_of_another_machine_is_none(house: House) -> None:
-    house.hello(Speaker(boot="another"))
+def test_a_rank_of_another_machine_is_none(house: RunsHarness) -> None:
+    house.hello(FakeSession(boot="another"))
     assert members(house) == ()
 
 
-def test_a_member_bears_the_name_that_its_run_is_exported_under(house: House) -> None:
-    house.hello(Speaker("id-1"))
-    house.hello(Speaker("id-2"))
+def test_a_member_bears_the_name_that_its_run_is_exported_under(house: RunsHarness) -> None:
+    house.hello(FakeSession("id-1"))
+    house.hello(FakeSession("id-2"))
     assert [one.run for one in members(house)] == ["train", "train-2"]
 
 
-def test_a_process_that_is_killed_is_a_member_no_more(house: House, process: Process) -> None:
+def test_a_process_that_is_killed_is_a_member_no_more(house: RunsHarness, process: Process) -> None:
     house.hello(speaker(process))
     assert [one.pid for one in members(house)] == [process.identity["pid"]]
     process.kill()
@@ -58,13 +58,13 @@ def test_a_process_that_is_killed_is_a_member_no_more(house: House, process: Pro
     assert members(house) == ()
 
 
-def test_the_pid_of_who_lives_in_another_namespace_is_not_told(house: House) -> None:
-    house.hello(Speaker(pid=2**22 + 7, start=1))
+def test_the_pid_of_who_lives_in_another_namespace_is_not_told(house: RunsHarness) -> None:
+    house.hello(FakeSession(pid=2**22 + 7, start=1))
     assert [one.pid for one in members(house)] == [0]
 
 
-def test_a_pid_that_the_connection_tells_later_is_told_then(house: House, process: Process) -> None:
-    inside = Speaker(pid=2**22 + 7, start=1)
+def test_a_pid_that_the_connection_tells_later_is_told_then(house: RunsHarness, process: Process) -> None:
+    inside = FakeSession(pid=2**22 + 7, start=1)
     house.hello(inside)
     known = speaker(process)
     known.id = inside.id
@@ -73,10 +73,10 @@ def test_a_pid_that_the_connection_tells_later_is_told_then(house: House, proces
     assert [one.pid for one in members(house)] == [process.identity["pid"]]
 
 
-def test_a_hello_that_comes_again_tells_other_gpus_and_changes_nothing_else(house: House) -> None:
-    first = Speaker(gpus=("0",))
+def test_a_hello_that_comes_again_tells_other_gpus_and_changes_nothing_else(house: RunsHarness) -> None:
+    first = FakeSession(gpus=("0",))
     house.hello(first)
-    again = Speaker(gpus=("GPU-aa",), rank=5, local_rank=5)
+    again = FakeSession(gpus=("GPU-aa",), rank=5, local_rank=5)
     again.id = first.id
     house.hello(again)
     assert [(one.rank, one.local_rank, one.gpus) for one in members(house)] == [(0, 0, ("GPU-aa",))]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
-from wire_messages import House, Speaker
+from wire_messages import FakeSession, RunsHarness
 
 from trackside.wire import ProcessInfo, ResourceUsage, Totals
 
@@ -25,70 +25,70 @@ PAGE = {
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def house() -> RunsHarness:
+    return RunsHarness()
 
 
 @pytest.fixture
-def who(house: House) -> Speaker:
+def who(house: RunsHarness) -> FakeSession:
     """Rank 2 of a run."""
-    one = Speaker(rank=2)
+    one = FakeSession(rank=2)
     house.hello(one)
     return one
 
 
-def room_of(house: House) -> dict[str, float]:
+def room_of(house: RunsHarness) -> dict[str, float]:
     """What is on the page of the rank's room."""
     known = {family: house.get(family, "train", "2") for family in PAGE}
     return {family: value for family, value in known.items() if isinstance(value, (int, float))}
 
 
-def member(house: House) -> RankProcess:
+def member(house: RunsHarness) -> RankProcess:
     """The process, as of a tick."""
     house.wait(0.0)
     (one,) = house.processes.get()
     return one
 
 
-def push(house: House, who: Speaker, room: ResourceUsage | None, after: float, *, late: bool = False) -> None:
+def push(house: RunsHarness, who: FakeSession, room: ResourceUsage | None, after: float, *, late: bool = False) -> None:
     """A batch that tells its room."""
     said = replace(who.pushes({"loss": 1.0}, after=after), room=room)
     house.ingest(who.id, said, late=late)
 
 
-def test_a_beat_that_tells_nothing_else_puts_it_on_the_page(house: House, who: Speaker) -> None:
+def test_a_beat_that_tells_nothing_else_puts_it_on_the_page(house: RunsHarness, who: FakeSession) -> None:
     assert room_of(house) == {}
     house.beat(who, room=ROOM)
     assert room_of(house) == PAGE
     assert member(house).room == ROOM
 
 
-def test_a_batch_tells_it_with_its_values(house: House, who: Speaker) -> None:
+def test_a_batch_tells_it_with_its_values(house: RunsHarness, who: FakeSession) -> None:
     push(house, who, ROOM, 1.0)
     assert room_of(house) == PAGE
     assert house.get("loss", "train", "2") == 1.0
 
 
-def test_a_beat_tells_it_with_totals_too(house: House, who: Speaker) -> None:
+def test_a_beat_tells_it_with_totals_too(house: RunsHarness, who: FakeSession) -> None:
     house.beat(who, totals=Totals(pushes=7), room=ROOM)
     assert room_of(house) == PAGE
     assert house.get("client_pushes_total", "train", "2") == 7
 
 
-def test_what_is_not_told_is_absent_and_stays_as_it_was(house: House, who: Speaker) -> None:
+def test_what_is_not_told_is_absent_and_stays_as_it_was(house: RunsHarness, who: FakeSession) -> None:
     house.beat(who, room=ResourceUsage(open_fds=5))
     house.beat(who)
     push(house, who, None, 1.0)
     assert room_of(house) == {"open_fds": 5}
 
 
-def test_what_comes_late_is_no_news(house: House, who: Speaker) -> None:
+def test_what_comes_late_is_no_news(house: RunsHarness, who: FakeSession) -> None:
     push(house, who, ROOM, 0.0, late=True)
     assert room_of(house) == {}
     assert member(house).room is None
 
 
-def test_a_batch_that_comes_again_behind_a_beat_takes_nothing_back(house: House, who: Speaker) -> None:
+def test_a_batch_that_comes_again_behind_a_beat_takes_nothing_back(house: RunsHarness, who: FakeSession) -> None:
     house.after = 5.0
     house.beat(who, room=ROOM)
     push(house, who, ResourceUsage(1, 1, 1, 1, 1), 4.0)
@@ -97,7 +97,7 @@ def test_a_batch_that_comes_again_behind_a_beat_takes_nothing_back(house: House,
     assert room_of(house) == {**PAGE, "open_fds": 1}
 
 
-def test_it_ends_with_the_other_series_of_its_rank(house: House, who: Speaker) -> None:
+def test_it_ends_with_the_other_series_of_its_rank(house: RunsHarness, who: FakeSession) -> None:
     house.beat(who, room=ROOM)
     house.bye(who)
     house.wait(59.0)
@@ -106,18 +106,18 @@ def test_it_ends_with_the_other_series_of_its_rank(house: House, who: Speaker) -
     assert room_of(house) == {}
 
 
-def test_who_is_not_known_tells_nothing(house: House) -> None:
-    house.beat(Speaker(rank=2), room=ROOM)
+def test_who_is_not_known_tells_nothing(house: RunsHarness) -> None:
+    house.beat(FakeSession(rank=2), room=ROOM)
     assert room_of(house) == {}
 
 
-def test_a_member_is_in_the_pod_that_it_says(house: House, who: Speaker) -> None:
+def test_a_member_is_in_the_pod_that_it_says(house: RunsHarness, who: FakeSession) -> None:
     assert member(house)[-5:-2] == ("", "", "")
     house.hello(who, about=ProcessInfo(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main"))
     assert member(house)[-5:-2] == ("train-0", "ml", "main")
 
 
 def test_the_name_of_a_pod_is_cut_for_a_label() -> None:
-    house = House(label_bytes=16)
-    house.hello(Speaker(), about=ProcessInfo(k8s_pod="é" * 100))
+    house = RunsHarness(label_bytes=16)
+    house.hello(FakeSession(), about=ProcessInfo(k8s_pod="é" * 100))
     assert member(house).k8s_pod == "é" * 8

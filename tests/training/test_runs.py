@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wire_messages import WALL, House, Known, Speaker
+from wire_messages import WALL, FakeSession, RunsHarness, SeriesKey
 
 from trackside.wire import Totals, WireError
 from trackside_daemon.model import training_families as families
@@ -18,16 +18,16 @@ MARKS = {"state", "run_info", "end_timestamp_seconds"}
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def house() -> RunsHarness:
+    return RunsHarness()
 
 
-def ranks(count: int, **identity: Any) -> list[Speaker]:
-    return [Speaker(rank=rank, world=count, local_world=count, **identity) for rank in range(count)]
+def ranks(count: int, **identity: Any) -> list[FakeSession]:
+    return [FakeSession(rank=rank, world=count, local_world=count, **identity) for rank in range(count)]
 
 
-def test_a_run_begins_as_starting_and_runs_with_its_first_push(house: House) -> None:
-    who = Speaker()
+def test_a_run_begins_as_starting_and_runs_with_its_first_push(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     assert (house.state_of(), house.state_of(rank="0")) == ("starting", "starting")
     assert house.get("start_timestamp_seconds") == WALL
@@ -35,21 +35,31 @@ def test_a_run_begins_as_starting_and_runs_with_its_first_push(house: House) -> 
     assert (house.state_of(), house.state_of(rank="0")) == ("running", "running")
 
 
-def test_every_state_is_on_the_page_and_one_of_them_is_1(house: House) -> None:
-    house.hello(Speaker())
+def test_every_state_is_on_the_page_and_one_of_them_is_1(house: RunsHarness) -> None:
+    house.hello(FakeSession())
     page = house.page()
-    assert [page[Known("state", ("train", state))] for state in families.STATES] == [1.0, 0, 0, 0, 0, 0, 0]
-    assert [page[Known("rank_state", ("train", "0", state))] for state in families.STATES] == [1.0, 0, 0, 0, 0, 0, 0]
+    assert [page[SeriesKey("state", ("train", state))] for state in families.STATES] == [1.0, 0, 0, 0, 0, 0, 0]
+    assert [page[SeriesKey("rank_state", ("train", "0", state))] for state in families.STATES] == [
+        1.0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
-def test_what_identifies_a_run_stands_on_its_info(house: House) -> None:
-    house.hello(Speaker("id-7", host="box", git_commit="abc", framework="torch 2", job_id="99", world=2, local_world=2))
+def test_what_identifies_a_run_stands_on_its_info(house: RunsHarness) -> None:
+    house.hello(
+        FakeSession("id-7", host="box", git_commit="abc", framework="torch 2", job_id="99", world=2, local_world=2)
+    )
     assert house.get("run_info", "train", "id-7", "0", "2", "box", "abc", "torch 2", "99") == 1.0
 
 
 @pytest.mark.parametrize("status", ["finished", "stopped", "failed"])
-def test_a_bye_ends_a_run_as_it_says(house: House, status: str) -> None:
-    who = Speaker()
+def test_a_bye_ends_a_run_as_it_says(house: RunsHarness, status: str) -> None:
+    who = FakeSession()
     house.hello(who)
     house.after = 5.0
     house.bye(who, status)
@@ -57,8 +67,8 @@ def test_a_bye_ends_a_run_as_it_says(house: House, status: str) -> None:
     assert house.get("end_timestamp_seconds") == WALL + 5
 
 
-def test_a_bye_of_an_unheard_of_status_is_a_failure(house: House) -> None:
-    who = Speaker()
+def test_a_bye_of_an_unheard_of_status_is_a_failure(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     house.bye(who, "exploded")
     assert house.state_of() == "failed"
@@ -75,7 +85,7 @@ def test_a_bye_of_an_unheard_of_status_is_a_failure(house: House) -> None:
     ],
 )
 def test_a_run_lives_while_a_rank_does_and_then_ended_as_its_worst_rank(
-    house: House, ends: list[str], state: str
+    house: RunsHarness, ends: list[str], state: str
 ) -> None:
     both = ranks(2)
     for who in both:
@@ -86,7 +96,7 @@ def test_a_run_lives_while_a_rank_does_and_then_ended_as_its_worst_rank(
     assert house.state_of() == state
 
 
-def test_a_rank_that_ended_keeps_its_series_while_the_run_lives(house: House) -> None:
+def test_a_rank_that_ended_keeps_its_series_while_the_run_lives(house: RunsHarness) -> None:
     first, second = ranks(2)
     for who in (first, second):
         house.hello(who)
@@ -98,8 +108,8 @@ def test_a_rank_that_ended_keeps_its_series_while_the_run_lives(house: House) ->
     assert house.state_of() == "running"
 
 
-def test_a_finished_run_lingers_and_then_only_its_marks_stay_for_15_minutes(house: House) -> None:
-    who = Speaker()
+def test_a_finished_run_lingers_and_then_only_its_marks_stay_for_15_minutes(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": 2.5, "other": 1.0})
     house.bye(who)
@@ -114,7 +124,7 @@ def test_a_finished_run_lingers_and_then_only_its_marks_stay_for_15_minutes(hous
     assert house.page() == {}
 
 
-def test_nothing_of_a_forgotten_run_stays_in_memory(house: House) -> None:
+def test_nothing_of_a_forgotten_run_stays_in_memory(house: RunsHarness) -> None:
     three = ranks(3)
     for who in three:
         house.hello(who)
@@ -128,8 +138,8 @@ def test_nothing_of_a_forgotten_run_stays_in_memory(house: House) -> None:
 
 
 def test_a_linger_longer_than_the_marks_keeps_all_of_the_run_as_long() -> None:
-    house = House(linger=3600.0)
-    who = Speaker()
+    house = RunsHarness(linger=3600.0)
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": 2.5})
     house.bye(who)
@@ -138,8 +148,8 @@ def test_a_linger_longer_than_the_marks_keeps_all_of_the_run_as_long() -> None:
     assert house.state_of() == "finished"
 
 
-def test_a_linger_that_was_changed_holds_for_the_next_end(house: House) -> None:
-    who = Speaker()
+def test_a_linger_that_was_changed_holds_for_the_next_end(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": 2.5})
     house.runs.linger = 5.0
@@ -148,8 +158,8 @@ def test_a_linger_that_was_changed_holds_for_the_next_end(house: House) -> None:
     assert house.get("loss") is None
 
 
-def test_a_killed_run_is_lost_after_three_silent_seconds(house: House, process: Any) -> None:
-    who = Speaker(**process.identity)
+def test_a_killed_run_is_lost_after_three_silent_seconds(house: RunsHarness, process: Any) -> None:
+    who = FakeSession(**process.identity)
     house.hello(who)
     house.push(who, {"loss": 2.5})
     process.kill()
@@ -160,14 +170,14 @@ def test_a_killed_run_is_lost_after_three_silent_seconds(house: House, process: 
     assert house.get("end_timestamp_seconds") == pytest.approx(WALL + 3.1)
 
 
-def test_a_silent_run_whose_process_lives_is_not_lost(house: House, process: Any) -> None:
-    house.hello(Speaker(**process.identity))
+def test_a_silent_run_whose_process_lives_is_not_lost(house: RunsHarness, process: Any) -> None:
+    house.hello(FakeSession(**process.identity))
     house.wait(1e6)
     assert house.state_of() == "starting"
 
 
-def test_a_beat_keeps_a_remote_run_and_thirty_seconds_without_lose_it(house: House) -> None:
-    who = Speaker(boot="another")
+def test_a_beat_keeps_a_remote_run_and_thirty_seconds_without_lose_it(house: RunsHarness) -> None:
+    who = FakeSession(boot="another")
     house.hello(who)
     house.wait(29)
     house.beat(who)
@@ -177,8 +187,8 @@ def test_a_beat_keeps_a_remote_run_and_thirty_seconds_without_lose_it(house: Hou
     assert house.state_of() == "lost"
 
 
-def test_a_lost_run_keeps_its_series_for_five_minutes(house: House) -> None:
-    who = Speaker(boot="another")
+def test_a_lost_run_keeps_its_series_for_five_minutes(house: RunsHarness) -> None:
+    who = FakeSession(boot="another")
     house.hello(who)
     house.push(who, {"loss": 2.5})
     house.wait(30)
@@ -199,8 +209,8 @@ def test_a_lost_run_keeps_its_series_for_five_minutes(house: House) -> None:
     ],
     ids=["beat", "push", "hello", "skip", "bye"],
 )
-def test_a_run_that_was_thought_lost_is_back_with_whatever_it_says(house: House, says: Any, state: str) -> None:
-    who = Speaker(boot="another")
+def test_a_run_that_was_thought_lost_is_back_with_whatever_it_says(house: RunsHarness, says: Any, state: str) -> None:
+    who = FakeSession(boot="another")
     house.hello(who)
     house.push(who, {"loss": 2.5})
     house.wait(30)
@@ -209,16 +219,16 @@ def test_a_run_that_was_thought_lost_is_back_with_whatever_it_says(house: House,
     assert (house.get("end_timestamp_seconds") is None) is (state == "running")
 
 
-def test_a_run_that_had_not_begun_when_it_was_thought_lost_is_starting_when_it_is_back(house: House) -> None:
-    who = Speaker(boot="another")
+def test_a_run_that_had_not_begun_when_it_was_thought_lost_is_starting_when_it_is_back(house: RunsHarness) -> None:
+    who = FakeSession(boot="another")
     house.hello(who)
     house.wait(30)
     house.beat(who)
     assert house.state_of() == "starting"
 
 
-def test_a_run_that_is_back_after_its_series_were_forgotten_has_its_start_again(house: House) -> None:
-    who = Speaker(boot="another")
+def test_a_run_that_is_back_after_its_series_were_forgotten_has_its_start_again(house: RunsHarness) -> None:
+    who = FakeSession(boot="another")
     house.hello(who)
     house.push(who, {"loss": 2.5})
     house.wait(30)
@@ -231,8 +241,8 @@ def test_a_run_that_is_back_after_its_series_were_forgotten_has_its_start_again(
     assert house.get("loss") == 1.5
 
 
-def test_a_refused_batch_of_a_lost_run_does_not_half_bring_it_back(house: House) -> None:
-    who = Speaker(boot="another")
+def test_a_refused_batch_of_a_lost_run_does_not_half_bring_it_back(house: RunsHarness) -> None:
+    who = FakeSession(boot="another")
     house.hello(who)
     house.wait(30)
     bad = who.pushes({"loss": 1.0})
@@ -244,7 +254,7 @@ def test_a_refused_batch_of_a_lost_run_does_not_half_bring_it_back(house: House)
     assert house.state_of() == "starting"
 
 
-def test_a_rank_may_join_a_run_whose_others_have_ended(house: House) -> None:
+def test_a_rank_may_join_a_run_whose_others_have_ended(house: RunsHarness) -> None:
     first, second = ranks(2)
     house.hello(first)
     house.push(first, {"loss": 1.0})
@@ -257,7 +267,7 @@ def test_a_rank_may_join_a_run_whose_others_have_ended(house: House) -> None:
     assert [one.labels[2] for one in house.page() if one.family == "run_info"] == ["0"]
 
 
-def test_a_rank_that_begins_again_beside_a_living_one_goes_on_with_its_counters(house: House) -> None:
+def test_a_rank_that_begins_again_beside_a_living_one_goes_on_with_its_counters(house: RunsHarness) -> None:
     first, second = ranks(2)
     for who in (first, second):
         house.hello(who)
@@ -274,8 +284,8 @@ def test_a_rank_that_begins_again_beside_a_living_one_goes_on_with_its_counters(
     assert house.state_of(rank="0") == "finished", "as its last session ended, and not as the one before"
 
 
-def test_a_message_of_a_run_that_nobody_knows_is_passed_over(house: House) -> None:
-    who = Speaker()
+def test_a_message_of_a_run_that_nobody_knows_is_passed_over(house: RunsHarness) -> None:
+    who = FakeSession()
     house.push(who, {"loss": 1.0})
     house.beat(who)
     house.bye(who)
@@ -283,8 +293,8 @@ def test_a_message_of_a_run_that_nobody_knows_is_passed_over(house: House) -> No
     assert house.page() == {}
 
 
-def test_an_ended_run_that_greets_again_is_forgotten_in_time_all_the_same(house: House) -> None:
-    who = Speaker()
+def test_an_ended_run_that_greets_again_is_forgotten_in_time_all_the_same(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": 1.0})
     house.bye(who)
@@ -294,8 +304,8 @@ def test_an_ended_run_that_greets_again_is_forgotten_in_time_all_the_same(house:
     assert house.has("train") == MARKS
 
 
-def test_a_hello_cannot_speak_for_another_rank(house: House) -> None:
-    who, other = Speaker(), Speaker(rank=7)
+def test_a_hello_cannot_speak_for_another_rank(house: RunsHarness) -> None:
+    who, other = FakeSession(), FakeSession(rank=7)
     house.hello(who)
     other.id = who.id
     house.hello(other, last={"loss": 1.0}, step=1, progress_age=0)
@@ -305,14 +315,14 @@ def test_a_hello_cannot_speak_for_another_rank(house: House) -> None:
     assert house.has("train") == MARKS
 
 
-def test_a_tick_without_news_says_nothing(house: House) -> None:
-    house.hello(Speaker())
+def test_a_tick_without_news_says_nothing(house: RunsHarness) -> None:
+    house.hello(FakeSession())
     batches: list[Batch] = house.runs.tick(house.now)
     assert batches == []
 
 
-def test_a_beat_moves_the_page_while_the_batches_wait(house: House) -> None:
-    who = Speaker()
+def test_a_beat_moves_the_page_while_the_batches_wait(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     house.after = 9.0
     house.beat(who, progress_age=500_000_000, totals=Totals(pushes=7, steps=7), last={"loss": 0.5}, step=7)
@@ -320,8 +330,8 @@ def test_a_beat_moves_the_page_while_the_batches_wait(house: House) -> None:
     assert house.get("last_step_timestamp_seconds") == WALL + 8.5
 
 
-def test_a_beat_without_totals_changes_nothing(house: House) -> None:
-    who = Speaker()
+def test_a_beat_without_totals_changes_nothing(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": 2.5})
     before = house.page()
@@ -330,8 +340,8 @@ def test_a_beat_without_totals_changes_nothing(house: House) -> None:
     assert house.page() == before
 
 
-def test_the_history_is_told_of_a_lost_rank_and_of_its_return(house: House) -> None:
-    who = Speaker(boot="another")
+def test_the_history_is_told_of_a_lost_rank_and_of_its_return(house: RunsHarness) -> None:
+    who = FakeSession(boot="another")
     house.hello(who)
     house.push(who, {"loss": 1.0})
     house.wait(30)
@@ -343,8 +353,8 @@ def test_the_history_is_told_of_a_lost_rank_and_of_its_return(house: House) -> N
     assert house.records[-1] == RunState("id-1", 0, "running")
 
 
-def test_the_history_is_told_every_state_that_a_run_goes_through(house: House) -> None:
-    who = Speaker()
+def test_the_history_is_told_every_state_that_a_run_goes_through(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": 1.0})
     house.push(who, {"loss": 1.0})
@@ -353,7 +363,7 @@ def test_the_history_is_told_every_state_that_a_run_goes_through(house: House) -
     assert states == ["starting", "running", "stopped"]
 
 
-def test_the_cause_of_an_end_is_told(house: House) -> None:
+def test_the_cause_of_an_end_is_told(house: RunsHarness) -> None:
     both = ranks(2)
     for who in both:
         house.hello(who)
@@ -367,8 +377,8 @@ def test_the_cause_of_an_end_is_told(house: House) -> None:
     ]
 
 
-def test_a_session_is_attached_while_its_run_is_exported(house: House) -> None:
-    first, second = Speaker("a"), Speaker("b")
+def test_a_session_is_attached_while_its_run_is_exported(house: RunsHarness) -> None:
+    first, second = FakeSession("a"), FakeSession("b")
     for who in (first, second):
         house.hello(who)
     opened = [house.sessions[who.id] for who in (first, second)]
@@ -392,6 +402,6 @@ def test_a_session_is_attached_while_its_run_is_exported(house: House) -> None:
 def test_attempts_go_on_where_an_earlier_daemon_ended(
     past: tuple[int, float | None] | None, launcher: int, attempt: str
 ) -> None:
-    house = House(past=lambda _: past)
-    house.hello(Speaker(attempt=launcher))
+    house = RunsHarness(past=lambda _: past)
+    house.hello(FakeSession(attempt=launcher))
     assert [one.labels[2] for one in house.page() if one.family == "run_info"] == [attempt]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wire_messages import WALL, House, Speaker
+from wire_messages import WALL, FakeSession, RunsHarness
 
 from trackside.wire import Totals
 from trackside_daemon.model.records import RunState
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def find(one: House, ranks: Mapping[int, float | None]) -> None:
+def find(one: RunsHarness, ranks: Mapping[int, float | None]) -> None:
     """Report these ranks as the stalled ones, each with its last push, and tick."""
     one.runs.accept_stalls([Stall("id-1", 0, silent=frozenset(ranks), pushed=ranks)])
     one.wait(1)
 
 
-def house(ranks: int = 1) -> tuple[House, list[Speaker]]:
+def house(ranks: int = 1) -> tuple[RunsHarness, list[FakeSession]]:
     """A run whose ranks have pushed once, 1 s after the beginning."""
-    one = House()
-    speakers = [Speaker(rank=rank, world=ranks, local_world=ranks) for rank in range(ranks)]
+    one = RunsHarness()
+    speakers = [FakeSession(rank=rank, world=ranks, local_world=ranks) for rank in range(ranks)]
     one.after = 1.0
     for who in speakers:
         one.hello(who)
@@ -31,7 +31,7 @@ def house(ranks: int = 1) -> tuple[House, list[Speaker]]:
     return one, speakers
 
 
-def states(one: House) -> list[str]:
+def states(one: RunsHarness) -> list[str]:
     """What the history was told, each once."""
     said = [record.state for record in one.records if isinstance(record, RunState)]
     return [state for before, state in zip([None, *said], said, strict=False) if state != before]
@@ -80,7 +80,7 @@ def test_what_a_rank_tells_again_is_no_step() -> None:
 
 
 def test_a_run_without_a_step_can_be_stalled_too() -> None:
-    one, who = House(), Speaker()
+    one, who = RunsHarness(), FakeSession()
     one.hello(who)
     find(one, {0: None})
     assert one.state_of() == "stalled"
@@ -89,12 +89,12 @@ def test_a_run_without_a_step_can_be_stalled_too() -> None:
 
 
 def test_an_end_ends_it_and_stays() -> None:
-    ends: list[Callable[[House, Speaker], None]] = [
+    ends: list[Callable[[RunsHarness, FakeSession], None]] = [
         lambda one, who: one.bye(who, "failed"),
         lambda one, _: one.wait(60),
     ]
     for end, state in zip(ends, ("failed", "lost"), strict=True):
-        one, who = House(), Speaker(boot="another-machine", start=1)
+        one, who = RunsHarness(), FakeSession(boot="another-machine", start=1)
         one.hello(who)
         find(one, {0: None})
         assert one.state_of() == "stalled"
@@ -104,7 +104,7 @@ def test_an_end_ends_it_and_stays() -> None:
 
 
 def test_after_a_restart_of_the_daemon_it_is_never_running_between() -> None:
-    one, who = House(stalls=[Stall("id-1", 0, stalled=True, restored=True)]), Speaker()
+    one, who = RunsHarness(stalls=[Stall("id-1", 0, stalled=True, restored=True)]), FakeSession()
     one.hello(who, step=30, progress_age=round(400e9))
     assert one.state_of() == "stalled"
     assert states(one) == ["stalled"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from wire_messages import Speaker
+from wire_messages import FakeSession
 
 from trackside.wire import Bye
 from trackside_daemon.training.verdict import Exit, verdict
@@ -18,7 +18,7 @@ def exited(code: int | None) -> Exit:
 
 
 def bye(status: str, cause: str = "", *, provisional: bool = True) -> Bye:
-    said = Speaker().bye(status)
+    said = FakeSession().bye(status)
     return Bye(said.clock, said.totals, status, cause, provisional)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan, nan
 from typing import TYPE_CHECKING, Any
 
-from wire_messages import Speaker, moment, pushed
+from wire_messages import FakeSession, moment, pushed
 
 from trackside.wire import Identity, Pushes
 from trackside_daemon.history.record.trimming import Bounds
@@ -68,7 +68,7 @@ def test_a_norm_that_a_rank_pushes_itself_is_not_made_and_what_waits_is_bounded(
 
 def test_the_norm_is_kept_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Path) -> None:
     sessions = Sessions(Runs(Limits(), 60.0))
-    who = [Speaker(rank=rank, world=2) for rank in range(2)]
+    who = [FakeSession(rank=rank, world=2) for rank in range(2)]
     history = Recorder(tmp_path, Bounds(0))
     history.start()
     batches: list[Any] = []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from wire_messages import House
+from wire_messages import RunsHarness
 
 from trackside_daemon.alerts.firing import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
@@ -144,12 +144,12 @@ class Site:
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def house() -> RunsHarness:
+    return RunsHarness()
 
 
 @pytest.fixture
-def site(place: Path, house: House) -> Iterator[Site]:
+def site(place: Path, house: RunsHarness) -> Iterator[Site]:
     site = Site(place, house.state)
     yield site
     site.history.stop()

@@ -7,7 +7,7 @@ from math import inf, nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wire_messages import WALL, House, Speaker
+from wire_messages import WALL, FakeSession, RunsHarness
 
 from trackside_daemon.ingest.message_counts import DUPLICATES, MESSAGES
 from trackside_daemon.model.metric import Batch, Sample
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def live_runs(house: House) -> list[dict[str, Any]]:
+def live_runs(house: RunsHarness) -> list[dict[str, Any]]:
     """Return a document as JSON carries it, which has no NaN."""
     said = api.live_runs(house.state, house.now.monotonic)
     found: list[dict[str, Any]] = json.loads(json.dumps(said, allow_nan=False))["runs"]
@@ -33,14 +33,14 @@ def test_the_status_is_what_the_daemon_says(api: Callable[[str], Any]) -> None:
     assert api("status") == {"version": "1"}
 
 
-def test_the_runs_are_answered_as_json(api: Callable[[str], Any], house: House) -> None:
-    house.hello(Speaker())
+def test_the_runs_are_answered_as_json(api: Callable[[str], Any], house: RunsHarness) -> None:
+    house.hello(FakeSession())
     (run,) = api("runs")["runs"]
     assert run["name"] == "train"
 
 
-def test_a_run_says_who_it_is_and_how_each_rank_does(house: House) -> None:
-    who = Speaker("id-7", host="box", git_commit="abc", framework="torch 2", job_id="9", world=2, local_world=2)
+def test_a_run_says_who_it_is_and_how_each_rank_does(house: RunsHarness) -> None:
+    who = FakeSession("id-7", host="box", git_commit="abc", framework="torch 2", job_id="9", world=2, local_world=2)
     house.hello(who, total_steps=10)
     house.push(who, {"loss": 2.5}, step=5)
     assert live_runs(house) == [
@@ -70,22 +70,22 @@ def test_a_run_says_who_it_is_and_how_each_rank_does(house: House) -> None:
 
 
 @pytest.mark.parametrize(("loss", "written"), [(nan, "nan"), (inf, "inf"), (-inf, "-inf"), (1e300, 1e300), (-0.0, 0.0)])
-def test_a_loss_that_json_cannot_hold_is_a_text(house: House, loss: float, written: object) -> None:
-    who = Speaker()
+def test_a_loss_that_json_cannot_hold_is_a_text(house: RunsHarness, loss: float, written: object) -> None:
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": loss})
     assert live_runs(house)[0]["ranks"][0]["loss"] == written
 
 
-def test_ranks_are_in_order_of_their_numbers(house: House) -> None:
+def test_ranks_are_in_order_of_their_numbers(house: RunsHarness) -> None:
     for rank in (10, 2, 0, 1):
-        house.hello(Speaker(rank=rank, world=16, local_world=16))
+        house.hello(FakeSession(rank=rank, world=16, local_world=16))
     assert [rank["rank"] for rank in live_runs(house)[0]["ranks"]] == [0, 1, 2, 10]
 
 
-def test_the_newest_run_comes_first(house: House) -> None:
+def test_the_newest_run_comes_first(house: RunsHarness) -> None:
     for name in ("first", "second", "third"):
-        who = Speaker(name, name=name)
+        who = FakeSession(name, name=name)
         hello = who.hello(house.after)
         hello.started += round(house.after * 1e9)
         house.open(who.id, hello)
@@ -93,8 +93,8 @@ def test_the_newest_run_comes_first(house: House) -> None:
     assert [run["name"] for run in live_runs(house)] == ["third", "second", "first"]
 
 
-def test_of_a_run_that_ended_only_the_end_is_left_after_it_lingered_without_any_scrape(house: House) -> None:
-    who = Speaker()
+def test_of_a_run_that_ended_only_the_end_is_left_after_it_lingered_without_any_scrape(house: RunsHarness) -> None:
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": 2.5})
     house.bye(who)

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from processes import eventually
 from session_records import batch_ingested, session_opened
-from wire_messages import WALL, Speaker, pushed
+from wire_messages import WALL, FakeSession, pushed
 
 from trackside.wire import Stacks
 from trackside_daemon.history.files.export import count
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from conftest import Site  # type: ignore[attr-defined]
-    from wire_messages import House
+    from wire_messages import RunsHarness
 
 BASE = "http://127.0.0.1:21790"
 SHIFT = round((WALL - 50.0) * 1e9)
 """Offset from the clock of `pushed` to Unix time."""
 
 
-def opened(who: Speaker, **hello: Any) -> SessionOpened:
+def opened(who: FakeSession, **hello: Any) -> SessionOpened:
     identity = who.identity
     return session_opened(who.id, who.hello(**hello), identity.name, identity.attempt, WALL)
 
 
-def kept(site: Site, values: dict[str, list[float]], **identity: Any) -> Speaker:
+def kept(site: Site, values: dict[str, list[float]], **identity: Any) -> FakeSession:
     """Add an ended run with one step a second, and one value per step for each key."""
-    who = Speaker(**identity)
+    who = FakeSession(**identity)
     rows = [(float(step), step, row) for step, row in enumerate(zip(*values.values(), strict=True))]
     site.keep(opened(who), batch_ingested(who.id, 1, [pushed(values, *rows)], SHIFT), ended(who))
     return who
 
 
-def ended(who: Speaker, state: str = "finished") -> RunState:
+def ended(who: FakeSession, state: str = "finished") -> RunState:
     return RunState(who.identity.run, who.identity.attempt, state, "", WALL + 100)
 
 
@@ -73,7 +73,7 @@ def refused(site: Site, path: str, method: str = "GET", **more: Any) -> tuple[in
 
 def test_runs_that_have_left_the_page_are_listed_the_newest_first(site: Site, api: Callable[[str], Any]) -> None:
     for number in range(3):
-        who = Speaker(f"id-{number}", name=f"run {number}")
+        who = FakeSession(f"id-{number}", name=f"run {number}")
         record = opened(who)
         record.hello.started += number * 1_000_000_000
         site.keep(record, ended(who))
@@ -84,9 +84,9 @@ def test_runs_that_have_left_the_page_are_listed_the_newest_first(site: Site, ap
 
 
 def test_a_run_on_the_page_is_listed_once_with_its_ranks_and_its_newest_numbers(
-    site: Site, house: House, api: Callable[[str], Any]
+    site: Site, house: RunsHarness, api: Callable[[str], Any]
 ) -> None:
-    who = Speaker()
+    who = FakeSession()
     site.keep(opened(who))
     house.hello(who)
     house.push(who, {"loss": 2.5}, step=7)
@@ -96,8 +96,10 @@ def test_a_run_on_the_page_is_listed_once_with_its_ranks_and_its_newest_numbers(
     assert run["started"] == WALL
 
 
-def test_a_live_run_that_cannot_be_written_is_listed_all_the_same(house: House, api: Callable[[str], Any]) -> None:
-    house.hello(Speaker())
+def test_a_live_run_that_cannot_be_written_is_listed_all_the_same(
+    house: RunsHarness, api: Callable[[str], Any]
+) -> None:
+    house.hello(FakeSession())
     assert [run["name"] for run in api("runs")["runs"]] == ["train"]
 
 
@@ -139,13 +141,13 @@ def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None
     ],
 )
 def test_the_list_can_be_narrowed(site: Site, api: Callable[[str], Any], question: str, ids: list[str]) -> None:
-    first, second = Speaker("id-a", name="alpha"), Speaker("id-b", name="beta")
+    first, second = FakeSession("id-a", name="alpha"), FakeSession("id-b", name="beta")
     site.keep(opened(first), ended(first), opened(second, tags=("sweep",)), ended(second, "failed"))
     assert [run["id"] for run in api(f"runs?{question}")["runs"]] == ids
 
 
 def test_a_run_tells_its_configuration_attempts_and_each_metric(site: Site, api: Callable[[str], Any]) -> None:
-    who = Speaker("id-7", world=2)
+    who = FakeSession("id-7", world=2)
     site.keep(
         opened(who, config=json.dumps({"lr": 0.1, "api_key": "sk-abcdefghijklmnop1234"}), total_steps=5),
         batch_ingested(who.id, 1, [pushed(["loss"], (0, 0, (3.0,)), (1, 1, (1.0,)), (2, 2, (2.0,)))], SHIFT),
@@ -266,7 +268,7 @@ def test_a_window_is_by_step_or_by_time(site: Site, api: Callable[[str], Any], q
 
 
 def test_a_step_may_be_a_count_of_tokens(site: Site, api: Callable[[str], Any]) -> None:
-    who = Speaker()
+    who = FakeSession()
     site.keep(
         opened(who), batch_ingested(who.id, 1, [pushed(["x"], (0.0, 1, (1.0,)), (1.0, 15 * 10**12, (2.0,)))], SHIFT)
     )
@@ -399,7 +401,7 @@ def test_a_run_is_pinned_and_let_go(site: Site, api: Callable[[str], Any]) -> No
 
 def test_a_run_that_has_ended_is_deleted_and_a_live_one_is_not(site: Site, api: Callable[[str], Any]) -> None:
     kept(site, {"loss": [1.0]})
-    live = Speaker("id-2", name="live")
+    live = FakeSession("id-2", name="live")
     site.keep(opened(live))
     assert refused(site, "runs/id-2", "DELETE")[0] == 409
     assert site.client().ask("DELETE", "/api/v1/runs/id-1", headers=site.key).json() == {"deleted": "id-1"}
@@ -408,7 +410,7 @@ def test_a_run_that_has_ended_is_deleted_and_a_live_one_is_not(site: Site, api: 
 
 
 def test_whether_a_run_has_ended_is_looked_at_where_it_is_deleted(site: Site, api: Callable[[str], Any]) -> None:
-    site.keep(opened(Speaker()))
+    site.keep(opened(FakeSession()))
     with pytest.raises(ValueError, match=r"^run 'id-1' has not ended; it can be deleted when it has$"):
         site.history.writer.call(lambda store: commands.delete(store, "id-1", live=False)).result(60)
     assert [run["id"] for run in api("runs")["runs"]] == ["id-1"]
@@ -464,7 +466,7 @@ def test_an_answer_has_at_most_so_many_buckets_and_a_series_two_at_least(
 
 
 def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site: Site) -> None:
-    who = Speaker()
+    who = FakeSession()
     rows = [(float(step), step, (float(step), 1.0)) for step in range(4)]
     site.keep(opened(who), batch_ingested(who.id, 1, [pushed(["loss", "lr"], *rows)], SHIFT))
     with site.history.database.reading() as connection:
@@ -524,7 +526,7 @@ def test_a_part_of_a_run_is_exported_and_imported(site: Site, api: Callable[[str
 
 
 def test_a_part_in_which_a_key_has_nothing_is_imported_without_it(site: Site, api: Callable[[str], Any]) -> None:
-    who = Speaker()
+    who = FakeSession()
     rows = [pushed(["a"], (0, 0, (1.0,))), pushed(["b"], (1, 1, (2.0,)))]
     site.keep(opened(who), batch_ingested(who.id, 1, rows, SHIFT), ended(who))
     exported = site.client().get("/api/v1/runs/id-1/export?format=json&from=1", headers=site.key).content

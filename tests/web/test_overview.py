@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from session_records import batch_ingested, session_opened
-from wire_messages import WALL, Speaker, pushed
+from wire_messages import WALL, FakeSession, pushed
 
 from trackside_daemon.collectors.host.cpu import SECONDS
 from trackside_daemon.collectors.host.network import FIELDS
@@ -22,7 +22,7 @@ from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS, LossCurve
 
 if TYPE_CHECKING:
     from conftest import Site  # type: ignore[attr-defined]
-    from wire_messages import House
+    from wire_messages import RunsHarness
 
 RECEIVED, SENT = (metric for column, metric in FIELDS if column in {0, 8})
 
@@ -30,7 +30,7 @@ RECEIVED, SENT = (metric for column, metric in FIELDS if column in {0, 8})
 class Clock:
     """A clock with the time of the house, for the overview."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: RunsHarness) -> None:
         self._house = house
 
     def time(self) -> float:
@@ -41,7 +41,7 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def clock(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(house: RunsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time", Clock(house))
 
 
@@ -51,7 +51,7 @@ def overview(site: Site) -> dict[str, Any]:
     return found
 
 
-def train(site: Site, house: House, who: Speaker, seconds: int, **totals: int) -> None:
+def train(site: Site, house: RunsHarness, who: FakeSession, seconds: int, **totals: int) -> None:
     """Push a step a second with ticks in between; the loss falls by a tenth each, totals grow by *totals* a step."""
     for _ in range(seconds):
         house.after += 1.0
@@ -61,8 +61,8 @@ def train(site: Site, house: House, who: Speaker, seconds: int, **totals: int) -
         site.rates.record(house.now.monotonic)
 
 
-def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, house: House) -> None:
-    who = Speaker("id-1", world=2, local_world=2)
+def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, house: RunsHarness) -> None:
+    who = FakeSession("id-1", world=2, local_world=2)
     house.hello(who, total_steps=100)
     site.keep(session_opened(who.id, who.hello(total_steps=100), "train", 0, WALL))
     train(site, house, who, 20, tokens=500, samples=4)
@@ -86,11 +86,11 @@ def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, hous
     }
 
 
-def test_what_nobody_has_measured_is_absent(site: Site, house: House) -> None:
-    house.hello(other := Speaker("id-0", name="other"))
+def test_what_nobody_has_measured_is_absent(site: Site, house: RunsHarness) -> None:
+    house.hello(other := FakeSession("id-0", name="other"))
     train(site, house, other, 2, tokens=500)
     house.after += 1.0
-    house.hello(Speaker("id-1"))
+    house.hello(FakeSession("id-1"))
     site.rates.record(house.now.monotonic)
     said = overview(site)
     assert said["host"].keys() == {"name", "cpus", "disks"}
@@ -101,8 +101,8 @@ def test_what_nobody_has_measured_is_absent(site: Site, house: House) -> None:
     assert run["sparkline"] == []
 
 
-def test_amounts_of_all_ranks_are_summed_and_the_loss_is_the_lowest_ranks(site: Site, house: House) -> None:
-    ranks = [Speaker("id-1", rank=rank, world=2, local_world=2) for rank in (1, 0)]
+def test_amounts_of_all_ranks_are_summed_and_the_loss_is_the_lowest_ranks(site: Site, house: RunsHarness) -> None:
+    ranks = [FakeSession("id-1", rank=rank, world=2, local_world=2) for rank in (1, 0)]
     for who in ranks:
         house.hello(who)
     for step in range(1, 12):
@@ -115,8 +115,8 @@ def test_amounts_of_all_ranks_are_summed_and_the_loss_is_the_lowest_ranks(site: 
     assert set(run["sparkline"]) == {0.0}
 
 
-def test_a_loss_of_another_name_counts_where_there_is_no_loss(site: Site, house: House) -> None:
-    who = Speaker("id-1")
+def test_a_loss_of_another_name_counts_where_there_is_no_loss(site: Site, house: RunsHarness) -> None:
+    who = FakeSession("id-1")
     house.hello(who)
     house.push(who, {"train/loss": nan}, 1)
     site.rates.record(house.now.monotonic)
@@ -124,8 +124,8 @@ def test_a_loss_of_another_name_counts_where_there_is_no_loss(site: Site, house:
     assert (run["loss"], run["sparkline"]) == ("nan", ["nan"])
 
 
-def test_a_run_that_stands_still_makes_no_tokens_a_second(site: Site, house: House) -> None:
-    who = Speaker("id-1")
+def test_a_run_that_stands_still_makes_no_tokens_a_second(site: Site, house: RunsHarness) -> None:
+    who = FakeSession("id-1")
     house.hello(who)
     train(site, house, who, 5, tokens=500)
     assert overview(site)["runs"][0]["tokens_per_second"] == 500.0
@@ -134,8 +134,8 @@ def test_a_run_that_stands_still_makes_no_tokens_a_second(site: Site, house: Hou
     assert overview(site)["runs"][0]["tokens_per_second"] == 0.0
 
 
-def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, house: House) -> None:
-    who = Speaker("id-1")
+def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, house: RunsHarness) -> None:
+    who = FakeSession("id-1")
     rows = [(float(step), step, (1000.0 - step,)) for step in range(300)]
     shift = round((WALL - 50.0) * 1e9)
     blocks = [
@@ -152,10 +152,10 @@ def test_what_a_run_did_before_this_daemon_comes_from_the_history(site: Site, ho
     assert run["sparkline"] == sorted(run["sparkline"], reverse=True)
 
 
-def test_a_run_that_ended_stays_while_it_lingers(site: Site, house: House) -> None:
+def test_a_run_that_ended_stays_while_it_lingers(site: Site, house: RunsHarness) -> None:
     for name in ("first", "second"):
         house.after += 1.0
-        who = Speaker(name, name=name)
+        who = FakeSession(name, name=name)
         hello = who.hello(house.after)
         hello.started += round(house.after * 1e9)
         house.open(who.id, hello)
@@ -166,7 +166,7 @@ def test_a_run_that_ended_stays_while_it_lingers(site: Site, house: House) -> No
     assert [run["name"] for run in overview(site)["runs"]] == ["first"]
 
 
-def test_the_machine_says_how_busy_it_is_and_what_its_network_carries(site: Site, house: House) -> None:
+def test_the_machine_says_how_busy_it_is_and_what_its_network_carries(site: Site, house: RunsHarness) -> None:
     for second in (0, 1, 2):
         house.after = float(second)
         cpu = {"user": 10 + 0.5 * second, "idle": 90 + 1.0 * second, "iowait": 5 + 0.5 * second}
@@ -185,8 +185,8 @@ def alert(
     return Alert(name, severity, WALL + after, run, labels, f"{name}!", silenced=silenced)
 
 
-def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Site, house: House) -> None:
-    house.hello(who := Speaker("id-1"))
+def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Site, house: RunsHarness) -> None:
+    house.hello(who := FakeSession("id-1"))
     site.keep(session_opened(who.id, who.hello(), "train", 0, WALL))
     fires = [
         alert("RunStarted", "info", run="id-1"),
@@ -227,9 +227,9 @@ def test_what_does_not_fire_any_more_is_not_told(site: Site) -> None:
 
 
 def test_a_history_that_cannot_be_read_takes_only_its_own_away(
-    site: Site, house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Site, house: RunsHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    house.hello(who := Speaker("id-1"), total_steps=10)
+    house.hello(who := FakeSession("id-1"), total_steps=10)
     house.push(who, {"loss": 2.5}, 5)
     site.firing.accept(Batch("alerts", records=[alert("HostDisk", "warning")]))
     site.rates.record(house.now.monotonic)
@@ -286,8 +286,8 @@ def test_counters_that_grow_seldom_are_reckoned_from_one_growth_to_the_next() ->
     assert counters.is_idle(now=7 * 60.0)
 
 
-def test_it_is_json_of_one_line(site: Site, house: House) -> None:
-    house.hello(Speaker("id\n1", name="a\nb\ud800"))
+def test_it_is_json_of_one_line(site: Site, house: RunsHarness) -> None:
+    house.hello(FakeSession("id\n1", name="a\nb\ud800"))
     body = site.client().get("/api/v1/overview", headers=site.key).content
     assert b"\n" not in body
     assert json.loads(body)["runs"][0]["name"] == "a\nb?"

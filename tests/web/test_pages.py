@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
-from wire_messages import Speaker
+from wire_messages import FakeSession
 
 from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.model.metric import Batch
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def shown(site: Any, house: Any) -> Any:
     """Return the site with a run and host memory."""
-    who = Speaker()
+    who = FakeSession()
     house.hello(who)
     house.push(who, {"loss": 2.5})
     site.state.update(Batch("memory", MemoryCollector().collect()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE
 from session_records import batch_ingested, session_opened
-from wire_messages import WALL, Speaker, pushed
+from wire_messages import WALL, FakeSession, pushed
 
 from trackside_daemon.web.api.overview import pages as pages_module
 from trackside_daemon.web.api.overview import stream as module
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from conftest import Site  # type: ignore[attr-defined]
     from starlette.types import Message
-    from wire_messages import House
+    from wire_messages import RunsHarness
 
 
 class Maker:
@@ -303,10 +303,10 @@ def test_a_client_that_takes_nothing_is_cut_off_in_the_end(
     asyncio.run(listen())
 
 
-def test_a_run_s_events_have_the_newest_sample_of_each_key_and_rank(site: Site, house: House) -> None:
+def test_a_run_s_events_have_the_newest_sample_of_each_key_and_rank(site: Site, house: RunsHarness) -> None:
     shift = round((WALL - 50.0) * 1e9)
     for rank in (0, 1):
-        who = Speaker("id-1", rank=rank, world=2)
+        who = FakeSession("id-1", rank=rank, world=2)
         first = batch_ingested(who.id, 1, [pushed(["loss", "eval/f1"], (1.0, 1, (9.0, float("nan"))))], shift)
         more = batch_ingested(who.id, 2, [pushed(["loss"], (2.0, 2, (8.0,)), (3.0, 3, (7.0 + rank,)))], shift)
         site.keep(session_opened(who.id, who.hello(), "train", 0, WALL), first, more)

@@ -29,12 +29,12 @@ SETTLED_NANOSECONDS = 2 * 10**9
 """A directory that changed so recently may change again without a new modification time."""
 
 _DAEMON = """\
-# The key of a trackside daemon. SECRET: whoever has it can pass for the daemon. It stays on the daemon's machine.
+# The key of a trackside daemon. SECRET: anyone who has it can pose as the daemon. It stays on the daemon's machine.
 secret-key = "{secret}"
 public-key = "{public}"
 """
 _CLIENT = """\
-# The key of the trackside client {name}. SECRET: whoever has it can push as {name}.
+# The key of the trackside client {name}. SECRET: anyone who has it can push as {name}.
 # It belongs to the machine where the training runs, with TRACKSIDE_KEY_FILE naming it.
 secret-key = "{secret}"
 public-key = "{public}"
@@ -78,7 +78,8 @@ class Keyring:
                 self._allowed = frozenset(self._read())
                 self._read_at = changed_at if time.time_ns() - changed_at > SETTLED_NANOSECONDS else 0
         except OSError as error:
-            self._allowed, self._read_at = frozenset(), 0
+            self._allowed = frozenset()
+            self._read_at = 0
             self._warn_once(self.authorized, f"{self.authorized}: {(error.strerror or str(error)).lower()}")
         return public in self._allowed
 

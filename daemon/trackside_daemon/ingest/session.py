@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+from msgspec.structs import replace
+
 from trackside.wire import Envelope, Nack, encode
-from trackside_daemon.model.records import USER_ALERT, Event
-from trackside_daemon.model.session import SessionRef
+from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
+from trackside_daemon.model.session import SessionRef, process_of
+from trackside_daemon.training.rank import End
+from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
-    from trackside.wire import Bye, Clock, Identity, Pushes, TrainingAlert, TrainingEvent
+    from trackside.wire import Bye, Clock, Hello, Identity, Pushes, TrainingAlert, TrainingEvent
+    from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Record
+    from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import RankSession
+
+
+log = logging.getLogger("trackside")
 
 
 class Receipt(NamedTuple):
@@ -25,6 +36,13 @@ class Receipt(NamedTuple):
     session: bytes
     number: int
     refused: str = ""
+
+
+class Outcome(NamedTuple):
+    """The consequences of a message: *answers* to send now, and *batches* for the pipeline."""
+
+    answers: list[list[bytes]]
+    batches: list[Batch]
 
 
 class IngestSession:
@@ -40,7 +58,6 @@ class IngestSession:
         stray: The identity of its process, while the session is over a limit of the page and its process has not ended.
         bye: The bye of a stray session.
         opened: A hash of its last `SessionOpened`; 0 if the history has none.
-        announced: The detectors have a `SessionOpened` of it.
         over: It sent its bye to an earlier daemon and nothing but a hello since.
         peer: The ROUTER's name for the connection of its last message.
         heard_at: When that arrived, in monotonic seconds.
@@ -53,7 +70,7 @@ class IngestSession:
         self.training: RankSession | None = None
         self.peer = b""
         self.heard_at = 0.0
-        self.announced = False
+        self._announced = False
         self._paused = 0.0
         self.restart()
 
@@ -73,22 +90,51 @@ class IngestSession:
         self.shift = 0
 
     @property
-    def is_exported(self) -> bool:
-        """True while its run is on the page and counts it."""
-        return self.training is not None and self.training.attached
+    def exported(self) -> RankSession | None:
+        """The session in `Runs` while its run is on the page and counts it, else None."""
+        return self.training if self.training is not None and self.training.attached else None
+
+    def open(
+        self, hello: Hello, bounded: Identity, name: str, attempt: int, now: Moment, *, same_boot: bool
+    ) -> SessionOpened | None:
+        """Resolve the session; return the record that opens it in the history, None if that would not be new.
+
+        Args:
+            hello: The message; *bounded* is its identity within the limits.
+            bounded: The identity as the page has it.
+            name: The exported name of the run.
+            attempt: The attempt of the run.
+            now: When the hello arrived.
+            same_boot: The client runs on this machine, and so has the same clock.
+        """
+        identity = hello.identity
+        self.stray = None if self.exported is not None or hello.late else identity
+        self.identity = bounded
+        self.ref = SessionRef(
+            id=self.ref.id,
+            run=bounded.run,
+            name=name,
+            attempt=attempt,
+            rank=bounded.rank,
+            world=bounded.world,
+            process=process_of(identity),
+            late=hello.late,
+        )
+        # By how much the clock of a late session's client differed is unknown.
+        self.offset = 0.0 if hello.late or same_boot else now.wall - hello.clock.wall / 1e9
+        hello = replace(hello, identity=replace(identity, run=bounded.run, attempt=bounded.attempt, rank=bounded.rank))
+        content = (name, attempt, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about)
+        opened = hash(msgspec.msgpack.encode(content)) or 1
+        if opened == self.opened:
+            return None
+        self.opened = opened
+        again = not hello.late and self._announce(hello.totals.paused)
+        return SessionOpened(self.ref, hello, now.wall, self.offset, again=again)
 
     def commit(self, number: int) -> None:
         """Note that all messages up to *number* are committed, by this daemon or an earlier one."""
         self.committed = max(self.committed, number)
         self.accepted = max(self.accepted, number)
-
-    def announce(self, paused: float) -> bool:
-        """Note a `SessionOpened` for the detectors, and return whether they had one before; *paused* as in `pause`."""
-        again = self.announced
-        if not again:
-            self._paused = paused
-        self.announced = True
-        return again
 
     def pause(self, paused: float) -> float:
         """Return how much the session's total of paused seconds has grown."""
@@ -101,6 +147,28 @@ class IngestSession:
         if number in self.refused:
             return [self.peer, *encode(Envelope("nack", self.ref.id, number), Nack(self.refused[number]))]
         return [self.peer, *encode(Envelope("ack", self.ref.id, number))]
+
+    def end(self, bye: Bye) -> tuple[End, list[Record]]:
+        """End a session that is not on the page: it is over a limit, or its bye is late. Return its end and records."""
+        ref = self.ref
+        self.bye = bye
+        at = bye.clock.wall / 1e9 + self.offset
+        state, cause = verdict(bye, None)
+        end = End(state, cause, at)
+        run_state = RunState(ref.run, ref.attempt, state, cause, at, late=ref.late)
+        if not ref.late:
+            return end, [run_state]
+        log.info("run %s rank %d ended: %s", ref.run, ref.rank, ": ".join(filter(None, (state, cause))))
+        fields = {"state": state, "cause": cause}
+        return end, [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]
+
+    def _announce(self, paused: float) -> bool:
+        """Note a `SessionOpened` for the detectors, and return whether they had one before; *paused* as in `pause`."""
+        again = self._announced
+        if not again:
+            self._paused = paused
+        self._announced = True
+        return again
 
 
 def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Record]:

@@ -6,21 +6,19 @@ It uses neither sockets nor clocks: frames and the moment of their arrival come 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from trackside.wire import VERSION, Envelope, Refused, WireError, decode_body, encode, open_envelope
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_commands import Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
-from trackside_daemon.ingest.session import IngestSession, Receipt, events, shift
+from trackside_daemon.ingest.session import IngestSession, Outcome, Receipt, events, shift
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import BatchIngested, Event, Record, RunState, SessionOpened
-from trackside_daemon.model.session import SessionRef, process_of
-from trackside_daemon.training.rank import End
+from trackside_daemon.model.records import BatchIngested, Event, Record, RunState
+from trackside_daemon.model.session import process_of
 from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Process
     from trackside_daemon.training.moment import Moment
+    from trackside_daemon.training.run import RankSession
     from trackside_daemon.training.runs import Runs
     from trackside_daemon.training.verdict import Exit
 
@@ -51,13 +50,6 @@ REFUSED = 64
 """How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged."""
 
 log = logging.getLogger("trackside")
-
-
-class Outcome(NamedTuple):
-    """The consequences of a message: *answers* to send now, and *batches* for the pipeline."""
-
-    answers: list[list[bytes]]
-    batches: list[Batch]
 
 
 class Sessions:
@@ -119,7 +111,7 @@ class Sessions:
         for key, session in list(self._sessions.items()):
             if now.monotonic - session.heard_at >= FORGET_SECONDS:
                 session.restart()
-                if not session.is_exported:
+                if session.exported is None:
                     del self._sessions[key]
         samples = [*self._counts.samples(self._rejected_before()), *self._runs.rejected()]
         return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *self._lost_strays(now)]
@@ -217,8 +209,8 @@ class Sessions:
         self._counts.accept(envelope.kind)
         if envelope.kind != "beat":
             self._questions.answered(envelope.kind, envelope.number, session.ref.rank, message)
-        elif session.training is not None and session.training.attached:
-            outcome.batches.extend(self._runs.beat(session.training, message, now))
+        elif (exported := session.exported) is not None:
+            outcome.batches.extend(self._runs.beat(exported, message, now))
 
     def _greet(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
@@ -277,7 +269,7 @@ class Sessions:
 
     def _eviction_order(self, id_: bytes) -> tuple[bool, float]:
         session = self._sessions[id_]
-        return session.is_exported, session.heard_at
+        return session.exported is not None, session.heard_at
 
     def _open(self, session: IngestSession, hello: Hello, now: Moment, known: StoredSession | None) -> list[Batch]:
         """Resolve a session, and return the record that opens it in the history; also if it is over a limit of the page.
@@ -287,34 +279,13 @@ class Sessions:
         identity, bounded = hello.identity, self._runs.bounded(hello.identity)
         attempt = session.ref.attempt if known is None else known.attempt
         name = identity.name
-        if session.training is not None and session.training.attached:
-            name = session.training.run.name
-            attempt = session.training.run.attempt
+        if (exported := session.exported) is not None:
+            name = exported.run.name
+            attempt = exported.run.attempt
         elif known is None and not session.opened:
             attempt = self._runs.attempt(bounded, hello.started / 1e9 if hello.late else None)
-        session.stray = None if session.is_exported or hello.late else identity
-        session.identity = bounded
-        session.ref = SessionRef(
-            id=session.ref.id,
-            run=bounded.run,
-            name=name,
-            attempt=attempt,
-            rank=bounded.rank,
-            world=bounded.world,
-            process=process_of(identity),
-            late=hello.late,
-        )
-        # Of late messages nobody knows by how much the client's clock differed.
-        same_clock = hello.late or identity.boot == self._boot
-        session.offset = 0.0 if same_clock else now.wall - hello.clock.wall / 1e9
-        hello = replace(hello, identity=replace(identity, run=bounded.run, attempt=bounded.attempt, rank=bounded.rank))
-        content = (name, attempt, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about)
-        opened = hash(msgspec.msgpack.encode(content)) or 1
-        if opened == session.opened:
-            return []
-        session.opened = opened
-        again = not hello.late and session.announce(hello.totals.paused)
-        return [Batch("ingest", records=[SessionOpened(session.ref, hello, now.wall, session.offset, again=again)])]
+        record = session.open(hello, bounded, name, attempt, now, same_boot=identity.boot == self._boot)
+        return [] if record is None else [Batch("ingest", records=[record])]
 
     def _lost_strays(self, now: Moment) -> list[Batch]:
         """Return the ends of lost processes whose sessions are over a limit, so that `Runs` does not follow them."""
@@ -371,11 +342,10 @@ class Sessions:
         columns = decode(message.blocks)
         session.shift = shift(message.clock, session.offset)
         late = session.ref.late or now.wall - message.clock.wall / 1e9 - session.offset > LATE_SECONDS
-        training = session.training
-        if training is not None and training.attached and not session.ref.late:
-            outcome.batches.extend(self._runs.push(training, message, columns, now, late=late))
+        if (exported := session.exported) is not None and not session.ref.late:
+            outcome.batches.extend(self._runs.push(exported, message, columns, now, late=late))
             if not late:
-                self._derive(session, columns, outcome)
+                self._derive(exported, columns, outcome)
         ingested = BatchIngested(
             session.ref,
             number,
@@ -394,8 +364,8 @@ class Sessions:
         ref = session.ref
         missing = number - session.accepted
         self._counts.gaps += missing
-        if session.training is not None and session.training.attached and not ref.late:
-            outcome.batches.extend(self._runs.skip(session.training, message.totals, now))
+        if (exported := session.exported) is not None and not ref.late:
+            outcome.batches.extend(self._runs.skip(exported, message.totals, now))
         gap = Event(ref.run, ref.attempt, now.wall, "gap", ref.rank, fields={"batches": missing})
         return [BatchIngested(ref, number, phases=message.totals.phases), gap]
 
@@ -404,16 +374,17 @@ class Sessions:
     ) -> list[Record]:
         """Apply the end of a session; return its records."""
         records: list[Record] = [BatchIngested(session.ref, number, phases=message.totals.phases)]
-        if session.training is not None and session.training.attached:
-            outcome.batches.extend(self._runs.close(session.training, message, now, session.offset))
+        if (exported := session.exported) is not None:
+            outcome.batches.extend(self._runs.close(exported, message, now, session.offset))
             return records
-        return records + self._end(session, message, now, outcome)
+        end, ended = session.end(message)
+        if session.ref.late and session.identity is not None:
+            outcome.batches.extend(self._runs.missed(session.identity, session.ref.attempt, end, now))
+        return records + ended
 
-    def _derive(self, session: IngestSession, columns: list[Columns], outcome: Outcome) -> None:
+    def _derive(self, exported: RankSession, columns: list[Columns], outcome: Outcome) -> None:
         """Append what follows for all ranks of a run from the parts that each pushes: as if each had pushed the whole."""
-        if session.training is None:
-            return
-        derived = self._runs.derive(session.training, columns)
+        derived = self._runs.derive(exported, columns)
         if not derived:
             return
         outcome.batches.extend(self._runs.apply_derived(derived))
@@ -424,19 +395,3 @@ class Sessions:
         ]
         if records:
             outcome.batches.append(Batch("ingest", records=records))
-
-    def _end(self, session: IngestSession, bye: Bye, now: Moment, outcome: Outcome) -> list[Record]:
-        """Return the end of a session that is not on the page: it is over a limit, or its bye is late."""
-        ref = session.ref
-        session.bye = bye
-        at = bye.clock.wall / 1e9 + session.offset
-        state, cause = verdict(bye, None)
-        run_state = RunState(ref.run, ref.attempt, state, cause, at, late=ref.late)
-        if not ref.late:
-            return [run_state]
-        log.info("run %s rank %d ended: %s", ref.run, ref.rank, ": ".join(filter(None, (state, cause))))
-        if session.identity is not None:
-            end = End(state, cause, at)
-            outcome.batches.extend(self._runs.missed(session.identity, ref.attempt, end, now))
-        fields = {"state": state, "cause": cause}
-        return [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]

@@ -1,4 +1,4 @@
-"""The training processes of this machine, from `training`, which knows them, to the collectors, which measure them."""
+"""The training processes of this machine, from `training`, which determines them, to the collectors, which measure them."""
 
 from __future__ import annotations
 

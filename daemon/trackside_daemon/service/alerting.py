@@ -84,7 +84,8 @@ class Alerting:
         command: Callable[[str, int], object],
     ) -> None:
         now = time.time()
-        kept, ended = history.firing(now), history.ended(now - GIVE_UP_SECONDS, now)
+        kept = history.firing(now)
+        ended = history.ended(now - GIVE_UP_SECONDS, now)
         since = min((alert.started for alert in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         fired = self.silences.mark(usable(kept), now)

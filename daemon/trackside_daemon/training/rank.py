@@ -300,7 +300,8 @@ def _cut(totals: Totals) -> Totals:
     """Cut totals to the phases and devices of one session, also the sum of many sessions."""
     totals.phases = bounded(totals.phases)
     if totals.device is not None:
-        totals.device.phases, totals.device.memory = bounded(totals.device.phases), bounded(totals.device.memory)
+        totals.device.phases = bounded(totals.device.phases)
+        totals.device.memory = bounded(totals.device.memory)
     return totals
 
 

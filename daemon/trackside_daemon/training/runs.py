@@ -6,7 +6,6 @@ Each method applies a message and returns the batches that follow from it.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -14,12 +13,14 @@ from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import ENDED, EarlierAttempts
 from trackside_daemon.model.session import process_of
+from trackside_daemon.training.attempts import AttemptNumbers
 from trackside_daemon.training.limits import Rejections, bounded, cut, pod
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.lost_time import LostTime
 from trackside_daemon.training.missed_ends import MissedEnds
 from trackside_daemon.training.rank import End, RankStatus
 from trackside_daemon.training.run import MARKS_SECONDS, TEARDOWN_SECONDS, RankSession, RunStatus, decisive
+from trackside_daemon.training.stalls import CurrentStalls
 from trackside_daemon.training.verdict import is_open, verdict
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.training.limits import Limits
     from trackside_daemon.training.moment import Moment
-    from trackside_daemon.training.verdict import Exit
+from trackside_daemon.training.verdict import Exit
 
 log = logging.getLogger("trackside")
 
@@ -68,7 +69,7 @@ class Runs:
         self.linger = linger
         self._limits = limits
         self._liveness = liveness or Liveness()
-        self._last_attempt = last_attempt
+        self._numbers = AttemptNumbers(last_attempt)
         self._before = before
         self._peak = peak
         self._processes = processes or RankProcesses()
@@ -76,9 +77,7 @@ class Runs:
         self._watched: set[Process] = set()
         self._missed = MissedEnds(MARKS_SECONDS)
         self._rejections = Rejections()
-        self._stalls: dict[tuple[str, int], Stall] = {}
-        self._new_stalls: deque[Stall] = deque(stalls)
-        self._apply_stalls()
+        self._stalls = CurrentStalls(stalls)
 
     def open(
         self, session: RankSession | None, hello: Hello, now: Moment, attempt: int | None = None
@@ -154,17 +153,10 @@ class Runs:
 
         Args:
             identity: The session's identity, `bounded`.
-            since: When the session began, in Unix seconds, if its messages arrive late: it belongs to the last attempt
-                unless that had ended by then. None for a session over a limit.
+            since: When the session began, in Unix seconds, if its messages arrive late; None for a session over a limit.
         """
         run = self._runs.get(identity.run)
-        if since is not None:
-            last = self._last_attempt(identity.run) if run is None else (run.attempt, run.run_state().ended)
-            number, ended = last or (0, None)
-            return max(identity.attempt, number + (ended is not None and since > ended))
-        if run is None or self._is_new_attempt(run, identity):
-            return self._next_attempt(identity, run)[0]
-        return min(run.attempt, identity.attempt) if identity.attempt < run.identity.attempt else run.attempt
+        return self._numbers.of_stray(identity, run) if since is None else self._numbers.of_late(identity, run, since)
 
     def is_lost(self, identity: Identity, silence: float) -> bool:
         """Return whether a client that has been silent for *silence* seconds is gone."""
@@ -205,7 +197,7 @@ class Runs:
 
     def accept_stalls(self, stalls: Iterable[Stall]) -> None:
         """Queue what detectors have found, for the next tick. Any thread may call it."""
-        self._new_stalls.extend(stalls)
+        self._stalls.accept(stalls)
 
     def tick(self, now: Moment) -> list[Batch]:
         """Once a second: apply stalls, end sessions whose process is gone, and forget runs whose series expire."""
@@ -218,7 +210,9 @@ class Runs:
                 continue
             elif self._liveness.is_lost(session.identity, silence, elsewhere=session.elsewhere):
                 batches += self._lose(session, now)
-        batches += self._apply_stalls()
+        for run_id, attempt in self._stalls.apply():
+            if (stalled := self._runs.get(run_id)) is not None and stalled.attempt == attempt:
+                batches += stalled.apply_stall(self._stalls.get(run_id, attempt))
         for run in list(self._runs.values()):
             batches += run.account(*now, self._peak)
             if run.live_until is not None and now.monotonic > run.live_until:
@@ -236,20 +230,6 @@ class Runs:
     def _sessions(self) -> Iterator[RankSession]:
         for run in self._runs.values():
             yield from run.sessions
-
-    def _apply_stalls(self) -> list[Batch]:
-        batches: list[Batch] = []
-        while self._new_stalls:
-            stall = self._new_stalls.popleft()
-            key = (stall.run, stall.attempt)
-            if stall.is_over:
-                self._stalls.pop(key, None)
-            else:
-                self._stalls[key] = stall
-            run = self._runs.get(stall.run)
-            if run is not None and run.attempt == stall.attempt:
-                batches += run.apply_stall(self._stalls.get(key))
-        return batches
 
     def _receive(self, session: RankSession, now: Moment) -> list[Batch]:
         """Note a message of a session, and return what follows if the session counted as lost."""
@@ -273,7 +253,7 @@ class Runs:
             return None, batches  # a rank of an attempt that its launcher has given up
         if run is not None and attempt is not None and attempt < run.attempt:
             return None, batches  # a rank from before the run was resumed
-        if run is None or self._is_new_attempt(run, identity):
+        if run is None or self._numbers.is_new(run, identity):
             run, opened = self._open(identity, run, now, attempt)
             batches += opened
             if run is None:
@@ -290,10 +270,6 @@ class Runs:
         session.elsewhere = session.process not in self._watched and self._liveness.is_gone(identity) is True
         return session, batches + self._changed(session, now)
 
-    def _is_new_attempt(self, run: RunStatus, identity: Identity) -> bool:
-        """Return whether a session restarts a run: its launcher counts one more, or a rank of an ended run is back."""
-        return identity.attempt > run.identity.attempt or (run.ended and identity.rank in run.ranks)
-
     def _open(
         self, identity: Identity, before: RunStatus | None, now: Moment, attempt: int | None
     ) -> tuple[RunStatus | None, list[Batch]]:
@@ -303,12 +279,12 @@ class Runs:
             return None, []
         continues = attempt is not None
         if attempt is None:
-            attempt, continues = self._next_attempt(identity, before)
+            attempt, continues = self._numbers.next(identity, before)
         batches = [] if before is None else [*before.account(*now, self._peak, last=True), *self._drop(before)]
         earlier = self._before(identity.run, attempt) if before is None else before.as_earlier(now.wall)
         name, evicted = self._name(identity)
         batches += evicted + self._make_room()
-        run = RunStatus(identity, name, attempt, earlier, self._stalls.get((identity.run, attempt)))
+        run = RunStatus(identity, name, attempt, earlier, self._stalls.get(identity.run, attempt))
         self._runs[identity.run] = run
         log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "continues" if continues else "begins")
         if not continues:
@@ -317,17 +293,6 @@ class Runs:
             records: list[Record] = [*given_up, run.event(kind, now.wall)]
             batches.append(Batch(run.source, records=records, subject=run.ref))
         return run, batches
-
-    def _next_attempt(self, identity: Identity, before: RunStatus | None) -> tuple[int, bool]:
-        """Return the number of the next attempt, and whether it continues one from before this daemon.
-
-        It is one more than the last that ended, here or before this daemon, unless the launcher counts further.
-        """
-        last = (before.attempt, 0.0) if before is not None else self._last_attempt(identity.run)
-        if last is None:
-            return identity.attempt, False
-        number = max(identity.attempt, last[0] + (last[1] is not None))
-        return number, number == last[0]
 
     def _make_room(self) -> list[Batch]:
         """Forget the run that ended first if as many have ended as may be alive."""
