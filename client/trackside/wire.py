@@ -1,6 +1,6 @@
-"""What a training process and the daemon say to each other: the format's only definition, imported by both.
+"""Define the wire format between a training process and the daemon, which both import.
 
-It is longer than other files since all of the format stands in one place.
+The file is longer than others, so that the whole format is in one place.
 
 A message is three ZeroMQ frames, DEALER to ROUTER::
 
@@ -8,9 +8,9 @@ A message is three ZeroMQ frames, DEALER to ROUTER::
     msgpack ["batch", b"<session>", 17]     the `Envelope`
     msgpack {"clock": …, "blocks": …}       the body that the envelope's kind names; empty for the kinds without one
 
-The envelope is apart so that a body that cannot be read can still be refused by its number. Bodies are maps without
-the fields that have their default value, and a reader ignores fields that it does not know: a new field with a default
-changes no byte of an old message.
+The envelope is a frame of its own, so that a body that cannot be decoded can be refused by its number. Bodies are maps
+without the fields that have their default value, and a reader ignores unknown fields: a new field with a default changes
+no byte of an old message.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ if TYPE_CHECKING:
 VERSION = 1
 PROTOCOL = b"trackside/%d" % VERSION
 
-#: Upper bounds of the step duration buckets, in seconds. They never change: a histogram's past could not be read.
+# fmt: off
 DURATION_BUCKETS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
-    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+    1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )
+# fmt: on
+"""Upper bounds of the duration buckets, in seconds. They never change, or stored histograms could not be read."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 
 MESSAGE_BYTES = 4 * 1024 * 1024
-"""The largest frame a daemon takes; a client's batches are far smaller."""
+"""Limit of a frame that a daemon accepts; a client's batches are far smaller."""
 
 
 class WireError(ValueError):
-    """A message that is not one of ours.
+    """A message that does not have the wire format.
 
     Attributes:
-        reason: ``frames``, ``version``, ``size``, ``envelope``, ``body`` or ``block``: the label that refusals are
-            counted by, so the set is small and does not change.
+        reason: ``frames``, ``version``, ``size``, ``envelope``, ``body`` or ``block``: the label of the counter of
+            rejected messages, so the set is small and never changes.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -57,15 +59,15 @@ REASONS = ("frames", "version", "size", "envelope", "body", "block")
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
-    """Who speaks, and which of its messages this is.
+    """Session, kind and number of a message.
 
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``pong``; from the daemon
             ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``, ``ping`` and
-            ``layers?``, which is not answered: a client that does not know it passes over it.
-        session: 16 random bytes that name one `Run` of one process.
-        number: Sequence number of a batch, from 1; of a skip and of an ack the last one it covers; of a command and its
-            answer what tells them from others; of ``layers?`` for how many steps; else 0.
+            ``layers?``. The last one has no answer, and older clients ignore it.
+        session: 16 random bytes that identify one `Run` of one process.
+        number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
+            command and its answer; the number of steps of ``layers?``; else 0.
     """
 
     kind: str
@@ -74,29 +76,36 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One moment by two clocks of the sender, in nanoseconds: the wall's, since 1970, and the monotonic one."""
+    """One moment by two clocks of the sender, in nanoseconds: wall time since 1970, and monotonic time."""
 
     wall: int
     monotonic: int
 
     def wall_seconds(self, monotonic: int) -> float:
-        """The wall time, in seconds, at a *monotonic* time in nanoseconds of the same sender."""
+        """Return the wall time in seconds at a *monotonic* time in nanoseconds of the same sender."""
         return (self.wall + monotonic - self.monotonic) / 1e9
 
 
 class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which run this is and which process of it.
+    """Run, rank and process of a session.
 
     Attributes:
-        run: The run's id, the same for all ranks on all nodes and, with ``attempt``, unique.
-        name: What people see.
-        attempt: 0, or how often the launcher has restarted the run.
-        rank: Global rank; 0 when not distributed.
-        world: Number of ranks; ``local_world`` of those are on this machine.
-        pid: As this process sees itself; ``start`` is its start time in clock ticks since boot (/proc/self/stat,
-            field 22; 0 where there is no /proc).
-        boot: The machine's boot id (/proc/sys/kernel/random/boot_id).
-        gpus: Used, or given: UUIDs, also cut or of MIG devices, indexes as CUDA's or, by the bus, ``PCI-0``, or ``none``.
+        run: Id of the run, the same for all ranks on all nodes and, with ``attempt``, unique.
+        name: Name that people see.
+        attempt: Number of restarts by the launcher.
+        rank: Global rank; 0 if the run is not distributed.
+        local_rank: Rank among those on this machine.
+        world: Number of ranks.
+        local_world: Number of ranks on this machine.
+        host: Name of the machine.
+        pid: Process id in the process's own pid namespace.
+        start: Start time in clock ticks since boot (/proc/self/stat, field 22); 0 without /proc.
+        boot: Boot id of the machine (/proc/sys/kernel/random/boot_id).
+        gpus: GPUs in use, or visible: UUIDs, also truncated or of MIG devices, CUDA's indexes or, by the bus, ``PCI-0``,
+            or ``none``.
+        job_id: Id of the cluster's job.
+        git_commit: Commit that is checked out.
+        framework: Framework and its version, such as ``torch 2.13.0``.
     """
 
     run: str
@@ -117,7 +126,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Histogram(msgspec.Struct, omit_defaults=True):
-    """Observations per bucket of `DURATION_BUCKETS`, the last count above all bounds, and their sum in seconds."""
+    """Observations per bucket of `DURATION_BUCKETS`, a last count above all bounds, and their sum in seconds."""
 
     counts: Annotated[
         list[Count], msgspec.Meta(min_length=len(DURATION_BUCKETS) + 1, max_length=len(DURATION_BUCKETS) + 1)
@@ -126,18 +135,19 @@ class Histogram(msgspec.Struct, omit_defaults=True):
 
 
 class DataWaits(Histogram, omit_defaults=True):
-    """Waits for batches of data; *first* are those for the first batch of each epoch, which are none of the others."""
+    """Waits for batches of data; *first* has those for the first batch of each epoch, which are not in the others."""
 
     first: Histogram | None = None
 
 
 class Memory(msgspec.Struct, omit_defaults=True):
-    """A GPU's memory as PyTorch's allocator in this process has it (torch.cuda.memory_stats), in bytes.
+    """GPU memory in bytes from PyTorch's allocator in this process (torch.cuda.memory_stats).
 
     Attributes:
-        allocated: In use by tensors; ``reserved`` is what the allocator holds.
-        peak: The most that was allocated since the session began, as it was seen at steps.
-        out_of_memory: How often an allocation has failed.
+        allocated: Memory in use by tensors.
+        reserved: Memory that the allocator has reserved.
+        peak: Maximum of ``allocated`` since the session began, as sampled at steps.
+        out_of_memory: Number of failed allocations.
     """
 
     allocated: Count = 0
@@ -147,13 +157,13 @@ class Memory(msgspec.Struct, omit_defaults=True):
 
 
 class Device(msgspec.Struct, omit_defaults=True):
-    """What the GPUs of a rank did.
+    """Work and memory of a rank's GPUs.
 
     Attributes:
-        phases: Seconds by phase that they worked on it, by CUDA events.
-        memory: By the GPU's UUID; a state and no total.
-        flops: Floating-point operations of the model, where the run knows how many a step or a token takes.
-        peak_flops: What they could do at most, in FLOP/s, if the user has said.
+        phases: Seconds of work by phase, from CUDA events.
+        memory: Memory by the GPU's UUID; a state, not a total.
+        flops: Floating-point operations of the model, if the user has stated those of a step or a token.
+        peak_flops: Peak FLOP/s of the GPUs, if the user has stated it.
     """
 
     phases: dict[str, Amount] = {}
@@ -163,13 +173,13 @@ class Device(msgspec.Struct, omit_defaults=True):
 
 
 class CheckpointTotals(msgspec.Struct, omit_defaults=True):
-    """Checkpoints.
+    """Checkpoints of a session.
 
     Attributes:
-        count: How many were written.
-        duration: How long each took of which it is known.
-        bytes: The last one's size, if it was told.
-        at: When the last one was written, in Unix seconds.
+        count: Number of checkpoints.
+        duration: Durations of those whose duration is known.
+        bytes: Size of the last one, if it is known.
+        at: Time of the last one, in Unix seconds.
     """
 
     count: Count = 0
@@ -179,27 +189,29 @@ class CheckpointTotals(msgspec.Struct, omit_defaults=True):
 
 
 class Totals(msgspec.Struct, omit_defaults=True):
-    """A session's cumulative totals: sent whole with every batch, so that a daemon restart is a gap and not a reset.
+    """Cumulative totals of a session: sent whole with every batch, so that a daemon restart is a gap, not a reset.
+
+    The msgpack header of the map has room for these 15 fields without a change of its length: a new one goes into one of
+    the nested structs.
 
     Attributes:
         pushes: Calls of `push`.
-        dropped: Values and pushes that could not be kept: not a number, or no room while the daemon was away.
+        dropped: Values and pushes that were lost: not a number, or no room while the daemon was away.
         resent: Batches sent more than once.
-        spooled: Messages written to disk, since they had waited for long.
+        spooled: Messages written to disk, since they had waited long.
         overhead: CPU seconds of the sender thread.
         steps: Increase of ``step`` over the attempt's highest.
-        samples: Sum of the key ``samples``; None until it is pushed. ``tokens`` likewise.
-        nonfinite: How often a key was NaN or infinite; keys that never were are absent.
+        samples: Sum of the key ``samples``; None until it is pushed.
+        tokens: Sum of the key ``tokens``; None until it is pushed.
+        nonfinite: Number of NaN and infinite values by key, without keys that had none.
         step_duration: Host time from the first push of a step to the first push of the next, over their difference,
             without evaluation and checkpoints.
-        phases: Seconds by phase, each without those nested in it; empty until a phase was entered, and from then on
-            they sum to the time since the session began.
-        data_wait: How long the training waited for each batch of data, the first one of each epoch apart.
-        paused: Seconds of evaluation and checkpoints, and of what was nested in them, up to the first push of the step.
-        device: What its GPUs did; None where nothing is known of it.
+        phases: Seconds by phase, each without the phases nested in it. Empty until a phase is entered; from then on they
+            sum to the time since the session began.
+        data_wait: Waits for batches of data, with the first batch of each epoch apart.
+        paused: Seconds of evaluation and checkpoints, and of phases nested in them, up to the first push of the step.
+        device: Work and memory of its GPUs; None if nothing is known.
         saves: Its checkpoints; None before the first.
-
-    It has 15 fields, which is all that a map of the old bytes has room for: what more there is goes into one of them.
     """
 
     pushes: Count = 0
@@ -220,17 +232,19 @@ class Totals(msgspec.Struct, omit_defaults=True):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the process runs, as it was when its first session began; what could not be found out is absent.
+    """State of the process when its first session began; unknown fields are absent.
 
     Attributes:
-        command: The interpreter and all its arguments (sys.orig_argv), cut after 16 KiB.
-        directory: The working directory.
-        python: The interpreter's version.
-        platform: ``Linux 6.1.0 x86_64``: the kernel, its release, the machine.
-        packages: Versions by name of the packages that were imported by then, sorted by name, at most 200.
-        git_dirty: A tracked file of the repository around the script differs from what was last added; None: unknown.
-        k8s_pod: Where it runs, by the name that Kubernetes has for it; so ``k8s_namespace`` and ``k8s_container``.
-        launch: The ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
+        command: Interpreter and all its arguments (sys.orig_argv), cut after 16 KiB.
+        directory: Working directory.
+        python: Version of the interpreter.
+        platform: Kernel, its release and the machine: ``Linux 6.1.0 x86_64``.
+        packages: Versions of the imported packages by name, sorted by name, at most 200.
+        git_dirty: A tracked file of the repository around the script differs from the index; None if unknown.
+        k8s_pod: Name of the Kubernetes pod.
+        k8s_namespace: Name of its namespace.
+        k8s_container: Name of the container in it.
+        launch: Id of the ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
     """
 
     command: tuple[str, ...] = ()
@@ -246,12 +260,14 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What only the process itself sees for sure of what it can run out of; None where there is none or it cannot tell.
+    """Resources that the process can run out of and only it sees reliably; None if absent or unknown.
 
     Attributes:
-        shm_size: Bytes of /dev/shm (statvfs(3)); ``shm_used`` of those are used.
-        shm_peak: The most that was used since this was told last.
-        open_fds: Its open file descriptors; ``max_fds`` is the soft limit of those (RLIMIT_NOFILE), None for no limit.
+        shm_size: Size of /dev/shm in bytes (statvfs(3)).
+        shm_used: Used bytes of it.
+        shm_peak: Maximum of the used bytes since the last report.
+        open_fds: Open file descriptors of the process.
+        max_fds: Soft limit of them (RLIMIT_NOFILE); None for no limit.
     """
 
     shm_size: Count | None = None
@@ -262,20 +278,24 @@ class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Hello(msgspec.Struct, omit_defaults=True):
-    """Opens a session, or repeats all that a daemon must know of it after a restart.
+    """The first message of a session, repeated with its whole state after a restart of the daemon.
 
     Attributes:
-        clock: When this was said.
-        started: When the session began, in nanoseconds since 1970.
-        acked: The highest sequence number that a daemon has acknowledged to this client.
-        config: The run's configuration, as a JSON text; empty when none was given.
-        last: The last value of each key.
-        step: The last step; None before the first push.
+        identity: Run, rank and process.
+        clock: Time of this message.
+        started: Begin of the session, in nanoseconds since 1970.
+        totals: Totals of the session.
+        acked: Highest sequence number that a daemon has acknowledged to this client.
+        config: Configuration of the run, as JSON text; empty if there is none.
+        tags: Words to find the run by.
+        total_steps: Number of steps of the run, if it is known.
+        last: Last value of each key.
+        step: Last step; None before the first push.
         progress_age: Nanoseconds since the last push; None before the first.
-        about: What the process runs; None from a client that does not tell.
-        phase: The evaluation or checkpoint that the training is in, else the innermost phase; empty outside.
-        late: Told for a process that is gone, by whoever found its spool.
-        room: As it is now.
+        about: State of the process; None from older clients.
+        phase: Evaluation or checkpoint that the training is in, else the innermost phase; empty outside of any.
+        late: The process has ended, and another one sends its spool.
+        room: Resources of the process now.
     """
 
     identity: Identity
@@ -296,10 +316,10 @@ class Hello(msgspec.Struct, omit_defaults=True):
 
 
 class Block(msgspec.Struct, omit_defaults=True):
-    """Consecutive pushes that have the same keys, as columns.
+    """Consecutive pushes with the same keys, as columns.
 
     Attributes:
-        keys: The keys, each once, exactly as the user wrote them.
+        keys: Keys, each once, exactly as the user wrote them.
         steps: Little-endian int64, one a row.
         times: Little-endian int64, one a row: nanoseconds of the client's monotonic clock.
         values: Little-endian float64, row after row, a value for each key.
@@ -311,10 +331,10 @@ class Block(msgspec.Struct, omit_defaults=True):
     values: bytes
 
     def columns(self) -> tuple[array[int], array[int], array[float]]:
-        """Steps, times and values as arrays.
+        """Return steps, times and values as arrays.
 
         Raises:
-            WireError: The lengths do not fit each other, or a key comes twice.
+            WireError: The lengths do not match, or a key occurs twice.
         """
         rows = len(self.steps) // 8
         if not rows or not self.keys or len(set(self.keys)) != len(self.keys):
@@ -325,13 +345,13 @@ class Block(msgspec.Struct, omit_defaults=True):
 
 
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
-    """Something that the training code says has happened.
+    """An event that the training code reports.
 
     Attributes:
         kind: ``checkpoint``, ``resume`` or any word.
         time: Nanoseconds of the client's monotonic clock.
-        step: The step then; None before the first push.
-        fields: What more is said, as a JSON object; empty for none.
+        step: Current step; None before the first push.
+        fields: Details, as a JSON object; empty for none.
     """
 
     kind: str
@@ -341,10 +361,14 @@ class TrainingEvent(msgspec.Struct, omit_defaults=True):
 
 
 class TrainingAlert(msgspec.Struct, omit_defaults=True):
-    """An alert from the training code; *time* and *step* as in `TrainingEvent`.
+    """An alert from the training code.
 
     Attributes:
+        title: What is wrong; the same title is the same alert.
+        time: Nanoseconds of the client's monotonic clock.
+        text: Details.
         severity: ``info``, ``warning`` or ``critical``.
+        step: Current step; None before the first push.
     """
 
     title: str
@@ -355,10 +379,16 @@ class TrainingAlert(msgspec.Struct, omit_defaults=True):
 
 
 class Pushes(msgspec.Struct, omit_defaults=True):
-    """The body of a ``batch``: pushed steps in order, what was said beside them, and the session's totals after them.
+    """The body of a ``batch``: pushes in order, events and alerts, and the session's totals after them.
 
     Attributes:
-        room: Told with a batch or a beat each 10 s, and sooner when shared memory fills up; else None.
+        clock: Time of this message.
+        totals: Totals of the session.
+        blocks: Pushes.
+        events: Events.
+        alerts: Alerts.
+        phase: As in `Hello`.
+        room: Resources, with a batch or a heartbeat each 10 s, and sooner if shared memory fills up; else None.
     """
 
     clock: Clock
@@ -371,19 +401,22 @@ class Pushes(msgspec.Struct, omit_defaults=True):
 
 
 class Skip(msgspec.Struct, omit_defaults=True):
-    """The batches from ``first`` to the envelope's number had to be dropped by the client: a known gap."""
+    """A known gap: the client had to drop the batches from ``first`` to the envelope's number."""
 
     first: int
     totals: Totals
 
 
 class Heartbeat(msgspec.Struct, omit_defaults=True):
-    """Says alive, once a second when nothing else does, and also when messages wait long for their acknowledgement.
+    """A sign of life once a second, if no other message is sent or messages wait long for their acknowledgement.
 
     Attributes:
-        progress_age: As in `Hello`; so is ``phase``.
-        totals: As in `Hello`, while a message has waited for more than a second, or a phase goes on; else None.
-        last: As in `Hello`, while a message has waited for so long; so is ``step``.
+        clock: Time of this message.
+        progress_age: As in `Hello`.
+        totals: As in `Hello`, if a message has waited for more than a second or a phase was entered; else None.
+        last: As in `Hello`, if a message has waited for more than a second.
+        step: As in `Hello`, if a message has waited for more than a second.
+        phase: As in `Hello`.
         room: As in `Pushes`.
     """
 
@@ -397,13 +430,14 @@ class Heartbeat(msgspec.Struct, omit_defaults=True):
 
 
 class Bye(msgspec.Struct, omit_defaults=True):
-    """The end as the client sees it.
+    """The end of a session as the client sees it.
 
     Attributes:
+        clock: Time of this message.
+        totals: Totals of the session.
         status: ``finished``, ``stopped`` or ``failed``.
-        cause: The exception's type, and more where that is known to help; or the signal; empty when there is nothing
-            to say.
-        provisional: Said by atexit, which does not know the exit status.
+        cause: Type of the exception with a known reason, or the signal; empty if there is none.
+        provisional: Sent by atexit, where the exit status is unknown.
     """
 
     clock: Clock
@@ -414,19 +448,19 @@ class Bye(msgspec.Struct, omit_defaults=True):
 
 
 class Nack(msgspec.Struct, omit_defaults=True):
-    """A batch that is refused for good: counted by the client and never sent again."""
+    """The refusal of a batch: the client counts its values as dropped and never sends it again."""
 
     reason: str
 
 
 class Stacks(msgspec.Struct, omit_defaults=True):
-    """Where each thread of the process is, by the name of the thread: ``FILE:LINE FUNCTION``, the innermost call last."""
+    """The stack of each thread by its name, as lines ``FILE:LINE FUNCTION``, the innermost call last."""
 
     threads: dict[str, list[str]]
 
 
 class Refused(msgspec.Struct, omit_defaults=True):
-    """A message in a version that this daemon does not read."""
+    """The refusal of a message in a version that this daemon does not read; *reads* has those that it reads."""
 
     reads: list[int]
 
@@ -457,15 +491,15 @@ _decode_body = {kind: msgspec.msgpack.Decoder(body).decode for kind, body in BOD
 
 
 def encode(envelope: Envelope, body: Body = None) -> list[bytes]:
-    """The frames of a message."""
+    """Return the frames of a message."""
     return [PROTOCOL, _encode(envelope), b"" if body is None else _encode(body)]
 
 
 def open_envelope(frames: list[bytes]) -> Envelope:
-    """Who speaks, with the body left unread.
+    """Return the envelope of a message, without decoding the body.
 
     Raises:
-        WireError: Not three frames, not this version, or no envelope of a known kind.
+        WireError: There are not three frames, the version is another one, or the envelope has no known kind.
     """
     if not frames or not frames[0].startswith(b"trackside/"):
         raise WireError("frames", "the first frame is not trackside/VERSION")
@@ -480,10 +514,10 @@ def open_envelope(frames: list[bytes]) -> Envelope:
 
 
 def decode_body(kind: str, frame: bytes) -> Any:
-    """The body of a message of this *kind*; None for the kinds without one.
+    """Return the body of a message of this *kind*; None for the kinds without one.
 
     Raises:
-        WireError: It is too large, is not msgpack, or does not fit the schema.
+        WireError: The body is too large, is not msgpack, or does not match the schema.
     """
     return _guarded("body", _decode_body[kind], frame) if kind in _decode_body else None
 

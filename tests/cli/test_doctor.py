@@ -89,7 +89,7 @@ def test_without_a_daemon_the_driver_is_asked_and_nothing_fails(place: Path) -> 
         *("warn daemon", "warn push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-1"),
     ]
     assert lines[0].endswith("answers; start one with: trackside daemon")
-    assert lines[1] == f"warn push: training jobs find no daemon at ipc://{place}/push.sock (absent), and spool"
+    assert lines[1] == f"warn push: training jobs find no daemon at ipc://{place}/push.sock (not found), and spool"
 
 
 def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Path) -> None:

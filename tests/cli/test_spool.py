@@ -65,6 +65,6 @@ def test_what_is_missing_is_one_line(place: Path, elsewhere: Path) -> None:
     )
     assert run(str(elsewhere), f"--endpoint={nobody}") == (
         *(2, ""),
-        f"trackside: no daemon found at {nobody} (absent); start one, or give another with --endpoint\n",
+        f"trackside: no daemon found at {nobody} (not found); start one, or give another with --endpoint\n",
     )
     assert len(list(elsewhere.glob("*.lock"))) == 2

@@ -65,13 +65,13 @@ def test_the_users_own_directories_come_before_the_systems_and_the_temporary_one
 
 def test_each_place_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     monkeypatch.setattr(discovery, "directories", lambda *_: [place, place])
-    assert discovery.find(None, {}) == (None, [f"{place}/push.sock (absent)"])
+    assert discovery.find(None, {}) == (None, [f"{place}/push.sock (not found)"])
 
 
 def test_the_first_socket_where_somebody_listens_is_taken(places: list[Path], listen: Callable[[Path], Path]) -> None:
-    assert discovery.find(None, {}) == (None, [f"{one}/push.sock (absent)" for one in places])
+    assert discovery.find(None, {}) == (None, [f"{one}/push.sock (not found)" for one in places])
     system = listen(places[1])
-    assert discovery.find(None, {}) == (f"ipc://{system}", [f"{places[0]}/push.sock (absent)"])
+    assert discovery.find(None, {}) == (f"ipc://{system}", [f"{places[0]}/push.sock (not found)"])
     user = listen(places[0])
     assert discovery.find(None, {}) == (f"ipc://{user}", [])
 
@@ -93,7 +93,7 @@ def test_what_is_named_and_no_use_is_not_replaced_by_another_place(
     listen(places[0])
     named = f"ipc://{place}/absent.sock"
     for explicit, environ in ((named, {}), (None, {"TRACKSIDE_ENDPOINT": named})):
-        assert discovery.find(explicit, environ) == (None, [f"{named} (absent)"])
+        assert discovery.find(explicit, environ) == (None, [f"{named} (not found)"])
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ def test_another_machine_is_not_reached_without_a_key() -> None:
     found, (failure,) = discovery.find("tcp://gpu7:21791", {})
     assert found is None
     assert failure == (
-        "tcp://gpu7:21791 (other machines are pushed to with a key only: make one with `trackside keys` where the daemon"
-        " is, bring its file here, and name it in $TRACKSIDE_KEY_FILE)"
+        "tcp://gpu7:21791 (pushing to another machine needs a key: create one with `trackside keys` on the daemon's"
+        " machine, copy its file here, and name it in $TRACKSIDE_KEY_FILE)"
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from client.router import pushed
 from processes import DEADLINE, Daemon, clean_environ, eventually
 
-from trackside.transport.orphaned_spool import leftovers
+from trackside.transport.orphaned_spool import orphaned_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -242,7 +242,7 @@ def test_without_a_daemon_a_script_ends_at_once_whatever_it_has_pushed_and_it_is
         endpoint=nowhere,
         TRACKSIDE_FLUSH_TIMEOUT="inf",
     )
-    assert len(list(leftovers([spool], None))) == 10
+    assert len(list(orphaned_sessions([spool], None))) == 10
 
 
 def test_what_a_short_script_has_pushed_to_nobody_is_said_at_its_end(
@@ -252,7 +252,7 @@ def test_what_a_short_script_has_pushed_to_nobody_is_said_at_its_end(
     output, errors = process.communicate(timeout=DEADLINE)
     assert (output, process.returncode) == ("", 0)
     assert errors == (
-        f"trackside: no daemon found at {nowhere} (absent); training goes on, and what is pushed waits for one in {spool},"
+        f"trackside: no daemon found at {nowhere} (not found); training goes on, and what is pushed waits for one in {spool},"
         f" 256 MiB at most; start it with: trackside daemon --push.endpoint={nowhere}\n"
     )
 
@@ -273,7 +273,7 @@ def test_a_frozen_daemon_holds_up_the_end_for_the_flush_timeout_only_and_what_it
             endpoint=frozen.endpoint,
             TRACKSIDE_FLUSH_TIMEOUT="0.3",
         )
-        assert {left.name for left in leftovers([spool], None)} == {f"unheard-{number}" for number in range(5)}
+        assert {left.name for left in orphaned_sessions([spool], None)} == {f"unheard-{number}" for number in range(5)}
     finally:
         os.kill(frozen.process.pid, signal.SIGCONT)
 
@@ -297,7 +297,7 @@ def test_ctrl_c_while_the_end_is_being_told_cuts_it_short_without_a_traceback(
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=DEADLINE) == ("", "")
     assert process.returncode == 0
-    assert len(list(leftovers([spool], None))) == 2
+    assert len(list(orphaned_sessions([spool], None))) == 2
 
 
 def test_pushing_until_the_very_last_moment_makes_no_noise(daemon: Daemon, finished: Callable[..., str]) -> None:

@@ -14,8 +14,8 @@ from trackside.totals.session_totals import SessionTotals
 def counted(told: Flops, **values: float) -> float | None:
     tally = SessionTotals(flops=told)
     for step in (10, 11, 13):
-        tally.take(step, step, {"loss": 1.0, **values})
-    tally.reckon(CLOCK)
+        tally.accept(step, step, {"loss": 1.0, **values})
+    tally.update(CLOCK)
     return None if tally.totals.device is None else tally.totals.device.flops
 
 
@@ -29,7 +29,7 @@ def test_steps_or_tokens_are_weighed() -> None:
 
 def test_the_peak_travels_beside_them() -> None:
     tally = SessionTotals(flops=flops(peak=989e12))
-    tally.reckon(CLOCK)
+    tally.update(CLOCK)
     assert tally.totals.device is not None
     assert (tally.totals.device.flops, tally.totals.device.peak_flops) == (None, 989e12)
 
@@ -42,7 +42,7 @@ def test_what_is_no_positive_number_is_left_out_with_one_warning(
         assert flops(per_step=wrong) == Flops()
     [record] = caplog.records
     assert "flops_per_step" in record.getMessage()
-    assert "no positive finite number" in record.getMessage()
+    assert "not a positive finite number" in record.getMessage()
 
 
 def test_of_several_ways_to_say_it_the_first_counts(caplog: pytest.LogCaptureFixture) -> None:

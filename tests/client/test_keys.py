@@ -63,7 +63,7 @@ def test_this_machine_needs_none_and_every_other_does() -> None:
         ),
         *("tcp://127.0.0.1:0;10.0.0.1:1", "tcp://127.0.0.1.example:1", "tcp://127.0.0.1@evil:1", "tcp://127.0.0.1:1\n"),
     ):
-        with pytest.raises(KeyFileError, match="other machines are pushed to with a key only"):
+        with pytest.raises(KeyFileError, match="pushing to another machine needs a key"):
             keys.for_endpoint(there, {})
 
 
@@ -102,7 +102,7 @@ def test_a_file_without_one_of_its_keys_is_no_key_file(file: Path, name: str, sp
         "without quotes": f"{name} = {value[1:-1]}",
     }[spoil]
     file.write_text(GOOD.replace(old, new))
-    assert refusal(file) == f"{file}: is no key file for this, as it has no {name}; `trackside keys` makes them"
+    assert refusal(file) == f"{file}: not a key file for this: it has no {name}; `trackside keys` creates them"
 
 
 def test_halves_that_do_not_belong_together_are_refused(file: Path) -> None:
@@ -119,7 +119,7 @@ def test_what_is_no_file_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> N
     assert refusal(tmp_path) == f"{tmp_path}: not a regular file"
     assert refusal("/dev/zero") == "/dev/zero: not a regular file"
     assert refusal(tmp_path / "none") == f"{tmp_path}/none: no such file or directory"
-    assert refusal(tmp_path / "image").startswith(f"{tmp_path}/image: is no key file for this")
+    assert refusal(tmp_path / "image").startswith(f"{tmp_path}/image: not a key file for this")
     assert "embedded null byte" in refusal("nul\0")
 
 

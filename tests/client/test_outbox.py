@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trackside.transport import outbox as outbox_module
 from trackside.transport import spool as spool_module
-from trackside.transport.orphaned_spool import OrphanedSession, heads, leftovers
+from trackside.transport.orphaned_spool import OrphanedSession, orphaned_hellos, orphaned_sessions
 from trackside.transport.outbox import PENDING_BYTES, WINDOW
 from trackside.transport.session import Session
 from trackside.transport.spool import Record, _record
@@ -116,7 +116,7 @@ class Road:
         if isinstance(self.session, Session):
             self.session.end(self._clock, "finished", "", provisional=False)
         self.session.retire(self._clock)
-        found = next(leftovers([self._spool], None), None)
+        found = next(orphaned_sessions([self._spool], None), None)
         if found is None:
             self.session = a_session(self._spool)  # nothing was left; another run follows, of which nothing is pushed
             self._over = True
@@ -292,7 +292,7 @@ def test_a_torn_last_record_costs_only_itself(spool: Path) -> None:
     session.retire(later(9))
     (segment,) = spool.glob("*.spool")
     segment.write_bytes(segment.read_bytes()[:-1])
-    (left,) = leftovers([spool], None)
+    (left,) = orphaned_sessions([spool], None)
     left.settle(CLOCK)
     assert numbers(send(left)) == [1, 2]
     left.acknowledged(2)
@@ -304,7 +304,7 @@ def test_a_leftover_says_the_hello_of_its_process_and_that_it_is_late(spool: Pat
     push(session, {"loss": 1.0}, 5)
     session.end(CLOCK, "failed", "ValueError", provisional=True)
     session.retire(CLOCK)
-    (left,) = leftovers([spool], None)
+    (left,) = orphaned_sessions([spool], None)
     hello = decode_body("hello", left.hello(CLOCK)[2])
     assert (hello.identity, hello.config, hello.late) == (session.identity, '{"lr": 0.1}', True)
     left.settle(CLOCK)
@@ -321,7 +321,7 @@ def test_what_a_daemon_has_lost_of_a_leftover_before_its_spool_is_a_gap(spool: P
         session.drain(CLOCK)
     session.acknowledged(2)
     session.retire(CLOCK)
-    (left,) = leftovers([spool], None)
+    (left,) = orphaned_sessions([spool], None)
     left._acked = 1
     left.settle(CLOCK)
     skip = read(send(left)[0])[1]
@@ -335,12 +335,12 @@ def test_only_what_its_process_has_left_is_found_and_only_this_machines(spool: P
     session.settle(CLOCK)
     session.drain(CLOCK)
     session.settle(CLOCK, everything=True)
-    assert list(leftovers([spool], None)) == []
+    assert list(orphaned_sessions([spool], None)) == []
     session.spool.close()
-    assert list(leftovers([spool], "another")) == []
-    (left,) = leftovers([spool, spool / "nowhere"], None)
+    assert list(orphaned_sessions([spool], "another")) == []
+    (left,) = orphaned_sessions([spool, spool / "nowhere"], None)
     assert isinstance(left, OrphanedSession)
-    assert list(leftovers([spool], None)) == []  # it is held now
+    assert list(orphaned_sessions([spool], None)) == []  # it is held now
 
 
 @pytest.mark.parametrize("error", [PermissionError, TimeoutError])
@@ -360,8 +360,8 @@ def test_a_place_that_cannot_be_looked_into_has_nothing_and_the_others_are_looke
         return stat(path, **more)
 
     monkeypatch.setattr(Path, "stat", refuses)
-    assert [session for session, _ in heads([closed, spool], None)]
-    assert len(list(leftovers([closed, spool], None))) == 1
+    assert [session for session, _ in orphaned_hellos([closed, spool], None)]
+    assert len(list(orphaned_sessions([closed, spool], None))) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"trackside spool 1\n", b"trackside spool 1\n" + bytes(28), bytes(1000)])
@@ -370,7 +370,7 @@ def test_a_file_that_is_no_segment_is_left_alone(spool: Path, content: bytes) ->
     (spool / f"{'ab' * 16}.{1:016d}.spool").write_bytes(content)
     (spool / "strange.spool").write_bytes(content)
     os.mkfifo(spool / f"{'cd' * 16}.{1:016d}.spool")
-    assert list(leftovers([spool], None)) == []
+    assert list(orphaned_sessions([spool], None)) == []
     assert len(list(spool.glob("*.spool"))) == 3
 
 
@@ -423,9 +423,9 @@ def test_what_is_forged_or_cannot_be_taken_away_stops_nobody(spool: Path) -> Non
     (spool / f"{'0' * 32}.{1:016d}.spool").write_bytes(data)  # of another session than its name says
     empty = Record(1, 1, 0, [])
     segment.write_bytes(data[: -len(_record(record_of(session)))] + _record(empty))
-    (left,) = leftovers([spool], None)
+    (left,) = orphaned_sessions([spool], None)
     assert (left.id, left.spool.torn, left.backlog) == (session.id, 1, False)
-    assert list(leftovers([spool], None, {session.id})) == []
+    assert list(orphaned_sessions([spool], None, {session.id})) == []
 
 
 def record_of(session: Session) -> Record:
@@ -446,7 +446,7 @@ def test_of_a_spool_past_its_bound_what_is_in_memory_stays_on_disk_too(
             size = sum(path.stat().st_size for path in spool.glob("*.spool"))
             monkeypatch.setattr(spool_module, "SPOOL_BYTES", size)
     session.retire(later(999))
-    (left,) = leftovers([spool], None)
+    (left,) = orphaned_sessions([spool], None)
     daemon = Daemon()
     while not left.done:
         left.settle(CLOCK)

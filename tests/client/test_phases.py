@@ -43,14 +43,14 @@ def marked(word: str) -> Mark:
     """``+name`` or ``-name``, with a star if it was found; without a name and with numbers behind the star, `TIMED`."""
     name, star, counts = word[1:].partition("*")
     timed, _, left_out = counts.partition("/")
-    return Mark(word[0] == "+", name, found=bool(star), timed=int(timed or 0), left_out=int(left_out or 0))
+    return Mark(word[0] == "+", name, automatic=bool(star), timed=int(timed or 0), left_out=int(left_out or 0))
 
 
 def times(*marks: tuple[float, str], end: float) -> dict[str, float]:
     """Seconds by phase after marks at some seconds."""
     found = PhaseTimes(0)
     for second, word in marks:
-        found.take(round(second * SECOND), marked(word))
+        found.accept(round(second * SECOND), marked(word))
     found.advance(round(end * SECOND))
     return found.seconds
 
@@ -90,7 +90,7 @@ def test_what_is_estimated_is_so_by_the_phase_of_the_users_own_and_counters_neve
     before: dict[str, float] = {}
     for second, word in marks:
         if word:
-            found.take(second * SECOND, marked(word))
+            found.accept(second * SECOND, marked(word))
         else:
             found.advance(second * SECOND)
         assert all(found.seconds.get(name, 0.0) >= seconds for name, seconds in before.items())
@@ -128,8 +128,8 @@ def test_what_is_told_is_the_pause_whatever_is_nested_in_it() -> None:
         "+data",
         "-train",
     ):
-        found.take(0, Mark(enters=word[0] == "+", phase=word[1:]))
-        told.append((found.current, found.told))
+        found.accept(0, Mark(enters=word[0] == "+", phase=word[1:]))
+        told.append((found.innermost, found.reported))
     assert told == [
         *(("train", "train"), ("eval", "eval"), ("forward", "eval"), ("eval", "eval"), ("checkpoint", "checkpoint")),
         *(("data", "checkpoint"), ("eval", "eval"), ("train", "train"), ("data", "data"), ("", "")),
@@ -154,14 +154,14 @@ def test_the_end_of_what_was_found_ends_nothing_else_and_what_is_around_it_ends_
 
 def test_the_seconds_of_pauses_are_those_of_the_steps_that_have_ended() -> None:
     session = a_session()
-    began = session._tally.times._since
+    began = session._counts.phases._since
     for second, step in enumerate((0, 1, 2)):
         session.rows.append((began + 10 * second * SECOND, step, {"loss": 1.0}))
         session.rows.append((began + (10 * second + 1) * SECOND, Mark(enters=True, phase="eval"), None))
         session.rows.append((began + (10 * second + 3) * SECOND, Mark(enters=False, phase="eval"), None))
     session.drain(CLOCK)
     assert session.totals.paused == 4.0
-    assert session._tally.times.paused == 6 * SECOND
+    assert session._counts.phases.paused == 6 * SECOND
 
 
 def test_so_many_phases_are_told_apart_and_the_rest_is_other() -> None:
@@ -206,7 +206,7 @@ def test_a_phase_that_ends_by_an_exception_ends() -> None:
 
 
 def test_what_cannot_be_a_phase_is_said_at_once() -> None:
-    with pytest.raises(TypeError, match=r"has a name, as in phase\(\"eval\"\)"):
+    with pytest.raises(TypeError, match=r"a phase needs a name, as in phase\(\"eval\"\)"):
         trackside.phase(len)  # type: ignore[arg-type]
 
     def generator() -> Iterator[int]:
@@ -291,7 +291,7 @@ def test_a_batch_that_the_training_has_let_go_of_is_freed() -> None:
 
 def test_a_long_wait_is_data_though_the_sender_reckons_meanwhile() -> None:
     session = a_session()
-    began = session._tally.times._since
+    began = session._counts.phases._since
     session.rows.append((began + SECOND, Mark(enters=True, phase="data"), None))
     for second in (2, 3, 4):
         session.drain(later((began - CLOCK.monotonic) / SECOND + second))
@@ -299,7 +299,7 @@ def test_a_long_wait_is_data_though_the_sender_reckons_meanwhile() -> None:
     session.rows.append((began + 5 * SECOND, waited, None))
     session.rows.append((began + 5 * SECOND, waited._replace(waited=SECOND, first=True), None))
     session.drain(later((began - CLOCK.monotonic) / SECOND + 6))
-    session._tally.reckon(Clock(0, began + 6 * SECOND))
+    session._counts.update(Clock(0, began + 6 * SECOND))
     assert session.totals.phases == pytest.approx({"other": 2.0, "data": 4.0})
     waits = session.totals.data_wait
     assert waits is not None
@@ -309,7 +309,7 @@ def test_a_long_wait_is_data_though_the_sender_reckons_meanwhile() -> None:
 
 def test_evaluation_is_no_part_of_a_step_and_the_beat_tells_the_phase_that_goes_on() -> None:
     session = a_session()
-    began = session._tally.times._since
+    began = session._counts.phases._since
     for second, what in (
         (0, {"loss": 1.0}),
         (1, Mark(enters=True, phase="eval")),
@@ -334,7 +334,7 @@ def test_evaluation_is_no_part_of_a_step_and_the_beat_tells_the_phase_that_goes_
 def test_phases_of_other_threads_count_nothing_and_are_warned_about_once(
     nowhere: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trackside.transport.sender.Sender._tell_absent", lambda _: None)
+    monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
     run = trackside.init(endpoint=nowhere)
 
     def save() -> None:

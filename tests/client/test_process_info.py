@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from trackside.environment import kubernetes
-from trackside.environment import process_info as about_module
-from trackside.environment.process_info import COMMAND_BYTES, PACKAGES, about, command, packages
+from trackside.environment import process_info as info_module
+from trackside.environment.process_info import COMMAND_BYTES, PACKAGES, command, packages, process_info
 from trackside.wire import ProcessInfo
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def unknown() -> Iterator[None]:
     """Nothing is known of this process, before a test and after it."""
-    about_module._of.cache_clear()
+    info_module._process_info.cache_clear()
     yield
-    about_module._of.cache_clear()
+    info_module._process_info.cache_clear()
 
 
 def module(name: str, **names: Any) -> ModuleType:
@@ -45,7 +45,7 @@ def test_a_process_says_its_command_its_directory_its_interpreter_and_its_system
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--lr", "0.1"])
     monkeypatch.setattr(sys, "argv", [str(tmp_path / "train.py")])  # outside of any repository
     monkeypatch.chdir(tmp_path)
-    found = about()
+    found = process_info()
     assert (found.command, found.directory) == (("python", "train.py", "--lr", "0.1"), str(tmp_path))
     assert found.python == ".".join(map(str, sys.version_info[:3]))
     assert found.platform == f"Linux {os.uname().release} {os.uname().machine}"
@@ -54,18 +54,18 @@ def test_a_process_says_its_command_its_directory_its_interpreter_and_its_system
 
 
 def test_it_is_found_out_once_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    first = about()
+    first = process_info()
     monkeypatch.chdir(tmp_path)
-    assert about() is first
+    assert process_info() is first
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert about().directory == str(tmp_path)
+    assert process_info().directory == str(tmp_path)
 
 
 def test_the_longest_of_everything_fits_and_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["я" * 5000] * 100)
     monkeypatch.setattr(sys, "version", "3.11.7+" + "x" * 1000)
     monkeypatch.setattr(Path, "cwd", lambda: "/caf\udce9/" + "я" * 5000)
-    found = about()
+    found = process_info()
     msgspec.msgpack.encode(found)
     assert len(found.directory.encode()) in {4095, 4096}
     assert found.directory.startswith("/caf?/я")
@@ -144,7 +144,7 @@ def test_a_module_that_waits_to_be_used_is_left_alone(tmp_path: Path, monkeypatc
     sleeper = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sleeper)
     trap = Trap("trap")
-    about_module._namespace(trap)["__version__"] = "1.5"
+    info_module._namespace(trap)["__version__"] = "1.5"
     lazy = module("lazy", __version__=Proxy(), __getattr__=pytest.fail)
     found = versions(sleeper=sleeper, trap=trap, lazy=lazy, proxy=Proxy(), empty=ModuleType.__new__(ModuleType))
     assert found == {"trap": "1.5"}
@@ -157,13 +157,13 @@ def test_of_very_many_packages_those_that_were_imported_first_are_told() -> None
 
 def test_packages_can_be_told_while_others_import(monkeypatch: pytest.MonkeyPatch) -> None:
     modules = {f"p{number}": module("p", __version__="1") for number in range(10)}
-    look = about_module._version
+    look = info_module._version
 
     def importing(one: object) -> str:
         modules[f"new{len(modules)}"] = module("new")
         return look(one)
 
-    monkeypatch.setattr(about_module, "_version", importing)
+    monkeypatch.setattr(info_module, "_version", importing)
     assert len(packages(modules)) == 10
 
 
@@ -184,8 +184,8 @@ def in_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def where() -> tuple[str, str, str]:
     """Pod, namespace and container."""
-    about_module._of.cache_clear()
-    found = about()
+    info_module._process_info.cache_clear()
+    found = process_info()
     return found.k8s_pod, found.k8s_namespace, found.k8s_container
 
 
@@ -218,7 +218,7 @@ def test_names_of_a_pod_are_cut_and_can_be_written(in_a_pod: Path, monkeypatch: 
     in_a_pod.write_bytes(b"\xff" + b"n" * 10**6)
     monkeypatch.setenv("POD_NAME", "p" * 300)
     monkeypatch.setenv("CONTAINER_NAME", "caf\udce9")
-    msgspec.msgpack.encode(about())
+    msgspec.msgpack.encode(process_info())
     name, namespace, container = where()
     assert (name, container) == ("p" * 253, "caf?")
     assert len(namespace.encode()) == 253
@@ -226,7 +226,7 @@ def test_names_of_a_pod_are_cut_and_can_be_written(in_a_pod: Path, monkeypatch: 
 
 def test_who_has_launched_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKSIDE_LAUNCH", "0123456789abcdef")
-    assert about().launch == "0123456789abcdef"
+    assert process_info().launch == "0123456789abcdef"
 
 
 def fail(*_: object) -> Any:
@@ -241,24 +241,24 @@ def fail(*_: object) -> Any:
         ("directory", Path, "cwd", fail),
         ("python", sys, "version", None),
         ("platform", os, "uname", fail),
-        ("packages", about_module, "packages", fail),
-        ("git_dirty", about_module, "dirty", fail),
-        ("k8s_pod", about_module, "pod", fail),
-        ("k8s_namespace", about_module, "namespace", fail),
-        ("k8s_container", about_module, "container", fail),
+        ("packages", info_module, "packages", fail),
+        ("git_dirty", info_module, "dirty", fail),
+        ("k8s_pod", info_module, "pod", fail),
+        ("k8s_namespace", info_module, "namespace", fail),
+        ("k8s_container", info_module, "container", fail),
     ],
 )
 @pytest.mark.usefixtures("in_a_pod")
 def test_what_cannot_be_found_out_costs_only_itself(
     monkeypatch: pytest.MonkeyPatch, field: str, where: object, name: str, value: object
 ) -> None:
-    monkeypatch.setattr(about_module, "dirty", lambda _: False)
+    monkeypatch.setattr(info_module, "dirty", lambda _: False)
     monkeypatch.setenv("POD_NAMESPACE", "ml")
     monkeypatch.setenv("CONTAINER_NAME", "main")
-    whole = msgspec.structs.asdict(about())
-    about_module._of.cache_clear()
+    whole = msgspec.structs.asdict(process_info())
+    info_module._process_info.cache_clear()
     monkeypatch.setattr(where, name, value)
-    rest = msgspec.structs.asdict(about())
+    rest = msgspec.structs.asdict(process_info())
     assert rest.pop(field) == msgspec.structs.asdict(ProcessInfo())[field] != whole.pop(field)
     assert rest == whole
 
@@ -271,7 +271,7 @@ def test_a_working_directory_that_is_gone_and_no_script_cost_nothing(
     monkeypatch.chdir(gone)
     gone.rmdir()
     monkeypatch.setattr(sys, "argv", [])
-    found = about()
+    found = process_info()
     monkeypatch.chdir(tmp_path)
     assert (found.directory, found.git_dirty) == ("", None)
     assert found.python

@@ -12,6 +12,7 @@ import pytest
 from client.messages import CLOCK, a_session, batches, later, push, send
 
 import trackside
+from trackside.environment import exit_status
 from trackside.totals import resources
 from trackside.totals.resources import ResourceMonitor
 from trackside.wire import Hello, ResourceUsage, decode_body
@@ -53,7 +54,7 @@ def fill(shm: Shm) -> Callable[..., ResourceMonitor]:
 
     def seen(*used: int) -> ResourceMonitor:
         for shm.used in used:
-            kept.look()
+            kept.poll()
         return kept
 
     return seen
@@ -67,52 +68,52 @@ def shared(told: ResourceUsage | None) -> tuple[float, ...] | None:
 
 
 def test_the_room_is_told_at_once_and_then_each_ten_seconds(fill: Callable[..., ResourceMonitor]) -> None:
-    assert shared(fill(400).tell(0)) == (1000, 400, 400)
-    told = [shared(fill(401).tell(moment * SECOND)) for moment in (1, 9, 10, 19, 20)]
+    assert shared(fill(400).report(0)) == (1000, 400, 400)
+    told = [shared(fill(401).report(moment * SECOND)) for moment in (1, 9, 10, 19, 20)]
     assert told == [None, None, (1000, 401, 401), None, (1000, 401, 401)]
 
 
 def test_the_peak_is_of_the_time_since_it_was_told(fill: Callable[..., ResourceMonitor]) -> None:
-    fill(400).tell(0)
-    assert shared(fill(420, 490, 410).tell(10 * SECOND)) == (1000, 410, 490)
-    assert shared(fill(405).tell(20 * SECOND)) == (1000, 405, 410)
+    fill(400).report(0)
+    assert shared(fill(420, 490, 410).report(10 * SECOND)) == (1000, 410, 490)
+    assert shared(fill(405).report(20 * SECOND)) == (1000, 405, 410)
 
 
 def test_what_fills_by_a_tenth_is_told_at_once_and_what_empties_is_not(fill: Callable[..., ResourceMonitor]) -> None:
-    fill(400).tell(0)
-    assert fill(499).tell(1 * SECOND) is None
-    assert shared(fill(500).tell(2 * SECOND)) == (1000, 500, 500)
-    assert fill(599).tell(3 * SECOND) is None
-    assert fill(0).tell(4 * SECOND) is None
-    assert shared(fill(600, 0).tell(5 * SECOND)) == (1000, 0, 600)
+    fill(400).report(0)
+    assert fill(499).report(1 * SECOND) is None
+    assert shared(fill(500).report(2 * SECOND)) == (1000, 500, 500)
+    assert fill(599).report(3 * SECOND) is None
+    assert fill(0).report(4 * SECOND) is None
+    assert shared(fill(600, 0).report(5 * SECOND)) == (1000, 0, 600)
 
 
 def test_another_daemon_is_told_anew(fill: Callable[..., ResourceMonitor]) -> None:
-    fill(400).tell(0)
-    fill(400).forget()
-    assert shared(fill(400).tell(1 * SECOND)) == (1000, 400, 400)
+    fill(400).report(0)
+    fill(400).reset()
+    assert shared(fill(400).report(1 * SECOND)) == (1000, 400, 400)
 
 
 def test_a_machine_without_shared_memory_or_with_none_that_has_a_size_tells_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rooms = ResourceMonitor(str(tmp_path / "shm"))
-    rooms.look()
-    told = rooms.tell(0)
+    rooms.poll()
+    told = rooms.report(0)
     assert told is not None
     assert shared(told) == (-1, -1, -1)
     assert told.open_fds
     unbounded = SimpleNamespace(f_frsize=4096, f_blocks=0, f_bfree=0)
     monkeypatch.setattr(os, "statvfs", lambda _: unbounded)
-    rooms.look()
-    assert shared(rooms.tell(10 * SECOND)) == (-1, -1, -1)
+    rooms.poll()
+    assert shared(rooms.report(10 * SECOND)) == (-1, -1, -1)
 
 
 def test_the_files_that_a_process_opens_are_counted_with_their_limit() -> None:
     rooms = ResourceMonitor()
-    before = rooms.tell(0)
+    before = rooms.report(0)
     pipes = [os.pipe() for _ in range(10)]
-    after = rooms.tell(10 * SECOND)
+    after = rooms.report(10 * SECOND)
     for end in (end for pipe in pipes for end in pipe):
         os.close(end)
     assert before is not None
@@ -132,7 +133,7 @@ def test_where_the_directory_tells_no_count_it_is_listed_each_ten_seconds_at_mos
     monkeypatch.setattr(os, "listdir", lambda _: list(names))
     counts = []
     for moment, used in ((0, 0), (1, 200), (11, 200)):
-        told = fill(used).tell(moment * SECOND)
+        told = fill(used).report(moment * SECOND)
         assert told is not None
         counts.append(told.open_fds)
         names.append("9")
@@ -141,7 +142,7 @@ def test_where_the_directory_tells_no_count_it_is_listed_each_ten_seconds_at_mos
 
 def test_no_limit_of_files_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    told = ResourceMonitor().tell(0)
+    told = ResourceMonitor().report(0)
     assert told is not None
     assert told.max_fds is None
 
@@ -151,8 +152,8 @@ def test_where_nothing_can_be_seen_nothing_is_told_and_nothing_raises(
 ) -> None:
     monkeypatch.setitem(sys.modules, "resource", None)
     rooms = ResourceMonitor(str(tmp_path / "shm"), str(tmp_path / "fd"))
-    rooms.look()
-    assert [rooms.tell(moment * SECOND) for moment in (0, 10)] == [None, None]
+    rooms.poll()
+    assert [rooms.report(moment * SECOND) for moment in (0, 10)] == [None, None]
 
 
 def greeted() -> Session:
@@ -248,7 +249,7 @@ def test_a_hello_tells_the_room_and_what_comes_after_it_tells_it_too(shm: Shm) -
     ],
 )
 def test_an_exception_that_a_full_shm_has_caused_says_so(shm: Shm, error: BaseException | None, *, words: bool) -> None:
-    assert resources.shortage(error) == ("no room in /dev/shm, which has 0.9766 MiB" if words else "")
+    assert exit_status.shortage(error) == ("/dev/shm is full (size 0.9766 MiB)" if words else "")
 
 
 OUT_OF_MEMORY = (
@@ -262,15 +263,18 @@ OUT_OF_MEMORY = (
     [
         (
             OUT_OF_MEMORY.format("CUDA", "capacity"),
-            "no room for 2.50 GiB on GPU 1, of whose 79.14 GiB 12.00 MiB is free",
+            "GPU 1 is out of memory: 2.50 GiB requested, 12.00 MiB of 79.14 GiB free",
         ),
-        (OUT_OF_MEMORY.format("HIP", "capacty"), "no room for 2.50 GiB on GPU 1, of whose 79.14 GiB 12.00 MiB is free"),
-        ("CUDA out of memory. Tried to allocate 20.00 MiB. Worded anew", "no room for 20.00 MiB on a GPU"),
+        (
+            OUT_OF_MEMORY.format("HIP", "capacty"),
+            "GPU 1 is out of memory: 2.50 GiB requested, 12.00 MiB of 79.14 GiB free",
+        ),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB. Worded anew", "a GPU is out of memory: 20.00 MiB requested"),
         ("out of memory", ""),
     ],
 )
 def test_an_exception_that_a_full_gpu_has_caused_says_so(text: str, cause: str) -> None:
-    assert resources.shortage(RuntimeError(text)) == cause
+    assert exit_status.shortage(RuntimeError(text)) == cause
 
 
 def test_an_exception_whose_text_raises_says_nothing() -> None:
@@ -278,7 +282,7 @@ def test_an_exception_whose_text_raises_says_nothing() -> None:
         def __str__(self) -> str:
             raise ValueError
 
-    assert resources.shortage(BadError()) == ""
+    assert exit_status.shortage(BadError()) == ""
 
 
 def test_an_idle_run_tells_a_daemon_of_it_by_a_beat(router: Router) -> None:

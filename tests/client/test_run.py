@@ -33,7 +33,7 @@ NAN = float("nan")
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     """That no daemon is there is no news here."""
-    monkeypatch.setattr("trackside.transport.sender.Sender._tell_absent", lambda _: None)
+    monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
 
 
 class Scalar:
@@ -250,7 +250,7 @@ def test_a_step_is_anything_that_is_a_whole_number(nowhere: str, step: Any, arri
     run = trackside.init(endpoint=nowhere)
     run.push(step=step, loss=0.5)
     ((arrived, _),), totals = kept(run)
-    assert (arrived, type(run.queue.session._tally.step)) == (arrives, int)
+    assert (arrived, type(run.queue.session._counts.step)) == (arrives, int)
     assert totals.dropped == 0
 
 
@@ -665,7 +665,7 @@ def test_ranks_are_all_or_zero(nowhere: str, monkeypatch: pytest.MonkeyPatch, ca
         trackside.init(ranks="one")  # type: ignore[arg-type]
     monkeypatch.setenv("TRACKSIDE_RANKS", "0,1")
     monkeypatch.setenv("RANK", "1")
-    monkeypatch.setattr("trackside.transport.sender.Sender._tell_absent", lambda _: None)
+    monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
     run = trackside.init(endpoint=nowhere)
     run.push(loss=1.0)
     assert [values for _, values in kept(run)[0]] == [{"loss": 1.0}]
@@ -749,12 +749,12 @@ def test_a_configuration_that_cannot_be_written_is_warned_about_and_left_out(
     assert hello_of(run).config == ""
     (warning,) = warnings(caplog)
     assert warning.startswith("the configuration ")
-    assert warning.endswith("the run goes on without")
+    assert warning.endswith("it is left out")
 
 
 @pytest.mark.parametrize("config", [3, ["lr"], "lr=0.1", object()])
 def test_a_configuration_that_is_no_mapping_is_refused(config: Any) -> None:
-    with pytest.raises(TypeError, match="config is a mapping, such as a dict or vars"):
+    with pytest.raises(TypeError, match="config must be a mapping, such as a dict or vars"):
         trackside.init(config=config)
 
 

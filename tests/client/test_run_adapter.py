@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, nowhere: str, process: Process) -> Iterator[None]:
     """That no daemon is there is no news, and neither is what other tests have left."""
-    monkeypatch.setattr("trackside.transport.sender.Sender._tell_absent", lambda _: None)
+    monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
     monkeypatch.setattr(run_adapter, "_failed", set())
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")

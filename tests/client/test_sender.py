@@ -16,12 +16,12 @@ from client.router import Message, Router, pushed, rows
 from processes import Daemon, eventually
 
 import trackside
-from trackside.environment import process_info as about_module
+from trackside.environment import process_info as info_module
 from trackside.transport import batch as columns
 from trackside.transport import discovery, outbox, sender
 from trackside.transport import spool as spool_module
 from trackside.transport.batch import BATCH_ROWS
-from trackside.transport.orphaned_spool import leftovers
+from trackside.transport.orphaned_spool import orphaned_sessions
 from trackside.transport.outbox import WINDOW
 from trackside.wire import Envelope, Nack, Refused, encode
 
@@ -66,7 +66,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "DRAIN_SECONDS", 0.02)
     monkeypatch.setattr(sender, "BEAT_SECONDS", 0.1)
     monkeypatch.setattr(sender, "ANSWER_SECONDS", 0.8)
-    monkeypatch.setattr(sender, "ABSENT_SECONDS", 1.2)
+    monkeypatch.setattr(sender, "NO_DAEMON_SECONDS", 1.2)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -296,7 +296,7 @@ def test_a_daemon_of_another_version_is_said_once_and_training_goes_on(
     (message,) = said(caplog)
     assert message == (
         f"the daemon reads wire version {reads} and this client writes 1; install the same trackside in both places and"
-        " start the daemon anew; training goes on, and what is pushed is kept on disk"
+        " restart the daemon; training goes on, and pushes are kept on disk"
     )
 
 
@@ -395,22 +395,22 @@ def test_what_runs_is_found_out_by_the_sender_once_and_nobody_waits_for_it(
 ) -> None:
     looks = []
     begun, opened = threading.Event(), threading.Event()
-    look = about_module.command
+    look = info_module.command
 
     def looking(arguments: list[str]) -> tuple[str, ...]:
         begun.set()
         looks.append((threading.current_thread().name, opened.wait(10)))
         return look(arguments)
 
-    about_module._of.cache_clear()
-    monkeypatch.setattr(about_module, "command", looking)
+    info_module._process_info.cache_clear()
+    monkeypatch.setattr(info_module, "command", looking)
     trackside.init(endpoint=router.endpoint)
     assert begun.wait(60)
     trackside.init(endpoint=router.endpoint)
     opened.set()
     hellos = [router.welcome() for _ in range(2)]
     assert looks == [("trackside-sender", True)]
-    assert [hello.body.about for hello in hellos] == [about_module.about()] * 2
+    assert [hello.body.about for hello in hellos] == [info_module.process_info()] * 2
     assert hellos[0].body.about.packages["zmq"]
 
 
@@ -584,7 +584,7 @@ def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start
     run.finish()
     assert said(caplog) == [
         LINE.format(
-            f"{places[0]}/push.sock (absent), {places[1]}/push.sock (not a socket), "
+            f"{places[0]}/push.sock (not found), {places[1]}/push.sock (not a socket), "
             f"{places[2]}/push.sock (nobody listens there), "
             f"{places[3]}/push.sock (others may write to its directory)",
             spool,
@@ -596,13 +596,13 @@ def test_without_a_daemon_one_line_says_where_it_was_looked_for_and_how_to_start
 @pytest.mark.parametrize(
     ("endpoint", "reason"),
     [
-        ("ipc://{place}/push.sock", "absent"),
-        ("ipc://{place}/" + "x" * 200, "absent"),
+        ("ipc://{place}/push.sock", "not found"),
+        ("ipc://{place}/" + "x" * 200, "not found"),
         ("{place}/push.sock", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("http://localhost:21790", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("tcp://127.0.0.1:http", "neither ipc://PATH nor tcp://HOST:PORT"),
         ("tcp://127.0.0.1:99999", "neither ipc://PATH nor tcp://HOST:PORT"),
-        ("tcp://127.0.0.1:9", "does not answer, or wants a key, named in $TRACKSIDE_KEY_FILE"),
+        ("tcp://127.0.0.1:9", "does not answer, or needs a key, named in $TRACKSIDE_KEY_FILE"),
     ],
 )
 def test_an_endpoint_that_is_no_use_is_said_by_its_reason(
@@ -615,7 +615,7 @@ def test_an_endpoint_that_is_no_use_is_said_by_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
-    monkeypatch.setattr(sender, "ABSENT_SECONDS", 0.3)
+    monkeypatch.setattr(sender, "NO_DAEMON_SECONDS", 0.3)
     endpoint = endpoint.format(place=place)
     run = trackside.init(endpoint=endpoint)
     run.push(loss=0.5)
@@ -624,7 +624,7 @@ def test_an_endpoint_that_is_no_use_is_said_by_its_reason(
     (line,) = said(caplog)
     told, _, advice = line.partition("; start it with: ")
     assert told == LINE.partition("; start")[0].format(f"{endpoint} ({reason})", spool)
-    curable = reason == "absent" or reason.startswith("does not answer")
+    curable = reason == "not found" or reason.startswith("does not answer")
     assert advice == (f"trackside daemon --push.endpoint={endpoint}" if curable else "")
 
 
@@ -657,7 +657,7 @@ def test_a_daemon_that_goes_away_for_long_is_missed_and_one_that_has_nothing_to_
 
 
 def test_the_line_comes_after_five_seconds() -> None:
-    assert sender.ABSENT_SECONDS == 5.0
+    assert sender.NO_DAEMON_SECONDS == 5.0
 
 
 @pytest.mark.usefixtures("impatient")
@@ -671,7 +671,7 @@ def test_runs_that_have_ended_without_a_daemon_are_on_disk_and_do_not_pile_up_in
     (one,) = process._senders.values()
     assert not one._sessions
     assert not process.queues
-    assert {left.name for left in leftovers([spool], None)} == {f"run-{number}" for number in range(30)}
+    assert {left.name for left in orphaned_sessions([spool], None)} == {f"run-{number}" for number in range(30)}
 
 
 def test_a_sender_that_fails_says_so_and_costs_neither_push_nor_finish_anything(
@@ -683,7 +683,7 @@ def test_a_sender_that_fails_says_so_and_costs_neither_push_nor_finish_anything(
     run.queue.session.rows.append((0,))  # type: ignore[arg-type]
     eventually(lambda: caplog.records)
     (message,) = said(caplog)
-    assert message.startswith("sending ends here, training goes on: TypeError: ")
+    assert message.startswith("sending has stopped, training goes on: TypeError: ")
     run.push(loss=0.5)
     run.finish()
 
@@ -697,7 +697,7 @@ class Finishing(logging.Handler):
         if record.name == "training":
             sender = self.run.queue._sender
             assert sender is not None
-            eventually(lambda: sender._told)
+            eventually(lambda: sender._logged)
             self.run.finish()
 
 
@@ -705,7 +705,7 @@ def test_a_logging_handler_may_finish_a_run_while_the_sender_has_something_to_sa
     nowhere: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0.1")
-    monkeypatch.setattr(sender, "ABSENT_SECONDS", 0.0)
+    monkeypatch.setattr(sender, "NO_DAEMON_SECONDS", 0.0)
     handler = Finishing()
     logging.getLogger().addHandler(handler)
     try:

@@ -21,7 +21,7 @@ from client.messages import (
     send,
 )
 
-from trackside.environment.process_info import about
+from trackside.environment.process_info import process_info
 from trackside.transport.batch import BATCH_BYTES, BATCH_ROWS, ROW_KEYS
 from trackside.transport.outbox import PENDING_BYTES, WINDOW
 from trackside.transport.session import KEY_BYTES, Session
@@ -292,7 +292,7 @@ def test_a_hello_tells_all_that_a_daemon_must_know() -> None:
     assert (hello.config, hello.tags, hello.total_steps) == ('{"lr": 0.1}', ("tag",), 100)
     assert (hello.last, hello.step, hello.progress_age) == ({"loss": 1.0, "lr": 0.1}, 8, 300)
     assert hello.totals == session.totals
-    assert hello.about == about()
+    assert hello.about == process_info()
 
 
 def test_large_ints_travel_as_the_floats_that_they_are() -> None:

@@ -24,7 +24,7 @@ LARGEST = 2**63 - 1
 def push(tally: SessionTotals, *steps: int | None, **values: float) -> SessionTotals:
     """One push a step, a second apart, of the key loss unless others are named."""
     for step in steps:
-        tally.take((tally.pushed_at or 0) + SECOND, step, values or {"loss": 0.5})
+        tally.accept((tally.pushed_at or 0) + SECOND, step, values or {"loss": 0.5})
     return tally
 
 
@@ -87,22 +87,22 @@ def test_without_a_step_a_push_joins_the_current_one_or_begins_the_next_for_a_ke
 ) -> None:
     tally = SessionTotals()
     for time, keys in enumerate(pushes):
-        tally.take(time, None, dict.fromkeys(keys, 1.0))
+        tally.accept(time, None, dict.fromkeys(keys, 1.0))
     assert (tally.step, tally.totals.steps) == (step, total)
 
 
 def test_without_a_step_a_push_joins_a_step_that_was_given() -> None:
     tally = push(SessionTotals(), 7)
-    assert tally.take(0, None, {"lr": 0.1}) == (7, {"lr": 0.1})
-    assert tally.take(0, None, {"lr": 0.1}) == (8, {"lr": 0.1})
-    assert tally.take(0, 8, {"lr": 0.1}) == (8, {"lr": 0.1})
+    assert tally.accept(0, None, {"lr": 0.1}) == (7, {"lr": 0.1})
+    assert tally.accept(0, None, {"lr": 0.1}) == (8, {"lr": 0.1})
+    assert tally.accept(0, 8, {"lr": 0.1}) == (8, {"lr": 0.1})
     assert tally.totals.steps == 2
 
 
 def test_a_step_takes_the_time_from_its_first_push_to_the_first_push_of_the_next() -> None:
     tally = SessionTotals()
     for time, step in ((0.0, 0), (0.3, 0), (0.9, 0), (1.0, 1), (1.04, 2)):
-        tally.take(round(time * SECOND), step, {"loss": 0.5})
+        tally.accept(round(time * SECOND), step, {"loss": 0.5})
     counts, total = durations(tally)
     assert counts == {1.0: 1, 0.05: 1}
     assert math.isclose(total, 1.04)
@@ -110,8 +110,8 @@ def test_a_step_takes_the_time_from_its_first_push_to_the_first_push_of_the_next
 
 def test_a_difference_of_several_steps_is_as_many_steps_of_equal_length() -> None:
     tally = SessionTotals()
-    tally.take(0, 100, {"loss": 0.5})
-    tally.take(10 * SECOND, 120, {"loss": 0.5})
+    tally.accept(0, 100, {"loss": 0.5})
+    tally.accept(10 * SECOND, 120, {"loss": 0.5})
     assert durations(tally) == ({0.5: 20}, 10.0)
 
 
@@ -127,8 +127,8 @@ def test_the_first_step_alone_has_no_duration() -> None:
 
 def test_a_push_that_was_overtaken_by_another_threads_takes_no_negative_time() -> None:
     tally = SessionTotals()
-    tally.take(SECOND, 1, {"loss": 0.5})
-    tally.take(SECOND - 1000, 2, {"loss": 0.5})
+    tally.accept(SECOND, 1, {"loss": 0.5})
+    tally.accept(SECOND - 1000, 2, {"loss": 0.5})
     assert durations(tally) == ({0.001: 1}, 0.0)
     assert encodable(tally.totals) == tally.totals
 
@@ -137,10 +137,10 @@ def test_a_push_that_was_overtaken_by_another_threads_takes_no_negative_time() -
 def test_amounts_are_summed(key: str) -> None:
     tally = SessionTotals()
     assert getattr(tally.totals, key) is None
-    assert tally.take(0, 0, {key: 0}) == (0, {key: 0.0})
+    assert tally.accept(0, 0, {key: 0}) == (0, {key: 0.0})
     assert getattr(tally.totals, key) == 0.0
-    tally.take(0, 1, {key: 64, "loss": 0.5})
-    tally.take(0, 2, {key: 0.5})
+    tally.accept(0, 1, {key: 64, "loss": 0.5})
+    tally.accept(0, 2, {key: 0.5})
     assert getattr(tally.totals, key) == 64.5
     assert tally.totals.dropped == 0
 
@@ -151,7 +151,7 @@ def test_an_amount_that_is_negative_or_not_finite_is_refused_and_counted_and_its
     key: str, amount: float
 ) -> None:
     tally = SessionTotals()
-    assert tally.take(0, 3, {"loss": 0.5, key: amount, "lr": 0.1}) == (3, {"loss": 0.5, "lr": 0.1})
+    assert tally.accept(0, 3, {"loss": 0.5, key: amount, "lr": 0.1}) == (3, {"loss": 0.5, "lr": 0.1})
     assert tally.totals == Totals(pushes=1, dropped=1, steps=1)
     assert tally.last == {"loss": 0.5, "lr": 0.1}
 
@@ -159,7 +159,7 @@ def test_an_amount_that_is_negative_or_not_finite_is_refused_and_counted_and_its
 def test_what_is_not_finite_is_kept_and_counted_by_key() -> None:
     tally = SessionTotals()
     for values in ({"loss": NAN, "lr": 0.1}, {"loss": INF, "grad_norm": -INF}, {"loss": 1.0}, {"a": INF, "b": -INF}):
-        kept = tally.take(0, None, values)
+        kept = tally.accept(0, None, values)
         assert kept is not None
         assert repr(kept[1]) == repr(values)
     assert tally.totals.nonfinite == {"loss": 2, "grad_norm": 1, "a": 1, "b": 1}
@@ -168,14 +168,14 @@ def test_what_is_not_finite_is_kept_and_counted_by_key() -> None:
 
 def test_finite_values_whose_sum_is_not_are_finite() -> None:
     tally = SessionTotals()
-    assert tally.take(0, 0, {"a": 1.7e308, "b": 1.7e308}) == (0, {"a": 1.7e308, "b": 1.7e308})
+    assert tally.accept(0, 0, {"a": 1.7e308, "b": 1.7e308}) == (0, {"a": 1.7e308, "b": 1.7e308})
     assert tally.totals.nonfinite == {}
 
 
 @pytest.mark.parametrize("others", [{}, {"lr": 0.1}, {"bad": NAN}, {"less": -(10**400)}, {"more": INF}])
 def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_kept(others: dict[str, float]) -> None:
     tally = SessionTotals()
-    taken = tally.take(0, 0, {"huge": 10**400, **others})
+    taken = tally.accept(0, 0, {"huge": 10**400, **others})
     kept = {key: value for key, value in others.items() if key != "less"}
     assert taken is not None
     assert repr(taken[1]) == repr(kept)
@@ -185,21 +185,21 @@ def test_an_int_that_no_float_can_hold_is_dropped_and_its_neighbours_are_kept(ot
 
 def test_large_ints_that_a_float_can_hold_are_kept() -> None:
     tally = SessionTotals()
-    tally.take(0, 0, {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3})
+    tally.accept(0, 0, {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3})
     assert tally.last == {"a": 10**300, "b": 2**64, "c": -(2**63) - 1, "d": 3}
 
 
 @pytest.mark.parametrize("step", [2**63, -(2**63) - 1, 10**30])
 def test_a_step_beyond_int64_costs_its_own_push_and_nothing_else(step: int) -> None:
     tally = push(SessionTotals(), 4)
-    assert tally.take(9, step, {"loss": 0.1, "lr": 0.2}) is None
+    assert tally.accept(9, step, {"loss": 0.1, "lr": 0.2}) is None
     assert (tally.totals.pushes, tally.totals.dropped, tally.totals.steps) == (2, 2, 1)
     assert (tally.step, tally.last) == (4, {"loss": 0.5})
 
 
 def test_there_is_no_step_after_the_last_that_int64_has() -> None:
     tally = push(SessionTotals(), LARGEST)
-    assert tally.take(0, None, {"loss": 0.5}) is None
+    assert tally.accept(0, None, {"loss": 0.5}) is None
     assert (tally.step, tally.totals.dropped) == (LARGEST, 1)
 
 
@@ -211,8 +211,8 @@ def test_totals_of_absurd_steps_can_still_be_sent() -> None:
 
 def test_a_push_without_a_value_is_a_step() -> None:
     tally = SessionTotals()
-    assert tally.take(0, 5, {}) == (5, {})
-    assert tally.take(SECOND, 6, {}) == (6, {})
+    assert tally.accept(0, 5, {}) == (5, {})
+    assert tally.accept(SECOND, 6, {}) == (6, {})
     assert tally.totals.steps == 2
     assert durations(tally) == ({1.0: 1}, 1.0)
 
@@ -225,9 +225,9 @@ def test_the_last_value_of_each_key_is_known() -> None:
 def test_what_is_remembered_key_by_key_is_bounded_and_no_value_is_lost_for_it() -> None:
     tally = SessionTotals()
     for number in range(2 * KEYS):
-        assert tally.take(0, None, {f"key/{number}": NAN}) is not None
+        assert tally.accept(0, None, {f"key/{number}": NAN}) is not None
     long = "k" * (KEY_LENGTH + 1)
-    assert tally.take(0, None, {long: 1.0, "key/0": 2.0}) == (1, {long: 1.0, "key/0": 2.0})
+    assert tally.accept(0, None, {long: 1.0, "key/0": 2.0}) == (1, {long: 1.0, "key/0": 2.0})
     assert len(tally.last) == len(tally.totals.nonfinite) == KEYS
     assert tally.last["key/0"] == 2.0
     assert tally.totals.dropped == 0
@@ -236,34 +236,36 @@ def test_what_is_remembered_key_by_key_is_bounded_and_no_value_is_lost_for_it() 
 def test_a_late_row_has_the_step_of_its_push_and_moves_neither_step_nor_duration_nor_progress() -> None:
     tally = SessionTotals()
     deferred = Deferred(3, ("lr", "loss"))
-    assert tally.take(SECOND, deferred, {"lr": 0.1}) == (3, {"lr": 0.1})
-    tally.take(2 * SECOND, 4, {"lr": 0.1})
+    assert tally.accept(SECOND, deferred, {"lr": 0.1}) == (3, {"lr": 0.1})
+    tally.accept(2 * SECOND, 4, {"lr": 0.1})
     before = msgspec.structs.asdict(encodable(tally.totals))
-    assert tally.take(SECOND, deferred, {"loss": 0.5}) == (3, {"loss": 0.5})
-    assert tally.take(SECOND, deferred, {"norm": 0.25}) == (3, {"norm": 0.25})
+    assert tally.accept(SECOND, deferred, {"loss": 0.5}) == (3, {"loss": 0.5})
+    assert tally.accept(SECOND, deferred, {"norm": 0.25}) == (3, {"norm": 0.25})
     assert msgspec.structs.asdict(tally.totals) == before
     assert (tally.step, tally.pushed_at) == (4, 2 * SECOND)
     assert tally.last == {"lr": 0.1, "loss": 0.5, "norm": 0.25}
-    assert tally.take(3 * SECOND, 5, {"lr": 0.1}) == (5, {"lr": 0.1})
+    assert tally.accept(3 * SECOND, 5, {"lr": 0.1}) == (5, {"lr": 0.1})
     assert durations(tally) == ({1.0: 2}, 2.0)
 
 
 def test_keys_that_come_late_are_present_in_their_step_from_the_first_row_on() -> None:
     tally = SessionTotals()
     pushes = [Deferred(None, ("loss",)) for _ in range(3)]
-    assert [tally.take(0, one, {}) for one in pushes] == [(0, {}), (1, {}), (2, {})]
-    assert tally.take(0, None, {"lr": 0.1}) == (2, {"lr": 0.1})
-    assert tally.take(0, late := Deferred(None, ("norm",)), {}) == (2, {})
-    assert tally.take(0, None, {"loss": 0.5}) == (3, {"loss": 0.5})
-    assert [tally.take(0, one, {"loss": 0.5}) for one in (*pushes, late)] == [(n, {"loss": 0.5}) for n in (0, 1, 2, 2)]
+    assert [tally.accept(0, one, {}) for one in pushes] == [(0, {}), (1, {}), (2, {})]
+    assert tally.accept(0, None, {"lr": 0.1}) == (2, {"lr": 0.1})
+    assert tally.accept(0, late := Deferred(None, ("norm",)), {}) == (2, {})
+    assert tally.accept(0, None, {"loss": 0.5}) == (3, {"loss": 0.5})
+    assert [tally.accept(0, one, {"loss": 0.5}) for one in (*pushes, late)] == [
+        (n, {"loss": 0.5}) for n in (0, 1, 2, 2)
+    ]
     assert (tally.step, tally.totals.steps, tally.totals.pushes) == (3, 4, 6)
 
 
 def test_whichever_row_of_a_push_comes_first_is_the_push() -> None:
     tally = push(SessionTotals(), 0)
     deferred = Deferred(None, ("loss", "lr"))
-    assert tally.take(9, deferred, {"loss": 0.5}) == (1, {"loss": 0.5})
-    assert tally.take(9, deferred, {"lr": 0.1}) == (1, {"lr": 0.1})
+    assert tally.accept(9, deferred, {"loss": 0.5}) == (1, {"loss": 0.5})
+    assert tally.accept(9, deferred, {"lr": 0.1}) == (1, {"lr": 0.1})
     assert (tally.step, tally.totals.pushes, tally.totals.steps) == (1, 2, 2)
 
 
@@ -274,15 +276,15 @@ def test_what_comes_late_of_a_push_whose_first_row_was_dropped_has_its_step_or_t
     tally = push(SessionTotals(), *pushed)
     deferred = Deferred(step, ("loss",))
     deferred.resolved = True
-    assert tally.take(0, deferred, {"loss": 0.5}) == (expected, {"loss": 0.5})
+    assert tally.accept(0, deferred, {"loss": 0.5}) == (expected, {"loss": 0.5})
     assert (tally.step, tally.totals.pushes) == (pushed[0] if pushed else None, len(pushed))
 
 
 def test_amounts_and_non_finite_values_that_come_late_are_counted() -> None:
     tally = SessionTotals()
     deferred = Deferred(0, ("loss", "tokens"))
-    tally.take(0, deferred, {})
-    assert repr(tally.take(0, deferred, {"loss": NAN, "tokens": 64.0, "samples": -1.0})) == (
+    tally.accept(0, deferred, {})
+    assert repr(tally.accept(0, deferred, {"loss": NAN, "tokens": 64.0, "samples": -1.0})) == (
         "(0, {'loss': nan, 'tokens': 64.0})"
     )
     assert (tally.totals.tokens, tally.totals.nonfinite, tally.totals.dropped) == (64.0, {"loss": 1}, 1)
@@ -291,18 +293,18 @@ def test_amounts_and_non_finite_values_that_come_late_are_counted() -> None:
 def test_a_push_with_late_values_and_a_step_beyond_int64_costs_all_its_rows() -> None:
     tally = push(SessionTotals(), 4)
     deferred = Deferred(2**63, ("lr", "loss"))
-    assert tally.take(9, deferred, {"lr": 0.1}) is None
-    assert tally.take(9, deferred, {"loss": 0.1}) is None
+    assert tally.accept(9, deferred, {"lr": 0.1}) is None
+    assert tally.accept(9, deferred, {"loss": 0.1}) is None
     assert (tally.step, tally.totals.dropped, tally.totals.pushes) == (4, 2, 2)
 
 
 def test_what_cannot_be_kept_is_said_once_by_key() -> None:
     tally = SessionTotals()
     for _ in range(2):
-        tally.take(1, 1, {"tokens": -5, "big": 10**400, "loss": 0.5})
-        tally.take(2, 2**63, {"loss": 0.5, "lr": 0.1})
-    assert tally.refused == {
-        "tokens": "tokens: is an amount, finite and not negative, and -5.0 is none; it is dropped, and so are further ones",
+        tally.accept(1, 1, {"tokens": -5, "big": 10**400, "loss": 0.5})
+        tally.accept(2, 2**63, {"loss": 0.5, "lr": 0.1})
+    assert tally.warnings == {
+        "tokens": "tokens: -5.0 is not a finite, non-negative amount; it is dropped, and so are further ones",
         "big": "big: is beyond a float's range; it is dropped, and so are further ones",
         "step": "step: is beyond 64 bits; it is dropped, and so are further ones",
     }

@@ -354,7 +354,7 @@ def test_layers_are_told_by_name_by_pattern_and_for_some_steps_when_a_daemon_ask
         optimizer.zero_grad()
         backward(model)
         if step == 2:
-            run.queue.session.ask_layers(1)  # from the next one on
+            run.queue.session.request_layers(1)  # from the next one on
         optimizer.step()
         wanted.append({name: one.grad.norm().item() for name, one in model.named_parameters()})
         run.push(step=step, loss=1.0)

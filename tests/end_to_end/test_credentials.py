@@ -50,7 +50,7 @@ def test_a_password_does_not_lock_out_of_a_daemon_that_has_no_users(
     (place / "push.token").write_text("stale\n")
     code, text = said("runs", f"--url={daemon.url}")
     assert (code, text.count("\n")) == (2, 1)
-    assert "needs 'Authorization: Bearer TOKEN'" in text
+    assert "requires 'Authorization: Bearer TOKEN'" in text
 
 
 @contextmanager
@@ -124,4 +124,4 @@ def test_a_password_that_is_for_tls_goes_nowhere_without(tmp_path: Path, start_d
     )
     assert (code, said.count("\n")) == (2, 1)
     assert "http://192.0.2.1:1" in said
-    assert "use https://" in said
+    assert "only https:// addresses are allowed" in said

@@ -152,7 +152,7 @@ def test_pytorch_that_cannot_allocate_shared_memory_says_so_itself_and_nobody_di
     _, complaints = training.communicate("", timeout=60)
     assert "unable to allocate shared memory" in complaints
     (run,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == "raises"])
-    cause = "RuntimeError: no room in /dev/shm, which has 16 MiB"
+    cause = "RuntimeError: /dev/shm is full (size 16 MiB)"
     eventually(lambda: daemon.api(f"runs/{run['id']}").json()["cause"] == cause)
     assert deaths(daemon, "raises") == []
 

@@ -223,7 +223,7 @@ def test_pause_gpu_frees_the_device_files_and_resume_gpu_goes_on(
     first = worker(daemon)
     assert opened(first) >= set(devices)
 
-    assert "the device files are free" in trackside(daemon, "pause-gpu")
+    assert "the device files are closed" in trackside(daemon, "pause-gpu")
     assert not is_there(first)
     assert children(daemon.process.pid) == []
     eventually(lambda: not of_gpus(daemon, "utilization_ratio"))

@@ -146,7 +146,7 @@ def test_an_unknown_key_is_refused_counted_and_costs_the_training_one_line(
 
 def test_without_a_key_nothing_is_sent_to_another_machine(remote: Daemon, start: Callable[..., Process]) -> None:
     assert complaint(start(remote, None)).startswith(
-        f"trackside: no daemon found at {remote.endpoint} (other machines are pushed to with a key only: make one with"
+        f"trackside: no daemon found at {remote.endpoint} (pushing to another machine needs a key: make one with"
         " `trackside keys` where the daemon is, bring its file here, and name it in $TRACKSIDE_KEY_FILE); training goes on"
     )
     assert remote.series()[REFUSED] == 0, "it did not even try"
@@ -164,8 +164,8 @@ def test_a_key_file_that_is_no_use_costs_the_training_one_line(
     reasons = {
         "missing.key": "no such file or directory",
         "readable.key": f"others may read it, and it is secret: chmod 600 {keys}/readable.key",
-        "malformed.key": "is no key file for this, as it has no secret-key; `trackside keys` makes them",
-        "daemon.key": "is no key file for this, as it has no daemon-key; `trackside keys` makes them",
+        "malformed.key": "not a key file for this: it has no secret-key; `trackside keys` creates them",
+        "daemon.key": "not a key file for this: it has no daemon-key; `trackside keys` creates them",
     }
     trainings = {keys / name: start(remote, keys / name) for name in reasons}
     for file, training in trainings.items():
@@ -181,7 +181,7 @@ def test_on_this_machine_a_port_with_keys_wants_one_too(
 ) -> None:
     daemon = start_daemon("--push.endpoint=tcp://127.0.0.1:0", f"--push.keys={keys}")
     (daemon.endpoint,) = (one for one in daemon.api("status").json()["push_endpoints"] if one.startswith("tcp://"))
-    assert f"{daemon.endpoint} (does not answer, or wants a key, named in $TRACKSIDE_KEY_FILE)" in complaint(
+    assert f"{daemon.endpoint} (does not answer, or needs a key, named in $TRACKSIDE_KEY_FILE)" in complaint(
         start(daemon, None)
     )
     assert STEPS not in daemon.series()

@@ -68,7 +68,7 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel: Path) -> None:
     expected |= {"trackside/py.typed", "trackside_daemon/py.typed"}
     expected |= {f"trackside_daemon/grafana/{name}" for name in GRAFANA}
     assert expected <= set(names)
-    assert not [name for name in names if "test_" in name or name.endswith((".pyc", ".ipynb"))]
+    assert not [name for name in names if name.startswith("tests/") or name.endswith((".pyc", ".ipynb"))]
 
 
 def test_the_wheel_brings_what_systemd_needs(installed: Path) -> None:

@@ -332,7 +332,7 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     assert third.stderr is not None
     said = [third.stderr.readline(), complaints.partition("\n")[0]]
     assert [line.rstrip().endswith("which is already running") for line in said].count(True) == 1, said
-    eventually(lambda: "run first rank 0: what its process has left is taken" in started.log())
+    eventually(lambda: "run first rank 0: reading the spool that its process left" in started.log())
     third.kill()
     assert step(third) == "1\n"  # the command lives on, as that of nice does
     eventually(lambda: not _text(Path(f"/proc/{started.daemon()}/cmdline")))

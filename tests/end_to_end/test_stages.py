@@ -40,7 +40,7 @@ def test_stages_and_memory_are_on_the_page_and_a_full_gpu_is_the_cause(daemon: D
     with pytest.raises(torch.OutOfMemoryError):
         train()
     (ended,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["state"] == "failed"])
-    assert ended["cause"] == "OutOfMemoryError: no room for 2.50 GiB on GPU 0, of whose 79.14 GiB 1.00 GiB is free"
+    assert ended["cause"] == "OutOfMemoryError: GPU 0 is out of memory: 2.50 GiB requested, 1.00 GiB of 79.14 GiB free"
     rank, uuid = 'rank="0",run="watched"', 'uuid="GPU-aa"'
     page = daemon.series()
     for stage in ("forward", "backward", "optimizer"):

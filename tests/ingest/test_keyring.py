@@ -124,7 +124,7 @@ def test_when_the_last_file_cannot_be_made_none_is(directory: Path) -> None:
 
 def test_a_daemons_key_that_is_spoilt_is_said_and_kept(directory: Path) -> None:
     (directory / "daemon.key").write_text("")
-    assert "daemon.key: is no key file for this, as it has no secret-key" in refusal(directory, "gpu8")
+    assert "daemon.key: not a key file for this: it has no secret-key" in refusal(directory, "gpu8")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
@@ -182,7 +182,7 @@ def test_a_spoilt_file_lets_nobody_in_keeps_nobody_out_and_is_told_once(
     assert all(ring.allows(public(directory, "gpu7")) for _ in range(3))
     file = directory / "authorized" / "broken.pub"
     assert caplog.messages == [
-        f"{file}: is no key file for this, as it has no public-key; `trackside keys` makes them; no client can push with it"
+        f"{file}: not a key file for this: it has no public-key; `trackside keys` creates them; no client can push with it"
     ]
 
 

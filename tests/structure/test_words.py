@@ -42,7 +42,9 @@ OPENINGS = re.compile(
 )
 """Openings of a docstring that promise a riddle: open with an imperative, or with a noun phrase that names the subject."""
 
-PLAIN = re.compile(r"\b(of which|is told|are told|nobody is|befall\w*|ails?|whoever|what is so)\b", re.IGNORECASE)
+PLAIN = re.compile(
+    r"\b((?<!each )(?<!any )of which|is told|are told|nobody is|befall\w*|ails?|whoever|what is so)\b", re.IGNORECASE
+)
 """Turns that hide who does what."""
 
 

@@ -1,4 +1,4 @@
-"""A run's configuration as the JSON text that is stored with it."""
+"""Write a run's configuration as the JSON text that is stored with the run."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import Any
 from trackside.log import warn
 
 CONFIG_BYTES = 1024 * 1024
-"""The longest configuration that is stored: it travels in one message, with the last values."""
+"""Limit of a configuration: it is sent in one message, with the last values."""
 
 
 def as_json(config: Mapping[str, Any] | None, what: str = "the configuration") -> str:
-    """*config* as JSON in ASCII; empty when there is none, or when it cannot be written, of which a warning tells.
+    """Return *config* as JSON in ASCII; empty if it is None, or after a warning if it cannot be written.
 
-    What JSON does not have is written as its text: paths, dates, NaN, keys that are numbers.
+    Values that JSON does not have are written as text: paths, dates, NaN, keys that are numbers.
 
     Raises:
-        TypeError: It is no mapping.
+        TypeError: It is not a mapping.
     """
     if config is None:
         return ""
     if not isinstance(config, Mapping):
-        raise TypeError(f"config is a mapping, such as a dict or vars(args), not {type(config).__name__}")
+        raise TypeError(f"config must be a mapping, such as a dict or vars(args), not {type(config).__name__}")
     try:
         text = json.dumps(_plain(config))
     except Exception as error:  # noqa: BLE001  a value's own __str__ may raise anything, and a cycle has no end
-        warn(f"{what} cannot be written as JSON ({type(error).__name__}: {error}); the run goes on without")
+        warn(f"{what} cannot be written as JSON ({type(error).__name__}: {error}); it is left out")
         return ""
     if len(text) > CONFIG_BYTES:
-        warn(f"{what} has {len(text)} bytes, and {CONFIG_BYTES} can be stored; the run goes on without")
+        warn(f"{what} has {len(text)} bytes, more than the limit of {CONFIG_BYTES}; it is left out")
         return ""
     return text
 
@@ -43,9 +43,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if isfinite(value) else str(float(value))
     if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, Sequence | AbstractSet) and not isinstance(value, bytes | bytearray):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if hasattr(value, "__float__") and getattr(value, "ndim", 1) == 0:  # a scalar of NumPy, or a tensor of one number
         return int(value) if hasattr(value, "__index__") and value == int(value) else _plain(float(value))
     return str(value)

@@ -1,27 +1,56 @@
-"""How a run ends: with which status, and within which time."""
+"""Status, cause and time limit of a run's end."""
 
 from __future__ import annotations
 
 import os
-
-from trackside.totals.resources import shortage
+import re
 
 STATUSES = ("finished", "stopped", "failed")
 
 FLUSH_SECONDS = 365 * 86400.0
-"""The longest wait, which ``inf`` means: of infinity no part can be left for others."""
+"""Longest flush timeout, for ``inf``: a part of it must be left for the senders."""
+
+SHM = "/dev/shm"  # noqa: S108  only its size is read
+
+_FULL = (("shared memory", "No space left on device"), ("DataLoader worker", "Bus error"))
+_GPU = re.compile(
+    r"out of memory\. Tried to allocate (?P<requested>[\d.]+ \w+)\. (?:GPU (?P<gpu>\d+) has a total capaci?ty of "
+    r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"
+)
+_TEXT = 65536
 
 
 def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str]:
-    """The status and the cause that follow from an exception, or from none."""
+    """Return the status and the cause that follow from an exception, or from none."""
     if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "finished", ""
     cause = ": ".join(filter(None, (kind.__name__, shortage(error))))
     return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), cause
 
 
+def shortage(error: BaseException | None, shm: str = SHM) -> str:
+    """Return that a full /dev/shm or GPU has caused an exception, by PyTorch's text; empty for any other exception."""
+    try:
+        text = str(error)[:_TEXT]
+        if match := _GPU.search(text):
+            return _gpu_shortage(match)
+        if not any(all(word in text for word in words) for words in _FULL):
+            return ""
+        status = os.statvfs(shm)
+    except Exception:  # noqa: BLE001  the text of a user's exception is the user's code
+        return ""
+    return f"{shm} is full (size {status.f_blocks * status.f_frsize / 2**20:.4g} MiB)"
+
+
+def _gpu_shortage(match: re.Match[str]) -> str:
+    if not match["gpu"]:
+        return f"a GPU is out of memory: {match['requested']} requested"
+    requested = f"GPU {match['gpu']} is out of memory: {match['requested']} requested"
+    return f"{requested}, {match['free']} of {match['total']} free"
+
+
 def flush_timeout() -> float:
-    """Seconds that the end of a run may take: ``$TRACKSIDE_FLUSH_TIMEOUT``."""
+    """Return the seconds that the end of a run may take: ``$TRACKSIDE_FLUSH_TIMEOUT``, default 2."""
     try:
         return min(max(0.0, float(os.environ.get("TRACKSIDE_FLUSH_TIMEOUT", "2"))), FLUSH_SECONDS)
     except ValueError:

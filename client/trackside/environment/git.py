@@ -1,4 +1,4 @@
-"""What the repository around a script says of it, read from its files without running git."""
+"""Read the commit and the state of the repository around a script from its files, without running git."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from time import monotonic
 import msgspec
 
 ENTRIES = 20_000
-"""So many tracked files are compared, at most; in a larger repository it is not known whether one has changed."""
+"""Limit of tracked files; the state of a larger repository is unknown."""
 
 SECONDS = 0.5
+"""Limit of the time for the comparison."""
+
 INDEX_BYTES = 16 * 1024 * 1024
+"""Limit of the index's size."""
+
 HASHED_BYTES = 1024 * 1024
-"""The largest file that is read, to see whether one with a new time has a new content too."""
+"""Limit of a file that is read to compare its content, if its time is new."""
 
 _HEADER = struct.Struct(">4sII")
 _FIXED = struct.Struct(">8x2I8xI8xI20sH")
-"""An entry up to its path, without the times, numbers and owners that are not compared."""
+"""Entry up to its path; the times, numbers and owners that are not compared are skipped."""
 
 _ASSUME_VALID, _EXTENDED, _STAGE = 0x8000, 0x4000, 0x3000
 _SKIP_WORKTREE = 0x4000
@@ -32,43 +36,44 @@ _SHA256 = r"(?im)^\s*objectformat\s*=\s*\"?sha256"
 
 
 def commit(script: str) -> str:
-    """The commit that is checked out around *script*, or around the working directory where that is no file.
+    """Return the commit that is checked out around *script*, or around the working directory if that is not a file.
 
-    Empty when there is none, or when it cannot be read.
+    Empty if there is none, or if it cannot be read.
     """
     try:
-        found = _find(script)
-        if found is None:
+        repository = _find(script)
+        if repository is None:
             return ""
-        head = (found[1] / "HEAD").read_text().strip()
+        git = repository[1]
+        head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref: "):
             return head[:64]
-        return _reference(_common(found[1]), head.removeprefix("ref: "))
+        return _reference(_common(git), head.removeprefix("ref: "))
     except (OSError, ValueError):  # a folder that is gone, a file that is no text, a name with a NUL
         return ""
 
 
 def dirty(script: str, seconds: float = SECONDS) -> bool | None:
-    """Whether a tracked file of the repository around *script* is not as the index has it: ``git diff --quiet``.
+    """Return whether a tracked file of the repository around *script* differs from the index: ``git diff --quiet``.
 
-    What is staged and not committed is not seen, for that takes reading objects; nor are untracked files, submodules
-    and changed permissions. A file whose time is new is changed when its hash is: one that a filter rewrites, such as
-    Git LFS, and that was copied since, counts as changed.
+    Staged changes are not detected, since that requires reading objects, nor are untracked files, submodules and changed
+    permissions. A file with a new time has changed if its hash has. So a copied file that a filter rewrites, such as
+    Git LFS, counts as changed.
 
     Returns:
-        None when there is no repository, or when it cannot be told: more than `ENTRIES` files, more than *seconds* of
-        work, a larger file whose time alone is new, a sparse or a split index, SHA-256, a damaged index.
+        None if there is no repository, or if the answer is unknown: more than `ENTRIES` files, more than *seconds* of
+        work, a large file with a new time, a sparse or split index, SHA-256, a damaged index.
     """
     deadline = monotonic() + seconds
     try:
-        found = _find(script)
-        return None if found is None else _differs(*found, deadline)
+        repository = _find(script)
+        return None if repository is None else _differs(*repository, deadline)
     except (OSError, ValueError, IndexError, struct.error):  # as above, and an index that is cut short
         return None
 
 
 def _find(script: str) -> tuple[Path, Path] | None:
-    """The working tree around *script* and its git directory; a worktree's and a submodule's are somewhere else."""
+    """Return the working tree around *script* and its git directory, which worktrees and submodules have elsewhere."""
     path = Path(script).absolute()
     folder = path.parent if path.is_file() else Path.cwd()
     tree = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
@@ -81,7 +86,7 @@ def _find(script: str) -> tuple[Path, Path] | None:
 
 
 def _common(git: Path) -> Path:
-    """Where all worktrees of a repository have their references and their configuration."""
+    """Return the directory with the references and the configuration of all worktrees of a repository."""
     common = git / "commondir"
     return (git / common.read_text().strip()).resolve() if common.exists() else git
 
@@ -94,7 +99,7 @@ def _reference(git: Path, name: str) -> str:
 
 
 class _Entry(msgspec.Struct):
-    """A tracked file as it was when it was last compared; the size and the time modulo 2**32."""
+    """A tracked file as the index has it; size and time are modulo 2**32."""
 
     path: str
     mode: int
@@ -112,24 +117,22 @@ def _differs(tree: Path, git: Path, deadline: float) -> bool | None:
     if status.st_size > INDEX_BYTES:
         return None
     written = divmod(status.st_mtime_ns, 10**9)
-    known = True
+    is_known = True
     for entry in _entries((git / "index").read_bytes()):
         if monotonic() > deadline:
             return None
         changed = entry.unmerged or _has_changed(f"{tree}/{entry.path}", entry, written)
         if changed:
             return True
-        known = known and changed is not None
-    return False if known else None
+        is_known = is_known and changed is not None
+    return False if is_known else None
 
 
 def _entries(index: bytes) -> list[_Entry]:
-    """The entries that are to be compared.
-
-    See gitformat-index(5).
+    """Return the entries of an index that are compared (gitformat-index(5)).
 
     Raises:
-        IndexError, ValueError, struct.error: An index of another kind, or none.
+        IndexError, ValueError, struct.error: It is not an index, or one of another kind.
     """
     signature, version, count = _HEADER.unpack_from(index)
     if signature != b"DIRC" or version not in {2, 3, 4} or count > ENTRIES:
@@ -144,7 +147,7 @@ def _entries(index: bytes) -> list[_Entry]:
             more = int.from_bytes(index[at : at + 2], "big")
             at += 2
         kept = 0
-        if version == 4:  # a path is told by what it shares with the one before
+        if version == 4:  # a path is stored without the prefix that it shares with the one before
             cut, at = _offset(index, at)
             kept = len(path) - cut
         end = index.index(b"\0", at)
@@ -158,7 +161,7 @@ def _entries(index: bytes) -> list[_Entry]:
 
 
 def _offset(index: bytes, at: int) -> tuple[int, int]:
-    """A number of variable width, and where it ends: 7 bits a byte, the highest first, without redundancy."""
+    """Return a number of variable width and its end: 7 bits a byte, the highest first, without redundancy."""
     value = index[at] & 0x7F
     while index[at] & 0x80:
         at += 1
@@ -167,7 +170,7 @@ def _offset(index: bytes, at: int) -> tuple[int, int]:
 
 
 def _refuse_extensions(index: bytes, at: int) -> None:
-    """Raise ValueError for what changes the meaning of the entries: a split or a sparse index, or what is yet to come."""
+    """Raise ValueError for an extension that changes the meaning of the entries: a split or sparse index, or a new one."""
     while at < len(index) - _CHECKSUM_BYTES:
         name, size = struct.unpack_from(">4sI", index, at)
         if not name[:1].isupper():
@@ -176,7 +179,7 @@ def _refuse_extensions(index: bytes, at: int) -> None:
 
 
 def _has_changed(place: str, entry: _Entry, written: tuple[int, int]) -> bool | None:
-    """Compare one file; *written* is when the index was, in seconds and nanoseconds. None: it cannot be told."""
+    """Return whether one file has changed, None if unknown; *written* is the index's time in seconds and nanoseconds."""
     try:
         status = os.lstat(place)
     except (FileNotFoundError, NotADirectoryError):
@@ -186,21 +189,24 @@ def _has_changed(place: str, entry: _Entry, written: tuple[int, int]) -> bool | 
     if stat.S_IFMT(status.st_mode) != stat.S_IFMT(entry.mode):
         return True
     if status.st_size & 0xFFFFFFFF != entry.size and (entry.size or entry.blob == _EMPTY_BLOB):
-        return True  # git writes the size 0 of a file that it could not tell by its time from a changed one
+        return True  # git writes size 0 for a file whose time does not distinguish it from a changed one
     if status.st_size & 0xFFFFFFFF == entry.size and _is_as_old(status, entry, written):
         return False
     return _has_other_content(place, status, entry.blob)
 
 
 def _is_as_old(status: os.stat_result, entry: _Entry, written: tuple[int, int]) -> bool:
-    """The file's time is the entry's, and before the index was written: else the file can have changed just after it."""
+    """Return whether the file has the entry's time, and that is before the index was written.
+
+    A file with the index's own time can have changed just after the index was written.
+    """
     seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
     same = (seconds & 0xFFFFFFFF, nanoseconds if entry.modified[1] else 0) == entry.modified
     return same and (entry.modified[0], entry.modified[1] or 10**9) < written
 
 
 def _has_other_content(place: str, status: os.stat_result, blob: bytes) -> bool | None:
-    from hashlib import sha1  # which loads OpenSSL, and is seldom asked for
+    from hashlib import sha1  # it loads OpenSSL, and is rarely needed
 
     if status.st_size > HASHED_BYTES:
         return None

@@ -1,6 +1,6 @@
-"""Who this process is: its run, its rank, its attempt, as the launcher's environment tells.
+"""Determine the run, rank and attempt of this process from the launcher's environment.
 
-The client alone decides the run's id, so that a run has one even with no daemon there, and all ranks on all nodes agree.
+The client alone decides the run's id, so that a run has one without a daemon, and all ranks on all nodes agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POD_INDEX = ("JOB_COMPLETION_INDEX", "VC_TASK_INDEX", "VK_TASK_INDEX")
 
 
 class _Place(NamedTuple):
-    """Where a process is among the ranks; None where nothing tells."""
+    """Place of a process among the ranks; None for what is unknown."""
 
     rank: int | None
     world: int | None
@@ -39,14 +39,14 @@ class _Place(NamedTuple):
 def identify(
     name: str | None = None, run: str | None = None, environ: Mapping[str, str] = os.environ, proc: Path = Path("/proc")
 ) -> Identity:
-    """This process's `Identity`.
+    """Return this process's `Identity`.
 
     Args:
-        name: What people will see; default ``$TRACKSIDE_RUN_NAME``, else the script's name with the job's id.
-        run: The run's id; default ``$TRACKSIDE_RUN_ID``, else the launcher's, else random.
-        environ: The environment to read: the variables of torchrun, Slurm (inside ``srun``), Open MPI, MPICH and
-            Kubernetes. Where they name no rank, an initialised ``torch.distributed`` does.
-        proc: Where the kernel's process files are.
+        name: Name of the run. Default: ``$TRACKSIDE_RUN_NAME``, else the script's name with the job's id.
+        run: Id of the run. Default: ``$TRACKSIDE_RUN_ID``, else the launcher's, else random.
+        environ: Environment with the variables of torchrun, Slurm (inside ``srun``), Open MPI, MPICH and Kubernetes. If
+            they name no rank, an initialized ``torch.distributed`` does.
+        proc: Mount point of the kernel's process files.
     """
     environ = {key: writable(value) for key, value in environ.items()}
     place = _place(environ)
@@ -62,7 +62,7 @@ def identify(
         local_world=place.local_world or 1,
         host=writable(os.uname().nodename),
         pid=os.getpid(),
-        start=start_time(proc, "self"),  # by its pid /proc may have another, if it is of another pid namespace
+        start=start_time(proc, "self"),  # in another pid namespace, /proc/PID may be another process
         boot=boot_id(proc),
         gpus=visible_gpus(environ, local_rank),
         job_id=job,
@@ -72,9 +72,9 @@ def identify(
 
 
 def framework() -> str:
-    """The framework that is imported by now and its version, such as ``torch 2.13.0``; empty when there is none."""
-    found = next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "")
-    return f"{found} {getattr(sys.modules[found], '__version__', '')}".strip() if found else ""
+    """Return the imported framework and its version, such as ``torch 2.13.0``; empty if there is none."""
+    name = next((name for name in ("torch", "jax", "tensorflow") if name in sys.modules), "")
+    return f"{name} {getattr(sys.modules[name], '__version__', '')}".strip() if name else ""
 
 
 def _number(environ: Mapping[str, str], *keys: str) -> int | None:
@@ -83,7 +83,7 @@ def _number(environ: Mapping[str, str], *keys: str) -> int | None:
 
 
 def _place(environ: Mapping[str, str]) -> _Place:
-    """This process's place: as the environment has it, unless a process group knows of more ranks."""
+    """Return this process's place by the environment, or by the process group if that has more ranks."""
     task = _is_task(environ)
     place = _Place(
         _number(environ, *_RANK, *(("SLURM_PROCID",) if task else ())),
@@ -103,17 +103,15 @@ def _place(environ: Mapping[str, str]) -> _Place:
 
 
 def _is_task(environ: Mapping[str, str]) -> bool:
-    """Whether ``srun`` has started this, as a rank of its step.
-
-    sbatch sets SLURM_PROCID too, for one process that is no rank. A shell on a terminal (``srun --pty``, ``salloc``) is a
-    step of one task, in which any number of trainings may be started one after the other.
-    """
+    """Return whether ``srun`` has started this process, as a rank of its step."""
+    # sbatch sets SLURM_PROCID too, for one process that is not a rank. A shell on a terminal (`srun --pty`, `salloc`) is
+    # a step of one task, which may start any number of trainings one after the other.
     tasks = _number(environ, "SLURM_STEP_NUM_TASKS")
     return tasks is not None and not (tasks == 1 and "SLURM_PTY_WIN_COL" in environ)
 
 
 def _process_group() -> tuple[int, int] | None:
-    """Rank and world of torch.distributed's process group, if there is one by now; both are known without a message."""
+    """Return rank and world of torch.distributed's process group, if there is one; reading them sends no message."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -124,28 +122,28 @@ def _process_group() -> tuple[int, int] | None:
 
 
 def _address(environ: Mapping[str, str]) -> str:
-    """The host of rank 0, by a name that all nodes have for it; empty when there is none or it is this machine."""
+    """Return the host of rank 0, by a name that all nodes use; empty if there is none or it is this machine."""
     address = environ.get("MASTER_ADDR", "")
     if address not in {"localhost", "::1"} and not address.startswith("127."):
         return address
-    pod = environ.get("HOSTNAME", "")  # Kubeflow's PyTorchJob calls its master localhost there, by its name elsewhere
+    pod = environ.get("HOSTNAME", "")  # in Kubeflow's PyTorchJob the master's address is localhost on the master itself
     return pod if "KUBERNETES_SERVICE_HOST" in environ and pod.endswith("-master-0") else ""
 
 
 def _attempt(environ: Mapping[str, str]) -> int:
-    """How often the run was restarted: by Slurm, which requeues the job, and by torchrun within each of those."""
+    """Return the number of restarts: by Slurm, which requeues the job, and by torchrun within each of its starts."""
     each = (_number(environ, "TORCHELASTIC_MAX_RESTARTS") or 0) + 1
     return (_number(environ, "SLURM_RESTART_COUNT") or 0) * each + (_number(environ, "TORCHELASTIC_RESTART_COUNT") or 0)
 
 
 def _job(environ: Mapping[str, str]) -> str:
-    """The id of the cluster's job; in Kubernetes the name of what has made the pod, where the pod can tell."""
-    named = next((environ[key] for key in _JOB if environ.get(key)), "")
-    if named or "KUBERNETES_SERVICE_HOST" not in environ:
-        return named
-    told = environ.get("JOBSET_NAME") or environ.get("LWS_LEADER_ADDRESS", "").partition(".")[0]
-    if told:
-        return told
+    """Return the id of the cluster's job; in Kubernetes the name of the pod's owner, if the pod shows it."""
+    job = next((environ[key] for key in _JOB if environ.get(key)), "")
+    if job or "KUBERNETES_SERVICE_HOST" not in environ:
+        return job
+    owner = environ.get("JOBSET_NAME") or environ.get("LWS_LEADER_ADDRESS", "").partition(".")[0]
+    if owner:
+        return owner
     pod = environ.get("HOSTNAME", "")
     if (role := re.fullmatch(r"(.+)-(?:master|worker|node-\d+)-\d+", pod)) is not None:  # Kubeflow's, Volcano's
         return role[1]
@@ -154,7 +152,7 @@ def _job(environ: Mapping[str, str]) -> str:
 
 
 def _tasks_here(environ: Mapping[str, str]) -> int:
-    """How many tasks of a Slurm step are on this node: the one of ``4(x2),3`` that the node's number picks; else 1."""
+    """Return the number of tasks of a Slurm step on this node, by the node's entry of ``4(x2),3``; else 1."""
     counts = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
     node = _number(environ, "SLURM_NODEID") or 0
     for count, times in counts:
@@ -165,12 +163,12 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
 
 
 def _launch(environ: Mapping[str, str], proc: Path, place: _Place) -> str:
-    """The id that all ranks of one launch share: the launcher's own, else what is common to them and to nobody else."""
+    """Return the id that all ranks of one launch share: the launcher's, else one derived from what they have in common."""
     if place.rank is None:
         return os.urandom(6).hex()
     world = place.world or 1
-    # A task of mpirun or srun is a rank, or has the ranks of a node under it, as with torchrun. Else they are launches
-    # side by side, of which each has its own id.
+    # A task of mpirun or srun is a rank, or has the ranks of a node below it, as with torchrun. Otherwise the tasks are
+    # separate launches, with an id each.
     tasks = {world // (place.local_world or 1)} | (set() if "TORCHELASTIC_RUN_ID" in environ else {world})
     mpirun = environ.get("OMPI_MCA_orte_precondition_transports") or environ.get("PMIX_NAMESPACE")
     if mpirun and _number(environ, "OMPI_COMM_WORLD_SIZE") in tasks:
@@ -178,19 +176,22 @@ def _launch(environ: Mapping[str, str], proc: Path, place: _Place) -> str:
     if _is_task(environ) and environ.get("SLURM_JOB_ID") and _number(environ, "SLURM_STEP_NUM_TASKS") in tasks:
         return f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}"
     elastic = environ.get("TORCHELASTIC_RUN_ID") or "none"
-    if elastic != "none":  # the word that torchrun puts there by default, for everybody
+    if elastic != "none":  # torchrun's default, the same for all launches
         return f"torchrun-{elastic}"
     address, port = _address(environ), environ.get("MASTER_PORT", "")
     if address and world != place.local_world:
-        return f"launch-{address}-{port}".rstrip("-")  # several nodes have several launchers: theirs is no part of it
+        return f"launch-{address}-{port}".rstrip(
+            "-"
+        )  # several nodes have several launchers, so their pids are left out
     return _launcher(environ, proc, place.rank)
 
 
 def _launcher(environ: Mapping[str, str], proc: Path, rank: int) -> str:
-    """The id of all ranks that one process of this machine has started at once; the port may change at a restart."""
-    children = "NODE_RANK" in environ and "RANK" not in environ  # Lightning's rank 0 has started the others itself
+    """Return the id of all ranks that one process of this machine has started at once."""
+    # Not by the port, which may change at a restart. Lightning's rank 0 has started the others itself.
+    children = "NODE_RANK" in environ and "RANK" not in environ
     parent = os.getpid() if children and _number(environ, "LOCAL_RANK") == 0 else os.getppid()
-    # Of several torch.multiprocessing.spawn in one process each has the next numbers for its processes.
+    # Each torch.multiprocessing.spawn of one process numbers its children on from the last.
     processes = sys.modules.get("multiprocessing.process")
     number = () if processes is None else getattr(processes.current_process(), "_identity", ())
     first = f"-{number[-1] - rank}" if number else ""
@@ -205,16 +206,16 @@ def _script(job: str) -> str:
 
 
 def stat(proc: Path, pid: int | str) -> list[bytes]:
-    """/proc/PID/stat from field 3 on; bytes, since the process's name before them may be any.
+    """Return the fields of /proc/PID/stat from field 3 on, as bytes, since the name before them may have any bytes.
 
     Raises:
-        OSError: The process is gone, or hidden.
+        OSError: The process has ended, or is hidden.
     """
     return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def start_time(proc: Path, pid: int | str) -> int:
-    """Clock ticks from boot to the process's start: /proc/PID/stat, field 22; 0 where it cannot be read."""
+    """Return the process's start in clock ticks since boot (/proc/PID/stat, field 22); 0 if it cannot be read."""
     try:
         return int(stat(proc, pid)[19])
     except (OSError, ValueError, IndexError):
@@ -222,7 +223,7 @@ def start_time(proc: Path, pid: int | str) -> int:
 
 
 def boot_id(proc: Path) -> str:
-    """What tells this boot of this machine from all others (/proc/sys/kernel/random/boot_id); empty without /proc."""
+    """Return the id of this boot of this machine (/proc/sys/kernel/random/boot_id); empty without /proc."""
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:

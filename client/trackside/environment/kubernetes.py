@@ -1,4 +1,4 @@
-"""Where in Kubernetes this process runs, as its manifest tells by the downward API, or as can be seen from inside."""
+"""Find the Kubernetes pod of this process, from the manifest's downward API or from inside the container."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ _NAMESPACE = ("POD_NAMESPACE", "K8S_POD_NAMESPACE", "K8S_NAMESPACE", "MY_POD_NAM
 _CONTAINER = ("CONTAINER_NAME", "K8S_CONTAINER_NAME")
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
 LONGEST = 1024
+"""Limit of bytes that are read of that file."""
 
 
 def pod(environ: Mapping[str, str]) -> str:
-    """The pod's name; empty outside of Kubernetes. With ``hostNetwork`` it must be told: HOSTNAME is the node's then."""
+    """Return the pod's name; empty outside of Kubernetes.
+
+    With ``hostNetwork`` the manifest must set a variable, since HOSTNAME is the node's name then.
+    """
     return _first(environ, _POD)
 
 
 def namespace(environ: Mapping[str, str], account: Path = ACCOUNT) -> str:
-    """The pod's namespace, also from what is mounted with its service account; empty when nothing tells.
+    """Return the pod's namespace, from a variable or the mounted service account; empty outside of Kubernetes.
 
     Raises:
         OSError: The file cannot be read, and there is no variable.
     """
-    told = _first(environ, _NAMESPACE)
-    if told or not _is_pod(environ):
-        return told
+    variable = _first(environ, _NAMESPACE)
+    if variable or not _is_pod(environ):
+        return variable
     with account.open("rb") as file:
         return file.read(LONGEST).decode(errors="replace").strip()
 
 
 def container(environ: Mapping[str, str]) -> str:
-    """The container's name in the pod, which Kubernetes tells in no other way; empty when the manifest does not say."""
+    """Return the container's name, which only the manifest can provide; empty if it does not."""
     return _first(environ, _CONTAINER)
 
 

@@ -1,4 +1,4 @@
-"""What this process runs: its command and directory, the interpreter, the system, what is imported, the code's state."""
+"""Describe what this process runs: command, directory, interpreter, system, imported packages, state of the code."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 COMMAND_BYTES = 16 * 1024
+"""Limit of the command; the limits below are those of the other fields."""
+
 DIRECTORY_BYTES = 4096
 VERSION_LENGTH = 64
 NAME_LENGTH = 256
 PACKAGES = 200
 POD_BYTES = 253
-"""Kubernetes has no longer names."""
+"""Limit of Kubernetes' own names."""
 
 T = TypeVar("T")
 
 _namespace = vars(ModuleType)["__dict__"].__get__
-"""A module's own names. Asking the module itself would make one import itself that waits to be used first."""
+"""Reader of a module's own names. An access to the module itself would make a lazy module import itself."""
 
 
-def about() -> ProcessInfo:
-    """This process's `ProcessInfo`, found out when it is first asked for: a few ms, `trackside.environment.git.SECONDS` at most.
+def process_info() -> ProcessInfo:
+    """Return this process's `ProcessInfo`, which the first call determines.
 
-    Never raises: what cannot be found out is left out by itself.
+    That takes a few ms, and at most `trackside.environment.git.SECONDS`. It never raises: unknown fields are left out.
     """
-    return _of(os.getpid())
+    return _process_info(os.getpid())
 
 
 @lru_cache(maxsize=1)
-def _of(_pid: int) -> ProcessInfo:
+def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child determines its own
     return ProcessInfo(
         command=_or((), lambda: command(sys.orig_argv)),
         directory=_or("", lambda: _cut(str(Path.cwd()), DIRECTORY_BYTES)),
@@ -56,7 +58,7 @@ def _of(_pid: int) -> ProcessInfo:
 
 
 def command(arguments: Iterable[str]) -> tuple[str, ...]:
-    """*arguments* as far as they fit into `COMMAND_BYTES`, a byte for the space behind each counted in."""
+    """Return the *arguments* that fit into `COMMAND_BYTES`, with one byte for the space after each."""
     kept: list[str] = []
     left = COMMAND_BYTES
     for argument in arguments:
@@ -68,25 +70,25 @@ def command(arguments: Iterable[str]) -> tuple[str, ...]:
 
 
 def packages(modules: dict[str, ModuleType]) -> dict[str, str]:
-    """The versions of the packages among *modules*, by name and in its order: the first `PACKAGES` imported.
+    """Return the versions of the first `PACKAGES` imported packages among *modules*, sorted by name.
 
-    A package is what has a ``__version__`` that is text, and does not come with Python.
+    A package is a module with a text ``__version__`` that does not come with Python.
     """
-    found: dict[str, str] = {}
-    for name, module in modules.copy().items():  # other threads import meanwhile
-        if len(found) == PACKAGES:
+    versions: dict[str, str] = {}
+    for name, module in modules.copy().items():  # other threads import concurrently
+        if len(versions) == PACKAGES:
             break
         if "." in name or len(name) > NAME_LENGTH or name in sys.stdlib_module_names:
             continue
         version = _version(module)
         if version:
-            found[writable(name)] = version
-    return dict(sorted(found.items()))
+            versions[writable(name)] = version
+    return dict(sorted(versions.items()))
 
 
 def _version(module: object) -> str:
-    """What the module says, without running any code of it; empty when it says nothing."""
-    if not issubclass(type(module), ModuleType):  # None, or whatever else somebody has put there
+    """Return the module's ``__version__`` without running any code of it; empty if it has none."""
+    if not issubclass(type(module), ModuleType):  # None, or any object that other code has put there
         return ""
     version = _namespace(module).get("__version__")
     return _cut(str.__str__(version), VERSION_LENGTH) if issubclass(type(version), str) else ""
@@ -98,7 +100,7 @@ def _platform() -> str:
 
 
 def _cut(text: str, size: int) -> str:
-    """*text* as UTF-8 can write it, in *size* bytes at most."""
+    """Return *text* in at most *size* bytes of UTF-8."""
     return writable(text).encode()[:size].decode(errors="ignore")
 
 

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from trackside.row_queue import RowQueue
 
 STAGES = ("forward", "backward", "optimizer")
-_ENTER = {stage: Mark(enters=True, phase=stage, found=True) for stage in STAGES}
-_LEAVE = {stage: Mark(enters=False, phase=stage, found=True) for stage in STAGES}
+_ENTER = {stage: Mark(enters=True, phase=stage, automatic=True) for stage in STAGES}
+_LEAVE = {stage: Mark(enters=False, phase=stage, automatic=True) for stage in STAGES}
 
-_TIMED = Mark(enters=True, phase=TIMED, found=True)
-_UNTIMED = Mark(enters=False, phase=TIMED, found=True)
+_TIMED = Mark(enters=True, phase=TIMED, automatic=True)
+_UNTIMED = Mark(enters=False, phase=TIMED, automatic=True)
 
 SHARE = 0.001
 """Share of the time that marks may cost: every step is timed from 0.2 s a step on."""

@@ -1,4 +1,4 @@
-"""Checkpoints as a session counts them: by the phases in which they are written, and by the events that tell of them."""
+"""Count a session's checkpoints, by the phases in which they are written and by the events that report them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ if TYPE_CHECKING:
     from trackside.wire import Clock
 
 KIND = "checkpoint"
-"""The event's."""
+"""Kind of the event that reports a checkpoint."""
 
 _INT64 = 2**63
 
 
 class CheckpointCounter:
-    """The checkpoints of a session. What a phase and an event of the same step tell of is one.
+    """The checkpoints of a session. A phase and an event of the same step are one checkpoint.
 
     Attributes:
-        totals: None before the first checkpoint.
+        totals: Their totals; None before the first checkpoint.
     """
 
     def __init__(self) -> None:
         self.totals: CheckpointTotals | None = None
         self._step: int | None = None
-        self._phases = self._events = self._durations = 0
+        self._phases = 0
+        self._events = 0
+        self._durations = 0
         self._began: int | None = None
         self._ended: tuple[int, float] | None = None
         self._at: int | None = None
 
     def begins(self, time: int) -> None:
-        """One begins to be written, at so many nanoseconds of the monotonic clock."""
+        """Record that the writing of a checkpoint begins, at *time* in monotonic nanoseconds."""
         self._began = time if self._began is None else self._began
 
     def ends(self, time: int, step: int | None, *, failed: bool) -> None:
-        """It is written; one that has *failed* is none."""
+        """Record that a checkpoint is written; one that has *failed* does not count."""
         began, self._began = self._began, None
         if failed or began is None:
             return
@@ -50,8 +52,8 @@ class CheckpointCounter:
         if self._durations < self._phases:
             self._observe(seconds)
 
-    def told(self, event: TrainingEvent) -> None:
-        """The training says that there is one: with ``bytes`` and ``seconds`` if it likes."""
+    def handle_event(self, event: TrainingEvent) -> None:
+        """Count a checkpoint that an event reports, with its optional fields ``bytes`` and ``seconds``."""
         self._enter(event.step)
         self._events += 1
         more = self._events > self._phases
@@ -63,8 +65,8 @@ class CheckpointCounter:
         if more and self._began is None and isinstance(seconds, int | float) and 0 <= seconds < _INT64:
             self._observe(float(seconds))
 
-    def untold(self, step: int | None) -> TrainingEvent | None:
-        """Once the training is at another *step*: an event for the checkpoint of which it has told none."""
+    def unreported(self, step: int | None) -> TrainingEvent | None:
+        """Return an event for a checkpoint that no event has reported, once the training is at another *step*."""
         if self._ended is None or step == self._step is not None:
             return None
         (time, seconds), self._ended = self._ended, None
@@ -72,8 +74,8 @@ class CheckpointCounter:
             return None
         return TrainingEvent(KIND, time, self._step, as_json({"seconds": round(seconds, 3)}, "a checkpoint"))
 
-    def date(self, clock: Clock) -> None:
-        """Say of the last one when it was, by the *clock* of the message that tells it."""
+    def set_time(self, clock: Clock) -> None:
+        """Set the time of the last checkpoint, by the *clock* of the message that carries it."""
         if self.totals is not None and self._at is not None:
             self.totals.at, self._at = max(0.0, clock.wall_seconds(self._at)), None
 
@@ -96,7 +98,7 @@ class CheckpointCounter:
 
 def _fields(event: TrainingEvent) -> dict[str, Any]:
     try:
-        found = json.loads(event.fields or "{}")
+        fields = json.loads(event.fields or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}

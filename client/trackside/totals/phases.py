@@ -1,4 +1,4 @@
-"""Where the training's time goes: phases, and waits for data."""
+"""Measure where the training's time goes: phases, and waits for data."""
 
 from __future__ import annotations
 
@@ -14,75 +14,79 @@ if TYPE_CHECKING:
 EVALS = frozenset(("eval", "evaluation", "validation"))
 SAVES = frozenset(("checkpoint", "save"))
 PAUSES = EVALS | SAVES
-"""Phases that are no part of a step's duration."""
+"""Phases that do not count towards a step's duration."""
 
 OTHER = "other"
 """The time outside any phase."""
 
 TIMED = ""
-"""A found phase of this name is no phase: in it the others are found, and after it the time is shared out as it was in it."""
+"""Name of the automatic marks around timed steps: after them, time is shared out as in the timed steps."""
 
 LONGEST = 2
-"""A stage of steps that are not timed has so many times as long at most: steps vary, but what is far longer is a pause."""
+"""Limit of a stage's time in steps that are not timed, over its mean: steps vary, but a far longer time is a pause."""
 
 FADES = 7 / 8
-"""Of what was found before, so much is kept each time that it is found out anew."""
+"""Weight of earlier measurements at each new one."""
 
 PHASES = 64
+"""Limit of distinct phases; the time of further ones counts as `OTHER`."""
+
 PHASE_LENGTH = 128
-"""So many phases are told apart, of names of so many characters; the time of further ones is `OTHER`."""
+"""Limit of a phase's name, in characters; a longer one counts as `OTHER`."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class Mark(NamedTuple):
-    """A row that is no push: the training enters or leaves a phase.
+    """A row without values: the training enters or leaves a phase.
 
     Attributes:
-        enters: Or leaves.
-        phase: The phase's name.
-        waited: Nanoseconds that it has waited for a batch of data, if it has got one.
-        first: That was the first one of an epoch.
-        found: It is no phase of the user's own, but what watching has found out.
-        failed: It leaves the phase by an exception.
-        timed: With the end of `TIMED`, so many steps were.
-        left_out: And so many that come are not.
+        enters: The training enters the phase, else it leaves it.
+        phase: Name of the phase.
+        waited: Nanoseconds of the wait for a batch of data, if one has arrived.
+        first: That batch was the first one of an epoch.
+        automatic: The phase is not the user's, but comes from watching a model.
+        failed: The phase ends by an exception.
+        timed: With the end of `TIMED`, the number of steps that were timed.
+        left_out: With the end of `TIMED`, the number of steps that follow untimed.
     """
 
     enters: bool
     phase: str
     waited: int | None = None
     first: bool = False
-    found: bool = False
+    automatic: bool = False
     failed: bool = False
     timed: int = 0
     left_out: int = 0
 
 
-_WAITS, _HAS_NONE = Mark(enters=True, phase="data"), Mark(enters=False, phase="data")
+_WAIT_BEGINS = Mark(enters=True, phase="data")
+_WAIT_ENDS = Mark(enters=False, phase="data")
 
 
 class Phase(ContextDecorator):
-    """Marks a phase, as a context or around each call of a function; holds nothing, so one may be used many times.
+    """Marks a phase, as a context manager or around each call of a function. It has no state and can be used repeatedly.
 
     Args:
-        tell: Takes each mark and its moment, in monotonic nanoseconds.
-        name: The phase's.
+        accept: Called with each mark and its moment, in monotonic nanoseconds.
+        name: Name of the phase.
 
     Raises:
-        TypeError: The name is no text, as when the parentheses of ``@run.phase("eval")`` were forgotten.
+        TypeError: The name is not a string, for example in ``@run.phase`` without parentheses.
     """
 
-    def __init__(self, tell: Callable[[int, Mark], None], name: str) -> None:
+    def __init__(self, accept: Callable[[int, Mark], None], name: str) -> None:
         if not isinstance(name, str):
-            raise TypeError(f'a phase has a name, as in phase("eval"), and {name!r} is none')
-        self._tell = tell
-        self._enter, self._leave = Mark(enters=True, phase=name), Mark(enters=False, phase=name)
+            raise TypeError(f'a phase needs a name, as in phase("eval"), not {name!r}')
+        self._accept = accept
+        self._enter = Mark(enters=True, phase=name)
+        self._leave = Mark(enters=False, phase=name)
         self._fail = self._leave._replace(failed=True)
 
     def __call__(self, function: F) -> F:
-        """The same function, each of whose calls is a phase.
+        """Return the function with the phase around each call.
 
         Raises:
             TypeError: It is a generator function, whose calls do nothing yet.
@@ -100,38 +104,41 @@ class Phase(ContextDecorator):
         return called  # type: ignore[return-value]
 
     def __enter__(self) -> Phase:  # noqa: PYI034  Self came with Python 3.11
-        self._tell(monotonic_ns(), self._enter)
+        self._accept(monotonic_ns(), self._enter)
         return self
 
     def __exit__(self, kind: type[BaseException] | None = None, *_: object) -> None:
-        self._tell(monotonic_ns(), self._leave if kind is None else self._fail)
+        self._accept(monotonic_ns(), self._leave if kind is None else self._fail)
 
 
 class TimedLoader(Generic[T]):
-    """A loader whose waits are timed: how long the training thread stands still until it has the next batch.
+    """A data loader whose waits are timed: how long the training thread waits for the next batch.
 
-    The first batch of each way through it is told apart: it waits for workers that are only starting. What an iterator
-    gives, which has one beginning, has one first batch however often it is taken up. To be iterated, as often as the loader.
-    It has the loader's length and attributes, so that ``len(batches)`` and ``batches.sampler.set_epoch(1)`` go on to work;
-    to whoever asks for the loader's class, it is none.
+    The first batch of each iteration is marked, since it waits for workers that only start. An iterator has one first
+    batch, however often the training resumes it. The length and the attributes are the loader's, so that ``len(batches)``
+    and ``batches.sampler.set_epoch(1)`` work; ``isinstance`` checks for the loader's class fail.
+
+    Args:
+        accept: Called with each mark and its moment, in monotonic nanoseconds.
+        loader: The loader.
     """
 
-    def __init__(self, tell: Callable[[int, Mark], None], loader: Iterable[T]) -> None:
-        self._tell = tell
+    def __init__(self, accept: Callable[[int, Mark], None], loader: Iterable[T]) -> None:
+        self._accept = accept
         self._loader = loader
         self._begun = False
 
     def __iter__(self) -> Iterator[T]:
         since = monotonic_ns()
-        self._tell(since, _WAITS)
+        self._accept(since, _WAIT_BEGINS)
         try:
             batches = iter(self._loader)
         finally:
             now = monotonic_ns()
-            self._tell(now, _HAS_NONE)
-        goes_on = self._begun and batches is self._loader
+            self._accept(now, _WAIT_ENDS)
+        resumes = self._begun and batches is self._loader
         self._begun = True
-        return _TimedIterator(self._tell, batches, None if goes_on else now - since)
+        return _TimedIterator(self._accept, batches, None if resumes else now - since)
 
     def __bool__(self) -> bool:
         return bool(self._loader)
@@ -146,16 +153,17 @@ class TimedLoader(Generic[T]):
 
 
 class _TimedIterator(Generic[T]):
-    """One way through a loader. No generator: its frame would keep a batch alive that the training has let go of.
+    """One iteration over a loader. It is no generator, whose frame would keep a batch alive after the training drops it.
 
     Args:
-        tell: Takes each mark and its moment, in monotonic nanoseconds.
-        batches: The loader's own iterator.
-        before: Nanoseconds that its making took, which the first batch has been waited for too; None when that is past.
+        accept: Called with each mark and its moment, in monotonic nanoseconds.
+        batches: The loader's iterator.
+        before: Nanoseconds that creating the iterator took, which are part of the wait for the first batch; None if the
+            first batch has been delivered.
     """
 
-    def __init__(self, tell: Callable[[int, Mark], None], batches: Iterator[T], before: int | None) -> None:
-        self._tell = tell
+    def __init__(self, accept: Callable[[int, Mark], None], batches: Iterator[T], before: int | None) -> None:
+        self._accept = accept
         self._batches = batches
         self._before = before
 
@@ -164,92 +172,93 @@ class _TimedIterator(Generic[T]):
 
     def __next__(self) -> T:
         since = monotonic_ns()
-        self._tell(since, _WAITS)
+        self._accept(since, _WAIT_BEGINS)
         try:
             batch = next(self._batches)
         except BaseException:
-            self._tell(monotonic_ns(), _HAS_NONE)
+            self._accept(monotonic_ns(), _WAIT_ENDS)
             raise
         now = monotonic_ns()
         before, self._before = self._before, None
         waited = now - since + (before or 0)
-        self._tell(now, Mark(enters=False, phase="data", waited=waited, first=before is not None))
+        self._accept(now, Mark(enters=False, phase="data", waited=waited, first=before is not None))
         return batch
 
 
 class PhaseTimes:
-    """Seconds by phase, each without those nested in it. With the time outside any they sum to the time since *began*.
+    """Seconds by phase, each without the phases nested in it. With `OTHER` they sum to the time since *began*.
 
-    What was found gives way to what the user says: a phase that is open already, and any in one of `PAUSES`, is not
-    entered again, and its end ends nothing else. Where only some steps are timed (`TIMED`), the time of the others is shared
-    out as that of the last ones that were.
+    The user's phases take precedence over automatic ones: an automatic phase is not entered if it is open already or
+    within one of `PAUSES`, and its end ends nothing else. If only some steps are timed (`TIMED`), the time of the others
+    is shared out as in the last timed ones.
 
     Args:
         began: Monotonic nanoseconds.
 
     Attributes:
-        paused: Nanoseconds spent in `PAUSES` and what is nested in them.
+        paused: Nanoseconds spent in `PAUSES` and in phases nested in them.
     """
 
     def __init__(self, began: int) -> None:
         self.paused = 0
         self._nanoseconds: dict[str, int] = {OTHER: 0}
         self._stack: list[str] = []
-        self._found: list[bool] = []  # of each in the stack
+        self._automatic: list[bool] = []  # for each phase of the stack
         self._since = began
         self._estimates = False
         self._parts: dict[str, dict[str, float]] = {}
-        """By the user's phase, nanoseconds of it and of what was found in it, in `_timed` steps."""
+        """By the user's phase, nanoseconds of it and of the automatic phases in it, in `_timed` steps."""
         self._timed = 0.0
         self._left: dict[str, float] = {}
-        """Nanoseconds that may still be shared out, of what is found in as many steps as are not timed."""
+        """Nanoseconds that may still be shared out by automatic phase, for the steps that are not timed."""
 
     @property
-    def current(self) -> str:
-        """The innermost phase; empty outside."""
+    def innermost(self) -> str:
+        """The innermost phase; empty outside of any."""
         return self._stack[-1] if self._stack else ""
 
     @property
-    def told(self) -> str:
-        """The innermost of `PAUSES`, whatever is nested in it; else the innermost phase, and empty outside."""
-        return next((name for name in reversed(self._stack) if name in PAUSES), self.current)
+    def reported(self) -> str:
+        """The innermost of `PAUSES`, whatever is nested in it; else the innermost phase; empty outside of any."""
+        return next((name for name in reversed(self._stack) if name in PAUSES), self.innermost)
 
     @property
-    def saves(self) -> bool:
+    def is_saving(self) -> bool:
         """A checkpoint is being written."""
         return not SAVES.isdisjoint(self._stack)
 
     @property
-    def used(self) -> bool:
-        """A phase was ever entered."""
+    def is_used(self) -> bool:
+        """A phase was entered at least once."""
         return len(self._nanoseconds) > 1 or bool(self._stack)
 
     @property
     def seconds(self) -> dict[str, float]:
-        """By phase, up to the moment of the last `advance`; empty while no phase was ever entered."""
-        return {name: spent / 1e9 for name, spent in self._nanoseconds.items()} if self.used else {}
+        """Seconds by phase up to the last `advance`; empty until a phase is entered."""
+        return {name: spent / 1e9 for name, spent in self._nanoseconds.items()} if self.is_used else {}
 
-    def take(self, time: int, mark: Mark) -> None:
-        """Follow a mark; one that leaves what was never entered, since a crowd of pushes has displaced that, is nothing."""
+    def accept(self, time: int, mark: Mark) -> None:
+        """Apply a mark at *time* in monotonic nanoseconds; ignore the end of a phase whose begin was dropped."""
         self.advance(time)
-        if mark.found and mark.phase == TIMED:
-            self._time(mark)
+        if mark.automatic and mark.phase == TIMED:
+            self._set_timed(mark)
             return
         if mark.enters:
-            self._enter(mark.phase, mark.found)
+            self._enter(mark.phase, automatic=mark.automatic)
             return
-        name = self._name(mark.phase)
-        of = [place for place, it in enumerate(zip(self._stack, self._found, strict=True)) if it == (name, mark.found)]
-        if of:  # the innermost: what the user ends, ends all that is nested in it
-            end = of[-1] + 1 if mark.found else len(self._stack)
-            del self._stack[of[-1] : end], self._found[of[-1] : end]
+        entry = (self._name(mark.phase), mark.automatic)
+        places = [place for place, each in enumerate(zip(self._stack, self._automatic, strict=True)) if each == entry]
+        if places:  # the innermost; the end of a user's phase ends everything nested in it
+            end = places[-1] + 1 if mark.automatic else len(self._stack)
+            del self._stack[places[-1] : end], self._automatic[places[-1] : end]
 
     def advance(self, time: int) -> None:
         """Count the time up to a moment."""
         spent = max(0, time - self._since)
         self._since = max(self._since, time)
-        name = self.current or OTHER
-        users = next((one for one, found in zip(self._stack[::-1], self._found[::-1], strict=True) if not found), OTHER)
+        name = self.innermost or OTHER
+        innermost_first = zip(self._stack[::-1], self._automatic[::-1], strict=True)
+        users = next((phase for phase, automatic in innermost_first if not automatic), OTHER)
         if self._estimates and name == users:
             self._share_out(users, spent)
         else:
@@ -260,9 +269,9 @@ class PhaseTimes:
             self.paused += spent
 
     def _share_out(self, users: str, spent: int) -> None:
-        """Count time in a phase of the user's in which what happens within it was not looked for.
+        """Share out time in a user's phase whose steps were not timed.
 
-        What is longer than so many steps, see `LONGEST`, is something else, and the user's phase's.
+        Time beyond `LONGEST` times the usual is something else, and counts for the user's phase.
         """
         parts = {name: part for name, part in self._parts.get(users, {}).items() if part}
         whole, left = sum(parts.values()), spent
@@ -274,8 +283,8 @@ class PhaseTimes:
                 left -= share
         self._nanoseconds[users] += left
 
-    def _time(self, mark: Mark) -> None:
-        """Steps are timed from here on, or some are not."""
+    def _set_timed(self, mark: Mark) -> None:
+        """Begin or end the timing of steps."""
         self._estimates = not mark.enters
         if mark.enters:
             self._timed *= FADES
@@ -289,15 +298,15 @@ class PhaseTimes:
                 if name != users and self._timed:
                     self._left[name] = self._left.get(name, 0.0) + part / self._timed * mark.left_out * LONGEST
 
-    def _enter(self, phase: str, found: bool) -> None:
+    def _enter(self, phase: str, *, automatic: bool) -> None:
         name = self._name(phase)
-        if found and (name in self._stack or not PAUSES.isdisjoint(self._stack)):
+        if automatic and (name in self._stack or not PAUSES.isdisjoint(self._stack)):
             return
         self._nanoseconds.setdefault(name, 0)
         self._stack.append(name)
-        self._found.append(found)
-        del self._stack[:-PHASES], self._found[:-PHASES]  # of phases whose ends were displaced
+        self._automatic.append(automatic)
+        del self._stack[:-PHASES], self._automatic[:-PHASES]  # of phases whose ends were dropped
 
     def _name(self, phase: str) -> str:
-        known = phase in self._nanoseconds or (len(self._nanoseconds) < PHASES and len(phase) <= PHASE_LENGTH)
-        return phase if known else OTHER
+        has_room = phase in self._nanoseconds or (len(self._nanoseconds) < PHASES and len(phase) <= PHASE_LENGTH)
+        return phase if has_room else OTHER

@@ -1,6 +1,6 @@
-"""What a session has pushed in all: its totals, its current step and the last value of each key.
+"""Count what a session has pushed: its totals, its current step and the last value of each key.
 
-Totals are kept here and not in the daemon, so that a daemon that was restarted or away misses nothing of them.
+The client keeps the totals, so that a daemon that was restarted or absent loses none of them.
 """
 
 from __future__ import annotations
@@ -22,43 +22,49 @@ if TYPE_CHECKING:
     from trackside.wire import Clock, TrainingEvent
 
 KEYS = 1024
-"""So many keys are remembered one by one, as many as a daemon shows of a run and a few more; the others still travel."""
+"""Limit of keys with a last value: a few more than a daemon shows of a run. Values of further keys are still sent."""
 
 KEY_LENGTH = 256
+"""Limit of such a key, in characters."""
+
 STEP_KEYS = 65_536
+"""Limit of keys of a step that are remembered, to find the step of a push without one."""
+
 _INT64 = 2**63
 
 
 class Deferred:
-    """Stands in the place of the step in all rows of one push, some of whose values come later than the others.
+    """The step of a push whose values arrive in several rows; it replaces the step in all of them.
 
     Attributes:
-        step: As the user gave it; from the first row on the one that the push was counted in. None after a first row
-            that was dropped: then it is the current one.
-        keys: All that were pushed; they count as present in the step from the first row on.
-        resolved: The first row has been taken or dropped, so that any other is late.
+        step: The user's step; from the first row on, the step that the push was counted in. None if the first row was
+            dropped: then the current step is used.
+        keys: All pushed keys. They count as present in the step from the first row on.
+        resolved: The first row was counted or dropped, so that any other row is late.
     """
 
     __slots__ = ("keys", "resolved", "step")
 
     def __init__(self, step: int | None, keys: tuple[str, ...]) -> None:
-        self.step, self.keys, self.resolved = step, keys, False
+        self.step = step
+        self.keys = keys
+        self.resolved = False
 
 
 class SessionTotals:
-    """Sees every push of a session once, in order.
+    """Counts every push of a session once, in order.
 
     Args:
-        began: When the session did, in nanoseconds of the monotonic clock.
-        flops: What a step or a token takes.
+        began: Begin of the session, in monotonic nanoseconds.
+        flops: Operations of a step or a token.
 
     Attributes:
-        totals: What is sent with each batch.
-        last: The last value of each key, of the first `KEYS` that are not longer than `KEY_LENGTH` characters.
-        step: The current step; None before the first push.
+        totals: Totals that are sent with each batch.
+        last: Last value of each key, of the first `KEYS` keys of at most `KEY_LENGTH` characters.
+        step: Current step; None before the first push.
         pushed_at: Monotonic nanoseconds of the last push; None before the first.
-        times: The seconds by phase.
-        refused: What people are to be told once of values that could not be kept, by key.
+        phases: Seconds by phase.
+        warnings: Warnings about dropped values, to be logged once, by key.
     """
 
     def __init__(self, began: int = 0, flops: Flops = NONE) -> None:
@@ -66,24 +72,25 @@ class SessionTotals:
         self.last: dict[str, float] = {}
         self.step: int | None = None
         self.pushed_at: int | None = None
-        self.times = PhaseTimes(began)
-        self.refused: dict[str, str] = {}
+        self.phases = PhaseTimes(began)
+        self.warnings: dict[str, str] = {}
         self._flops = flops
-        self._saving = CheckpointCounter()
+        self._checkpoints = CheckpointCounter()
         self._highest = 0
-        self._began = self._paused = 0
+        self._began = 0
+        self._paused = 0
         self._in_step: set[str] = set()
 
-    def take(
+    def accept(
         self, time: int, step: int | Deferred | None, values: dict[str, float]
     ) -> tuple[int, dict[str, float]] | None:
-        """Count one push, and return its step and those of its values that are kept; None when nothing of it is.
+        """Count one push, and return its step and the values that are kept; None if none is.
 
         Args:
-            time: Nanoseconds of the monotonic clock.
-            step: As the user gave it; None joins the current step, or is the next when a key was already in it. A
-                `Deferred` that was seen before marks a late row, of whose values only the amounts are counted.
-            values: Numbers; what is no float64, or a negative or non-finite amount, is dropped and counted.
+            time: Monotonic nanoseconds.
+            step: The user's step. None joins the current step, or begins the next one if a key was already in it. A
+                resolved `Deferred` marks a late row, of whose values only the amounts are counted.
+            values: Numbers. A number beyond float64, and a negative or non-finite amount, is dropped and counted.
         """
         place = self._place(time, step) if isinstance(step, Deferred) else self._enter(time, step, values)
         if not -_INT64 <= place < _INT64:
@@ -97,49 +104,48 @@ class SessionTotals:
         return place, values
 
     def mark(self, time: int, mark: Mark) -> None:
-        """Follow the training into a phase or out of it."""
-        saved = self.times.saves
-        self.times.take(time, mark)
-        if saved != self.times.saves:
-            self._save(time, mark)
+        """Count the begin or end of a phase, at *time* in monotonic nanoseconds."""
+        was_saving = self.phases.is_saving
+        self.phases.accept(time, mark)
+        if was_saving != self.phases.is_saving:
+            self._count_checkpoint(time, mark)
         if mark.waited is not None:
             self._wait(max(0, mark.waited) / 1e9, first=mark.first)
 
-    def work(self, done: Device) -> None:
-        """Count seconds by phase that GPUs have worked, and take how their memory is now."""
+    def add_device(self, done: Device) -> None:
+        """Add the seconds by phase that GPUs have worked, and store their memory."""
         device = self.totals.device = self.totals.device or Device()
         for phase, seconds in done.phases.items():
             device.phases[phase] = device.phases.get(phase, 0.0) + seconds
         device.memory |= done.memory
 
-    def hear(self, event: TrainingEvent) -> None:
-        """Follow what the training says has happened."""
+    def handle_event(self, event: TrainingEvent) -> None:
+        """Count an event of the training: a checkpoint."""
         if event.kind == KIND:
-            self._saving.told(event)
-            self.totals.saves = self._saving.totals
+            self._checkpoints.handle_event(event)
+            self.totals.saves = self._checkpoints.totals
 
-    def untold(self, *, ended: bool = False) -> TrainingEvent | None:
-        """An event for a checkpoint that the training has written and not told of, once it is at another step or has *ended*."""
-        return self._saving.untold(None if ended else self.step)
+    def unreported_checkpoint(self, *, ended: bool = False) -> TrainingEvent | None:
+        """Return an event for a checkpoint that none has reported, once the training is at another step or *ended*."""
+        return self._checkpoints.unreported(None if ended else self.step)
 
-    def reckon(self, clock: Clock) -> None:
-        """Bring up to the moment of a message what time changes, and what is told by its clock."""
-        if self.times.used:
-            self.times.advance(clock.monotonic)
-            self.totals.phases = self.times.seconds
-        self._saving.date(clock)
+    def update(self, clock: Clock) -> None:
+        """Update what depends on time, up to the moment of a message."""
+        if self.phases.is_used:
+            self.phases.advance(clock.monotonic)
+            self.totals.phases = self.phases.seconds
+        self._checkpoints.set_time(clock)
         if self._flops != NONE:
             self.totals.device = self.totals.device or Device()
             self.totals.device.flops = self._flops.done(self.totals.steps, self.totals.tokens)
             self.totals.device.peak_flops = self._flops.peak
 
-    def _save(self, time: int, mark: Mark) -> None:
-        """A checkpoint begins to be written, or is."""
-        if self.times.saves:
-            self._saving.begins(time)
+    def _count_checkpoint(self, time: int, mark: Mark) -> None:
+        if self.phases.is_saving:
+            self._checkpoints.begins(time)
         else:
-            self._saving.ends(time, self.step, failed=mark.failed)
-            self.totals.saves = self._saving.totals
+            self._checkpoints.ends(time, self.step, failed=mark.failed)
+            self.totals.saves = self._checkpoints.totals
 
     def _wait(self, seconds: float, *, first: bool) -> None:
         waits: Histogram
@@ -149,7 +155,7 @@ class SessionTotals:
         observe(waits, seconds)
 
     def _place(self, time: int, deferred: Deferred) -> int:
-        """The step of a row of a push that has several."""
+        """Return the step of a row of a push with several rows."""
         if not deferred.resolved:
             deferred.step, deferred.resolved = self._enter(time, deferred.step, deferred.keys), True
         elif deferred.step is None:
@@ -157,7 +163,7 @@ class SessionTotals:
         return deferred.step
 
     def _enter(self, time: int, step: int | None, keys: Collection[str]) -> int:
-        """Count a push of some *keys*, and make its step the current one; which it is."""
+        """Count a push of some *keys*, make its step the current one, and return it."""
         self.totals.pushes += 1
         self.pushed_at = time
         step = self._resolve(step, keys)
@@ -180,19 +186,19 @@ class SessionTotals:
         if self.step is None:
             self.totals.steps, self._highest = 1, step
         elif step > self.step:
-            spent = time - self._began - (self.times.paused - self._paused)
-            seconds = max(0, spent) / 1e9  # of two threads, one may overtake
+            spent = time - self._began - (self.phases.paused - self._paused)
+            seconds = max(0, spent) / 1e9  # of two pushing threads, one may overtake the other
             self.totals.step_duration = self.totals.step_duration or empty(Histogram)
             observe(self.totals.step_duration, seconds, step - self.step)
         if step > self._highest:
             self.totals.steps = min(self.totals.steps + step - self._highest, _INT64 - 1)
             self._highest = step
-        self.step, self._began, self._paused = step, time, self.times.paused
+        self.step, self._began, self._paused = step, time, self.phases.paused
         self.totals.paused = self._paused / 1e9
         self._in_step.clear()
 
     def _weigh(self, values: dict[str, float]) -> dict[str, float]:
-        """The values without those that are refused; what is to be counted in them is."""
+        """Return the values without those that are refused, and count amounts and non-finite values."""
         try:
             plain = isfinite(fsum(values.values())) and "samples" not in values and "tokens" not in values
         except (OverflowError, ValueError):  # a huge int, a huge sum, infinities of both signs
@@ -201,11 +207,11 @@ class SessionTotals:
 
     def _refuse(self, key: str, reason: str, values: int = 1) -> None:
         self.totals.dropped += values
-        if len(self.refused) < KEYS:
-            self.refused.setdefault(key, f"{key[:KEY_LENGTH]}: {reason}; it is dropped, and so are further ones")
+        if len(self.warnings) < KEYS:
+            self.warnings.setdefault(key, f"{key[:KEY_LENGTH]}: {reason}; it is dropped, and so are further ones")
 
     def _sort_out(self, values: dict[str, float]) -> dict[str, float]:
-        """The slow way, for pushes that hold something to count or to refuse."""
+        """Handle a push with something to count or to refuse, value by value."""
         kept = {}
         for key, value in values.items():
             try:
@@ -215,7 +221,7 @@ class SessionTotals:
                 continue
             if key in {"samples", "tokens"}:
                 if not isfinite(number) or number < 0:
-                    self._refuse(key, f"is an amount, finite and not negative, and {number} is none")
+                    self._refuse(key, f"{number} is not a finite, non-negative amount")
                     continue
                 setattr(self.totals, key, (getattr(self.totals, key) or 0.0) + number)
             elif not isfinite(number) and _has_room(self.totals.nonfinite, key):
@@ -224,5 +230,5 @@ class SessionTotals:
         return kept
 
 
-def _has_room(known: dict[str, Any], key: str) -> bool:
-    return key in known or (len(known) < KEYS and len(key) <= KEY_LENGTH)
+def _has_room(keys: dict[str, Any], key: str) -> bool:
+    return key in keys or (len(keys) < KEYS and len(key) <= KEY_LENGTH)

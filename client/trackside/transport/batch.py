@@ -1,4 +1,4 @@
-"""Pushed rows on their way into batches: columns of consecutive rows that have the same keys."""
+"""Pack pushed rows into batches, as columns of consecutive rows with the same keys."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ from trackside.packing import pack
 from trackside.wire import Block
 
 BATCH_ROWS = 512
+"""Limit of rows in a batch."""
+
 BATCH_BYTES = 256 * 1024
+"""Limit of a batch's size, approximately."""
+
 ROW_KEYS = 4096
-"""A push of more keys than this, or of longer ones, travels as several rows of one step: no batch outgrows a message."""
+"""A push of more keys than this, or of longer ones, is sent as several rows of one step, so that each fits a batch."""
 
 
 class BatchBuilder:
-    """Rows on their way into the `Block`s of one batch."""
+    """Collects rows for the `Block`s of one batch.
+
+    Attributes:
+        rows: Number of rows.
+        values: Number of values.
+        size: Bytes, approximately.
+    """
 
     def __init__(self) -> None:
         self.rows = 0
@@ -22,7 +32,7 @@ class BatchBuilder:
         self._blocks: list[tuple[tuple[str, ...], list[int], list[int], list[float]]] = []
 
     def add(self, time: int, step: int, values: dict[str, float]) -> None:
-        """Append a row; one with other keys than the last begins a block."""
+        """Append a row; a row with other keys than the last begins a block."""
         keys = tuple(values)
         if keys != self._keys or not self._blocks:
             self._keys = keys
@@ -37,28 +47,28 @@ class BatchBuilder:
         self.size += 16 + 8 * len(keys)
 
     @property
-    def full(self) -> bool:
-        """It is as large as a batch may be."""
+    def is_full(self) -> bool:
+        """The batch is as large as it may be."""
         return self.rows >= BATCH_ROWS or self.size >= BATCH_BYTES
 
     def blocks(self) -> list[Block]:
-        """The rows as the wire has them."""
+        """Return the rows as the wire has them."""
         return [
             Block(list(map(str.__str__, keys)), pack("q", steps), pack("q", times), pack("d", numbers))
             for keys, steps, times, numbers in self._blocks
         ]
 
 
-def parts(values: dict[str, float]) -> list[dict[str, float]]:
-    """A push as rows that are each small enough for a batch; nearly always as it is."""
-    if len(values) <= ROW_KEYS and 4 * sum(map(len, values)) <= BATCH_BYTES:  # UTF-8 has 4 bytes at most a character
+def split_row(values: dict[str, float]) -> list[dict[str, float]]:
+    """Return a push as rows that each fit a batch; nearly always one row."""
+    if len(values) <= ROW_KEYS and 4 * sum(map(len, values)) <= BATCH_BYTES:  # UTF-8 has at most 4 bytes a character
         return [values]
-    several: list[dict[str, float]] = [{}]
+    rows: list[dict[str, float]] = [{}]
     size = 0
     for key, value in values.items():
-        if len(several[-1]) == ROW_KEYS or size > BATCH_BYTES:
-            several.append({})
+        if len(rows[-1]) == ROW_KEYS or size > BATCH_BYTES:
+            rows.append({})
             size = 0
-        several[-1][key] = value
+        rows[-1][key] = value
         size += len(key.encode())
-    return several
+    return rows

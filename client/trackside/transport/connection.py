@@ -1,4 +1,4 @@
-"""ZeroMQ as a client needs it: nothing here may cost the process that it runs in."""
+"""Open ZeroMQ contexts and sockets without risk to the training process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ if TYPE_CHECKING:
     Context = zmq.Context[zmq.Socket[bytes]]
 
 SPARE_DESCRIPTORS = 32
-"""ZeroMQ's threads need about ten."""
+"""File descriptors that must be free for a context; ZeroMQ's threads need about ten."""
 
 
 def new_context() -> Context:
-    """A context with its threads.
-
-    They are made with the first socket, and where there are no descriptors for them ZeroMQ aborts the process: so it is
-    looked first whether there are some.
+    """Return a context with running threads.
 
     Raises:
-        OSError: There are too few.
+        OSError: Too few file descriptors are free.
     """
+    # ZeroMQ aborts the process if it gets no descriptors for its threads, which start with the first socket.
     spare: list[int] = []
     reading, writing = os.pipe()
     try:
@@ -41,27 +39,27 @@ def new_context() -> Context:
 
 
 def connect(context: Context, endpoint: str, environ: Mapping[str, str]) -> tuple[zmq.Socket[bytes] | None, str]:
-    """A socket on its way to an endpoint, or None; and why it is no use, should nobody answer.
+    """Return a connecting socket, or None, and the reason to log if no daemon answers.
 
     Args:
-        context: Of `new_context`.
+        context: Result of `new_context`.
         endpoint: ``ipc://PATH`` or ``tcp://HOST:PORT``.
-        environ: ``$TRACKSIDE_KEY_FILE`` names the key for another machine.
+        environ: Environment; ``$TRACKSIDE_KEY_FILE`` names the key for another machine.
     """
     failure = "does not answer"
     socket = None
     try:
         socket = context.socket(zmq.DEALER)
         socket.linger = 0
-        socket.immediate = True  # never queue for a daemon that is not there: what it misses is sent again
+        socket.immediate = True  # never queue for a daemon that is absent: the session sends again what it misses
         socket.reconnect_ivl = 100
         socket.ipv6 = endpoint.startswith("tcp://[")
         if (key := keys.for_endpoint(endpoint, environ)) is not None:
             key.lock(socket)
-            socket.reconnect_ivl = 1000  # each attempt costs the daemon a handshake, also one that it refuses
+            socket.reconnect_ivl = 1000  # each attempt costs the daemon a handshake, even if it refuses
             failure += f", or refuses the key in {key.file}"
         elif endpoint.startswith("tcp://"):
-            failure += f", or wants a key, named in ${keys.VARIABLE}"
+            failure += f", or needs a key, named in ${keys.VARIABLE}"
         socket.connect(endpoint)
     except (zmq.ZMQError, keys.KeyFileError) as error:
         if socket is not None:

@@ -1,4 +1,4 @@
-"""Where a daemon's push socket is looked for."""
+"""Find a daemon's push socket."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SOCKET = "push.sock"
 SYSTEM_DIRECTORY = Path("/run/trackside")
 _TCP = re.compile(r"tcp://.+:(\d{1,5})", re.ASCII)
 
-
-_CURABLE = re.compile(r"\((absent|nobody listens there|does not answer)")
-"""A place that is no use only since no daemon is there."""
+_CURABLE = re.compile(r"\((not found|nobody listens there|does not answer)")
+"""Failures that starting a daemon would cure."""
 
 
 def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
-    """Where the push socket of a user's daemon, then the system's, may be. Never $TMPDIR: it can differ per job."""
+    """Yield the directories in which a user's daemon, then the system's, may have its push socket."""
+    # Never $TMPDIR: it can differ per job.
     if environ.get("XDG_RUNTIME_DIR"):
         yield Path(environ["XDG_RUNTIME_DIR"]) / "trackside"
     yield Path(f"/run/user/{uid}/trackside")
@@ -35,35 +35,35 @@ def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
     yield SYSTEM_DIRECTORY
 
 
-def named(explicit: str | None, environ: Mapping[str, str]) -> str:
-    """The one endpoint that the user named, in the program or by ``$TRACKSIDE_ENDPOINT``; empty when none was."""
+def named_endpoint(explicit: str | None, environ: Mapping[str, str]) -> str:
+    """Return the endpoint that the user named, in the program or by ``$TRACKSIDE_ENDPOINT``; empty if there is none."""
     return explicit or environ.get("TRACKSIDE_ENDPOINT", "")
 
 
 def advice(named: str, failures: list[str]) -> str:
-    """How to start a daemon where none was found, if that can help; empty when it cannot.
+    """Return how to start a daemon if none was found; empty if that cannot help.
 
     Args:
-        named: The one endpoint that the user named; empty when none was.
-        failures: Of `find`.
+        named: Endpoint that the user named, or empty.
+        failures: Failures of `find`.
     """
-    here = named.startswith("ipc:///") or is_loopback(named)
-    if named and not (here and _CURABLE.search(failures[0])):
+    is_local = named.startswith("ipc:///") or is_loopback(named)
+    if named and not (is_local and _CURABLE.search(failures[0])):
         return ""
     return f"; start it with: trackside daemon{named and f' --push.endpoint={named}'}"
 
 
 def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = None) -> tuple[str | None, list[str]]:
-    """The endpoint to connect to, or None; and for each place that was no use, why.
+    """Return the endpoint to connect to, or None, and for each failed place ``PLACE (REASON)``.
 
     Args:
-        explicit: An endpoint that the user named: ``ipc://PATH`` or ``tcp://HOST:PORT``.
-        environ: ``$TRACKSIDE_ENDPOINT`` comes next; only where neither names one are `directories` looked through.
-            ``$TRACKSIDE_KEY_FILE`` names the key that a daemon on another machine is reached with.
-        uid: Whose sockets are trusted, beside the system's; default this process's user.
+        explicit: Endpoint that the user named: ``ipc://PATH`` or ``tcp://HOST:PORT``.
+        environ: Environment. ``$TRACKSIDE_ENDPOINT`` comes next; if neither names an endpoint, `directories` are
+            searched. ``$TRACKSIDE_KEY_FILE`` names the key for a daemon on another machine.
+        uid: User whose sockets are trusted, in addition to the system's; default: the user of this process.
     """
     uid = os.getuid() if uid is None else uid
-    if endpoint := named(explicit, environ):
+    if endpoint := named_endpoint(explicit, environ):
         reason = _unfit_name(endpoint, environ)
         return (None, [f"{endpoint} ({reason})"]) if reason else (endpoint, [])
     failures: list[str] = []
@@ -77,11 +77,11 @@ def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = Non
 
 
 def _unfit_name(endpoint: str, environ: Mapping[str, str]) -> str:
-    """Why an endpoint that the user named is not to be used; empty when it is."""
+    """Return why an endpoint that the user named cannot be used; empty if it can."""
     if endpoint.startswith("ipc://"):
         return _unfit(Path(endpoint.removeprefix("ipc://")), None)
-    found = _TCP.fullmatch(endpoint)
-    if found is None or int(found[1]) > 65535:
+    match = _TCP.fullmatch(endpoint)
+    if match is None or int(match[1]) > 65535:
         return "neither ipc://PATH nor tcp://HOST:PORT"
     try:
         keys.for_endpoint(endpoint, environ)
@@ -91,28 +91,28 @@ def _unfit_name(endpoint: str, environ: Mapping[str, str]) -> str:
 
 
 def _unfit(path: Path, owner: int | None) -> str:
-    """Why a socket is not to be used; empty when it is.
+    """Return why a socket cannot be used; empty if it can.
 
-    With an *owner*, it and its directory must be theirs, and nobody else may write there.
+    With an *owner*, the socket and its directory must belong to that user, and nobody else may write there.
     """
     try:
         status, directory = path.stat(), path.parent.stat()
     except PermissionError:
         return _denied(path.parent, stat.S_IXGRP)
     except (OSError, ValueError) as error:  # a path with a NUL byte
-        said = (getattr(error, "strerror", None) or str(error)).lower()
-        return "absent" if isinstance(error, FileNotFoundError) else said
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        return "not found" if isinstance(error, FileNotFoundError) else reason
     if not stat.S_ISSOCK(status.st_mode):
         return "not a socket"
     if owner is not None and {status.st_uid, directory.st_uid} != {owner}:
         return f"belongs to another user, uid {status.st_uid}"
     if owner is not None and directory.st_mode & 0o022:
         return "others may write to its directory"
-    return deaf(path) if os.access(path, os.W_OK) else _denied(path, stat.S_IWGRP)
+    return socket_failure(path) if os.access(path, os.W_OK) else _denied(path, stat.S_IWGRP)
 
 
 def _denied(path: Path, needed: int) -> str:
-    """That a socket or its directory is closed to this user, and the group that it is open to if there is one."""
+    """Return that this user has no permission for a path, with the group that has it, if there is one."""
     try:
         status = path.stat()
         group = status.st_gid if status.st_mode & needed else None
@@ -121,7 +121,7 @@ def _denied(path: Path, needed: int) -> str:
     return "permission denied" if group is None else f"permission denied: join the group {_group_name(group)}"
 
 
-@lru_cache(8)  # it is asked at every look for a daemon, and a directory service may be slow
+@lru_cache(8)  # every search for a daemon needs it, and a directory service may be slow
 def _group_name(group: int) -> str:
     try:
         return grp.getgrgid(group).gr_name
@@ -129,13 +129,14 @@ def _group_name(group: int) -> str:
         return str(group)
 
 
-def deaf(path: Path) -> str:
-    """Why nobody can be reached at a socket: the file of a daemon that was killed stays, and ZeroMQ would wait there."""
+def socket_failure(path: Path) -> str:
+    """Return why nothing can be reached at a socket; empty if something listens there."""
+    # The socket file of a killed daemon stays, and ZeroMQ would wait there for ever.
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)
         try:
             probe.connect(str(path))
-        except BlockingIOError:  # its queue is full, so somebody has it
+        except BlockingIOError:  # its queue is full, so something listens
             return ""
         except ConnectionRefusedError:
             return "nobody listens there"

@@ -1,4 +1,4 @@
-"""The key file by which a training may push to a daemon on another machine: CURVE, ZeroMQ's encryption."""
+"""Read the key file that lets a training push to a daemon on another machine with CURVE, ZeroMQ's encryption."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 VARIABLE = "TRACKSIDE_KEY_FILE"
 FILE_BYTES = 4096
-"""More than any key file has; no more is read, whatever is named."""
+"""Limit of bytes that are read, whatever file is named; a key file is smaller."""
 
 _LOOPBACK = re.compile(r"tcp://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\]):(?:\d{1,5}|\*)", re.ASCII)
 _LINE = re.compile(r'([a-z]+-key)\s*=\s*"([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})"')
-"""A key is written in Z85, https://rfc.zeromq.org/spec/32/."""
+"""A line of a key file, with a key in Z85, https://rfc.zeromq.org/spec/32/."""
 
 
 class KeyFileError(Exception):
-    """There is no key to be had; the message says why and what to do, and never what is in a file."""
+    """No key is available. The message states why and what to do, and never the contents of a file."""
 
 
 @dataclass(frozen=True)
 class ClientKey:
-    """What a key file of a client says.
+    """The keys of a client.
 
     Attributes:
-        file: Its path.
-        secret: The client's own half, which never leaves this machine.
-        public: The half that the daemon knows it by.
-        daemon: The daemon's public half, by which it is known to be the right one.
+        file: Path of the key file.
+        secret: The client's secret key, which never leaves this machine.
+        public: The client's public key, by which the daemon identifies it.
+        daemon: The daemon's public key, by which the client identifies the daemon.
     """
 
     file: Path
@@ -45,16 +45,16 @@ class ClientKey:
     daemon: bytes
 
     def lock(self, socket: zmq.Socket[bytes]) -> None:
-        """Encrypt what *socket* connects to from now on."""
+        """Encrypt the connections that *socket* opens from now on."""
         socket.curve_secretkey, socket.curve_publickey = self.secret, self.public
         socket.curve_serverkey = self.daemon
 
 
 def for_endpoint(endpoint: str, environ: Mapping[str, str]) -> ClientKey | None:
-    """The key to connect with, or None where none is needed: at a Unix socket, or on this machine without a key file.
+    """Return the key for an endpoint; None for a Unix socket, and for this machine if no key file is named.
 
     Raises:
-        KeyFileError: The file that ``$TRACKSIDE_KEY_FILE`` names is no use, or none is named and one is needed.
+        KeyFileError: The file that ``$TRACKSIDE_KEY_FILE`` names cannot be used, or none is named and one is needed.
     """
     if not endpoint.startswith("tcp://"):
         return None
@@ -62,24 +62,23 @@ def for_endpoint(endpoint: str, environ: Mapping[str, str]) -> ClientKey | None:
         if is_loopback(endpoint):
             return None
         raise KeyFileError(
-            "other machines are pushed to with a key only: make one with `trackside keys` where the daemon is, bring its"
+            "pushing to another machine needs a key: create one with `trackside keys` on the daemon's machine, copy its"
             f" file here, and name it in ${VARIABLE}"
         )
     file = Path(environ[VARIABLE])
-    found = read(file, "secret-key", "public-key", "daemon-key")
-    return ClientKey(file, *found)
+    return ClientKey(file, *read(file, "secret-key", "public-key", "daemon-key"))
 
 
 def is_loopback(endpoint: str) -> bool:
-    """Whether it is ``tcp://HOST:PORT`` with an address that never leaves this machine."""
+    """Return whether an endpoint is ``tcp://HOST:PORT`` with a loopback address."""
     return _LOOPBACK.fullmatch(endpoint) is not None
 
 
 def read(file: Path, *names: str) -> list[bytes]:
-    """The keys of these *names*, in Z85, of a key file.
+    """Return the keys of these *names* from a key file, in Z85.
 
     Raises:
-        KeyFileError: It cannot be read, may be read by others though it has a secret, or has not these keys.
+        KeyFileError: The file cannot be read, has a secret that others may read, or lacks a key.
     """
     try:
         text = _text(file, secret="secret-key" in names)
@@ -89,7 +88,7 @@ def read(file: Path, *names: str) -> list[bytes]:
     keys = {line[1]: line[2] for line in lines if line is not None}
     missing = [name for name in names if name not in keys]
     if missing:
-        raise KeyFileError(f"{file}: is no key file for this, as it has no {missing[0]}; `trackside keys` makes them")
+        raise KeyFileError(f"{file}: not a key file for this: it has no {missing[0]}; `trackside keys` creates them")
     if "secret-key" in names and _public(keys["secret-key"]) != keys["public-key"].encode():
         raise KeyFileError(f"{file}: its secret-key and its public-key do not belong together; copy the file again")
     return [keys[name].encode() for name in names]
@@ -98,14 +97,14 @@ def read(file: Path, *names: str) -> list[bytes]:
 def _text(file: Path, *, secret: bool) -> str:
     with open_regular(file, links=True) as opened:
         status = os.fstat(opened.fileno())
-        # As PostgreSQL has it: one that root owns may be lent to a group, as Kubernetes does with its secrets.
+        # As in PostgreSQL: a group may read a file that root owns, as with Kubernetes' secrets.
         if secret and status.st_mode & (0o037 if status.st_uid == 0 else 0o077):
             raise ValueError(f"others may read it, and it is secret: chmod 600 {file}")
         return opened.read(FILE_BYTES).decode(errors="replace")
 
 
 def _public(secret: str) -> bytes | None:
-    """The public half of a secret key; None of what is none."""
+    """Return the public half of a secret key; None if it is not a key."""
     try:
         return zmq.curve_public(secret.encode())
     except zmq.ZMQError:

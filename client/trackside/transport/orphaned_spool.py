@@ -1,4 +1,4 @@
-"""Spools whose processes are gone, sent by whoever finds them and may: the daemon, a later client, a command."""
+"""Find spools whose processes have ended, so that the daemon, a later client or a command can send them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trackside.transport.outbox import Outbox
 from trackside.transport.paths import spool_directories
-from trackside.transport.spool import Reader, Spool, hold
+from trackside.transport.spool import Reader, Spool, acquire_lock
 from trackside.wire import Hello, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class OrphanedSession(Outbox):
-    """A session of a process that is gone, with all that it had to say.
+    """The session of an ended process, with its unacknowledged messages.
 
     Args:
-        spool: Held by this process now.
-        hello: The session's, as frames.
+        spool: The spool, whose lock this process has.
+        hello: The session's hello, as frames.
 
     Attributes:
-        name: Of its run.
+        name: Name of its run.
 
     Raises:
         WireError: The hello cannot be read.
@@ -45,45 +45,45 @@ class OrphanedSession(Outbox):
         self._acked = body.acked
         self._hello = encode(envelope, replace(body, late=True))
 
-    def adopt(self, lock: int) -> None:
-        """Take over its files, but for what its process had heard acknowledged."""
-        self.spool.adopt(lock)
+    def restore(self, lock: int) -> None:
+        """Read its files, without the messages whose acknowledgement its process had received."""
+        self.spool.restore(lock)
         self.spool.acknowledged(self._acked)
 
-    def hello(self, clock: Clock) -> list[bytes]:  # noqa: ARG002  it was said long ago
-        """What its process would say, but that it is late."""
+    def hello(self, clock: Clock) -> list[bytes]:  # noqa: ARG002  it has the clock of the process
+        """Return the hello of its process, marked as late."""
         return self._hello
 
 
-def leftovers(
-    directories: Iterable[Path], machine: str | None, but: Container[bytes] = frozenset()
+def orphaned_sessions(
+    directories: Iterable[Path], machine: str | None, exclude: Container[bytes] = frozenset()
 ) -> Iterator[OrphanedSession]:
-    """The sessions in some directories whose processes are gone, each held until it is sent; the oldest first.
+    """Yield the sessions of ended processes in some directories, oldest first, each with its lock acquired.
 
     Args:
-        directories: Where to look; one that is not there is none.
-        machine: Only what this machine has written; None for all.
-        but: Sessions that are left alone.
+        directories: Directories to search; one that does not exist is skipped.
+        machine: Id of the machine that wrote the spools; None for all.
+        exclude: Sessions that are skipped.
     """
-    for directory, name, session in _named(directories):
-        if session not in but:
+    for directory, name, session in _spool_names(directories):
+        if session not in exclude:
             with suppress(OSError, ValueError):
-                if (found := _take(directory, name, machine)) is not None:
-                    yield found
+                if (orphan := _open(directory, name, machine)) is not None:
+                    yield orphan
 
 
-def heads(directories: Iterable[Path], machine: str | None) -> Iterator[tuple[bytes, Hello]]:
-    """The sessions of which some directories have spools, their processes being gone, and their hellos; oldest first."""
-    for directory, name, session in _named(directories):
+def orphaned_hellos(directories: Iterable[Path], machine: str | None) -> Iterator[tuple[bytes, Hello]]:
+    """Yield the sessions of ended processes in some directories with their hellos, oldest first."""
+    for directory, name, session in _spool_names(directories):
         with suppress(OSError, ValueError):
-            os.close(hold(directory / f"{name}.lock"))
+            os.close(acquire_lock(directory / f"{name}.lock"))
             reader = Reader(min(directory.glob(f"{name}.*.spool")))
             if machine in {None, reader.machine}:
                 yield session, decode_body("hello", reader.hello[2])
 
 
-def _named(directories: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
-    """The directory, name and session of each spool; a place that cannot be looked into has none."""
+def _spool_names(directories: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
+    """Yield directory, name and session of each spool; a directory that cannot be read has none."""
     for directory in directories:
         files = []
         with suppress(OSError):
@@ -95,8 +95,8 @@ def _named(directories: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
                 yield directory, name, bytes.fromhex(name)
 
 
-def unread(endpoint: str) -> tuple[Path, ...]:
-    """This user's own spool, when the daemon at an *endpoint* cannot read it, being another user's or machine's."""
+def unreadable_spools(endpoint: str) -> tuple[Path, ...]:
+    """Return this user's spools if the daemon at *endpoint* belongs to another user or machine and cannot read them."""
     try:
         if endpoint.startswith("ipc://") and Path(endpoint.removeprefix("ipc://")).stat().st_uid == os.getuid():
             return ()
@@ -105,25 +105,25 @@ def unread(endpoint: str) -> tuple[Path, ...]:
         return ()
 
 
-def _take(directory: Path, name: str, machine: str | None) -> OrphanedSession | None:
-    """The leftover of this name, when it is of that machine and its process is gone.
+def _open(directory: Path, name: str, machine: str | None) -> OrphanedSession | None:
+    """Return the session with this name; None if another machine wrote it.
 
     Raises:
-        OSError: It is held by its process, or cannot be read.
-        ValueError: It is no spool.
+        OSError: Its process has the lock, or it cannot be read.
+        ValueError: It is not a spool.
     """
     first = min(directory.glob(f"{name}.*.spool"))
     reader = Reader(first)
     if machine is not None and reader.machine != machine:
         return None
-    lock = hold(directory / f"{name}.lock")
+    lock = acquire_lock(directory / f"{name}.lock")
     spool = Spool(bytes.fromhex(name), directory)
     try:
-        found = OrphanedSession(spool, reader.hello)
-        if found.id.hex() != name:
-            raise WireError("envelope", f"{first} is of another session")  # noqa: TRY301  let go of below
-        found.adopt(lock)
-        return found
+        orphan = OrphanedSession(spool, reader.hello)
+        if orphan.id.hex() != name:
+            raise WireError("envelope", f"{first} is of another session")  # noqa: TRY301  the lock is closed below
+        orphan.restore(lock)
+        return orphan
     except (OSError, WireError):
         os.close(lock)
         raise

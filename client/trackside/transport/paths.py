@@ -1,4 +1,4 @@
-"""Where files that outlive a process lie on this machine."""
+"""Directories of files that outlive a process, and safe ways to open such files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ SYSTEM_DIRECTORY = Path("/var/lib/trackside")
 
 
 def state_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc")) -> Path:
-    """The user's own directory, apart for each machine: a home is often shared by several.
-
-    A relative $XDG_STATE_HOME is to be ignored (XDG Base Directory Specification 0.8).
+    """Return the user's state directory, one for each machine, since several often share a home.
 
     Raises:
         LookupError: The user has no home.
     """
+    # A relative $XDG_STATE_HOME must be ignored (XDG Base Directory Specification 0.8).
     state = Path(environ.get("XDG_STATE_HOME", ""))
     if not state.is_absolute():
         state = _home(environ, uid) / ".local" / "state"
@@ -31,7 +30,7 @@ def state_directory(environ: Mapping[str, str], uid: int, etc: Path = Path("/etc
 
 
 def spool_directory(environ: Mapping[str, str], uid: int) -> Path:
-    """Where a process spools: ``$TRACKSIDE_SPOOL``; the system's directory if it may write there; else its user's own.
+    """Return where a process spools: ``$TRACKSIDE_SPOOL``, else the system's directory if writable, else the user's.
 
     Raises:
         LookupError: The user has no home.
@@ -40,7 +39,7 @@ def spool_directory(environ: Mapping[str, str], uid: int) -> Path:
 
 
 def spool_directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
-    """All places where a process of this user may have spooled, the first of which is `spool_directory`.
+    """Yield the directories in which a process of this user may have spooled, `spool_directory` first.
 
     Raises:
         LookupError: The user has no home.
@@ -55,10 +54,10 @@ def spool_directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
 
 
 def open_regular(path: Path, *, links: bool = False) -> BinaryIO:
-    """A file to read from, when it is a regular one, and no link unless *links* will do; never waits, as for a FIFO.
+    """Open a regular file for reading; symbolic links only with *links*. The call never blocks, as it would on a FIFO.
 
     Raises:
-        OSError: It cannot be opened, or is something else.
+        OSError: It cannot be opened, or is not a regular file.
     """
     follow = 0 if links else os.O_NOFOLLOW
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follow)
@@ -72,7 +71,7 @@ def open_regular(path: Path, *, links: bool = False) -> BinaryIO:
 
 
 def machine_id(etc: Path = Path("/etc")) -> str:
-    """What tells this machine from others (machine-id(5)), else its host name; one component of a path."""
+    """Return the machine's id (machine-id(5)), else its host name, as one component of a path."""
     try:
         name = (etc / "machine-id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The one background thread of a training process: encodes what was pushed, sends it, keeps what is not acknowledged."""
+"""Send the messages of all sessions of a training process, in its one background thread."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from trackside.environment.process_info import about
+from trackside.environment.process_info import process_info
 from trackside.log import warn
 from trackside.stacks import stacks
 from trackside.transport import discovery
 from trackside.transport.connection import connect, new_context
-from trackside.transport.orphaned_spool import OrphanedSession, leftovers, unread
+from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.paths import machine_id
 from trackside.transport.session import Session
-from trackside.transport.spool import where
+from trackside.transport.spool import spool_location
 from trackside.wire import VERSION, Clock, Envelope, Stacks, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
@@ -28,37 +28,43 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRAIN_SECONDS = 0.2
-"""How often pushes are collected. A push is handed on within this and a little more; a process that is killed by
-SIGKILL or os._exit in between loses what it held."""
+"""Interval at which rows are drained. A push is sent within this and a little more; a process that is killed by
+SIGKILL or os._exit before that loses it."""
 
 BEAT_SECONDS = 1.0
-ANSWER_SECONDS = 2.0
-"""Without progress for so long, a session sends again; without any answer, the daemon is looked for anew."""
+"""Interval of heartbeats, and of hellos until one is answered."""
 
-ABSENT_SECONDS = 5.0
+ANSWER_SECONDS = 2.0
+"""Time without progress after which a session resends, and without any answer after which the daemon is searched anew."""
+
+NO_DAEMON_SECONDS = 5.0
+"""Time without a daemon after which that is logged."""
+
 IDLE_SECONDS = 60.0
+"""Interval of turns without a session."""
+
 SWEEP_SECONDS = 10.0
-"""How often it is looked for what processes that are gone have left."""
+"""Interval of searches for spools of ended processes."""
 
 
 class Sender:
     """Serves all sessions of a process over one socket.
 
     Args:
-        endpoint: Where the daemon listens; None to look for it as `discovery.find` does.
-        spools: Directories from which to send what processes that are gone have left; a training's sender has none,
-            and does so from its user's own when its daemon, being another user's, cannot.
-        machine: Only what this machine has left there; None for all.
+        endpoint: Address of the daemon; None to search as `discovery.find` does.
+        spools: Directories from which spools of ended processes are sent. A training's sender has none, and sends those
+            of its user if the daemon belongs to another user and cannot read them.
+        machine: Id of the machine that wrote those spools; None for all.
 
     Attributes:
-        connected: A daemon has answered since the last connection.
-        swept: There was nothing left in the *spools* when it was looked last.
-        sent: Names of the runs whose leftovers were sent.
-        torn: How often the end of a spool could not be read.
+        connected: A daemon has answered on this connection.
+        swept: Set when the last search of *spools* found none.
+        sent: Names of the runs whose spools were sent.
+        torn: Number of spools whose end could not be read.
 
     Raises:
-        OSError: No socket pair can be had: too many open files.
-        RuntimeError: No thread can be started: too many, or the interpreter is going down.
+        OSError: Too many files are open for a socket pair.
+        RuntimeError: No thread can be started: too many, or the interpreter shuts down.
     """
 
     def __init__(self, endpoint: str | None = None, *, spools: Iterable[Path] = (), machine: str | None = None) -> None:
@@ -73,7 +79,7 @@ class Sender:
         self._sessions: list[Session | OrphanedSession] = []
         self._arrivals: deque[Session] = deque()
         self._ends: dict[bytes, tuple[str, str, bool]] = {}
-        self._turned = threading.Condition()  # of an RLock: a signal handler may push and finish in the midst
+        self._turned = threading.Condition()  # of an RLock: a signal handler may push and finish within a push
         self._waker, self._wakes = socket.socketpair()
         self._waker.setblocking(False)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
@@ -81,10 +87,10 @@ class Sender:
         self._failures: list[str] = []
         self._connected_to = ""
         self._thread = threading.Thread(target=self._run, name="trackside-sender", daemon=True)
-        self._answered_at = self._alone_since = time.monotonic()
+        self._answered_at = self._no_daemon_since = time.monotonic()
         self._beat_at = 0.0
-        self._told: set[str] = set()
-        self._news: list[str] = []
+        self._logged: set[str] = set()
+        self._log_lines: list[str] = []
         self._stopping = False
         if self._spools:
             self._wake()
@@ -95,14 +101,14 @@ class Sender:
             raise
 
     def add(self, session: Session) -> None:
-        """Serve *session* from now on."""
+        """Serve a session from now on."""
         self._arrivals.append(session)
         self._wake()
 
     def end(self, session: Session, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
-        """Say the session's end, and wait at most *timeout* seconds until all of it is committed.
+        """End a session, and wait at most *timeout* seconds until all of it is committed.
 
-        With no daemon there is nothing to wait for: it is all written to the spool at once.
+        Without a daemon this does not wait: everything is written to the spool at once.
         """
         deadline = time.monotonic() + timeout
         self._ends[session.id] = (status, cause, provisional)
@@ -113,17 +119,17 @@ class Sender:
 
     @property
     def alive(self) -> bool:
-        """Its thread runs."""
+        """The thread runs."""
         return self._thread.is_alive()
 
     def stop(self, timeout: float = 0.5) -> None:
-        """End the thread and close the socket, waiting at most *timeout* seconds: closing a context can hang."""
+        """End the thread and close the socket. Wait at most *timeout* seconds, since closing a context can hang."""
         self._stopping = True
         self._wake()
-        self._thread.join(min(timeout, 60.0))  # what is too long for the lock raises
+        self._thread.join(min(timeout, 60.0))  # a timeout too long for the lock raises
 
     def forked(self) -> None:
-        """In a child, which has no such thread: close its copies of what is the parent's. ZeroMQ's must be left."""
+        """Close the copies of the parent's files in a forked child, except for ZeroMQ's, which must be left alone."""
         self._waker.close()
         self._wakes.close()
         for session in (*self._sessions, *self._arrivals):
@@ -136,16 +142,16 @@ class Sender:
     def _run(self) -> None:
         try:
             self._context = new_context()
-            about()  # now and not at the first hello: what runs may be edited by then
+            process_info()  # now and not at the first hello: the code may be edited by then
             while not self._stopping:
-                self._listen(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
+                self._wait(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
                 self._turn()
                 self._notify()
-        except Exception as error:  # noqa: BLE001  whatever it is, training goes on, and nobody wants its traceback
-            warn(f"sending ends here, training goes on: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001  whatever it is, training goes on, without a traceback
+            warn(f"sending has stopped, training goes on: {type(error).__name__}: {error}")
         finally:
-            self._leave()
-            self._hang_up()
+            self._shut_down()
+            self._disconnect()
             if self._context is not None:
                 self._context.term()
             self._waker.close()
@@ -153,66 +159,66 @@ class Sender:
 
     def _turn(self) -> None:
         if self._arrivals:
-            self._answered_at = self._alone_since = time.monotonic()
-        self._arrive()
+            self._answered_at = self._no_daemon_since = time.monotonic()
+        self._add_arrivals()
         self._sweep()
         self._drain()
-        if self._reach():
+        if self._reach_daemon():
             self._transmit()
-        self._forget()
+        self._remove_done()
 
-    def _leave(self) -> None:
-        """The process ends, or the thread does: what was not acknowledged goes to the spool."""
+    def _shut_down(self) -> None:
+        """Write everything that is not acknowledged to the spool."""
         try:
-            self._arrive()
+            self._add_arrivals()
             self._drain()
             for session in self._sessions:
                 if not session.done:
                     self._retire(session)
             self._notify()
         except Exception as error:  # noqa: BLE001  the same
-            warn(f"what was not sent is lost: {type(error).__name__}: {error}")
+            warn(f"unsent values are lost: {type(error).__name__}: {error}")
 
-    def _arrive(self) -> None:
+    def _add_arrivals(self) -> None:
         while self._arrivals:
             self._sessions.append(self._arrivals.popleft())
 
     def _notify(self) -> None:
-        """Tell whoever waits for the end of a session, and people; no lock is held over anything slow."""
+        """Wake the threads that wait for the end of a session, and write the log lines of this turn."""
         with self._turned:
             self._turned.notify_all()
-        news, self._news = self._news, []
-        for message in news:
-            warn(message)
+        lines, self._log_lines = self._log_lines, []  # without the lock, since a log handler may be slow
+        for line in lines:
+            warn(line)
 
     def _sweep(self) -> None:
-        """Take up what a process that is gone has left, one after the other."""
+        """Serve the next orphaned session, one after the other."""
         moment = time.monotonic()
         if moment < self._sweep_at or any(isinstance(session, OrphanedSession) for session in self._sessions):
             return
         spools, machine = self._spools, self._machine
         if not spools and self.connected:
-            spools, machine = unread(self._connected_to), machine_id()
-        found = next(leftovers(spools, machine, self._swept), None)
-        if found is not None:
-            self._swept.add(found.id)
-            self._sessions.append(found)
-            self.torn += found.spool.torn
-            if found.spool.torn:
-                self._tell("torn", f"run {found.name}: the end of a spool that it has left is torn, and is left out")
-            self._answered_at = self._alone_since = moment  # nothing was asked before
+            spools, machine = unreadable_spools(self._connected_to), machine_id()
+        orphan = next(orphaned_sessions(spools, machine, self._swept), None)
+        if orphan is not None:
+            self._swept.add(orphan.id)
+            self._sessions.append(orphan)
+            self.torn += orphan.spool.torn
+            if orphan.spool.torn:
+                self._log_once("torn", f"run {orphan.name}: the end of its spool is torn, and is left out")
+            self._answered_at = self._no_daemon_since = moment  # nothing was asked before
         else:
             self._sweep_at = moment + SWEEP_SECONDS
             self.swept.set()
 
-    def _listen(self, seconds: float) -> None:
-        """Wait for answers, a wake-up, the next drain, or the moment when there is a daemon to say hello to."""
+    def _wait(self, seconds: float) -> None:
+        """Wait for answers, a wake-up, the next drain, or a connection on which a hello is due."""
         deadline = time.monotonic() + seconds
         poller = zmq.Poller()
         poller.register(self._wakes, zmq.POLLIN)
         if self._socket is not None:
-            unsaid = any(session.asked_at < 0 for session in self._sessions)
-            poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if unsaid else 0))
+            hello_due = any(session.asked_at < 0 for session in self._sessions)
+            poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if hello_due else 0))
         while True:
             ready = dict(poller.poll(max(0, round((deadline - time.monotonic()) * 1000))))
             if ready.get(self._socket, 0) & zmq.POLLIN:
@@ -237,28 +243,28 @@ class Sender:
             else:
                 session.drain(clock)
             for key, warning in session.warnings.items():
-                self._tell(f"key {key}", warning)
+                self._log_once(f"key {key}", warning)
             if session.spool.discarded:
-                self._tell("full", f"the spool is full{where()}: what was left there longest ago is deleted")
+                self._log_once("full", f"the spool is full{spool_location()}: the oldest segments are deleted")
             if failure := session.spool.failure:
                 kept = "the newest 16 MiB are kept in memory; name another directory with $TRACKSIDE_SPOOL"
-                self._tell("spool", f"what waits cannot be written to {failure}; {kept}")
+                self._log_once("spool", f"unsent values cannot be written to {failure}; {kept}")
 
-    def _reach(self) -> bool:
-        """Look for a daemon where none is connected or none answers; say so once when there is none for long."""
+    def _reach_daemon(self) -> bool:
+        """Return whether a daemon is connected; search for one if not, or if it does not answer."""
         moment = time.monotonic()
         for session in self._sessions:
             session.resend_after(ANSWER_SECONDS, moment)
         if not any(session.pending or not session.greeted for session in self._sessions):
-            self._answered_at = self._alone_since = moment  # nothing is asked, so silence means nothing
+            self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
         elif self._socket is not None and moment - self._answered_at > ANSWER_SECONDS:
-            self._hang_up()
+            self._disconnect()
         if self._socket is None and self._sessions:
-            found, self._failures = discovery.find(self._endpoint, os.environ)
-            if found is not None:
-                self._connect(found)
-        if moment - self._alone_since > ABSENT_SECONDS:
-            self._tell_absent()
+            endpoint, self._failures = discovery.find(self._endpoint, os.environ)
+            if endpoint is not None:
+                self._connect(endpoint)
+        if moment - self._no_daemon_since > NO_DAEMON_SECONDS:
+            self._log_no_daemon()
         return self._socket is not None
 
     def _connect(self, endpoint: str) -> None:
@@ -268,7 +274,7 @@ class Sender:
         self._socket, failure = connect(self._context, endpoint, os.environ)
         self._failures.append(f"{endpoint} ({failure})")
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
         self._socket = None
@@ -276,12 +282,12 @@ class Sender:
         for session in self._sessions:
             session.disconnected()
 
-    def _forget(self) -> None:
-        """Let go of the sessions that have nothing more to say, and without a daemon of all that have ended."""
-        for session in [one for one in self._sessions if one.ended]:
+    def _remove_done(self) -> None:
+        """Remove the sessions that are done; without a daemon, all that have ended."""
+        for session in [session for session in self._sessions if session.ended]:
             if self._socket is None and not session.done:
                 self._retire(session)
-                self._swept.discard(session.id)  # what is left of it may be sent later
+                self._swept.discard(session.id)  # its spool may be sent later
             if session.done:
                 session.spool.close()
                 self._sessions.remove(session)
@@ -291,7 +297,7 @@ class Sender:
                     self._wake()  # for the next
 
     def _transmit(self) -> None:
-        """Send hellos, then what the windows have room for, then a beat when it is time."""
+        """Send hellos, then messages while the windows have room, then heartbeats if they are due."""
         clock, moment = now(), time.monotonic()
         beat = moment >= self._beat_at
         for session in self._sessions:
@@ -323,20 +329,20 @@ class Sender:
             except zmq.Again:
                 return
             try:
-                self._answer(frames)
-            except WireError as error:  # not from a daemon of ours; without an answer it is looked for anew
+                self._handle_answer(frames)
+            except WireError as error:  # not from a trackside daemon; without an answer the search begins anew
                 if error.reason == "version":
-                    self._tell_version(frames[0][:32].decode(errors="replace").removeprefix("trackside/"))
+                    self._log_version(frames[0][:32].decode(errors="replace").removeprefix("trackside/"))
 
-    def _answer(self, frames: list[bytes]) -> None:
+    def _handle_answer(self, frames: list[bytes]) -> None:
         envelope = open_envelope(frames)
-        if envelope.kind == "refused":  # of no session: a daemon does not read those of another version
-            self._tell_version(", ".join(map(str, decode_body("refused", frames[2]).reads)))
+        if envelope.kind == "refused":  # without a session: a daemon does not read those of another version
+            self._log_version(", ".join(map(str, decode_body("refused", frames[2]).reads)))
             return
-        session = next((one for one in self._sessions if one.id == envelope.session), None)
+        session = next((each for each in self._sessions if each.id == envelope.session), None)
         if session is None:
             return
-        self._answered_at = self._alone_since = time.monotonic()
+        self._answered_at = self._no_daemon_since = time.monotonic()
         if envelope.kind == "welcome":
             session.acknowledged(envelope.number)
             session.greeted = self.connected = True
@@ -348,51 +354,52 @@ class Sender:
         elif envelope.kind == "nack":
             session.rejected(envelope.number)
             refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frames[2]).reason}"
-            self._tell("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
+            self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
         else:
-            self._obey(envelope.kind, session, envelope.number)
+            self._run_command(envelope.kind, session, envelope.number)
 
-    def _obey(self, command: str, session: Session | OrphanedSession, number: int) -> None:
+    def _run_command(self, command: str, session: Session | OrphanedSession, number: int) -> None:
         if command == "stacks?":
             self._send(encode(Envelope("stacks", session.id, number), Stacks(stacks())))
         elif command == "ping":
             self._send(encode(Envelope("pong", session.id, number)))
         elif command == "layers?" and isinstance(session, Session):
-            session.ask_layers(number)
+            session.request_layers(number)
 
-    def _tell_version(self, reads: str) -> None:
-        self._answered_at = self._alone_since = time.monotonic()  # it is no use, but there is one
-        self._tell(
+    def _log_version(self, reads: str) -> None:
+        self._answered_at = self._no_daemon_since = time.monotonic()  # a daemon is there, if an unusable one
+        self._log_once(
             "version",
             f"the daemon reads wire version {reads} and this client writes {VERSION}; install the same trackside in both"
-            " places and start the daemon anew; training goes on, and what is pushed is kept on disk",
+            " places and restart the daemon; training goes on, and pushes are kept on disk",
         )
 
-    def _tell_absent(self) -> None:
+    def _log_no_daemon(self) -> None:
         failed = any(session.spool.failure for session in self._sessions)
-        kept = " in memory, the newest 16 MiB of it" if failed else where()
-        self._tell(
-            "absent",
+        kept = " in memory, the newest 16 MiB of it" if failed else spool_location()
+        self._log_once(
+            "no daemon",
             f"no daemon found at {', '.join(self._failures)}; training goes on, and what is pushed waits for one{kept}"
-            f"{discovery.advice(discovery.named(self._endpoint, os.environ), self._failures)}",
+            f"{discovery.advice(discovery.named_endpoint(self._endpoint, os.environ), self._failures)}",
         )
 
     def _retire(self, session: Session | OrphanedSession) -> None:
-        """Leave what a session has to say to its spool, and say so, or say what is lost."""
+        """Write the rest of a session to its spool, and log that, or what is lost."""
         session.retire(now())
-        if session.unkept:
-            lost = f"{session.unkept} values are lost, since they cannot be written to {session.spool.failure}"
-            self._tell("unkept", lost)
+        if session.unspooled_values:
+            values = session.unspooled_values
+            lost = f"{values} values are lost, since they cannot be written to {session.spool.failure}"
+            self._log_once("lost", lost)
         elif self._failures and self._socket is None and isinstance(session, Session):
-            self._tell_absent()
+            self._log_no_daemon()
 
-    def _tell(self, what: str, message: str) -> None:
-        """Log once, at the end of this turn."""
-        if what not in self._told:
-            self._told.add(what)
-            self._news.append(message)
+    def _log_once(self, subject: str, line: str) -> None:
+        """Log a line once per subject, at the end of this turn."""
+        if subject not in self._logged:
+            self._logged.add(subject)
+            self._log_lines.append(line)
 
 
 def now() -> Clock:
-    """This moment by both clocks."""
+    """Return this moment by both clocks."""
     return Clock(time.time_ns(), time.monotonic_ns())

@@ -1,4 +1,4 @@
-"""One run of one process as the wire sees it: pushed rows become numbered messages, kept until they are acknowledged."""
+"""Turn the pushed rows of one run in one process into numbered messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from trackside.environment.process_info import about
+from trackside.environment.process_info import process_info
 from trackside.totals.flops import NONE
 from trackside.totals.phases import Mark
 from trackside.totals.resources import ResourceMonitor
 from trackside.totals.session_totals import SessionTotals
-from trackside.transport.batch import BatchBuilder, parts
+from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import Spool
 from trackside.wire import Bye, Clock, Device, Envelope, Heartbeat, Hello, Pushes, TrainingAlert, TrainingEvent, encode
@@ -31,38 +31,41 @@ Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
     | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert", None]
 )
-"""What `Run` hands over: monotonic nanoseconds, the step if the user gave one, numbers by key. Or, without numbers, what
-else the training says."""
+"""A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
+nanoseconds, a message, None."""
 
 KEY_BYTES = 64 * 1024
+"""Limit of a key."""
 
 HEAVY = 16
-"""A push of more values than this is bounded by its values, the others by their rows."""
+"""Number of values above which a row counts by its values in the queue's limits; other rows count as one."""
 
-
-SAID = 64
-"""A batch brings at most so many events and alerts."""
+MESSAGES = 64
+"""Limit of events and alerts in a batch."""
 
 
 class Session(Outbox):
-    """Owned by the sender thread, but for `rows` and `gpus`, to which a push appends, and `refused`, to which it adds.
+    """The session of one run in one process.
+
+    The sender thread owns it, except for `rows` and `gpus`, to which a push appends, and `refused`, to which it adds.
 
     Args:
-        identity: Which run and which process of it this is.
-        config: The run's configuration, as a JSON text.
-        tags: Words to find it by.
-        total_steps: How many steps it will have, if that is known.
-        spool: Where its spool lies; None to choose as `trackside.transport.spool.directory` does.
-        flops: What a step or a token takes.
+        identity: Run and process.
+        config: Configuration of the run, as JSON text.
+        tags: Words to find the run by.
+        total_steps: Number of steps of the run, if it is known.
+        spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
+        flops: Operations of a step or a token.
 
     Attributes:
-        rows: Pushes not yet drained.
-        refused: Values that a push could not hand over: no numbers, or no room.
-        overrun: Pushes that were dropped to make room for newer ones.
-        heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended; `heavy_out` of those that were drained.
-        gpus: UUIDs of those that pushed values have come from, to which a push adds.
-        layers: How often a daemon has asked for the norms of all layers, and for how many steps it did last.
-        warnings: What people are to be told once, by what it is about.
+        rows: Rows that are not drained yet.
+        refused: Number of values that a push dropped: not numbers, or no room.
+        overrun: Number of pushes that were dropped to make room for newer ones.
+        heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended.
+        heavy_out: Values of heavy rows that were drained.
+        gpus: UUIDs of the GPUs that pushed values came from.
+        layers: Number of a daemon's requests for the norms of all layers, and the steps of the last request.
+        warnings: Warnings to be logged once, by their subject.
     """
 
     def __init__(
@@ -82,32 +85,34 @@ class Session(Outbox):
         self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
         self._config, self._tags, self._total_steps = config, tags, total_steps
         self._started = time.time_ns()
-        self._tally = SessionTotals(time.monotonic_ns(), flops)
-        self.warnings = self._tally.refused
+        self._counts = SessionTotals(time.monotonic_ns(), flops)
+        self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
         self._number = 0
-        self._refused_counted = self._overrun_counted = 0
-        self._said = (0, 0)
+        self._refused_counted = 0
+        self._overrun_counted = 0
+        self._sent_counts = (0, 0)
+        """Pushes and dropped values, as the last message with totals has them."""
         self.gpus: list[str] = []
-        self._gpus_told = 0
+        self._gpus_sent = 0
         self._described = False
         self.layers = 0, 0
-        self._rooms = ResourceMonitor()
+        self._resources = ResourceMonitor()
 
     @property
-    def totals(self) -> Totals:  # type: ignore[override]  # the tally's, which makes it anew never
-        """The session's cumulative totals."""
-        return self._tally.totals
+    def totals(self) -> Totals:  # type: ignore[override]  # never replaced
+        """Cumulative totals of the session."""
+        return self._counts.totals
 
     def describe(self, config: str = "", total_steps: int | None = None) -> None:
-        """Learn what was not known when the session began, and tell it with another hello; any thread may call this."""
+        """Send details that were unknown when the session began, with another hello; any thread may call this."""
         self._config = config or self._config
         self._total_steps = self._total_steps if total_steps is None else total_steps
         self._described = True
 
     def hello(self, clock: Clock) -> list[bytes]:
-        """All that a daemon must know of this session, as frames."""
+        """Return the hello, with all that a daemon needs of this session, as frames."""
         return encode(
             Envelope("hello", self.id),
             Hello(
@@ -120,157 +125,163 @@ class Session(Outbox):
                 tags=self._tags,
                 total_steps=self._total_steps,
                 last=self._last(),
-                step=self._tally.step,
+                step=self._counts.step,
                 progress_age=self._progress_age(clock),
-                about=about(),
-                phase=self._tally.times.told,
-                room=self._rooms.seen(clock.monotonic),
+                about=process_info(),
+                phase=self._counts.phases.reported,
+                room=self._resources.usage(clock.monotonic),
             ),
         )
 
     def beat(self, clock: Clock) -> list[bytes]:
-        """A sign of life, as frames; while the session is stuck it tells what the waiting messages would."""
-        self._tally.reckon(clock)
+        """Return a heartbeat, as frames; while the session is stuck it carries the content of the waiting messages."""
+        self._counts.update(clock)
         beat = Heartbeat(
-            clock, self._progress_age(clock), phase=self._tally.times.told, room=self._rooms.tell(clock.monotonic)
+            clock,
+            self._progress_age(clock),
+            phase=self._counts.phases.reported,
+            room=self._resources.report(clock.monotonic),
         )
-        if self._tally.times.used:
+        if self._counts.phases.is_used:
             beat.totals = self.totals
         if self.is_stuck(clock):
-            beat.totals, beat.last, beat.step = self.totals, self._last(), self._tally.step
+            beat.totals, beat.last, beat.step = self.totals, self._last(), self._counts.step
         return encode(Envelope("beat", self.id), beat)
 
     def drain(self, clock: Clock) -> None:
-        """Turn the rows that wait into batches. It takes a snapshot: a tight loop refills faster than this empties.
-
-        What was counted and has no row of its own, such as a push of nothing but text, goes in a batch without rows.
-        """
-        self._rooms.look()
+        """Turn the rows that wait now into batches. Counts without a row, as of a push of only text, are sent as well."""
+        self._resources.poll()
         refused, overrun = self.refused, self.overrun
         self.totals.dropped += refused - self._refused_counted
         self.totals.pushes += overrun - self._overrun_counted
         self._refused_counted, self._overrun_counted = refused, overrun
         batch = BatchBuilder()
-        for _ in range(len(self.rows)):
+        for _ in range(len(self.rows)):  # a snapshot: a tight loop fills the queue faster than this drains it
             try:
                 row = self.rows.popleft()
-            except IndexError:  # a push has dropped what was left, to make room
+            except IndexError:  # a push has dropped the rest, to make room
                 break
-            for part in self._take(*row):
+            for part in self._accept(*row):
                 batch.add(*part)
-                if batch.full:
+                if batch.is_full:
                     self._close(batch, clock)
                     batch = BatchBuilder()
-            if len(self._events) + len(self._alerts) >= SAID:
+            if len(self._events) + len(self._alerts) >= MESSAGES:
                 self._close(batch, clock)
                 batch = BatchBuilder()
-        if batch.rows or self._events or self._alerts or self._said != (self.totals.pushes, self.totals.dropped):
+        counts = (self.totals.pushes, self.totals.dropped)
+        if batch.rows or self._events or self._alerts or self._sent_counts != counts:
             self._close(batch, clock)
         self.settle(clock)
-        if len(self.gpus) > self._gpus_told:
-            self._tell_gpus()
+        if len(self.gpus) > self._gpus_sent:
+            self._send_gpus()
         if self._described:
             self._described = False
             self.greeted, self.asked_at = False, -math.inf
 
     def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
-        """Say the end as the last numbered message. What is pushed later is not sent."""
-        self._gpus_told = len(self.gpus)  # no other hello, for which the bye would wait
+        """Append the bye as the last numbered message. Later pushes are not sent."""
+        self._gpus_sent = len(self.gpus)  # no other hello, for which the bye would wait
         self.drain(clock)
-        self._tell_checkpoint(ended=True)
+        self._report_checkpoint(ended=True)
         if self._events:
             self._close(BatchBuilder(), clock)
-        self._tally.reckon(clock)
+        self._counts.update(clock)
         bye = Bye(clock, self.totals, status, cause, provisional)
         self._number += 1
         self._add(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)), clock)
         self.ended = True
 
-    def ask_layers(self, steps: int) -> None:
-        """A daemon wants the norms of all layers for so many steps, of whatever model is watched."""
+    def request_layers(self, steps: int) -> None:
+        """Request the norms of all layers for *steps* steps from the watchers of the run, for a daemon."""
         self.layers = self.layers[0] + 1, steps
 
     def disconnected(self) -> None:
-        """Whoever answers next is told all anew."""
+        """Prepare for the next daemon, which needs everything anew."""
         super().disconnected()
-        self._rooms.forget()
+        self._resources.reset()
 
     def acknowledged(self, number: int) -> None:
-        """Everything up to *number* is committed."""
+        """Drop the messages up to *number*, which are committed."""
         super().acknowledged(min(number, self._number))
 
     def _gap(self, first: int, last: int, made_at: int) -> Pending:
-        self._said = (self.totals.pushes, self.totals.dropped)  # a skip brings them
+        self._sent_counts = (self.totals.pushes, self.totals.dropped)  # a skip carries them
         return super()._gap(first, last, made_at)
 
-    def _take(
+    def _accept(
         self, pushed_at: int, step: Any, values: dict[str, float] | None
     ) -> list[tuple[int, int, dict[str, float]]]:
-        """Count a row; what of it goes into a batch."""
+        """Count a row, and return what goes into a batch: time, step and values of each part."""
         if values is None:
-            self._hear(pushed_at, step)
+            self._handle_message(pushed_at, step)
             return []
         self.heavy_out += len(values) if len(values) > HEAVY else 0
         try:
-            taken = self._tally.take(pushed_at, step, self._sendable(values))
+            counted = self._counts.accept(pushed_at, step, self._sendable(values))
         except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything
             self.totals.dropped += len(values)
             return []
-        self._tell_checkpoint()
-        return [(pushed_at, taken[0], part) for part in parts(taken[1])] if taken is not None and taken[1] else []
+        self._report_checkpoint()
+        if counted is None or not counted[1]:
+            return []
+        return [(pushed_at, counted[0], part) for part in split_row(counted[1])]
 
-    def _hear(self, time: int, said: object) -> None:
-        """Take what is no push."""
-        if isinstance(said, Mark):
-            self._tally.mark(time, said)
-        elif isinstance(said, Device):
-            self._tally.work(said)
-        elif isinstance(said, TrainingEvent):
-            said.step = self._tally.step
-            self._tally.hear(said)
-            self._events.append(said)
-        elif isinstance(said, TrainingAlert):
-            said.step = self._tally.step
-            self._alerts.append(said)
+    def _handle_message(self, time: int, message: object) -> None:
+        if isinstance(message, Mark):
+            self._counts.mark(time, message)
+        elif isinstance(message, Device):
+            self._counts.add_device(message)
+        elif isinstance(message, TrainingEvent):
+            message.step = self._counts.step
+            self._counts.handle_event(message)
+            self._events.append(message)
+        elif isinstance(message, TrainingAlert):
+            message.step = self._counts.step
+            self._alerts.append(message)
 
-    def _tell_checkpoint(self, *, ended: bool = False) -> None:
-        """The event of a checkpoint that only a phase has told of; on each machine one rank's is enough."""
-        event = self._tally.untold(ended=ended)
+    def _report_checkpoint(self, *, ended: bool = False) -> None:
+        """Append the event of a checkpoint that only a phase has shown; one rank of each machine does so."""
+        event = self._counts.unreported_checkpoint(ended=ended)
         if event is not None and self.identity.local_rank == 0:
             self._events.append(event)
 
-    def _tell_gpus(self) -> None:
-        """Greet again when GPUs are in use that the hello did not know of."""
-        self._gpus_told = len(self.gpus)
+    def _send_gpus(self) -> None:
+        """Send another hello if GPUs are in use that the last one did not have."""
+        self._gpus_sent = len(self.gpus)
         gpus = tuple(dict.fromkeys(self.gpus))
         if gpus != self.identity.gpus:
             self.identity = replace(self.identity, gpus=gpus)
             self.greeted, self.asked_at = False, -math.inf
 
     def _last(self) -> dict[str, float]:
-        """The last value of each key; an int that the user pushed is the float that it travels as."""
-        return dict(zip(self._tally.last, map(float, self._tally.last.values()), strict=True))
+        """Return the last value of each key, as the floats that are sent."""
+        return dict(zip(self._counts.last, map(float, self._counts.last.values()), strict=True))
 
     def _progress_age(self, clock: Clock) -> int | None:
-        return None if self._tally.pushed_at is None else max(0, clock.monotonic - self._tally.pushed_at)
+        return None if self._counts.pushed_at is None else max(0, clock.monotonic - self._counts.pushed_at)
 
     def _close(self, batch: BatchBuilder, clock: Clock) -> None:
         self._number += 1
-        self._tally.reckon(clock)
-        goes_now = self.greeted and not self.is_stuck(clock)  # else a beat is there before it
+        self._counts.update(clock)
+        is_sent_now = self.greeted and not self.is_stuck(clock)  # else a heartbeat arrives before it
         pushes = Pushes(
-            *(clock, self.totals, batch.blocks(), self._events, self._alerts),
-            phase=self._tally.times.told,
-            room=self._rooms.tell(clock.monotonic) if goes_now else None,
+            clock,
+            self.totals,
+            batch.blocks(),
+            self._events,
+            self._alerts,
+            phase=self._counts.phases.reported,
+            room=self._resources.report(clock.monotonic) if is_sent_now else None,
         )
         frames = encode(Envelope("batch", self.id, self._number), pushes)
         self._events, self._alerts = [], []
         self._add(Pending(self._number, self._number, frames, batch.values), clock)
-        self._said = (self.totals.pushes, self.totals.dropped)
+        self._sent_counts = (self.totals.pushes, self.totals.dropped)
 
     def _sendable(self, values: dict[str, float]) -> dict[str, float]:
-        """The values whose keys can travel: text that UTF-8 can write, of at most `KEY_BYTES`."""
-        if values.keys() <= self._tally.last.keys():
+        """Return the values whose keys can be sent: text of at most `KEY_BYTES` in UTF-8."""
+        if values.keys() <= self._counts.last.keys():
             return values
         kept = {key: value for key, value in values.items() if _is_sendable(key)}
         self.totals.dropped += len(values) - len(kept)

@@ -1,8 +1,8 @@
-"""What a session could not deliver yet, on disk, where it outlives its process.
+"""Keep undelivered messages on disk, where they outlive the process.
 
-A session's spool is some segment files ``SESSION.NUMBER.spool`` and a ``SESSION.lock`` beside them, which the session's
-process holds under flock while it lives; whoever gets the lock may take the segments. A segment is `MAGIC` and records,
-of which the first is the session's hello behind the machine's id, and each of the others a numbered message::
+A session's spool is some segment files ``SESSION.NUMBER.spool`` and a file ``SESSION.lock`` next to them. The session's
+process has the lock (flock) while it lives; any process that acquires it may read and delete the segments. A segment is
+`MAGIC` and records: first the machine's id and the session's hello, then the numbered messages::
 
     u32 length of the payload | u32 CRC-32 of it | u64 first | u64 number | u32 pushed values | msgpack [frame, …]
 """
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 SPOOL_BYTES = 256 * 1024 * 1024
-"""What all spools in one directory may take; then the oldest segments go."""
+"""Limit of all spools in one directory; above it the oldest segments are deleted."""
 
 MAGIC = b"trackside spool 1\n"
 FRAMES = 3
-"""Of a message."""
+"""Frames of a message."""
 
 _HEADER = Struct("<IIQQI")
 _encode = msgspec.msgpack.Encoder().encode
@@ -42,11 +42,13 @@ _decode = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 class Record(NamedTuple):
-    """A message as a segment has it.
+    """A message in a segment.
 
     Attributes:
-        first: The lowest number that it speaks for, and *number* the highest; both 0 for the hello.
-        values: How many pushed values it holds.
+        first: Lowest sequence number that it covers; 0 for the hello.
+        number: Highest sequence number that it covers; 0 for the hello.
+        values: Number of pushed values in it.
+        frames: Its frames.
     """
 
     first: int
@@ -56,7 +58,7 @@ class Record(NamedTuple):
 
 
 class Segment:
-    """A file of a spool: the numbers that it holds, and its bytes."""
+    """A file of a spool, with its first and last sequence number and its size in bytes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,16 +66,16 @@ class Segment:
 
 
 class Spool:
-    """The spool of one session, written and read by its process alone.
+    """The spool of one session, written and read by one process alone.
 
     Args:
-        session: Its id.
-        directory: Where; None for `trackside.transport.paths.spool_directory`.
+        session: Id of the session.
+        directory: Directory of the files; None for `trackside.transport.paths.spool_directory`.
 
     Attributes:
-        failure: Why nothing could be written last; empty when it could.
-        torn: Segments of it, taken over, whose end could not be read.
-        discarded: Segments of others, whose processes are gone, that had to make room for it.
+        failure: Why the last write failed; empty if it succeeded.
+        torn: Number of restored segments whose end could not be read.
+        discarded: Number of segments of ended processes that were deleted to make room.
     """
 
     def __init__(self, session: bytes, directory: Path | None = None) -> None:
@@ -88,11 +90,11 @@ class Spool:
 
     @property
     def last(self) -> int:
-        """The highest number that it holds; 0 when it is empty."""
+        """Highest sequence number in it; 0 if it is empty."""
         return self._segments[-1].last if self._segments else 0
 
-    def adopt(self, lock: int) -> None:
-        """Take over the segments that lie there, with the lock that was got for them."""
+    def restore(self, lock: int) -> None:
+        """Read the segments of an ended process; *lock* is the descriptor of their lock."""
         self._lock = lock
         for path in sorted(self._files()):
             segment = Segment(path)
@@ -105,17 +107,17 @@ class Spool:
                 self.torn += reader.torn
             self._segments.append(segment)
 
-    def put(self, record: Record, hello: Callable[[], list[bytes]]) -> bool:
-        """Append a message whose number is higher than all before; whether it could be, else `failure` says why.
+    def append(self, record: Record, hello: Callable[[], list[bytes]]) -> bool:
+        """Append a message with a higher number than all before; return False and set `failure` if that fails.
 
         Args:
             record: The message.
-            hello: Gives the session's hello, for the head of a new segment.
+            hello: Returns the session's hello, for the head of a new segment.
         """
         try:
             if self._file < 0 or self._segments[-1].size >= SEGMENT_BYTES:
                 self._begin(record.number, hello)
-            self._append(record)
+            self._write_record(record)
         except (OSError, LookupError) as error:
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             self.failure = f"{self._directory}: {reason}" if self._directory else reason
@@ -126,38 +128,38 @@ class Spool:
         self.failure = ""
         return True
 
-    def after(self, number: int) -> Record | None:
-        """The message that follows *number*; None when there is none. It is cheap while *number* grows from call to call."""
+    def next_after(self, number: int) -> Record | None:
+        """Return the message that follows *number*, or None. Calls with growing numbers read each segment once."""
         while True:
-            segment = next((one for one in self._segments if one.last > number), None)
+            segment = next((each for each in self._segments if each.last > number), None)
             if segment is None:
                 return None
             if self._reader is None or self._reader.path != segment.path or self._reader.number > number:
                 self._open(segment)
             record = None if self._reader is None else self._reader.next()
-            if record is None:  # somebody has deleted or cut it
+            if record is None:  # another process has deleted or cut it
                 segment.last = min(segment.last, number)
             elif record.number > number:
                 return record
 
     def acknowledged(self, number: int) -> None:
-        """Everything up to *number* is committed: the segments that hold nothing else go."""
+        """Delete the segments whose messages are all committed, up to *number*."""
         while self._segments and self._segments[0].last <= number:
             self._remove(self._segments.popleft())
 
     def drop_excess(self, read: int) -> int:
-        """Delete the oldest segment that can go, when another has begun and the directory holds too much.
+        """Delete the oldest segment that may go, if a new one has begun and the directory is above its limit.
 
         Args:
-            read: Up to this number messages are in memory; the segments that hold them stay.
+            read: Messages up to this number are in memory; their segments stay.
 
         Returns:
-            How many values are lost with it; what then is missing is bridged when it is come to.
+            Number of values that are lost. The outbox sends a skip when it reaches the gap.
         """
         begun, self._begun = self._begun, False
         if not begun or self._directory is None:
             return 0
-        spare = next((one for one in list(self._segments)[:-1] if one.first > read), None)
+        spare = next((each for each in list(self._segments)[:-1] if each.first > read), None)
         if not self._make_room(spare) or spare is None:
             return 0
         lost = 0
@@ -168,7 +170,7 @@ class Spool:
         return lost
 
     def close(self, *, forked: bool = False) -> None:
-        """Let go of the files: what is left is for others. An empty spool is taken away.
+        """Close the files and release the lock; another process may send what is left. Delete an empty spool.
 
         In a *forked* child only its copies of the descriptors are closed: the lock must not outlive the parent.
         """
@@ -180,7 +182,7 @@ class Spool:
                 self._path("lock").unlink()
         for descriptor in (file, lock):
             if descriptor >= 0:
-                with suppress(OSError):  # of a child that was forked in the midst
+                with suppress(OSError):  # closed already, if the fork happened within this method
                     os.close(descriptor)
 
     def _begin(self, number: int, hello: Callable[[], list[bytes]]) -> None:
@@ -188,7 +190,7 @@ class Spool:
         self._directory = self._directory or spool_directory(os.environ, os.getuid())
         if self._lock < 0:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = hold(self._path("lock"))
+            self._lock = acquire_lock(self._path("lock"))
         path = self._path(f"{number:016d}.spool")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(path, flags, 0o600)
@@ -208,12 +210,12 @@ class Spool:
         self._segments.append(segment)
         self._begun = True
 
-    def _append(self, record: Record) -> None:
+    def _write_record(self, record: Record) -> None:
         data, segment = _record(record), self._segments[-1]
         try:
             _write(self._file, data)
         except OSError:
-            os.ftruncate(self._file, segment.size)  # a half record would end the segment for whoever reads it
+            os.ftruncate(self._file, segment.size)  # a half record would end the segment for its readers
             raise
         segment.size += len(data)
 
@@ -232,7 +234,7 @@ class Spool:
             segment.path.unlink()
 
     def _make_room(self, spare: Segment | None) -> bool:
-        """Whether the segment that can be spared has to go: what processes that are gone have left goes if it is older."""
+        """Delete older segments of ended processes, and return whether the spare segment must go too."""
         assert self._directory is not None  # noqa: S101  there are segments
         files = []
         for path in self._directory.glob("*.spool"):
@@ -260,20 +262,20 @@ class Spool:
 
 
 class Reader:
-    """Reads a segment from its beginning to its end, or to the first record that is torn.
+    """Reads a segment up to its end or its first torn record.
 
     Args:
         path: The file.
 
     Attributes:
-        machine: The id of the machine that wrote it.
+        machine: Id of the machine that wrote it.
         hello: The session's hello, as frames.
-        number: Of the last record that `next` gave.
-        torn: A record could not be read; what is behind it is lost.
+        number: Sequence number of the last record that `next` returned.
+        torn: A record could not be read; the records after it are lost.
 
     Raises:
         OSError: It cannot be opened.
-        ValueError: It is no segment.
+        ValueError: It is not a segment.
     """
 
     def __init__(self, path: Path) -> None:
@@ -284,12 +286,12 @@ class Reader:
         head = self._record() if self._file.read(len(MAGIC)) == MAGIC else None
         if head is None or len(head.frames) != FRAMES + 1:
             self._file.close()
-            raise ValueError(f"{path} is no segment of a spool")
+            raise ValueError(f"{path} is not a segment of a spool")
         self.machine = head.frames[0].decode(errors="replace")
         self.hello = head.frames[1:]
 
     def next(self) -> Record | None:
-        """The next record; None at the end."""
+        """Return the next record; None at the end."""
         start = self._file.tell()
         record = self._record()
         if record is not None and len(record.frames) == FRAMES and record.first <= record.number:
@@ -320,16 +322,16 @@ class Reader:
             file.close()
 
 
-def where() -> str:
-    """Where this process spools, in words."""
+def spool_location() -> str:
+    """Return where this process spools, as a part of a log line."""
     try:
         return f" in {spool_directory(os.environ, os.getuid())}, {SPOOL_BYTES // 2**20} MiB at most"
     except LookupError as error:
         return f" in memory, the newest 16 MiB of it, since {error}"
 
 
-def hold(path: Path) -> int:
-    """Take a session's lock: the descriptor that holds it.
+def acquire_lock(path: Path) -> int:
+    """Acquire a session's lock, and return its descriptor.
 
     Raises:
         BlockingIOError: Another process has it.
@@ -337,9 +339,8 @@ def hold(path: Path) -> int:
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        file = os.open(
-            path, flags
-        )  # with O_CREAT another user's is refused in a sticky directory (fs.protected_regular)
+        # With O_CREAT the kernel refuses another user's file in a sticky directory (fs.protected_regular).
+        file = os.open(path, flags)
     except FileNotFoundError:
         file = os.open(path, flags | os.O_CREAT, 0o600)
     try:
@@ -352,17 +353,17 @@ def hold(path: Path) -> int:
 
 
 def _share(file: int, directory: Path) -> None:
-    """In a directory that is made to be shared (setgid and sticky), whoever is in its group may take the file."""
+    """Open a file to the directory's group, if the directory is shared (setgid and sticky)."""
     shared = stat.S_ISGID | stat.S_ISVTX
     if directory.stat().st_mode & shared == shared and os.fstat(file).st_uid == os.geteuid():
         os.fchmod(file, 0o660)
 
 
 def _discard(path: Path) -> bool:
-    """Delete a segment of another session whose process is gone; whether it was."""
+    """Delete a segment of another session, if its process has ended; return whether it was deleted."""
     lock = path.with_name(path.name.partition(".")[0] + ".lock")
     try:
-        held = hold(lock)
+        descriptor = acquire_lock(lock)
     except OSError:
         return False
     try:
@@ -373,7 +374,7 @@ def _discard(path: Path) -> bool:
         if next(lock.parent.glob(f"{lock.stem}.*.spool"), None) is None:
             with suppress(OSError):
                 lock.unlink()
-        os.close(held)
+        os.close(descriptor)
     return True
 
 
@@ -383,10 +384,10 @@ def _record(record: Record) -> bytes:
 
 
 def _write(file: int, data: bytes) -> None:
-    """Write all of it, which a disk that is nearly full may not take.
+    """Write all of *data*.
 
     Raises:
-        OSError: It does not.
+        OSError: The disk is full, also after a part of it.
     """
     if os.write(file, data) < len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -73,7 +73,7 @@ def root(
         ),
     ] = "",
 ) -> None:
-    """A sidecar that monitors a training job, its GPUs and its host, step by step, for Prometheus."""
+    """Monitor a training job, its GPUs and its host, step by step, for Prometheus."""
     if credentials_file:
         os.environ[credentials.VARIABLE] = credentials_file
 

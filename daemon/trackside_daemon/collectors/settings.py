@@ -21,7 +21,7 @@ from trackside_daemon.model.setting_types import AbsolutePath
 
 
 class PathSection(Section):
-    """Where the host's files are; in a container they may be mounted elsewhere."""
+    """Directories of the host's files; in a container they may be mounted elsewhere."""
 
     procfs: Annotated[AbsolutePath, Field(description="Where the host's /proc is.")] = "/proc"
     sysfs: Annotated[AbsolutePath, Field(description="Where the host's /sys is.")] = "/sys"

@@ -35,7 +35,7 @@ RankKey = tuple[str, int, int]
 
 
 class Death(NamedTuple):
-    """How a rank of a run ended.
+    """The end of a rank of a run.
 
     Attributes:
         rank: None if only the end of its run was reported.

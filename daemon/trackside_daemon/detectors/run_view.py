@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from trackside_daemon.detectors.pace import Longest, Pace
 from trackside_daemon.model import training_families as f
@@ -135,7 +135,7 @@ class RunProgress:
         """Apply samples of a rank."""
         entered, most = "", 0.0
         for metric, labels, value in samples:
-            handle = _HANDLERS.get(metric)
+            handle = self._HANDLERS.get(metric)
             if handle is not None:
                 handle(self, rank, value.sum if isinstance(value, Distribution) else value, labels[-1], at)
             elif metric is f.PHASE_SECONDS and not isinstance(value, Distribution):
@@ -282,6 +282,16 @@ class RunProgress:
     def _start(self, _: RankProgress, time: float, *__: object) -> None:
         self.started = min(self.started or time, time)
 
+    _HANDLERS: ClassVar[dict[Metric, Callable[[RunProgress, RankProgress, float, str, float], None]]] = {
+        f.STEP: _step,
+        f.LAST_STEP: _pushed,
+        f.RANK_STATE: _rank_state,
+        f.STEPS: _count_steps,
+        f.DATA_WAIT: _wait,
+        f.FIRST_WAIT: _wait_first,
+        f.STARTED: _start,
+    }
+
 
 def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> float:
     """Return the bucket bound below which this share of the times is; their sum if no bound is so high."""
@@ -291,14 +301,3 @@ def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> f
         if left <= 1e-9:
             return bound
     return times.sum
-
-
-_HANDLERS: dict[Metric, Callable[[RunProgress, RankProgress, float, str, float], None]] = {
-    f.STEP: RunProgress._step,  # noqa: SLF001  its own
-    f.LAST_STEP: RunProgress._pushed,  # noqa: SLF001
-    f.RANK_STATE: RunProgress._rank_state,  # noqa: SLF001
-    f.STEPS: RunProgress._count_steps,  # noqa: SLF001
-    f.DATA_WAIT: RunProgress._wait,  # noqa: SLF001
-    f.FIRST_WAIT: RunProgress._wait_first,  # noqa: SLF001
-    f.STARTED: RunProgress._start,  # noqa: SLF001
-}

@@ -185,7 +185,7 @@ def allowed_rank(rank: RankProgress) -> float:
 
 
 def _is_ahead(rank: RankProgress, run: RunProgress) -> bool:
-    """A rank with the highest step has nothing to catch up with."""
+    """Return True if the rank has the highest step of all: it has nothing to catch up with."""
     return rank.step is not None and run.high is not None and rank.step >= run.high
 
 

@@ -108,7 +108,7 @@ class Straggler:
             yield from self._judge(times, clock)
 
     def end(self, clock: Clock) -> Iterator[Finding]:
-        """It is as fast as the others, or has ended."""
+        """End the straggler: it is as fast as the others, or has ended."""
         if self._reported is not None:
             text = f"rank {self._reported} of run {self._run.name} is as fast as the others again"
             yield self._run.finding("StragglerRank", "warning", clock.now, text, rank=self._reported, over=True)

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside.transport.discovery import SOCKET, SYSTEM_DIRECTORY, deaf, directories
+from trackside.transport.discovery import SOCKET, SYSTEM_DIRECTORY, directories, socket_failure
 from trackside.transport.keys import is_loopback
 from trackside_daemon.linux.file_lock import FileLock, HeldError
 
@@ -187,7 +187,7 @@ class SocketLock:
             if path.exists() and not path.is_socket():
                 raise EndpointError(f"{path} exists and is not a socket; {ELSEWHERE}")
             self._lock = FileLock(lock)
-            if path.exists() and not deaf(path):
+            if path.exists() and not socket_failure(path):
                 self._lock.close()
                 raise EndpointError(f"{path}: another program, not a trackside daemon, listens there; {ELSEWHERE}")
             path.unlink(missing_ok=True)  # left by a daemon that was killed, since the lock is free

@@ -8,7 +8,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trackside.transport.orphaned_spool import heads
+from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.paths import SYSTEM_DIRECTORY, machine_id, spool_directories
 from trackside.transport.sender import Sender
 from trackside_daemon.ingest.endpoint import GROUP
@@ -41,7 +41,7 @@ class OrphanedSpools:
 
     def hellos(self) -> dict[bytes, Hello]:
         """Return the hello of each orphaned spool by session id, the oldest first."""
-        return dict(heads(self._places, machine_id())) if self._endpoint is not None else {}
+        return dict(orphaned_hellos(self._places, machine_id())) if self._endpoint is not None else {}
 
     def start(self) -> None:
         """Start to read, if the daemon has a Unix socket."""

@@ -240,7 +240,7 @@ class Sessions:
         session.commit(max(hello.acked, 0 if known is None else known.committed))
         if hello.late and not session.peer:
             log.info(
-                "run %s rank %d: its process left a spool, which is read", hello.identity.name, hello.identity.rank
+                "run %s rank %d: reading the spool that its process left", hello.identity.name, hello.identity.rank
             )
         session.peer = peer
         session.heard_at = now.monotonic

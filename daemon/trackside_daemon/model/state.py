@@ -137,7 +137,7 @@ class State:
             self._complete[batch.source] = list(kept.values())
 
     def _new(self, metric: Metric, labels: tuple[str, ...], source: str) -> Series:
-        """A series of a source; when another source had it, it changes hands."""
+        """Return the series, which belongs to *source* from now on."""
         if len(labels) != len(metric.labels):
             raise ValueError(f"{metric.name} has the labels {metric.labels}, got {labels}")
         family = self._families.setdefault(metric, {})

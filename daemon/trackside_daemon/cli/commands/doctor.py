@@ -143,7 +143,7 @@ def _push(status: dict[str, Any] | None) -> Iterator[Check]:
         yield Check("ok", "push", f"training jobs of {_user(os.getuid())} push to {found}")
         return
     where = ", ".join(failures)
-    named = discovery.named(None, os.environ)
+    named = discovery.named_endpoint(None, os.environ)
     if status is None and named and not discovery.advice(named, failures):
         text = f"training jobs find no daemon at {where}, and spool; fix that, or set TRACKSIDE_ENDPOINT to another"
         yield Check("FAIL", "push", text)

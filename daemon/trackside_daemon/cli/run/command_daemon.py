@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside.transport.discovery import deaf, find, named
+from trackside.transport.discovery import find, named_endpoint, socket_failure
 from trackside_daemon.cli.run.daemon_lease import DaemonLease
 from trackside_daemon.cli.sources.api_source import ApiSource
 from trackside_daemon.cli.sources.daemon_lookup import endpoint_of
@@ -86,7 +86,7 @@ class SharedDaemon:
     def __init__(self, config: Config) -> None:
         self._config = config
         endpoints = config.push.endpoint
-        inherited = "" if endpoints else named(None, os.environ)
+        inherited = "" if endpoints else named_endpoint(None, os.environ)
         if inherited and not inherited.startswith("ipc://"):
             raise NoDaemonError(f"$TRACKSIDE_ENDPOINT sends pushes to {inherited}")
         self._flags = [f"--push.endpoint={inherited}"] if inherited else []
@@ -128,7 +128,7 @@ class SharedDaemon:
         """Return the daemon that is running, which may be the system's; None if there is none."""
         endpoint = self._endpoint or find(None, os.environ)[0] or ""
         path = Path(endpoint.removeprefix("ipc://")) if endpoint.startswith("ipc://") else self._socket
-        if not endpoint or deaf(path):
+        if not endpoint or socket_failure(path):
             return None
         source = _query(path, STARTING_SECONDS)
         where = f"the daemon at {link(source)}" if source is not None else f"the daemon that accepts pushes at {path}"

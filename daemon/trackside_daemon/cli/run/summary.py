@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside.transport.orphaned_spool import heads
+from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.paths import machine_id, spool_directories
 from trackside_daemon.cli.output import elapsed
 from trackside_daemon.cli.sources.errors import SourceError
@@ -86,7 +86,7 @@ class Summary:
         """Return whether a process of the command has left a spool."""
         with suppress(LookupError, OSError):
             spools = list(spool_directories(os.environ, os.getuid()))
-            hellos = [hello for _, hello in heads(spools, machine_id())]
+            hellos = [hello for _, hello in orphaned_hellos(spools, machine_id())]
             return any(hello.about is not None and hello.about.launch == self._launch for hello in hellos)
         return False
 

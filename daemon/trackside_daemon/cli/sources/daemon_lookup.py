@@ -174,7 +174,7 @@ def endpoint_of(socket: Path) -> Endpoint | None:
 
 def _sockets(uid: int) -> list[Path]:
     """Return the push sockets to search: as a training does; the usual ones if it pushes over the network."""
-    named = discovery.named(None, os.environ)
+    named = discovery.named_endpoint(None, os.environ)
     if named.startswith("ipc://"):
         return [Path(named.removeprefix("ipc://"))]
     if named and discovery.find(None, os.environ, uid)[0] is None:

@@ -121,7 +121,7 @@ class Nvml:
 
     @property
     def stuck(self) -> bool:
-        """Whether a worker is still there a second after SIGKILL: it hangs in the kernel, so no other is started."""
+        """True if a worker is still there a second after SIGKILL: it hangs in the kernel, so no other is started."""
         child = self._child
         return child is not None and child.stuck
 

@@ -78,7 +78,7 @@ class WorkerClient:
 
     @property
     def is_request_old(self) -> bool:
-        """Whether an earlier call of `read` made the pending request."""
+        """True if an earlier call of `read` made the pending request."""
         return self._requested_in != self._reads
 
     def read(self, quarantined: frozenset[int], interval: float, until: float) -> Answer | None:
