@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RANKS = ("all", "zero")
-"""Values of the argument ``ranks``: which ranks push."""
-
-OFF = frozenset(("", "0", "false", "no", "off"))
-"""Values of ``$TRACKSIDE_DISABLED`` that leave trackside enabled."""
+RANKS = ("all", "zero")  # values of the argument `ranks`: which ranks push
+OFF = frozenset(("", "0", "false", "no", "off"))  # values of `$TRACKSIDE_DISABLED` that leave trackside enabled
 
 
 def init(

@@ -10,11 +10,10 @@ from trackside.pytorch.device_scalars import DeviceScalars
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+# Internal key, which is never sent: nonzero if a gradient scaler skipped the step, so that its norms are discarded.
 STEP_SKIPPED = "\0skipped"
-"""Internal key, which is never sent: nonzero if a gradient scaler skipped the step, so that its norms are discarded."""
 
-CALLBACKS = 64
-"""Limit of callbacks that wait for a push."""
+CALLBACKS = 64  # limit of callbacks that wait for a push
 
 
 class PendingValues:

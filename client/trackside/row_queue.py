@@ -31,20 +31,11 @@ if TYPE_CHECKING:
     from trackside.transport.sender import Sender
     from trackside.wire import Device
 
-ROWS_WAITING = 32_768
-"""Limit of queued rows: a tight loop can push faster than the sender thread drains."""
-
-VALUES_WAITING = 262_144
-"""Limit of queued values in rows of more than `HEAVY` values: about 30 MB."""
-
-WARNINGS = 1000
-"""Number of keys that get a warning each."""
-
-DRAIN_SECONDS = 0.5
-"""Time at the end of a run for values that are still on a device."""
-
-TEXT_LENGTH = 4096
-"""Characters that are sent of an alert's text, and of an event's kind and fields together."""
+ROWS_WAITING = 32_768  # limit of queued rows: a tight loop can push faster than the sender thread drains
+VALUES_WAITING = 262_144  # limit of queued values in rows of more than `HEAVY` values: about 30 MB
+WARNINGS = 1000  # number of keys that get a warning each
+DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
+TEXT_LENGTH = 4096  # characters that are sent of an alert's text, and of an event's kind and fields together
 
 _TEXT = (str, bytes, bytearray)
 _NUMBERS = frozenset((float, int))

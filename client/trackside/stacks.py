@@ -6,8 +6,7 @@ import sys
 import threading
 from traceback import StackSummary, walk_stack
 
-FRAMES = 64
-"""Innermost calls that are sent of each thread's stack."""
+FRAMES = 64  # innermost calls that are sent of each thread's stack
 
 
 def stacks() -> dict[str, list[str]]:

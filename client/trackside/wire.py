@@ -28,18 +28,16 @@ VERSION = 1
 PROTOCOL = b"trackside/%d" % VERSION
 
 # fmt: off
+# Upper bounds of the duration buckets, in seconds. They never change, or stored histograms could not be read.
 DURATION_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
     1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
 )
-# fmt: on
-"""Upper bounds of the duration buckets, in seconds. They never change, or stored histograms could not be read."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 
-MESSAGE_BYTES = 4 * 1024 * 1024
-"""Limit of a frame that a daemon accepts; a client's batches are far smaller."""
+MESSAGE_BYTES = 4 * 1024 * 1024  # limit of a frame that a daemon accepts; a client's batches are far smaller
 
 
 class WireError(ValueError):

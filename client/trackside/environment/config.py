@@ -10,8 +10,7 @@ from typing import Any
 
 from trackside.log import warn
 
-CONFIG_BYTES = 1024 * 1024
-"""Limit of a configuration: it is sent in one message, with the last values."""
+CONFIG_BYTES = 1024 * 1024  # limit of a configuration: it is sent in one message, with the last values
 
 
 def as_json(config: Mapping[str, Any] | None, what: str = "the configuration") -> str:

@@ -7,9 +7,7 @@ import re
 
 STATUSES = ("finished", "stopped", "failed")
 
-FLUSH_SECONDS = 365 * 86400.0
-"""Longest flush timeout, for ``inf``: a part of it must be left for the senders."""
-
+FLUSH_SECONDS = 365 * 86400.0  # longest flush timeout, for `inf`: a part of it must be left for the senders
 SHM = "/dev/shm"  # noqa: S108  only its size is read
 
 _FULL = (("shared memory", "No space left on device"), ("DataLoader worker", "Bus error"))

@@ -11,21 +11,14 @@ from time import monotonic
 
 import msgspec
 
-ENTRIES = 20_000
-"""Limit of tracked files; the state of a larger repository is unknown."""
+ENTRIES = 20_000  # limit of tracked files; the state of a larger repository is unknown
+SECONDS = 0.5  # limit of the time for the comparison
+INDEX_BYTES = 16 * 1024 * 1024  # limit of the index's size
+HASHED_BYTES = 1024 * 1024  # limit of a file that is read to compare its content, if its time is new
 
-SECONDS = 0.5
-"""Limit of the time for the comparison."""
-
-INDEX_BYTES = 16 * 1024 * 1024
-"""Limit of the index's size."""
-
-HASHED_BYTES = 1024 * 1024
-"""Limit of a file that is read to compare its content, if its time is new."""
-
+# Entry up to its path; the times, numbers and owners that are not compared are skipped.
 _HEADER = struct.Struct(">4sII")
 _FIXED = struct.Struct(">8x2I8xI8xI20sH")
-"""Entry up to its path; the times, numbers and owners that are not compared are skipped."""
 
 _ASSUME_VALID, _EXTENDED, _STAGE = 0x8000, 0x4000, 0x3000
 _SKIP_WORKTREE = 0x4000

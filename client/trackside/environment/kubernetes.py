@@ -14,8 +14,7 @@ _CONTAINER = ("CONTAINER_NAME", "K8S_CONTAINER_NAME")
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
-LONGEST = 1024
-"""Limit of bytes that are read of that file."""
+LONGEST = 1024  # limit of bytes that are read of that file
 
 
 def pod(environ: Mapping[str, str]) -> str:

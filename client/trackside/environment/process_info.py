@@ -17,15 +17,13 @@ from trackside.wire import ProcessInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-COMMAND_BYTES = 16 * 1024
-"""Limit of the command; the limits below are those of the other fields."""
+COMMAND_BYTES = 16 * 1024  # limit of the command; the limits below are those of the other fields
 
 DIRECTORY_BYTES = 4096
 VERSION_LENGTH = 64
 NAME_LENGTH = 256
 PACKAGES = 200
-POD_BYTES = 253
-"""Limit of Kubernetes' own names."""
+POD_BYTES = 253  # limit of Kubernetes' own names
 
 T = TypeVar("T")
 

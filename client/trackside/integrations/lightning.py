@@ -42,14 +42,11 @@ else:
 
     Callback, Logger = _base("callbacks", "Callback"), _base("loggers", "Logger")
 
-PARTS = 8
-"""Number of parts of a batch that are searched for a tensor, whose length is the number of samples."""
+PARTS = 8  # number of parts of a batch that are searched for a tensor, whose length is the number of samples
+RATES = 16  # limit of parameter groups of an optimizer whose learning rates are pushed
 
-RATES = 16
-"""Limit of parameter groups of an optimizer whose learning rates are pushed."""
-
+# Attribute of Lightning's data fetcher with the loader of an epoch. Lightning has no public name for it.
 COMBINED_LOADER = "_combined_loader"
-"""Attribute of Lightning's data fetcher with the loader of an epoch. Lightning has no public name for it."""
 
 
 class TracksideLogger(Logger):

@@ -18,14 +18,11 @@ if TYPE_CHECKING:
 
     from trackside.run import Run
 
-FILES = 10_000
-"""Limit of files whose sizes are summed for a checkpoint; one with more is reported without its size."""
+FILES = 10_000  # limit of files whose sizes are summed for a checkpoint; one with more is reported without its size
+SIZE_SECONDS = 0.5  # limit of the time for summing them
 
-SIZE_SECONDS = 0.5
-"""Limit of the time for summing them."""
-
+# Phase from the end of a training to the end of the process, in which the daemon expects no steps.
 AFTER_TRAINING = "evaluation"
-"""Phase from the end of a training to the end of the process, in which the daemon expects no steps."""
 
 F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")

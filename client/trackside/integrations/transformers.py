@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from trackside.run import Run
 
+# Keys of Trainer's log that are not pushed: trackside's counters have the rates, and its phases the times.
 _NO_SERIES = frozenset(("train_runtime", "train_loss", "total_flos", "num_input_tokens_seen"))
 _NO_SERIES_ENDS = ("_runtime", "_per_second", "_preparation_time", "_compilation_time")
-"""Keys of Trainer's log that are not pushed: trackside's counters have the rates, and its phases the times."""
 
 
 class TracksideCallback(TrainerCallback):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-NODES = 8
-"""Number of tensors in the output of a forward, the first ones, whose gradients are awaited."""
-
-DEPTH = 3
-"""Depth to which nested outputs are searched for tensors."""
+NODES = 8  # number of tensors in the output of a forward, the first ones, whose gradients are awaited
+DEPTH = 3  # depth to which nested outputs are searched for tensors
 
 
 def gradient_nodes(output: Any) -> list[Any]:

@@ -10,8 +10,7 @@ from trackside.pytorch.device_scalars import Cuda
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-EVENTS = 1024
-"""Limit of CUDA events: a stage for which none is left is not timed."""
+EVENTS = 1024  # limit of CUDA events: a stage for which none is left is not timed
 
 
 class CudaDevices(Cuda):

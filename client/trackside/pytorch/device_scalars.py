@@ -28,12 +28,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+# Limit of pending values of one thread on one device. A copy is a launch, and the queue of launches holds about as
+# many, so a host that is further ahead waits there anyhow.
 SLOTS = 1024
-"""Limit of pending values of one thread on one device. A copy is a launch, and the queue of launches holds about as
-many, so a host that is further ahead waits there anyhow."""
 
-POLL_SECONDS = 0.001
-"""Interval of event queries at the end of a run."""
+POLL_SECONDS = 0.001  # interval of event queries at the end of a run
 
 
 def is_on_device(value: object) -> bool:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-WRAPPERS = 8
-"""Limit of nested optimizer wrappers: an object that answers to any name would unwrap without end."""
+WRAPPERS = 8  # limit of nested optimizer wrappers: an object that answers to any name would unwrap without end
 
 
 class Hook:

@@ -6,11 +6,10 @@ from collections import deque
 from math import ceil, log2
 from statistics import fmean, median
 
-MOST = 1024
-"""Limit of steps between two measurements, whatever they cost."""
+MOST = 1024  # limit of steps between two measurements, whatever they cost
 
+# Factor by which a measurement must be too rare before it doubles its rate: measurements should come evenly.
 LOWER = 4
-"""Factor by which a measurement must be too rare before it doubles its rate: measurements should come evenly."""
 
 
 class OverheadBudget:

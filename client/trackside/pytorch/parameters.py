@@ -12,17 +12,12 @@ from trackside.pytorch.device_scalars import local_part
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+# Parts of a parameter's name that compiling and wrapping insert.
 _WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
-"""Parts of a parameter's name that compiling and wrapping insert."""
 
-LAYERS = 256
-"""Limit of layers with a norm each; in deeper models the names are cut until there are so few."""
-
-SAMPLED = 4096
-"""Weights of a parameter that are sampled, evenly spaced, to estimate how far they move."""
-
-SAMPLED_IN_ALL = 2**19
-"""Weights that are sampled of all parameters together."""
+LAYERS = 256  # limit of layers with a norm each; in deeper models the names are cut until there are so few
+SAMPLED = 4096  # weights of a parameter that are sampled, evenly spaced, to estimate how far they move
+SAMPLED_IN_ALL = 2**19  # weights that are sampled of all parameters together
 
 
 class UncountableError(Exception):

@@ -42,17 +42,12 @@ _LEAVE = {stage: Mark(enters=False, phase=stage, automatic=True) for stage in ST
 _TIMED = Mark(enters=True, phase=TIMED, automatic=True)
 _UNTIMED = Mark(enters=False, phase=TIMED, automatic=True)
 
-SHARE = 0.001
-"""Share of the time that marks may cost: every step is timed from 0.2 s a step on."""
+SHARE = 0.001  # share of the time that marks may cost: every step is timed from 0.2 s a step on
+MARK_SECONDS = 25e-6  # cost of a mark
+MEMORY_NANOSECONDS = 10**9  # least time between two readings of GPU memory
 
-MARK_SECONDS = 25e-6
-"""Cost of a mark."""
-
-MEMORY_NANOSECONDS = 10**9
-"""Least time between two readings of GPU memory."""
-
+# Attribute of a module in which `model.compile()` keeps the compiled call. PyTorch has no public name for it.
 COMPILED_CALL = "_compiled_call_impl"
-"""Attribute of a module in which ``model.compile()`` keeps the compiled call. PyTorch has no public name for it."""
 
 
 class StepStages:

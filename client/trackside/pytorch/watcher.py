@@ -36,11 +36,8 @@ if TYPE_CHECKING:
 
     Named = list[tuple[str, Any]]
 
-GRADIENTS_SHARE = 0.001
-"""Share of the time that measuring gradients may cost."""
-
-WEIGHTS_SHARE = 0.0005
-"""Share of the time that measuring weights may cost."""
+GRADIENTS_SHARE = 0.001  # share of the time that measuring gradients may cost
+WEIGHTS_SHARE = 0.0005  # share of the time that measuring weights may cost
 
 UNWATCHED = "the model is no longer watched, training goes on"
 

@@ -12,8 +12,7 @@ from trackside.wire import CheckpointTotals, Histogram, TrainingEvent
 if TYPE_CHECKING:
     from trackside.wire import Clock
 
-KIND = "checkpoint"
-"""Kind of the event that reports a checkpoint."""
+KIND = "checkpoint"  # kind of the event that reports a checkpoint
 
 _INT64 = 2**63
 

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from trackside.log import warn
 
+# Operations per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1; PaLM, appendix B).
 PER_PARAMETER = 6
-"""Operations per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1; PaLM, appendix B)."""
 
-MOST = 1e30
-"""Limit of each argument: more would take all computers in the world longer than a day, and is a mistake."""
+MOST = 1e30  # limit of each argument: more would take all computers in the world longer than a day, and is a mistake
 
 
 class Flops(NamedTuple):

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from trackside.wire import DURATION_BUCKETS, Histogram
 
-MOST = 2**63 - 1
-"""Limit of a count: it travels as int64."""
+MOST = 2**63 - 1  # limit of a count: it travels as int64
 
 H = TypeVar("H", bound=Histogram)
 

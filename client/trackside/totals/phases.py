@@ -13,26 +13,16 @@ if TYPE_CHECKING:
 
 EVALS = frozenset(("eval", "evaluation", "validation"))
 SAVES = frozenset(("checkpoint", "save"))
-PAUSES = EVALS | SAVES
-"""Phases that do not count towards a step's duration."""
+PAUSES = EVALS | SAVES  # phases that do not count towards a step's duration
+OTHER = "other"  # the time outside any phase
+TIMED = ""  # name of the automatic marks around timed steps: after them, time is shared out as in the timed steps
 
-OTHER = "other"
-"""The time outside any phase."""
-
-TIMED = ""
-"""Name of the automatic marks around timed steps: after them, time is shared out as in the timed steps."""
-
+# Limit of a stage's time in steps that are not timed, over its mean: steps vary, but a far longer time is a pause.
 LONGEST = 2
-"""Limit of a stage's time in steps that are not timed, over its mean: steps vary, but a far longer time is a pause."""
 
-FADES = 7 / 8
-"""Weight of earlier measurements at each new one."""
-
-PHASES = 64
-"""Limit of distinct phases; the time of further ones counts as `OTHER`."""
-
-PHASE_LENGTH = 128
-"""Limit of a phase's name, in characters; a longer one counts as `OTHER`."""
+FADES = 7 / 8  # weight of earlier measurements at each new one
+PHASES = 64  # limit of distinct phases; the time of further ones counts as `OTHER`
+PHASE_LENGTH = 128  # limit of a phase's name, in characters; a longer one counts as `OTHER`
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Callable[..., Any]")

@@ -11,11 +11,8 @@ from trackside.wire import ResourceUsage
 SHM = "/dev/shm"  # noqa: S108  only its size is read
 FILES = "/proc/self/fd"
 
-REPORT_SECONDS = 10.0
-"""Interval of reports."""
-
-GROWN = 0.1
-"""Growth of shared memory, as a share of its size, that is reported at once."""
+REPORT_SECONDS = 10.0  # interval of reports
+GROWN = 0.1  # growth of shared memory, as a share of its size, that is reported at once
 
 
 class ResourceMonitor:

@@ -21,14 +21,11 @@ if TYPE_CHECKING:
     from trackside.totals.phases import Mark
     from trackside.wire import Clock, TrainingEvent
 
+# Limit of keys with a last value: a few more than a daemon shows of a run. Values of further keys are still sent.
 KEYS = 1024
-"""Limit of keys with a last value: a few more than a daemon shows of a run. Values of further keys are still sent."""
 
-KEY_LENGTH = 256
-"""Limit of such a key, in characters."""
-
-STEP_KEYS = 65_536
-"""Limit of keys of a step that are remembered, to find the step of a push without one."""
+KEY_LENGTH = 256  # limit of such a key, in characters
+STEP_KEYS = 65_536  # limit of keys of a step that are remembered, to find the step of a push without one
 
 _INT64 = 2**63
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     Context = zmq.Context[zmq.Socket[bytes]]
 
-SPARE_DESCRIPTORS = 32
-"""File descriptors that must be free for a context; ZeroMQ's threads need about ten."""
+SPARE_DESCRIPTORS = 32  # file descriptors that must be free for a context; ZeroMQ's threads need about ten
 
 
 def new_context() -> Context:

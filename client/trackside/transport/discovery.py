@@ -21,8 +21,8 @@ SOCKET = "push.sock"
 SYSTEM_DIRECTORY = Path("/run/trackside")
 _TCP = re.compile(r"tcp://.+:(\d{1,5})", re.ASCII)
 
+# Failures that starting a daemon would cure.
 _CURABLE = re.compile(r"\((not found|nobody listens there|does not answer)")
-"""Failures that starting a daemon would cure."""
 
 
 def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:

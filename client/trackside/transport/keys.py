@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 VARIABLE = "TRACKSIDE_KEY_FILE"
-FILE_BYTES = 4096
-"""Limit of bytes that are read, whatever file is named; a key file is smaller."""
+FILE_BYTES = 4096  # limit of bytes that are read, whatever file is named; a key file is smaller
 
+# A line of a key file, with a key in Z85, https://rfc.zeromq.org/spec/32/.
 _LOOPBACK = re.compile(r"tcp://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\]):(?:\d{1,5}|\*)", re.ASCII)
 _LINE = re.compile(r'([a-z]+-key)\s*=\s*"([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})"')
-"""A line of a key file, with a key in Z85, https://rfc.zeromq.org/spec/32/."""
 
 
 class KeyFileError(Exception):

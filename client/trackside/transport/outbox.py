@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from trackside.transport.spool import Spool
     from trackside.wire import Clock
 
-PENDING_BYTES = 16 * 1024 * 1024
-"""Limit of messages in memory."""
-
-WINDOW = 64
-"""Limit of unacknowledged messages in flight."""
-
-STUCK_SECONDS = 1.0
-"""Wait for an acknowledgement after which a message is also written to the spool."""
+PENDING_BYTES = 16 * 1024 * 1024  # limit of messages in memory
+WINDOW = 64  # limit of unacknowledged messages in flight
+STUCK_SECONDS = 1.0  # wait for an acknowledgement after which a message is also written to the spool
 
 
 class Pending(msgspec.Struct):

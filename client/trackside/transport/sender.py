@@ -27,24 +27,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+# Interval at which rows are drained. A push is sent within this and a little more; a process that is killed by
+# SIGKILL or os._exit before that loses it.
 DRAIN_SECONDS = 0.2
-"""Interval at which rows are drained. A push is sent within this and a little more; a process that is killed by
-SIGKILL or os._exit before that loses it."""
 
-BEAT_SECONDS = 1.0
-"""Interval of heartbeats, and of hellos until one is answered."""
+BEAT_SECONDS = 1.0  # interval of heartbeats, and of hellos until one is answered
 
+# Time without progress after which a session resends, and without any answer after which the daemon is searched anew.
 ANSWER_SECONDS = 2.0
-"""Time without progress after which a session resends, and without any answer after which the daemon is searched anew."""
 
-NO_DAEMON_SECONDS = 5.0
-"""Time without a daemon after which that is logged."""
-
-IDLE_SECONDS = 60.0
-"""Interval of turns without a session."""
-
-SWEEP_SECONDS = 10.0
-"""Interval of searches for spools of ended processes."""
+NO_DAEMON_SECONDS = 5.0  # time without a daemon after which that is logged
+IDLE_SECONDS = 60.0  # interval of turns without a session
+SWEEP_SECONDS = 10.0  # interval of searches for spools of ended processes
 
 
 class Sender:

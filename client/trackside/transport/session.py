@@ -34,14 +34,9 @@ Row = (
 """A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
 nanoseconds, a message, None."""
 
-KEY_BYTES = 64 * 1024
-"""Limit of a key."""
-
-HEAVY = 16
-"""Number of values above which a row counts by its values in the queue's limits; other rows count as one."""
-
-MESSAGES = 64
-"""Limit of events and alerts in a batch."""
+KEY_BYTES = 64 * 1024  # limit of a key
+HEAVY = 16  # number of values above which a row counts by its values in the queue's limits; other rows count as one
+MESSAGES = 64  # limit of events and alerts in a batch
 
 
 class Session(Outbox):

@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEGMENT_BYTES = 4 * 1024 * 1024
-SPOOL_BYTES = 256 * 1024 * 1024
-"""Limit of all spools in one directory; above it the oldest segments are deleted."""
+SPOOL_BYTES = 256 * 1024 * 1024  # limit of all spools in one directory; above it the oldest segments are deleted
 
 MAGIC = b"trackside spool 1\n"
-FRAMES = 3
-"""Frames of a message."""
+FRAMES = 3  # frames of a message
 
 _HEADER = Struct("<IIQQI")
 _encode = msgspec.msgpack.Encoder().encode

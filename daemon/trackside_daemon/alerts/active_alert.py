@@ -13,14 +13,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.finding import Severity
 
-OTHERS = "; also "
-"""Text between the summary of the first finding and the list of further ranks."""
-
-NAMED = 8
-"""Further ranks or keys that a summary names; the rest are counted."""
-
-LOCATIONS = 10_000
-"""Most locations that an alert remembers."""
+OTHERS = "; also "  # text between the summary of the first finding and the list of further ranks
+NAMED = 8  # further ranks or keys that a summary names; the rest are counted
+LOCATIONS = 10_000  # most locations that an alert remembers
 
 Location = tuple[str, ...]
 """Values of the merged labels of a finding: its rank, and for some alerts its key."""

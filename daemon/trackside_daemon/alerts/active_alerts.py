@@ -22,17 +22,13 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, Silence
 
-SHOWN_SECONDS = 900.0
-"""Seconds for which the series of an alert stays at 0 after its end."""
+SHOWN_SECONDS = 900.0  # seconds for which the series of an alert stays at 0 after its end
 
+# Alerts about events, for which no finding reports an end.
 ONCE = frozenset({"RunStarted", "RunRestarted", "RunFinished", "UserAlert"})
-"""Alerts about events, for which no finding reports an end."""
 
-RESTORED_SECONDS = 300.0
-"""Seconds for which a restored alert fires on, unless it is found again."""
-
-MOST = 1000
-"""Most alerts that are kept: those that fire, and those that ended less than `SHOWN_SECONDS` ago."""
+RESTORED_SECONDS = 300.0  # seconds for which a restored alert fires on, unless it is found again
+MOST = 1000  # most alerts that are kept: those that fire, and those that ended less than `SHOWN_SECONDS` ago
 
 log = logging.getLogger("trackside")
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-PREFIX = "Trackside"
-"""Prefix of every alert name in Prometheus and Alertmanager, except that of the Watchdog."""
+PREFIX = "Trackside"  # prefix of every alert name in Prometheus and Alertmanager, except that of the Watchdog
 
 
 class AlertText(NamedTuple):
@@ -24,6 +23,7 @@ class AlertText(NamedTuple):
     description: str = ""
 
 
+# Alerts of detectors, which examine every sample. Prometheus sees them only as `trackside_alert_firing`.
 DETECTED = {
     "NonFinite": AlertText(
         "A value of the training is NaN or infinite.",
@@ -125,8 +125,8 @@ DETECTED = {
     ),
     "TestAlert": AlertText("This is a test.", "Somebody ran `trackside test-alert`. You need to do nothing."),
 }
-"""Alerts of detectors, which examine every sample. Prometheus sees them only as `trackside_alert_firing`."""
 
+# Alerts of rules over metric families, which Prometheus can evaluate too.
 RULED = {
     "GpuLost": AlertText("A GPU does not answer."),
     "GpuMissing": AlertText("GPUs of a machine are missing."),
@@ -153,4 +153,3 @@ RULED = {
     "FdsExhausted": AlertText("A rank has nearly all of its file descriptors open."),
     "DataLoaderDied": AlertText("Workers of a data loader died."),
 }
-"""Alerts of rules over metric families, which Prometheus can evaluate too."""

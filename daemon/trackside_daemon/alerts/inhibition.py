@@ -10,14 +10,14 @@ from trackside_daemon.model.finding import SEVERITIES
 if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
 
+# Seconds after its end for which an alert still inhibits, until the detectors' recent windows have forgotten it.
 AFTER_SECONDS = 120.0
-"""Seconds after its end for which an alert still inhibits, until the detectors' recent windows have forgotten it."""
 
+# Seconds after a death within which a silence counts as its consequence; a rank that pushed for longer did not depend
+# on it.
 SOON_SECONDS = 60.0
-"""Seconds after a death within which a silence counts as its consequence; a rank that pushed for longer did not depend on it."""
 
-REMEMBERED = 10_000
-"""Most inhibiting alerts that are remembered; with more, the oldest are dropped."""
+REMEMBERED = 10_000  # most inhibiting alerts that are remembered; with more, the oldest are dropped
 
 
 class InhibitionRule(NamedTuple):

@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 
 ALERTS = frozenset(("LossSpike", "LossDiverging", "GradientExplosion", "GradientVanishing", "NonFinite"))
 
-STEPS = 100
-"""Steps for which a run pushes the norms."""
-
-AGAIN_SECONDS = 600.0
-"""Least seconds between two requests to one run."""
-
-RUNS = 1024
-"""Most runs that are remembered."""
+STEPS = 100  # steps for which a run pushes the norms
+AGAIN_SECONDS = 600.0  # least seconds between two requests to one run
+RUNS = 1024  # most runs that are remembered
 
 
 class LayerNormRequests:

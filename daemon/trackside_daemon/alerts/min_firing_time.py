@@ -10,11 +10,10 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.finding import Finding
 
+# Least seconds that an alert fires, so that a scrape once a minute sees it; also the duration of an event.
 LEAST_SECONDS = 120.0
-"""Least seconds that an alert fires, so that a scrape once a minute sees it; also the duration of an event."""
 
-LONGER = {"UserAlert": 900.0}
-"""Least seconds of alerts that should be visible for longer, by name."""
+LONGER = {"UserAlert": 900.0}  # least seconds of alerts that should be visible for longer, by name
 
 AGAIN_SECONDS = LONGEST_SECONDS = 3600.0
 """Seconds after its end within which an alert that comes again fires for twice as long as before, and the upper bound of that.
@@ -22,8 +21,7 @@ AGAIN_SECONDS = LONGEST_SECONDS = 3600.0
 So an alert that comes and goes, at whatever pace, notifies about 30 times a day at most, instead of 700 times.
 """
 
-REMEMBERED = 10_000
-"""Most alerts that are remembered; with more, the oldest are dropped."""
+REMEMBERED = 10_000  # most alerts that are remembered; with more, the oldest are dropped
 
 
 class MinFiringTimes:

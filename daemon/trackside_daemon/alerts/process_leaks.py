@@ -30,17 +30,10 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 
-EVERY = 10.0
-"""Seconds between two samples."""
-
-FORGET = 600.0
-"""Seconds without a sample after which a rank is dropped and its alert ends."""
-
-CONFIRM = 3600.0
-"""Seconds within which a restored leak must be found again; otherwise its alert ends."""
-
-MOST = 1024
-"""Most ranks and processes on GPUs that are followed."""
+EVERY = 10.0  # seconds between two samples
+FORGET = 600.0  # seconds without a sample after which a rank is dropped and its alert ends
+CONFIRM = 3600.0  # seconds within which a restored leak must be found again; otherwise its alert ends
+MOST = 1024  # most ranks and processes on GPUs that are followed
 
 ANONYMOUS, SHMEM = MEMORY[b"RssAnon"], MEMORY[b"RssShmem"]
 ON_GPU = FAMILIES["process_memory_bytes"].metric

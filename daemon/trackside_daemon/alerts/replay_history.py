@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.latest_samples import Samples
     from trackside_daemon.history.read.series import Readable
 
-RANKS = 2048
-"""Most ranks that are read."""
+RANKS = 2048  # most ranks that are read
 
+# Steps that are read of each rank: the windows of the detectors have about 500 samples; more if there are few ranks.
 STEPS, MOST_STEPS = 512, 2048
-"""Steps that are read of each rank: the windows of the detectors have about 500 samples; more if there are few ranks."""
 
-ALL_STEPS = 16_384
-"""Steps of all ranks together, as far as `STEPS` of each allow."""
+ALL_STEPS = 16_384  # steps of all ranks together, as far as `STEPS` of each allow
 
 log = logging.getLogger("trackside")
 

@@ -147,11 +147,11 @@ def _first_error(error: ValidationError) -> str:
     return line if not key or kind in ("missing", "value_error") else f"{line}, {got}"
 
 
+# Requirement of each key that has a pattern.
 _PATTERNS = {
     "alert": "a name consists of letters, digits and _, and does not begin with a digit",
     "metric": "a family of docs/metrics.md is expected, or key:{} for a pushed key",
 }
-"""Requirement of each key that has a pattern."""
 
 
 def _rules(values: object) -> object:

@@ -12,11 +12,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import Alert, Silence
 
-LONGEST = 30 * 86400.0
-"""Longest duration of a silence, in seconds."""
-
-MOST = 100
-"""Most silences at a time: each alert is compared with all of them."""
+LONGEST = 30 * 86400.0  # longest duration of a silence, in seconds
+MOST = 100  # most silences at a time: each alert is compared with all of them
 
 
 class TooManyError(Exception):

@@ -9,8 +9,7 @@ from trackside_daemon.model.finding import SEVERITIES, Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST = 1000
-"""Most findings that are kept; with more, the oldest of the least severe is dropped."""
+MOST = 1000  # most findings that are kept; with more, the oldest of the least severe is dropped
 
 _Identity = tuple[str, str, tuple[tuple[str, str], ...]]
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 TEST_ALERT = "TestAlert"
 
-MOST = 10
-"""Most test alerts within `WITHIN_SECONDS`; each is a series for a quarter of an hour."""
+MOST = 10  # most test alerts within `WITHIN_SECONDS`; each is a series for a quarter of an hour
 
 WITHIN_SECONDS = 120.0
 

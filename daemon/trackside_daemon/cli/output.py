@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 GAP = "  "
-LEAST = 6
-"""Minimum width of a column."""
+LEAST = 6  # minimum width of a column
 
 LIVE = frozenset(("starting", "running", "stalled"))
 

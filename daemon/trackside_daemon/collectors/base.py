@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Metric, Sample
 
 
+# Message of `NothingToCollect` when the pid of no rank process is visible.
 HIDDEN = (
     "the pids of the processes that train are hidden; start this daemon in the host's pid namespace (hostPID: true, "
     "docker run --pid=host), or in theirs"
 )
-"""Message of `NothingToCollect` when the pid of no rank process is visible."""
 
 
 class NothingToCollect(Exception):  # noqa: N818 - not an error: the host lacks the source

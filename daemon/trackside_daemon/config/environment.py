@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
+# Variables of the client; if they are set for a whole job, the daemon's environment has them too.
 PREFIX = "TRACKSIDE_"
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
     for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE", "LAUNCH")
 )
-"""Variables of the client; if they are set for a whole job, the daemon's environment has them too."""
 
 # Kubernetes sets these for a service that is called trackside.
 _KUBERNETES = re.compile(PREFIX + r"(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT(_\d+_(TCP|UDP|SCTP)\w*)?)$")

@@ -11,16 +11,16 @@ class YamlError(Exception):
     """The text is not valid YAML; the message has the position and the reason."""
 
 
+# Longer integers are rejected: Python does not convert far longer ones to decimal, so no error could show them.
 MAX_INTEGER_BITS = 1024
-"""Longer integers are rejected: Python does not convert far longer ones to decimal, so no error could show them."""
 
+# Replacements of PyYAML messages that contain a value, which may be a password.
 _UNQUOTED = {
     "found undefined alias": "an undefined alias; quote text that begins with *",
     "found duplicate anchor": "a duplicate anchor; quote text that begins with &",
     "found undefined tag handle": "an unknown tag; quote text that begins with !",
     "could not determine a constructor": "an unknown tag; quote text that begins with !",
 }
-"""Replacements of PyYAML messages that contain a value, which may be a password."""
 
 
 class _Loader(yaml.SafeLoader):

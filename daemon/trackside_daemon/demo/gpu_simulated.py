@@ -14,17 +14,10 @@ if TYPE_CHECKING:
     from trackside_daemon.demo.model_simulated import Model
 
 PHASES = {"forward": FORWARD, "backward": BACKWARD, "optimizer": OPTIMIZER}
-BUSY = 0.95
-"""Fraction of a phase's time on the host; the rest is kernel launches."""
-
-STATE_BYTES = 18
-"""Bytes per parameter in mixed precision: the parameter, its gradient and Adam's moments."""
-
-ACTIVATION_BYTES = 2**21
-"""Bytes per token."""
-
-RESERVED = 1.15
-"""Memory that PyTorch reserves, divided by the peak of allocated memory."""
+BUSY = 0.95  # fraction of a phase's time on the host; the rest is kernel launches
+STATE_BYTES = 18  # bytes per parameter in mixed precision: the parameter, its gradient and Adam's moments
+ACTIVATION_BYTES = 2**21  # bytes per token
+RESERVED = 1.15  # memory that PyTorch reserves, divided by the peak of allocated memory
 
 
 class SimulatedRankGpu:

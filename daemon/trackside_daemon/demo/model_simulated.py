@@ -19,17 +19,12 @@ FORWARD = 0.025
 BACKWARD = 0.05
 OPTIMIZER = 0.01
 
-FIRST_LOSS = 4.1
-"""Loss of a guess among some 60 characters, in nats per character."""
-LAST_LOSS = 1.1
-"""Lower bound of the loss, in nats per character."""
-
-DECAY_SUM = 0.3
-"""Sum of learning rates after which much of the decline is over: about 150 steps."""
+FIRST_LOSS = 4.1  # loss of a guess among some 60 characters, in nats per character
+LAST_LOSS = 1.1  # lower bound of the loss, in nats per character
+DECAY_SUM = 0.3  # sum of learning rates after which much of the decline is over: about 150 steps
 
 NOISE = 0.01
-DEVICE_FLOPS = 989e12
-"""Peak of an H100 in bfloat16, from its data sheet."""
+DEVICE_FLOPS = 989e12  # peak of an H100 in bfloat16, from its data sheet
 
 
 class Model:

@@ -10,8 +10,7 @@ from trackside_daemon.demo.troubles import TROUBLES
 
 DRIVER = Path("/proc/driver/nvidia/version")
 MIN_GPUS = 2
-MAX_GPUS = 64
-"""Maximum of simulated GPUs, and of ranks, each of which needs one."""
+MAX_GPUS = 64  # maximum of simulated GPUs, and of ranks, each of which needs one
 
 
 LIBRARIES = ("numpy", "torch")

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "Simulate the timing of a training's steps, and push each step to trackside."
 
-TOTAL_STEPS = 100_000
-"""Total that a demo without end announces: about three hours."""
+TOTAL_STEPS = 100_000  # total that a demo without end announces: about three hours
 
 EPOCH_STEPS = 50
 EVAL_STEPS = 50
@@ -38,8 +37,7 @@ EVAL_BATCHES = 8
 LOAD_SECONDS = 0.004
 FIRST_SECONDS = 0.2
 CHECKPOINT_SECONDS = 0.5
-CHECKPOINT_BYTES = 12
-"""Bytes per parameter: the parameter and Adam's two moments in float32."""
+CHECKPOINT_BYTES = 12  # bytes per parameter: the parameter and Adam's two moments in float32
 WORKERS = 2
 
 

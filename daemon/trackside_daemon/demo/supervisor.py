@@ -37,8 +37,8 @@ SETTINGS = {
     # A demo may run for days, and its history may be in memory (/tmp).
     "TRACKSIDE_STORAGE__RETENTION__SIZE": "1GiB",
 }
+# Environment for a daemon without TLS and passwords, which the demo could not use.
 NO_WEB_CONFIG = {"TRACKSIDE_WEB__CONFIG__FILE": ""}
-"""Environment for a daemon without TLS and passwords, which the demo could not use."""
 READY_SECONDS = 30.0
 REPORT_SECONDS = 2.0
 _SERIES = re.compile(r'trackside_training_(\w+)\{rank="(\d+)",run="demo"\} (\S+)')

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from trackside_daemon.demo.troubles import Trouble
     from trackside_daemon.linux.child_process import ChildProcess
 
-MIN_STEPS = 100
-"""Steps that a detector needs to learn the usual values, before it can find unusual ones."""
+MIN_STEPS = 100  # steps that a detector needs to learn the usual values, before it can find unusual ones
 
 
 class TroubleStage:

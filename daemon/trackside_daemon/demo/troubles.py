@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from random import Random
 
+# A learning rate of 3e-3 without its minus: weights grow by hundreds per step until they overflow.
 BAD_LEARNING_RATE = 3e3
-"""A learning rate of 3e-3 without its minus: weights grow by hundreds per step until they overflow."""
 
 RANDOM_BATCHES = 5
-LEAK_BYTES = 2**18
-"""Bytes leaked per step."""
-MAX_LEAK_BYTES = 2**30
-"""Bytes leaked in total, so that an unattended demo does not fill the machine's memory."""
+LEAK_BYTES = 2**18  # bytes leaked per step
+MAX_LEAK_BYTES = 2**30  # bytes leaked in total, so that an unattended demo does not fill the machine's memory
 
 EXTRA_PASSES = 4
 PAGE_BYTES = resource.getpagesize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# Sentences by alert name.
 NEXT = {
     "NonFinite": "Check the batch of that step and the terms of the loss (a logarithm or a division by zero, an overflow in half "
     "precision). Then resume from the last checkpoint before it.",
@@ -23,4 +24,3 @@ NEXT = {
     "HostMemoryLeak": "Check what keeps references from step to step: losses that were not detached, lists of logs, caches of the "
     "data loader. If there is a limit, restart from a checkpoint before memory reaches it.",
 }
-"""Sentences by alert name."""

@@ -16,17 +16,12 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, Event
 
-INTERVALS = 16
-"""Number of recent intervals between checkpoints that are kept."""
+INTERVALS = 16  # number of recent intervals between checkpoints that are kept
+ENOUGH = 2  # intervals needed before a checkpoint can be overdue: three checkpoints
+SAME = 10.0  # seconds within which the events of several ranks count as one checkpoint
 
-ENOUGH = 2
-"""Intervals needed before a checkpoint can be overdue: three checkpoints."""
-
-SAME = 10.0
-"""Seconds within which the events of several ranks count as one checkpoint."""
-
+# A checkpoint is overdue after OVERDUE times the median interval, and LEAST seconds or more.
 OVERDUE, LEAST = 2.0, 600.0
-"""A checkpoint is overdue after OVERDUE times the median interval, and LEAST seconds or more."""
 
 
 class Checkpoints:

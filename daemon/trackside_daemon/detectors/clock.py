@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+# Least seconds between two evaluations of what time alone changes; the collectors of one tick differ by less.
 APART = 0.9
-"""Least seconds between two evaluations of what time alone changes; the collectors of one tick differ by less."""
 
+# Seconds between two batches that count as watched, or `INTERVALS` times the last interval if that is more. During
+# the rest the daemon was stopped or its machine asleep, so that the silence of a run means nothing.
 UNSEEN = 15.0
-"""Seconds between two batches that count as watched, or `INTERVALS` times the last interval if that is more. During the rest
-the daemon was stopped or its machine asleep, so that the silence of a run means nothing."""
 INTERVALS = 3.0
 
 

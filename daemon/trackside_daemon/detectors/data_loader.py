@@ -15,14 +15,12 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 STEPS, LEAST_STEPS = 100, 5
+# A window has STEPS steps and LEAST_SECONDS or more, or SECONDS seconds and LEAST_STEPS or more.
 SECONDS, LEAST_SECONDS = 60.0, 10.0
-"""A window has STEPS steps and LEAST_SECONDS or more, or SECONDS seconds and LEAST_STEPS or more."""
 
-SHARE, CALM = 0.3, 0.2
-"""Shares of the time spent waiting: an alert begins above the first and ends below the second."""
+SHARE, CALM = 0.3, 0.2  # shares of the time spent waiting: an alert begins above the first and ends below the second
 
-WINDOWS = 2
-"""Consecutive windows needed to begin and to end an alert."""
+WINDOWS = 2  # consecutive windows needed to begin and to end an alert
 
 SLOW = (
     "Try more data loader workers, a faster disk or preprocessed data. Check the CPU time and disk reads of the workers. "

@@ -14,21 +14,13 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.run_view import RankProgress
     from trackside_daemon.model.records import Alert, Event
 
-OLD = 900.0
-"""Age in seconds above which a death is not reported, and its alert ends."""
-
-WORKER = 60.0
-"""Seconds around the death of a rank in which the death of a data loader worker is the likely cause."""
-
-WAIT = 1.5
-"""Seconds before a death by exception is reported: the next tick shows whether a worker caused it."""
-
-ALERTS = ("TrainingProcessDied", "OomKilled")
-"""Names of the alerts that this detector can raise."""
+OLD = 900.0  # age in seconds above which a death is not reported, and its alert ends
+WORKER = 60.0  # seconds around the death of a rank in which the death of a data loader worker is the likely cause
+WAIT = 1.5  # seconds before a death by exception is reported: the next tick shows whether a worker caused it
+ALERTS = ("TrainingProcessDied", "OomKilled")  # names of the alerts that this detector can raise
 
 OUT_OF_MEMORY = "OOM killed"
-RANKS = 8192
-"""Deaths, and deaths of workers, that are remembered."""
+RANKS = 8192  # deaths, and deaths of workers, that are remembered
 
 RankKey = tuple[str, int, int]
 """Run id, attempt and rank."""

@@ -16,52 +16,32 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
     from trackside_daemon.model.finding import Severity
 
-NEAR = 9
-"""Number of samples whose median is the recent level. Few, so that it follows a norm that drifts."""
-
-LONG = 128
-"""Samples that give the usual distance from that median: at most LONG, at least ENOUGH."""
+NEAR = 9  # Number of samples whose median is the recent level. Few, so that it follows a norm that drifts.
+LONG = 128  # samples that give the usual distance from that median: at most LONG, at least ENOUGH
 ENOUGH = 15
 
-BLOCK = 10
-"""The long memory: the medians of the last BLOCKS blocks of BLOCK samples."""
+BLOCK = 10  # the long memory: the medians of the last BLOCKS blocks of BLOCK samples
 BLOCKS = 50
 
-LEAST = 1e-30
-"""Smaller norms count as this value, because zero has no logarithm."""
+LEAST = 1e-30  # smaller norms count as this value, because zero has no logarithm
+NOTHING = 1e-8  # a smaller norm has vanished, whatever it was before
+VANISHED = 20  # consecutive low samples that make an alert, and consecutive normal ones that end it
+USUAL = 1000  # samples after which a low norm becomes the usual one
+CALM = 20  # samples without a high norm after which an explosion is over
+APART = 5  # high norms that are fewer samples apart belong to one explosion
+CRITICAL = 100.0  # factor over the usual norm that a step without clipping does not survive
 
-NOTHING = 1e-8
-"""A smaller norm has vanished, whatever it was before."""
-
-VANISHED = 20
-"""Consecutive low samples that make an alert, and consecutive normal ones that end it."""
-
-USUAL = 1000
-"""Samples after which a low norm becomes the usual one."""
-
-CALM = 20
-"""Samples without a high norm after which an explosion is over."""
-
-APART = 5
-"""High norms that are fewer samples apart belong to one explosion."""
-
-CRITICAL = 100.0
-"""Factor over the usual norm that a step without clipping does not survive."""
-
+# Factor over the usual norm that is reported at the first sample. Smaller ones, which clipping makes harmless, must
+# come OFTEN times in AMONG samples.
 AT_ONCE = 25.0
-"""Factor over the usual norm that is reported at the first sample. Smaller ones, which clipping makes harmless, must come
-OFTEN times in AMONG samples.
-"""
 OFTEN = 2
 AMONG = 5
 
-TAIL = 2.0
-"""Factor over the distance that one norm in 20 has anyway."""
+TAIL = 2.0  # factor over the distance that one norm in 20 has anyway
 
+# Factor by which the distance between logged steps may change. Beyond it the training logs other samples, and the
+# detector starts again.
 SPARSER = 4
-"""Factor by which the distance between logged steps may change. Beyond it the training logs other samples, and the detector
-starts again.
-"""
 
 
 class Gradient:

@@ -12,15 +12,13 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-START = 10
-"""Samples at the start of a schedule in which the rate may rise by any factor."""
+START = 10  # samples at the start of a schedule in which the rate may rise by any factor
 
+# Factor over the greatest rate before: a schedule that starts again returns to its old maximum, not beyond.
 ABOVE = 10.0
-"""Factor over the greatest rate before: a schedule that starts again returns to its old maximum, not beyond."""
 
 STEPS_AT_ZERO = 100
-SAMPLES_AT_ZERO = 3
-"""The first rate of a warm-up and the last of a decay are zero. For this long, zero is a mistake."""
+SAMPLES_AT_ZERO = 3  # The first rate of a warm-up and the last of a decay are zero. For this long, zero is a mistake.
 
 
 class LearningRate:

@@ -19,26 +19,19 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-LEVEL, LEAST = 16, 32
-"""Samples whose median is the level; samples before the first comparison."""
+LEVEL, LEAST = 16, 32  # samples whose median is the level; samples before the first comparison
 
-RISE, NOISE = 0.15, 5.0
-"""Required rise: fraction of the lowest level, and standard deviations of single samples."""
+RISE, NOISE = 0.15, 5.0  # required rise: fraction of the lowest level, and standard deviations of single samples
 
+# Fraction of the rise of the highest quarter that the newer half must keep. After a spike the newer half is lower.
 STAYS = 0.7
-"""Fraction of the rise of the highest quarter that the newer half must keep. After a spike the newer half is lower."""
 
-CROSSING = 12.0
-"""Standard deviations needed where the loss crosses zero: a fraction of it means nothing there."""
+CROSSING = 12.0  # standard deviations needed where the loss crosses zero: a fraction of it means nothing there
+CRITICAL = 0.5  # rise, as a fraction of the lowest level, from which the model loses what it learned
 
-CRITICAL = 0.5
-"""Rise, as a fraction of the lowest level, from which the model loses what it learned."""
+HOLD, ACCEPTED = 64, 1000  # samples between two findings; samples after which a new level becomes the accepted one
 
-HOLD, ACCEPTED = 64, 1000
-"""Samples between two findings; samples after which a new level becomes the accepted one."""
-
-_NORMAL = 1.4826 / 2**0.5
-"""Standard deviations of one sample per median distance of two successive samples."""
+_NORMAL = 1.4826 / 2**0.5  # standard deviations of one sample per median distance of two successive samples
 
 
 class LossDiverging:

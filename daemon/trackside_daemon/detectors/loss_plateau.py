@@ -18,20 +18,15 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-BLOCK, BLOCKS = 25, 20
-"""Samples in the smallest block, and blocks that are compared: 500 samples."""
+BLOCK, BLOCKS = 25, 20  # samples in the smallest block, and blocks that are compared: 500 samples
 
-PART = 0.1
-"""Fraction of the run that is compared, once that is more than the smallest blocks hold."""
+PART = 0.1  # fraction of the run that is compared, once that is more than the smallest blocks hold
 
+# Fractions of the loss: a smaller gain is a plateau; the largest error of a gain; a larger gain ends the plateau.
 GAIN, UNSURE, AGAIN = 0.002, 0.005, 0.005
-"""Fractions of the loss: a smaller gain is a plateau; the largest error of a gain; a larger gain ends the plateau."""
 
-FALLING = 0.98
-"""Fraction of the learning rate at the first block. Below it a schedule ends, and a plateau is normal."""
-
-_NORMAL = 1.4826
-"""Standard deviations per median distance, for a normal distribution."""
+FALLING = 0.98  # Fraction of the learning rate at the first block. Below it a schedule ends, and a plateau is normal.
+_NORMAL = 1.4826  # standard deviations per median distance, for a normal distribution
 
 
 class LossPlateau:

@@ -13,14 +13,12 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-BEGINNING, BEFORE = 5, 9
-"""Samples whose mean is the initial loss; recent samples that a new one is compared with."""
+BEGINNING, BEFORE = 5, 9  # samples whose mean is the initial loss; recent samples that a new one is compared with
 
+# The loss of a new model lies above LEAP times the recent maximum, and within these fractions of the initial loss.
 LEAP, ANEW = 3.0, (0.7, 1.3)
-"""The loss of a new model lies above LEAP times the recent maximum, and within these fractions of the initial loss."""
 
-OVER = 64
-"""Samples after which a restart without a step to catch up with ends."""
+OVER = 64  # samples after which a restart without a step to catch up with ends
 
 
 class LossRestart:

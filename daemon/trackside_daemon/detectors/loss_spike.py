@@ -23,31 +23,25 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-MOVED = 2.0
-"""Factor over its own median from which a gradient norm moved together with the loss."""
+MOVED = 2.0  # factor over its own median from which a gradient norm moved together with the loss
+AGREES = 3.0  # factor over its own median from which a gradient norm supports a jump of the loss
 
-AGREES = 3.0
-"""Factor over its own median from which a gradient norm supports a jump of the loss."""
-
+# Largest jump of a hard batch, as a fraction of the level: without a gradient norm; with one that did not move.
 HARD, HARD_UNMOVED = 0.6, 1.0
-"""Largest jump of a hard batch, as a fraction of the level: without a gradient norm; with one that did not move."""
 
+# USED_TO jumps of at least USED times the height that recovered among LATELY samples: one more is ordinary for this
+# loss. Each of them has at most USED_TO high samples; one that stays up as long is reported.
 USED_TO, USED, LATELY = 3, 2 / 3, 10_000
-"""USED_TO jumps of at least USED times the height that recovered among LATELY samples: one more is ordinary for this loss.
-Each of them has at most USED_TO high samples; one that stays up as long is reported.
-"""
 
-PASSED = 16
-"""Recovered jumps that are remembered."""
+PASSED = 16  # recovered jumps that are remembered
 
-BEGINNING, LITTLE = 5, 0.01
-"""First samples, whose median is the initial loss; the fraction of it that is negligible."""
+BEGINNING, LITTLE = 5, 0.01  # first samples, whose median is the initial loss; the fraction of it that is negligible
 
+# Consecutive samples at the old level that end a spike; samples above it after which it is no longer a spike.
 BACK, GIVEN_UP = 5, 64
-"""Consecutive samples at the old level that end a spike; samples above it after which it is no longer a spike."""
 
+# A sample is still high above this fraction of the jump, or this many deviations; the lower counts.
 ABOVE, ABOVE_NOISE = 0.5, 4.0
-"""A sample is still high above this fraction of the jump, or this many deviations; the lower counts."""
 
 
 class LossSpike:

@@ -15,42 +15,25 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-BIN = 10
-"""Samples in the smallest bin. The minimum counts, because caches and batches come on top of it."""
+BIN = 10  # Samples in the smallest bin. The minimum counts, because caches and batches come on top of it.
+MERGED = 3  # bins that make one bin of the next size
+BINS = 9  # consecutive bins that are compared
+SIZES = 7  # Sizes of bins: 10, 30, 90 … 7,290 samples. A leak of a thousandth per minute shows in the longer ones.
 
-MERGED = 3
-"""Bins that make one bin of the next size."""
-
-BINS = 9
-"""Consecutive bins that are compared."""
-
-SIZES = 7
-"""Sizes of bins: 10, 30, 90 … 7,290 samples. A leak of a thousandth per minute shows in the longer ones."""
-
+# Excess of rising over falling pairs of bins, as a fraction of all pairs (Mann-Kendall S over its maximum).
 RISING = 0.8
-"""Excess of rising over falling pairs of bins, as a fraction of all pairs (Mann-Kendall S over its maximum)."""
 
-GREW = 0.03
-"""Least growth over all bins, as a fraction of the memory in use."""
+GREW = 0.03  # least growth over all bins, as a fraction of the memory in use
+STILL = 0.5  # Least slope of the last bins, as a fraction of the overall slope. A cache that fills up slows down.
+LAST = 5  # number of last bins for that slope
+BEFORE = 100  # earlier bins that are remembered: memory that goes up and down returns to them, a leak goes beyond
+BEYOND = 0.75  # fraction of the growth by which a leak must exceed the earlier bins
 
-STILL = 0.5
-"""Least slope of the last bins, as a fraction of the overall slope. A cache that fills up slows down."""
-LAST = 5
-"""Number of last bins for that slope."""
-
-BEFORE = 100
-"""Earlier bins that are remembered: memory that goes up and down returns to them, a leak goes beyond."""
-
-BEYOND = 0.75
-"""Fraction of the growth by which a leak must exceed the earlier bins."""
-
+# Fraction of the reported growth below which the leak is over. A fraction of the memory in use instead would end
+# every steady leak once enough has leaked, and keep the alert for a cache that is nearly full.
 SLOWED = 1 / 3
-"""Fraction of the reported growth below which the leak is over. A fraction of the memory in use instead would end every
-steady leak once enough has leaked, and keep the alert for a cache that is nearly full.
-"""
 
-TWICE = 2
-"""Consecutive bins that must show a leak to begin an alert, and no leak to end it."""
+TWICE = 2  # consecutive bins that must show a leak to begin an alert, and no leak to end it
 
 
 class Bin(NamedTuple):

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Sample
     from trackside_daemon.model.records import Alert
 
-QUIET = 300.0
-"""Seconds without a further loss after which the alert ends."""
-
-MANY = 10
-"""Lost messages from which the severity is warning. Fewer are a gap of seconds, reported as info."""
+QUIET = 300.0  # seconds without a further loss after which the alert ends
+MANY = 10  # Lost messages from which the severity is warning. Fewer are a gap of seconds, reported as info.
 
 _ADVICE = {
     "state": "/metrics may show old values.",

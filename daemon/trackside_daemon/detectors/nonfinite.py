@@ -14,16 +14,14 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-CALM = 10
-"""Consecutive finite samples that end the alert."""
+CALM = 10  # consecutive finite samples that end the alert
 
+# Skipped steps among the last OF that make an alert. With mixed precision a single one only lowers the loss scale.
 SKIPPED, OF = 3, 20
-"""Skipped steps among the last OF that make an alert. With mixed precision a single one only lowers the loss scale."""
 
+# Norms before the first finite one that mixed precision may skip. The loss scale starts at 2**16 or 2**32, too large
+# for the gradients, and each skipped step halves it.
 FROM_THE_START = 40
-"""Norms before the first finite one that mixed precision may skip. The loss scale starts at 2**16 or 2**32, too large for the
-gradients, and each skipped step halves it.
-"""
 
 
 class NonFinite:

@@ -15,26 +15,20 @@ from typing import NamedTuple
 
 from trackside_daemon.detectors.window import Window
 
-NEAR, USUAL, RECENT = 9, 128, 24
-"""Number of samples in: the level; the noise; the recent noise."""
+NEAR, USUAL, RECENT = 9, 128, 24  # number of samples in: the level; the noise; the recent noise
 
-LEAST, SETTLED = 5, 8
-"""Numbers needed for a level, and distances needed for a noise: the 14th number can be a jump."""
+LEAST, SETTLED = 5, 8  # numbers needed for a level, and distances needed for a noise: the 14th number can be a jump
 
-EASE = 0.85
-"""Factor on the thresholds of the labels: people saw both sides of a jump, the detector sees one."""
+EASE = 0.85  # factor on the thresholds of the labels: people saw both sides of a jump, the detector sees one
+EASE_AGREED = 0.6  # the same factor when the gradient norm agrees: two signs need less each
 
-EASE_AGREED = 0.6
-"""The same factor when the gradient norm agrees: two signs need less each."""
-
+# Pairs of robust standard deviations above the level and fraction of the level. A jump reaches one pair.
 LAW = ((10.0, 0.20), (15.0, 0.10), (25.0, 0.05))
-"""Pairs of robust standard deviations above the level and fraction of the level. A jump reaches one pair."""
 
+# The first pair after EASE. Other settings scale all deviations, or all fractions, in proportion.
 SCALES, SHARE = EASE * LAW[0][0], EASE * LAW[0][1]
-"""The first pair after EASE. Other settings scale all deviations, or all fractions, in proportion."""
 
-CROSSING = 25.0
-"""Deviations needed where the level crosses zero: a fraction of it means nothing there."""
+CROSSING = 25.0  # deviations needed where the level crosses zero: a fraction of it means nothing there
 
 GREAT = (0.75, 8.0, 2.0)
 """A jump that is obvious: fraction of the level, deviations of the last 24 distances, factor over the largest of them.
@@ -48,20 +42,16 @@ VAST = 1.5
 A level that fell at once leaves distances that are not noise; a change affects only itself.
 """
 
+# Factor over the sixth largest of the last 128 distances: noise with two levels is not a series of jumps.
 UNLIKE, LIKE = 1.5, 6
-"""Factor over the sixth largest of the last 128 distances: noise with two levels is not a series of jumps."""
 
+# Noise that grew by this factor in the last 12 distances replaces the older one, as after a change of the learning
+# rate.
 GROWN, SHORTLY = 2.5, 12
-"""Noise that grew by this factor in the last 12 distances replaces the older one, as after a change of the learning rate."""
 
-UNSURE = 4.0
-"""While only n distances are known, the noise is widened by UNSURE / n."""
-
-_NORMAL = 1.4826
-"""Standard deviations per median distance, for a normal distribution."""
-
-_OF_CHANGES = _NORMAL / 2**0.5
-"""Standard deviations of one number per median change between two numbers."""
+UNSURE = 4.0  # while only n distances are known, the noise is widened by UNSURE / n
+_NORMAL = 1.4826  # standard deviations per median distance, for a normal distribution
+_OF_CHANGES = _NORMAL / 2**0.5  # standard deviations of one number per median change between two numbers
 
 
 class Jump(NamedTuple):

@@ -10,34 +10,29 @@ from trackside_daemon.detectors.window import Window
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-GAPS = 512
-"""The number of recent gaps whose 99th percentile counts."""
+GAPS = 512  # the number of recent gaps whose 99th percentile counts
 
+# A silence is a stall if it exceeds the usual gap by the first factor and the longest gap by the second.
 OVER_USUAL, OVER_LONGEST = 5.0, 3.0
-"""A silence is a stall if it exceeds the usual gap by the first factor and the longest gap by the second."""
 
 ENOUGH = 3
-ENOUGH_STEPS = 5
-"""Least gaps and steps of a pace. Before that, kernels are compiled and caches filled."""
+ENOUGH_STEPS = 5  # Least gaps and steps of a pace. Before that, kernels are compiled and caches filled.
 
+# Seconds of silence that are a stall before there is a pace, and in a pause of a kind that is new.
 BEGINNING = 1800.0
-"""Seconds of silence that are a stall before there is a pace, and in a pause of a kind that is new."""
 
+# A repeated pause may last so many seconds, and so many times the longest gap, since evaluations differ in size.
 PAUSE, OVER_PAUSE = 600.0, 5.0
-"""A repeated pause may last so many seconds, and so many times the longest gap, since evaluations differ in size."""
 
+# The longest gap is remembered for so many gaps and seconds, and for twice that at most, since pauses recur.
 REMEMBERED = 2000
 REMEMBERED_SECONDS = 12 * 3600.0
-"""The longest gap is remembered for so many gaps and seconds, and for twice that at most, since pauses recur."""
 
+# Least seconds of silence that are a stall for a pace seeded from totals, which do not show the run's pauses.
 SEEDED = 240.0
-"""Least seconds of silence that are a stall for a pace seeded from totals, which do not show the run's pauses."""
 
-OVER_MEAN = 10.0
-"""A silence of so many mean gaps is a stall for such a pace."""
-
-WARNING = 0.6
-"""The share of the deadline after which a silence is a warning."""
+OVER_MEAN = 10.0  # a silence of so many mean gaps is a stall for such a pace
+WARNING = 0.6  # the share of the deadline after which a silence is a warning
 
 
 class Longest:

@@ -28,15 +28,16 @@ if TYPE_CHECKING:
 
     Made = Callable[[DetectorThresholds, float], Detector]
 
+# Roles in the order of evaluation: the context of the others comes first.
 _ORDER = ("rate", "part", "gradient", "loss", "evaluation", "duration", "memory")
-"""Roles in the order of evaluation: the context of the others comes first."""
 
+# Roles whose samples are not pushed with the others: the duration of a step comes with the next step.
 _APART = ("", "duration", "memory")
-"""Roles whose samples are not pushed with the others: the duration of a step comes with the next step."""
 
+# The loss per step of a slow throughput, as a share of the loss of a single slow step: 5 ms of 50 ms.
 LOST_BY_EACH = 0.1
-"""The loss per step of a slow throughput, as a share of the loss of a single slow step: 5 ms of 50 ms."""
 
+# Factories of the detectors of a key, by its role, from the thresholds and the least loss of a slow step in seconds.
 _DETECTORS: dict[str, tuple[Made, ...]] = {
     "rate": (lambda at, _: LearningRate(most=at.learning_rate_most, jump=at.learning_rate_jump_ratio),),
     "part": (lambda *_: NonFinite(skips=True),),
@@ -58,26 +59,23 @@ _DETECTORS: dict[str, tuple[Made, ...]] = {
     ),
     "memory": (lambda at, _: MemoryLeak(grew=at.leak_ratio),),
 }
-"""Factories of the detectors of a key, by its role, from the thresholds and the least loss of a slow step in seconds."""
 
 DEFAULTS = DetectorThresholds()
 
+# All alerts that they can detect.
 ALERTS = tuple(
     dict.fromkeys(alert for every in _DETECTORS.values() for made in every for alert in made(DEFAULTS, 0.0).alerts)
 )
-"""All alerts that they can detect."""
 
+# A rank that pushes the first key gets the second from the daemon, once all ranks have pushed theirs.
 SHARDED, WHOLE = "grad_norm_local_squared", "grad_norm"
-"""A rank that pushes the first key gets the second from the daemon, once all ranks have pushed theirs."""
 
+# A learning rate that rises by more than this factor at once counts as raised: the loss may jump with it.
 RAISED = 1.1
-"""A learning rate that rises by more than this factor at once counts as raised: the loss may jump with it."""
 
-KEPT = 64
-"""Steps whose gradient norms and raised rates are kept after their batch."""
+KEPT = 64  # steps whose gradient norms and raised rates are kept after their batch
 
-OWN, OWN_LEAST = 16, 5
-"""Recent gradient norms whose median is the measure of the next, at most and at least."""
+OWN, OWN_LEAST = 16, 5  # recent gradient norms whose median is the measure of the next, at most and at least
 
 
 class Found(NamedTuple):

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
 
-RANKS = 2048
-"""The most ranks at once; one needs some 50 KiB."""
+RANKS = 2048  # the most ranks at once; one needs some 50 KiB
 
+# Keys that the text of a detection names well enough.
 PLAIN = frozenset({"loss", "grad_norm", "learning_rate", "lr", "step_duration_seconds", "process_resident_bytes"})
-"""Keys that the text of a detection names well enough."""
 
 log = logging.getLogger("trackside")
 

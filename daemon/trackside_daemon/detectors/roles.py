@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+# Keys of evaluation: pushed rarely, with jumps, so they are not compared with training values.
 EVALUATION = re.compile(r"(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)")
-"""Keys of evaluation: pushed rarely, with jumps, so they are not compared with training values."""
 
+# Losses of adversarial and reinforcement learning. Their target is learned too, so they rise and jump in healthy
+# runs. `loss_value` is excluded: some scripts name their only loss so.
 OPPOSED = re.compile(
     r"(?<![a-z0-9])("
     r"d|g|disc|discriminator|gen|generator|gan|wgan|adv|adversarial|"
     r"critic|actor|policy|pg|(?<!loss_)value|vf|qf?\d*|td|(?<!cross[-_/.])entropy|kl"
     r")(?![a-z0-9])"
 )
-"""Losses of adversarial and reinforcement learning. Their target is learned too, so they rise and jump in healthy runs.
-``loss_value`` is excluded: some scripts name their only loss so.
-"""
 
+# Gradient norms of a part of the model: a number or such a word in the name, or a layer that is sharded over ranks.
 PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|parameters?|h)\d*)([/_.]|$)|_local_squared/")
-"""Gradient norms of a part of the model: a number or such a word in the name, or a layer that is sharded over ranks."""
 
+# Roles and the patterns of their keys. The first match counts.
 ROLES = (
     ("part", re.compile(r"(grad|param)_norm_local_squared")),
     ("loss", re.compile(r"loss|.*[/_.]loss|loss[/_.].*")),
@@ -29,7 +29,6 @@ ROLES = (
     ("duration", re.compile(r"step_duration_seconds")),
     ("memory", re.compile(r"process_resident_bytes")),
 )
-"""Roles and the patterns of their keys. The first match counts."""
 
 
 @lru_cache(maxsize=4096)

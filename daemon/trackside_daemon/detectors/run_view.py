@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
 
 
+# Phases that are part of every step.
 STEP_PHASES = frozenset(("data", "forward", "backward", "optimizer", "step", "other"))
-"""Phases that are part of every step."""
 
+# Phases in which a rank waits for other ranks, which are part of a step too.
 SYNC_PHASES = frozenset(("sync", "allreduce", "all_reduce", "reduce", "communication", "comm", "barrier", "collective"))
-"""Phases in which a rank waits for other ranks, which are part of a step too."""
 
 _ORDINARY = STEP_PHASES | SYNC_PHASES
 

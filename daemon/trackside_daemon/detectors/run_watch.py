@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert, Record
 
+# Alerts that last until an attempt makes progress, or ends.
 LASTING = (
     "TrainingStalled",
     "RankSilent",
@@ -39,16 +40,12 @@ LASTING = (
     "CheckpointOverdue",
     "MonitorBlind",
 )
-"""Alerts that last until an attempt makes progress, or ends."""
 
+# All alerts that it reports.
 ALERTS = ("RunStarted", "RunRestarted", "RunFinished", "TrainingProcessDied", "OomKilled", "UserAlert", *LASTING)
-"""All alerts that it reports."""
 
-RUNS = 512
-"""The most attempts that are watched, and whose names are remembered; with more, the oldest are forgotten."""
-
-RANKS = 8192
-"""The most ranks whose longest gap is restored."""
+RUNS = 512  # the most attempts that are watched, and whose names are remembered; with more, the oldest are forgotten
+RANKS = 8192  # the most ranks whose longest gap is restored
 
 
 class RunWatch:

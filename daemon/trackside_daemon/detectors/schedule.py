@@ -10,29 +10,17 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 
-KEPT = 64
-"""Pauses that are remembered."""
+KEPT = 64  # pauses that are remembered
+SHORTEST = 4  # Shortest gap in samples. Anything more frequent is not a pause but the normal duration of some steps.
+ALIKE = 3.0  # factor by which a pause may be longer than the others of its schedule
+OFF = 2.0  # samples by which a pause may come early or late
+CROWDED = 10  # slow steps are crowded if there is one in so many steps, over all that are remembered
+NEGLIGIBLE = 1e-4  # probability that needs no further proof, even with as many candidate gaps as pauses
 
-SHORTEST = 4
-"""Shortest gap in samples. Anything more frequent is not a pause but the normal duration of some steps."""
-
-ALIKE = 3.0
-"""Factor by which a pause may be longer than the others of its schedule."""
-
-OFF = 2.0
-"""Samples by which a pause may come early or late."""
-
-CROWDED = 10
-"""Slow steps are crowded if there is one in so many steps, over all that are remembered."""
-
-NEGLIGIBLE = 1e-4
-"""Probability that needs no further proof, even with as many candidate gaps as pauses."""
-
+# A schedule of steps is accepted if random pauses would fit as well with a smaller probability than this.
 CHANCE = 0.03
-"""A schedule of steps is accepted if random pauses would fit as well with a smaller probability than this."""
 
-CHANCE_BY_TIME = 0.01
-"""The same for schedules by time, which are rarer and need more proof."""
+CHANCE_BY_TIME = 0.01  # the same for schedules by time, which are rarer and need more proof
 
 
 class Schedule:

@@ -17,31 +17,25 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-BEFORE = 50
-"""Recent samples that a step is compared with: at most BEFORE, at least ENOUGH."""
+BEFORE = 50  # recent samples that a step is compared with: at most BEFORE, at least ENOUGH
 ENOUGH = 16
 
 LEARNT, LEARNT_PART = 1.4, 0.8
+# Thresholds for remembering a pause: a little lower than those for reporting, so that a pause near the limit is
+# known.
 LEARNT_SCALES = 3.0
-"""Thresholds for remembering a pause: a little lower than those for reporting, so that a pause near the limit is known."""
 
+# Relative resolution of logged times: to the millisecond or to a per mille. Equal durations differ by this much.
 QUANTUM = 1e-3
-"""Relative resolution of logged times: to the millisecond or to a per mille. Equal durations differ by this much."""
 
-APART = 3
-"""Slow steps that are at most so many samples apart are one problem, or one pause."""
+APART = 3  # slow steps that are at most so many samples apart are one problem, or one pause
+CALM = 20  # samples without a slow step that end the alert
+USUAL = 1000  # samples after which slow steps are the new normal
 
-CALM = 20
-"""Samples without a slow step that end the alert."""
-
-USUAL = 1000
-"""Samples after which slow steps are the new normal."""
-
+# After USED_TO reported slow steps among LATELY samples, none shorter by more than `ALIKE`, another is only info.
 USED_TO, LATELY = 3, 10_000
-"""After USED_TO reported slow steps among LATELY samples, none shorter by more than `ALIKE`, another is only info."""
 
-WORTH = 1.0
-"""Seconds lost by one step from which it is a warning; less is info."""
+WORTH = 1.0  # seconds lost by one step from which it is a warning; less is info
 
 
 class Slow(NamedTuple):

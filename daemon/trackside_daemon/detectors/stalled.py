@@ -19,16 +19,12 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding, Severity
     from trackside_daemon.model.records import Alert
 
-FLOOR = 60.0
-"""Seconds of silence that never count as a stall."""
-
-CONSEQUENCE = 60.0
-"""Seconds around the death of a rank in which silence of the run is its consequence."""
+FLOOR = 60.0  # seconds of silence that never count as a stall
+CONSEQUENCE = 60.0  # seconds around the death of a rank in which silence of the run is its consequence
 
 STACKS = "`trackside alerts show {alert} --run {run}` shows where its threads are"
 
-NAMED = 4
-"""Ranks that an alert names."""
+NAMED = 4  # ranks that an alert names
 
 
 class Stalled:

@@ -9,11 +9,10 @@ from trackside_daemon.detectors.base import Column
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Key of the derived durations. If the training pushes this key itself, those values count instead.
 DURATION = "step_duration_seconds"
-"""Key of the derived durations. If the training pushes this key itself, those values count instead."""
 
-LOST = 0.05
-"""Least loss of a slow step in seconds: the scheduler of the host limits how exact the time of a push is."""
+LOST = 0.05  # least loss of a slow step in seconds: the scheduler of the host limits how exact the time of a push is
 
 
 class StepDurations:

@@ -19,22 +19,20 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
-OWN = ("data", "forward")
-"""Phases in which a rank waits for no other rank."""
+OWN = ("data", "forward")  # phases in which a rank waits for no other rank
 
+# Further own phases if the run has a phase for waiting. Otherwise they include it: DDP reduces gradients in
+# backward().
 OWN_WITH_SYNC = ("backward", "optimizer")
-"""Further own phases if the run has a phase for waiting. Otherwise they include it: DDP reduces gradients in backward()."""
 
-STEPS, SECONDS = 20, 10.0
-"""Least steps and seconds of a window."""
+STEPS, SECONDS = 20, 10.0  # least steps and seconds of a window
 
-WINDOWS = 50
-"""Recent windows that are remembered per rank."""
+WINDOWS = 50  # recent windows that are remembered per rank
+# A rank becomes a straggler when it is slow in SHARE of the windows, until it is slow in CALM of them or fewer.
 SHARE, CALM = 0.6, 0.3
-"""A rank becomes a straggler when it is slow in SHARE of the windows, until it is slow in CALM of them or fewer."""
 
+# A rank is slow in a window at SLOWER times the time of the median rank and SCORE robust deviations above it.
 SLOWER, SCORE = 1.1, 4.0
-"""A rank is slow in a window at SLOWER times the time of the median rank and SCORE robust deviations above it."""
 
 _SCALE, _NOISE = 1.4826, 0.02
 _MASK = (1 << WINDOWS) - 1

@@ -14,21 +14,13 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-BLOCK = 10
-"""Samples whose median is judged: pauses and single slow steps do not change it."""
-
-BEFORE = 32
-"""Recent blocks that give the usual duration: at most BEFORE, at least ENOUGH."""
+BLOCK = 10  # samples whose median is judged: pauses and single slow steps do not change it
+BEFORE = 32  # recent blocks that give the usual duration: at most BEFORE, at least ENOUGH
 ENOUGH = 6
 
-LASTING = 4
-"""Consecutive slower blocks that make an alert."""
-
-RETURNED = 2
-"""Consecutive normal blocks that end it."""
-
-USUAL = 100
-"""Blocks after which the slower steps are the new normal."""
+LASTING = 4  # consecutive slower blocks that make an alert
+RETURNED = 2  # consecutive normal blocks that end it
+USUAL = 100  # blocks after which the slower steps are the new normal
 
 
 class Throughput:

@@ -13,17 +13,12 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.records import Event
 
-APART = 60.0
-"""Seconds between two alerts of a run. Those in between are only counted."""
+APART = 60.0  # Seconds between two alerts of a run. Those in between are only counted.
+OLD = 900.0  # age in seconds above which a late alert is not reported
 
-OLD = 900.0
-"""Age in seconds above which a late alert is not reported."""
+TITLE, TEXT = 200, 4000  # characters kept of title and text
 
-TITLE, TEXT = 200, 4000
-"""Characters kept of title and text."""
-
-RUNS = 512
-"""Runs that are remembered."""
+RUNS = 512  # runs that are remembered
 
 
 class UserAlerts:

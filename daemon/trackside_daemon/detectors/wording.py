@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Context
 
-HUGE = 1e300
-"""Larger numbers count as infinite: the sum of two could overflow."""
-
-RAISED_LATELY = 200
-"""Steps during which a raised learning rate may be the cause of trouble."""
+HUGE = 1e300  # larger numbers count as infinite: the sum of two could overflow
+RAISED_LATELY = 200  # steps during which a raised learning rate may be the cause of trouble
 
 
 def number(value: float) -> str:

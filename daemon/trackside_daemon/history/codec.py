@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 BLOCK = 4096
 CELL = 64
-DIGITS = 9
-"""Largest number of decimal places to try."""
-
-PROBE = 16
-"""Values to try first: most columns of measured numbers fail there."""
+DIGITS = 9  # largest number of decimal places to try
+PROBE = 16  # values to try first: most columns of measured numbers fail there
 
 Extreme: TypeAlias = "Callable[[Sequence[float]], float]"
 

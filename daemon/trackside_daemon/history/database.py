@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 FILE = "history.db"
-CHECK_SECONDS = 1.0
-"""Longest time of the check for damage at the start; a large file is not checked to its end."""
+CHECK_SECONDS = 1.0  # longest time of the check for damage at the start; a large file is not checked to its end
 
 BUSY_SECONDS = 10.0
 WAL_PAGES = 1000

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch, Sample
     from trackside_daemon.model.records import Alert, EarlierAttempts, Silence
 
-MAX_LAST_ATTEMPTS = 10_000
-"""Runs whose last attempt is cached."""
+MAX_LAST_ATTEMPTS = 10_000  # runs whose last attempt is cached
 
 T = TypeVar("T")
 log = logging.getLogger("trackside")

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 BLOCK_BITS = 24
 LOG_BITS = 32
 
-HOST = 0
-"""The stream of GPU and host series, which belong to no run."""
+HOST = 0  # the stream of GPU and host series, which belong to no run
 
 MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
     (

@@ -14,9 +14,9 @@ from zmq.utils.monitor import recv_monitor_message
 if TYPE_CHECKING:
     from trackside_daemon.ingest.keyring import Keyring
 
+# How many sources are remembered, so that each is logged once; refusals of later ones are only counted.
 DOMAIN = "trackside"
 LOGGED = 1000
-"""How many sources are remembered, so that each is logged once; refusals of later ones are only counted."""
 
 log = logging.getLogger("trackside")
 

@@ -6,11 +6,8 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-ANSWERS = {"stacks": "stacks?", "pong": "ping"}
-"""The kinds of answers, each with the kind of its question."""
-
-UNANSWERED = 1024
-"""The most questions that wait for answers."""
+ANSWERS = {"stacks": "stacks?", "pong": "ping"}  # the kinds of answers, each with the kind of its question
+UNANSWERED = 1024  # the most questions that wait for answers
 
 
 class Answer(NamedTuple):

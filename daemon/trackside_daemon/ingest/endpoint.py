@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-PATH_BYTES = 107
-"""The longest path of a Unix socket, from sockaddr_un."""
-
-GROUP = "trackside"
-"""The group that may push to a system daemon by default."""
+PATH_BYTES = 107  # the longest path of a Unix socket, from sockaddr_un
+GROUP = "trackside"  # the group that may push to a system daemon by default
 
 TCP = re.compile(r"tcp://(?:[A-Za-z0-9*][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\]):(\d{1,5}|\*)", re.ASCII)
 

@@ -24,9 +24,9 @@ from trackside.transport.keys import KeyFileError
 if TYPE_CHECKING:
     from pathlib import Path
 
+# A directory that changed so recently may change again without a new modification time.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 SETTLED_NANOSECONDS = 2 * 10**9
-"""A directory that changed so recently may change again without a new modification time."""
 
 _DAEMON = """\
 # The key of a trackside daemon. SECRET: anyone who has it can pose as the daemon. It stays on the daemon's machine.

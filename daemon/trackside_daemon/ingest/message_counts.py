@@ -29,8 +29,8 @@ GAPS = Metric(
 UNNUMBERED = ("beat", *ANSWERS)
 KINDS = ("hello", "batch", "skip", "bye", *UNNUMBERED)
 
+# How many pairs of sender and reason are remembered, so that each is logged once; later ones are only counted.
 LOGGED = 1000
-"""How many pairs of sender and reason are remembered, so that each is logged once; later ones are only counted."""
 
 log = logging.getLogger("trackside")
 

@@ -14,8 +14,7 @@ from trackside_daemon.linux.process_exit import exit_code
 if TYPE_CHECKING:
     from trackside.wire import Identity
 
-SO_PEERPIDFD = 77
-"""The option of socket(7), since Linux 6.5; Python's socket module lacks it."""
+SO_PEERPIDFD = 77  # the option of socket(7), since Linux 6.5; Python's socket module lacks it
 
 _CREDENTIALS = struct.Struct("iII")
 

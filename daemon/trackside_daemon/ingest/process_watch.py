@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     from trackside_daemon.linux.oom import OomWatch
     from trackside_daemon.training.moment import Moment
 
-RETRY_SECONDS = 0.05
-"""How often the exit status is read of a process that has ended and is not yet reaped."""
-
-PATIENCE_SECONDS = 1.5
-"""The end of a process that has not been reaped by then is unknown."""
+RETRY_SECONDS = 0.05  # how often the exit status is read of a process that has ended and is not yet reaped
+PATIENCE_SECONDS = 1.5  # the end of a process that has not been reaped by then is unknown
 
 
 class EndedProcess(NamedTuple):

@@ -27,17 +27,15 @@ if TYPE_CHECKING:
 
     from trackside_daemon.ingest.authenticator import Authenticator
 
-LINGER_MILLISECONDS = 200
-"""How long closing the socket waits until the last acknowledgements are sent."""
+LINGER_MILLISECONDS = 200  # how long closing the socket waits until the last acknowledgements are sent
 
+# ZeroMQ drops a connection that announces a larger frame, before it allocates memory for it.
 FRAME_BYTES = 2 * MESSAGE_BYTES
-"""ZeroMQ drops a connection that announces a larger frame, before it allocates memory for it."""
 
-KEEPALIVE_SECONDS = 60
-"""A TCP connection that has been silent for so long is probed."""
+KEEPALIVE_SECONDS = 60  # A TCP connection that has been silent for so long is probed
 
+# Messages of one connection that ZeroMQ queues; a client has at most half as many unacknowledged.
 MESSAGES_WAITING = 128
-"""Messages of one connection that ZeroMQ queues; a client has at most half as many unacknowledged."""
 
 
 class PushSocket:

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.client_commands import Answer
     from trackside_daemon.ingest.session import Receipt
 
-ANSWER_SECONDS = 3.0
-"""How long `ask` waits. A client answers as soon as its sender thread gets the GIL."""
+ANSWER_SECONDS = 3.0  # How long `ask` waits. A client answers as soon as its sender thread gets the GIL.
 
 
 class IngestRequests:

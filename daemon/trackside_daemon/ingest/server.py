@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
 
 TICK_SECONDS = 1.0
-ROOM_SECONDS = 0.05
-"""How often a full pipeline is checked for room."""
-
-READ_MESSAGES = 100
-"""The most messages of one turn, so that acknowledgements never wait for long."""
+ROOM_SECONDS = 0.05  # how often a full pipeline is checked for room
+READ_MESSAGES = 100  # the most messages of one turn, so that acknowledgements never wait for long
 
 
 class Server:

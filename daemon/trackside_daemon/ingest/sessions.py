@@ -34,20 +34,16 @@ if TYPE_CHECKING:
     from trackside_daemon.training.runs import Runs
     from trackside_daemon.training.verdict import Exit
 
-LATE_SECONDS = 60.0
-"""An older batch is not shown on the page."""
+LATE_SECONDS = 60.0  # an older batch is not shown on the page
+SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no commands
 
-SPEAKING_SECONDS = 10.0
-"""A session that has been silent for longer gets no commands."""
-
+# A session that has been silent for so long has to greet again; it is forgotten unless it is on the page.
 FORGET_SECONDS = 3600.0
-"""A session that has been silent for so long has to greet again; it is forgotten unless it is on the page."""
 
-SESSIONS = 4096
-"""The most sessions; with more, the one that has been silent for longest is forgotten."""
+SESSIONS = 4096  # the most sessions; with more, the one that has been silent for longest is forgotten
 
+# How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged.
 REFUSED = 64
-"""How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged."""
 
 log = logging.getLogger("trackside")
 

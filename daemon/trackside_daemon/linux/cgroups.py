@@ -16,8 +16,7 @@ from trackside_daemon.linux import mountinfo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-V2 = ""
-"""Name of the v2 hierarchy in /proc/PID/cgroup, where a hierarchy of v1 has the names of its controllers."""
+V2 = ""  # name of the v2 hierarchy in /proc/PID/cgroup, where a hierarchy of v1 has the names of its controllers
 
 LABEL_BYTES = 256
 _GONE = " (deleted)"

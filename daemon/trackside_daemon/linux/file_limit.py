@@ -6,8 +6,7 @@ import resource
 from contextlib import suppress
 
 # A hard limit may allow thousands of millions, and some libraries iterate over all descriptor numbers.
-MOST = 65_536
-"""Upper bound of the limit that `raise_limit` sets."""
+MOST = 65_536  # upper bound of the limit that `raise_limit` sets
 
 
 def raise_limit() -> None:

@@ -13,8 +13,7 @@ from trackside_daemon.linux.cgroups import Cgroups
 from trackside_daemon.linux.oom_counters import Counters, kill_counts
 
 # Tearing down a driver and much memory can last this long.
-TEARDOWN_SECONDS = 30.0
-"""Longest time from an OOM kill to the end of the process."""
+TEARDOWN_SECONDS = 30.0  # longest time from an OOM kill to the end of the process
 
 
 class OomWatch(NamedTuple):

@@ -13,16 +13,13 @@ from typing import IO, TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ANSWER_BYTES = 4 * 1024 * 1024
-"""Longest line that is accepted as an answer."""
+ANSWER_BYTES = 4 * 1024 * 1024  # longest line that is accepted as an answer
 
 # A kill inside a driver call can freeze the GPU (dcgm-exporter#84).
-GRACE = 5.0
-"""Seconds between SIGTERM and SIGKILL."""
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 # A process that hangs in the kernel ignores even SIGKILL.
-KILL_GRACE = 1.0
-"""Seconds after SIGKILL from which the worker counts as stuck."""
+KILL_GRACE = 1.0  # seconds after SIGKILL from which the worker counts as stuck
 
 
 class WorkerFailed(Exception):  # noqa: N818 - the message is a sentence about the worker

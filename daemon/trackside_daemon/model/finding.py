@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Severity = Literal["info", "warning", "critical"]
-SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
-"""From the least to the most severe."""
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")  # from the least to the most severe
 
 
 class Finding(NamedTuple):

@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# The final states of a rank, an attempt or a run. A run ends in the first of these that one of its ranks ended in.
 ENDS = ("failed", "lost", "stopped", "finished")
-"""The final states of a rank, an attempt or a run. A run ends in the first of these that one of its ranks ended in."""
 
 ENDED = frozenset(ENDS)
 
+# The kind of event that a training raises with `run.alert`; its fields are `title`, `severity` and `text`.
 USER_ALERT = "user_alert"
-"""The kind of event that a training raises with ``run.alert``; its fields are ``title``, ``severity`` and ``text``."""
 
 PHASES = 65
-PHASE_BYTES = 512
-"""The most phases of a client, and the longest name of one in UTF-8; `bounded` drops the rest."""
+PHASE_BYTES = 512  # the most phases of a client, and the longest name of one in UTF-8; `bounded` drops the rest
 
 
 def bounded(values: Mapping[str, T]) -> dict[str, T]:
@@ -38,8 +37,8 @@ def bounded(values: Mapping[str, T]) -> dict[str, T]:
     return dict(islice((item for item in values.items() if len(item[0].encode()) <= PHASE_BYTES), PHASES))
 
 
+# Phases in which nothing is trained, by the cause of the lost time.
 LOST_PHASES = {"data": frozenset(("data",)), "checkpoint": SAVES, "eval": EVALS}
-"""Phases in which nothing is trained, by the cause of the lost time."""
 
 
 def lost_in(phases: Mapping[str, float]) -> dict[str, float]:

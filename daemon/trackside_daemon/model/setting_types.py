@@ -9,8 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-LEAST_BYTES = 16 * 1024**2
-"""Minimum size of a history: its WAL alone needs 4 MiB."""
+LEAST_BYTES = 16 * 1024**2  # minimum size of a history: its WAL alone needs 4 MiB
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 

@@ -132,6 +132,7 @@ MODEL_FLOPS = Metric(
     "Floating-point operations of the model on the rank, if the run sets how many a step or token needs.",
     RANK,
 )
+# The families of a `trackside.wire.Memory`, by its fields.
 MEMORY = {
     "allocated": Metric(
         "trackside_training_device_memory_allocated_bytes",
@@ -161,7 +162,6 @@ MEMORY = {
         (*RANK, "uuid"),
     ),
 }
-"""The families of a `trackside.wire.Memory`, by its fields."""
 LAST_STEP = Metric(
     "trackside_training_last_step_timestamp_seconds",
     "gauge",
@@ -230,6 +230,7 @@ MAX_FDS = Metric(
     "Limit of open file descriptors of the training process, the soft RLIMIT_NOFILE; absent if there is none.",
     RANK,
 )
+# The families of a `trackside.wire.Room`, by its fields.
 ROOM = {
     "shm_size": SHM_SIZE,
     "shm_used": SHM_USED,
@@ -237,7 +238,6 @@ ROOM = {
     "open_fds": OPEN_FDS,
     "max_fds": MAX_FDS,
 }
-"""The families of a `trackside.wire.Room`, by its fields."""
 
 SERIES_REJECTED = Metric(
     "trackside_series_rejected_total",
@@ -257,8 +257,8 @@ _GAUGES = {
 }
 KNOWN = {key: Metric(f"trackside_training_{key}", "gauge", text, RANK) for key, text in _GAUGES.items()}
 KNOWN["lr"] = KNOWN["learning_rate"]
+# Keys whose values are amounts of one step: the client sums them, and they have no series of their own.
 AMOUNTS = frozenset(("samples", "tokens"))
-"""Keys whose values are amounts of one step: the client sums them, and they have no series of their own."""
 
 
 def is_loss(key: str) -> bool:
@@ -266,5 +266,4 @@ def is_loss(key: str) -> bool:
     return key == "loss" or key.endswith(("/loss", "_loss")) or key.startswith("loss/")
 
 
-NAMES = {"lr": "learning_rate"}
-"""Short forms of keys, each with the long form that replaces it once that is pushed."""
+NAMES = {"lr": "learning_rate"}  # short forms of keys, each with the long form that replaces it once that is pushed

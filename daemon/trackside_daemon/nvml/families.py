@@ -366,8 +366,8 @@ MIG = (
     ),
 )
 
+# Families by their short names.
 FAMILIES = {
     family.short_name: family
     for family in (*UTILIZATION, *MEMORIES, *THERMALS, *CLOCKS, *LINKS, *HEALTH, *BY_PROCESS, *MIG)
 }
-"""Families by their short names."""

@@ -45,6 +45,7 @@ def _slow(reader: Reader) -> Group:
     return Group(lambda: reader, every=SLOW_SECONDS)
 
 
+# Groups in the order in which they are read. MIG comes first, because it changes what the others can read.
 GROUPS: dict[str, Group] = {
     "mig": Group(MigReader),
     "utilization": _stateless(basic.utilization),
@@ -83,7 +84,6 @@ GROUPS: dict[str, Group] = {
     "links": Group(lambda: links.links, extra=True),
     "accounting": Group(Accounting, extra=True),
 }
-"""Groups in the order in which they are read. MIG comes first, because it changes what the others can read."""
 
 
 def selected_groups(extra: Iterable[str] = (), skip: Iterable[str] = ()) -> dict[str, Group]:

@@ -28,6 +28,7 @@ def _peak(name: str, teraflops: float, source: str) -> Peak:
     return Peak(re.compile(name), teraflops * 1e12, source)
 
 
+# Peaks by product; the pattern must match the whole name.
 PEAKS = (
     _peak(r"V100-PCIE-\d+GB", 112, "NVIDIA V100 Tensor Core GPU data sheet, 2020"),
     _peak(r"V100-SXM\d-\d+GB", 125, "NVIDIA V100 Tensor Core GPU data sheet, 2020"),
@@ -59,7 +60,6 @@ PEAKS = (
         "NVIDIA RTX 6000 Ada Generation data sheet, 2023 (1,457 in FP8 with sparsity)",
     ),
 )
-"""Peaks by product; the pattern must match the whole name."""
 
 _MANUFACTURER = re.compile(r"^(NVIDIA|Tesla|Simulated) ")
 

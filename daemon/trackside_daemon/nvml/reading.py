@@ -8,14 +8,9 @@ Value = tuple[str, tuple[str, ...], float]
 """A family's short name, such as ``temperature_celsius``; values of its extra labels, such as ``("gpu",)``; and the
 value in the family's base unit."""
 
-DOWN: list[Value] = [("up", (), 0.0)]
-"""All values of a GPU that is lost or quarantined."""
-
-NOT_ANSWERING = "it does not answer; see dmesg for NVRM and Xid"
-"""Default reason why a GPU is down."""
-
-NO_PERMISSION = "no permission"
-"""Prefix of the reasons that the administrator of the daemon can remove."""
+DOWN: list[Value] = [("up", (), 0.0)]  # all values of a GPU that is lost or quarantined
+NOT_ANSWERING = "it does not answer; see dmesg for NVRM and Xid"  # default reason why a GPU is down
+NO_PERMISSION = "no permission"  # prefix of the reasons that the administrator of the daemon can remove
 
 
 class WorkerSettings(msgspec.Struct, omit_defaults=True):

@@ -11,11 +11,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.metric import Batch
 
-PUSHES_WAITING = 256
-"""The most queued pushes; with more, ingest reads no further messages."""
-
-TICKS_WAITING = 64
-"""The most queued ticks; with more, the oldest are dropped."""
+PUSHES_WAITING = 256  # the most queued pushes; with more, ingest reads no further messages
+TICKS_WAITING = 64  # the most queued ticks; with more, the oldest are dropped
 
 
 class BatchQueue:

@@ -26,8 +26,7 @@ FAILURES = Metric(
     "trackside_pipeline_failures_total", "counter", "Batches on which a stage of the pipeline failed.", ("stage",)
 )
 STAGES = ("state", "history", "detectors", "alerts", "told", "jsonl")
-ALERTS_SECONDS = 1.0
-"""Interval in which the active alerts get the time, while batches arrive."""
+ALERTS_SECONDS = 1.0  # interval in which the active alerts get the time, while batches arrive
 
 log = logging.getLogger("trackside")
 

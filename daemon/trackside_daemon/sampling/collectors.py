@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.settings import CollectorsSection, PathSection
     from trackside_daemon.model.rank_process import RankProcess
 
-PROC = Path("/proc")
-"""Procfs of the daemon's own pid namespace: connections report pids of that namespace."""
+PROC = Path("/proc")  # procfs of the daemon's own pid namespace: connections report pids of that namespace
 
 
 def collectors(

@@ -50,18 +50,16 @@ SKIPPED = Metric(
 )
 
 # After one failure the samples of the tick before are still served, so a single failure is not logged.
-FAILURES_TO_LOG = 2
-"""Failures of one kind, without a success in between, after which the failure is logged."""
+FAILURES_TO_LOG = 2  # failures of one kind, without a success in between, after which the failure is logged
 
 # Fewer would fill the log with a collector that fails from time to time.
-SUCCESSES_TO_LOG = 10
-"""Consecutive successes after which the end of a logged failure is logged."""
+SUCCESSES_TO_LOG = 10  # consecutive successes after which the end of a logged failure is logged
 
+# Sample intervals for which a collector's samples are served, so that one missed tick leaves no gap.
 SERVED_INTERVALS = 2
-"""Sample intervals for which a collector's samples are served, so that one missed tick leaves no gap."""
 
+# The configuration key that switches a collector off, where that is not the collector's name.
 _SWITCHES = {"nvml": "gpu"}
-"""The configuration key that switches a collector off, where that is not the collector's name."""
 
 
 class Late(Exception):  # noqa: N818 - its samples are used

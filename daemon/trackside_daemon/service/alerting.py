@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("trackside")
 
-WRITTEN_SECONDS = 5.0
-"""Evidence does not wait longer for the history to write queued samples."""
+WRITTEN_SECONDS = 5.0  # evidence does not wait longer for the history to write queued samples
 
 
 class Alerting:

@@ -20,9 +20,9 @@ from trackside_daemon.web.settings import WebSection
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# By name: what each root is, and a file that proves it.
 _WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
 _ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
-"""By name: what each root is, and a file that proves it."""
 
 
 class Config(Settings):

@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.service.config import Config
 
+# The sources of series other than the collectors.
 SOURCES = ("training", "alerts", "notifications", "ingest", "pipeline", "history", "sampler", "trackside")
-"""The sources of series other than the collectors."""
 
+# A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
 RETURN_SECONDS = 60.0
-"""A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine."""
 
 logger = logging.getLogger("trackside")
 

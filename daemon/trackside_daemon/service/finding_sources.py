@@ -51,8 +51,7 @@ def unknown_alerts(section: AlertsSection) -> list[str]:
     return list(unknown_names(section.off, {*fixed, *(rule.alert for rule in section.rules)}))
 
 
-RESTORE_SECONDS = 2.0
-"""The most time of a start that detectors may use to learn, some 20 ms per rank."""
+RESTORE_SECONDS = 2.0  # the most time of a start that detectors may use to learn, some 20 ms per rank
 
 
 def restore_sources(sources: Iterable[FindingSource], history: Readable, fired: Sequence[Alert]) -> None:

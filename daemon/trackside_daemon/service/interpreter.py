@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 
+# New objects before a garbage collection. A tick makes and drops thousands that need none; at some 100 bytes each,
+# the others add up to 5 MB.
 GARBAGE = 50_000
-"""New objects before a garbage collection. A tick makes and drops thousands that need none; at some 100 bytes each, the
-others add up to 5 MB."""
 
+# The switch interval of threads: a scrape needs several turns, while the pipeline computes without a pause.
 TURN_SECONDS = 0.001
-"""The switch interval of threads: a scrape needs several turns, while the pipeline computes without a pause."""
 
 
 def settle() -> None:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-PATIENCE = 2.0
-"""Seconds that a message waits while the service manager does not read."""
+PATIENCE = 2.0  # seconds that a message waits while the service manager does not read
 
 
 class Notifier:

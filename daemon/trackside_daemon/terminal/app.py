@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from textual.widgets import Input
 
 KEYS = "q quit  s snapshot  r reset  / filter  Enter expand  +/- zoom  ? help"
-MIN_LINES = 6
-"""Lines of the lowest frame; a lower terminal cuts it off."""
+MIN_LINES = 6  # lines of the lowest frame; a lower terminal cuts it off
 
 
 class Top(App[None]):

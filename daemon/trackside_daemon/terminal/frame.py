@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.terminal.view import View
 
-PLOT_GAP = 2
-"""Columns between two plots."""
+PLOT_GAP = 2  # columns between two plots
 
 
 class DaemonData(NamedTuple):

@@ -13,12 +13,9 @@ if TYPE_CHECKING:
 
     Gpu = Mapping[str, Any]
 
-NARROW = 19
-"""Columns of a GPU with its utilization and temperature."""
-MIDDLE = 39
-"""Columns of a GPU also with memory and power."""
-WIDE = 78
-"""Columns of a GPU also with its name and ranks."""
+NARROW = 19  # columns of a GPU with its utilization and temperature
+MIDDLE = 39  # columns of a GPU also with memory and power
+WIDE = 78  # columns of a GPU also with its name and ranks
 
 
 def gpu_rows(gpus: Sequence[Gpu], width: int) -> int:

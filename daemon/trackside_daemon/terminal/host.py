@@ -11,8 +11,7 @@ from trackside_daemon.terminal.styled_lines import Line, Piece, fit, join
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-NEARLY_FULL = 0.95
-"""Used fraction of memory or of a disk at which it is marked with a colour and ``!``."""
+NEARLY_FULL = 0.95  # used fraction of memory or of a disk at which it is marked with a colour and `!`
 
 
 def render_host(overview: Mapping[str, Any], width: int) -> Line:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.terminal.styled_lines import Line
 
+# Textual's styles by ours.
 TEXTUAL_STYLES = {
     "title": "bold",
     "dim": "dim",
@@ -27,7 +28,6 @@ TEXTUAL_STYLES = {
     "critical": "bold ansi_red",
     "selected": "reverse",
 }
-"""Textual's styles by ours."""
 
 HELP = """\
 up, down     select a run

@@ -10,11 +10,9 @@ from trackside_daemon.terminal.styled_lines import Line, fit, line_width
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-"""Bits of a character's dots, by column and row."""
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of a character's dots, by column and row
 _EMPTY = 0x2800
-MIN_ROWS = 4
-"""Rows of the smallest plot: a title, an axis, and two for the curve."""
+MIN_ROWS = 4  # rows of the smallest plot: a title, an axis, and two for the curve
 
 
 class Point(NamedTuple):

@@ -20,8 +20,8 @@ from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, Piece, fit
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# Styles by state; all other states are critical.
 STATE_STYLES = {"running": "good", "starting": "info", "stopped": "warning", "finished": "dim"}
-"""Styles by state; all other states are critical."""
 
 MARK = "> "
 

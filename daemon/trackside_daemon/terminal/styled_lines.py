@@ -14,6 +14,7 @@ Piece = tuple[str, str]
 
 Line = list[Piece]
 
+# Parameters of a terminal's SGR sequence by style; the colours are those of the user's palette.
 SGR = {
     "title": "1",
     "dim": "2",
@@ -23,7 +24,6 @@ SGR = {
     "critical": "1;31",
     "selected": "7",
 }
-"""Parameters of a terminal's SGR sequence by style; the colours are those of the user's palette."""
 
 SEVERITIES = ("critical", "warning", "info")
 

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     Run = Mapping[str, Any]
 
-MIN_STEPS = 16
-"""Steps of the smallest window."""
+MIN_STEPS = 16  # steps of the smallest window
 
 
 def _finite(value: object) -> float:

@@ -13,11 +13,8 @@ from trackside_daemon.model.training_families import REJECTIONS, SERIES_REJECTED
 if TYPE_CHECKING:
     from trackside.wire import Identity, ProcessInfo
 
-MOST = 2**31 - 1
-"""The highest rank and attempt; larger numbers count as this one."""
-
-LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")
-"""The fields of an identity that become labels."""
+MOST = 2**31 - 1  # the highest rank and attempt; larger numbers count as this one
+LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")  # the fields of an identity that become labels
 
 log = logging.getLogger("trackside")
 

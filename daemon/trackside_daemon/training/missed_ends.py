@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.training.rank import End
 
-RUNS = 64
-"""The most runs; with more, the one that was reported first is forgotten."""
+RUNS = 64  # the most runs; with more, the one that was reported first is forgotten
 
 
 class MissedEnds:

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Metric
     from trackside_daemon.model.stall import Stall
 
-RECENT = 0.2
-"""Weight of the newest batch in the recent step duration, from which the remaining time is estimated."""
+RECENT = 0.2  # weight of the newest batch in the recent step duration, from which the remaining time is estimated
 
+# How many keys without a series are remembered, so that each is counted once. If a training invents keys without end,
+# the later ones are counted each time they arrive.
 REFUSED_KEYS = 10_000
-"""How many keys without a series are remembered, so that each is counted once. If a training invents keys without end, the
-later ones are counted each time they arrive."""
 
 
 class End(NamedTuple):

@@ -28,18 +28,16 @@ if TYPE_CHECKING:
     from trackside_daemon.training.rank import End, RankStatus
     from trackside_daemon.training.verdict import Exit
 
-MARKS_SECONDS = 900.0
-"""How long state, info and end of an ended run stay on the page, so that rules see the end."""
+MARKS_SECONDS = 900.0  # how long state, info and end of an ended run stay on the page, so that rules see the end
 
+# How long the page waits for the exit of a process after an atexit bye: interpreter and CUDA are torn down.
 TEARDOWN_SECONDS = 30.0
-"""How long the page waits for the exit of a process after an atexit bye: interpreter and CUDA are torn down."""
 
-LOST_SECONDS = 300.0
-"""How long the series of a lost run stay."""
+LOST_SECONDS = 300.0  # how long the series of a lost run stay
 
 
+# States by precedence: a live rank counts before an ended one, the worst end before the better.
 _ORDER = ("running", "stalled", "starting", *ENDS)
-"""States by precedence: a live rank counts before an ended one, the worst end before the better."""
 
 
 class RankSession(SessionTotals):

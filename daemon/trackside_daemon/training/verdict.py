@@ -11,8 +11,7 @@ from trackside_daemon.model.records import ENDED
 if TYPE_CHECKING:
     from trackside.wire import Bye
 
-UNKNOWN = "unknown"
-"""The cause of an end whose cause cannot be determined."""
+UNKNOWN = "unknown"  # the cause of an end whose cause cannot be determined
 
 _STOP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT))
 

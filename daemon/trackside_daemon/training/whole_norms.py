@@ -12,19 +12,18 @@ from trackside_daemon.model.columns import Columns
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
-S = TypeVar("S", bound="Hashable")
-"""A session."""
+S = TypeVar("S", bound="Hashable")  # a session
 
+# Keys of a sum of squares over a rank's own part, and the key of the norm over all parts.
 PARTS = {"grad_norm_local_squared": "grad_norm", "param_norm_local_squared": "param_norm"}
-"""Keys of a sum of squares over a rank's own part, and the key of the norm over all parts."""
 
 WAITING = 16_384
 """How many parts of a key wait until all ranks have pushed theirs of a step; with more, the oldest steps are dropped.
 
 That is a few megabytes, for good if a rank pushes its part seldom or never."""
 
+# How many steps wait at least, however many ranks there are: ranks differ by what one sends at once.
 LEAST_STEPS = 32
-"""How many steps wait at least, however many ranks there are: ranks differ by what one sends at once."""
 
 
 class Part(NamedTuple, Generic[S]):

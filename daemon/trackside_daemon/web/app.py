@@ -43,8 +43,7 @@ _REASONS = {
     503: "stuck",
     507: "full",
 }
-OWN_SOURCE = "trackside"
-"""The name in `collect[]` for the daemon's own families, including those of its process."""
+OWN_SOURCE = "trackside"  # the name in `collect[]` for the daemon's own families, including those of its process
 
 
 class WebApp:

@@ -18,6 +18,7 @@ from trackside_daemon.web.http.negotiation import accepts_gzip
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+# No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once.
 STATIC = Path(__file__).parent / "static"
 PAGE = "index.html"
 ADDRESSES = ("/", "/runs/{run:path}", "/compare", "/system", "/alerts", "/alerts/{alert}", "/export")
@@ -28,10 +29,8 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-"""No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once."""
 
-MIN_GZIP_BYTES = 500
-"""Smaller files are not compressed."""
+MIN_GZIP_BYTES = 500  # smaller files are not compressed
 
 
 class StaticFile:

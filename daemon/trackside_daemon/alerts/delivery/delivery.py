@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import Sink
     from trackside_daemon.model.metric import Batch
 
-FLUSH_SECONDS = 3.0
-"""Seconds for which a stopping daemon waits for messages that are being sent."""
+FLUSH_SECONDS = 3.0  # seconds for which a stopping daemon waits for messages that are being sent
 
 TRIES = Metric("trackside_notifications_total", "counter", "Messages that a sink of alerts tried to send.", ("sink",))
 FAILED = Metric(

@@ -10,11 +10,8 @@ from trackside_daemon.alerts.sinks.sink import SendError
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import Message, Sink
 
-SEND_SECONDS = 60.0
-"""Seconds after which a sink that has not returned is abandoned; the message is retried."""
-
-HANGING = 2
-"""Most messages of a sink in flight at once; until one of them ends, no further one is sent."""
+SEND_SECONDS = 60.0  # seconds after which a sink that has not returned is abandoned; the message is retried
+HANGING = 2  # most messages of a sink in flight at once; until one of them ends, no further one is sent
 
 
 class SendThread(threading.Thread):

@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import Message, Outbox, SendError, Sink
     from trackside_daemon.model.records import Alert
 
-FIRST_SECONDS = 1.0
-"""Back-off after the first failure; it doubles with each further one."""
-
-LONGEST_SECONDS = 60.0
-"""Longest back-off. Each back-off is shortened by up to a half at random."""
+FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
+LONGEST_SECONDS = 60.0  # Longest back-off. Each back-off is shortened by up to a half at random.
 
 log = logging.getLogger("trackside")
 

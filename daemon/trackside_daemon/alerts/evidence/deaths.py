@@ -10,11 +10,8 @@ from trackside_daemon.history.read import reader
 if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case
 
-EVENTS = 10
-"""Most events."""
-
-RECENT = 600.0
-"""Greatest age of an event, in seconds."""
+EVENTS = 10  # most events
+RECENT = 600.0  # greatest age of an event, in seconds
 
 
 def deaths(case: Case) -> dict[str, Any]:

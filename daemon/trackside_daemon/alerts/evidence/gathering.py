@@ -24,14 +24,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.evidence.sources import Sources
 
-WAITING = 64
-"""Most queued alerts; with more, the oldest get no evidence."""
-
-REMEMBERED = 2000
-"""Most firing alerts whose severity is remembered; the daemon keeps half as many active alerts."""
-
-MOST_BYTES = 64 * 1024
-"""Largest evidence of one alert, in bytes of JSON."""
+WAITING = 64  # most queued alerts; with more, the oldest get no evidence
+REMEMBERED = 2000  # most firing alerts whose severity is remembered; the daemon keeps half as many active alerts
+MOST_BYTES = 64 * 1024  # largest evidence of one alert, in bytes of JSON
 
 _GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
     "ranks": ranks,

@@ -41,12 +41,12 @@ _READINGS = (
     "nvlink_errors_total",
     "xid_errors_total",
 )
+# Label values to include, for families with many series. Counters are included if they have counted anything.
 _SELECTED = {
     "thermal_margin_celsius": ("slowdown",),
     "power_limit_watts": ("enforced", "default"),
     **dict.fromkeys(("clock_hertz", "clock_max_hertz"), ("sm", "memory")),
 }
-"""Label values to include, for families with many series. Counters are included if they have counted anything."""
 
 _CLOCK_LIMIT = "trackside_gpu_clock_limit_active"
 _PROCESS_MEMORY = "trackside_gpu_process_memory_bytes"

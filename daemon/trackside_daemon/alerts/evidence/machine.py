@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 PROCESSES = 8
 CGROUPS = 8
 
-APART = 2.0
-"""Seconds between two readings of counters whose difference is evidence."""
+APART = 2.0  # seconds between two readings of counters whose difference is evidence
 
 _HOST = (
     "memory_bytes",

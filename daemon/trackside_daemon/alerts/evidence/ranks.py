@@ -19,14 +19,11 @@ if TYPE_CHECKING:
 RANKS = 8
 PHASES = 16
 SAMPLES = 20
-NEWEST = 4096
-"""Newest samples that are searched for those before the alert; a fast training has pushed more since."""
+NEWEST = 4096  # newest samples that are searched for those before the alert; a fast training has pushed more since
+ROUNDING = 0.001  # tolerance of sample times, in seconds
 
-ROUNDING = 0.001
-"""Tolerance of sample times, in seconds."""
-
+# Key that is derived if it is not pushed, and then not stored: its samples come from the times of the steps.
 DURATION = "step_duration_seconds"
-"""Key that is derived if it is not pushed, and then not stored: its samples come from the times of the steps."""
 
 _GAUGES = {
     "step": f.STEP,

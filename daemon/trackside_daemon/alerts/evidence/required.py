@@ -6,8 +6,8 @@ from typing import Literal
 
 Part = Literal["ranks", "samples", "stacks", "memory", "cpu", "io", "host", "cgroups", "gpus", "deaths"]
 
+# Parts of every alert about a run; samples exist only if it is about a key.
 OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
-"""Parts of every alert about a run; samples exist only if it is about a key."""
 
 _MEMORY: tuple[Part, ...] = ("memory", "host", "cgroups")
 _DEATH: tuple[Part, ...] = ("deaths", *_MEMORY)
@@ -21,8 +21,8 @@ _PARTS: dict[str, tuple[Part, ...]] = {
     "IoBottleneck": ("io", "host"),
 }
 
+# Alerts about events that need no explanation.
 _WITHOUT_EVIDENCE = frozenset(("RunStarted", "RunRestarted", "RunFinished"))
-"""Alerts about events that need no explanation."""
 
 
 def required_parts(alert: str, labels: dict[str, str]) -> tuple[Part, ...]:

@@ -9,16 +9,13 @@ from trackside_daemon.model import training_families as f
 if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case
 
+# Most characters of all threads of a rank; threads beyond it are omitted, except the main thread.
 RANKS = 8
 FRAMES = 12
 RANK_CHARACTERS = 5000
-"""Most characters of all threads of a rank; threads beyond it are omitted, except the main thread."""
 
-CHARACTERS = 300
-"""Most characters of a frame; paths are rarely that long."""
-
-_CLIENT = "trackside"
-"""Prefix of the names of the client's threads."""
+CHARACTERS = 300  # most characters of a frame; paths are rarely that long
+_CLIENT = "trackside"  # prefix of the names of the client's threads
 
 
 def stacks(case: Case) -> dict[str, Any]:

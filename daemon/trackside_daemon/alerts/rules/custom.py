@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import RuleSection
     from trackside_daemon.model.metric import Metric
 
+# Names of the alerts of trackside, which a rule of the configuration must not have.
 KEY = "key:"
 LIKE = "~"
 RESERVED_NAMES = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAMES)}
-"""Names of the alerts of trackside, which a rule of the configuration must not have."""
 
+# Selects the live ranks: the series of an ended rank stay constant for a while, and must raise no alert.
 LIVE_RANKS = Query(RANK_STATE.name, (Matcher("state", "starting|running|stalled", "=~"),), above=0.0)
-"""Selects the live ranks: the series of an ended rank stay constant for a while, and must raise no alert."""
 
+# Labels that a default summary omits: it has the number of the GPU, and the key is its subject.
 OMITTED_LABELS = ("uuid", "key")
-"""Labels that a default summary omits: it has the number of the GPU, and the key is its subject."""
 
 
 class RuleError(ValueError):

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 
-TICK = "sampler"
-"""Source of the last batch of a tick, when the state has all others of that tick."""
-
-MOST = 64
-"""Most alerts of one rule that fire at once; further ones would add no information."""
+TICK = "sampler"  # source of the last batch of a tick, when the state has all others of that tick
+MOST = 64  # most alerts of one rule that fire at once; further ones would add no information
 
 NamedLabels = tuple[tuple[str, str], ...]
 

@@ -25,11 +25,8 @@ class FleetRule(NamedTuple):
     description: str
 
 
-ATTEMPTS = 3
-"""Most attempts of a run in an hour that are normal, as with occasional preemption."""
-
-STARTS = 3
-"""Most starts of a daemon in an hour that are normal, as with a rollout."""
+ATTEMPTS = 3  # most attempts of a run in an hour that are normal, as with occasional preemption
+STARTS = 3  # most starts of a daemon in an hour that are normal, as with a rollout
 
 HERE = "The daemon at {{ $labels.instance }}"
 
@@ -197,5 +194,5 @@ def _losing() -> list[FleetRule]:
     ]
 
 
+# Names of all alerts of this module, and of the Watchdog.
 NAMES = frozenset({*(rule.alert for rule in fleet("")), "Watchdog"})
-"""Names of all alerts of this module, and of the Watchdog."""

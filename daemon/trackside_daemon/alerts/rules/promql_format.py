@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WIDTH = 100
-"""Longest line, in characters."""
+WIDTH = 100  # longest line, in characters
 
 _SET = re.compile(r" (or|unless on \([^)]*\)|and on \([^)]*\)|unless|and) ")
 _BOUND = re.compile(r"(.*) ([<>] -?[\d.e+-]+)", re.DOTALL)

@@ -20,8 +20,7 @@ MACHINE = ("job", "instance", "pod")
 While a pod is replaced, two of them have the same instance. A missing label equals another missing one.
 """
 
-BEGAN = "process_start_time_seconds"
-"""Start of the daemon, in Unix seconds, as prometheus_client exports it."""
+BEGAN = "process_start_time_seconds"  # start of the daemon, in Unix seconds, as prometheus_client exports it
 
 
 @dataclass(frozen=True)

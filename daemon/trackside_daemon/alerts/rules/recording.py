@@ -11,12 +11,12 @@ from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Labels that differ between the machines of one run, including those of a PodMonitor.
 GPU = ("gpu", "uuid")
 PLACE = ("instance", "node", "pod")
-"""Labels that differ between the machines of one run, including those of a PodMonitor."""
 
+# Labels of trackside that identify runs, ranks and GPUs, within one machine or beyond.
 APART = ("job", "run", "run_id", "attempt", "rank", "phase", "key", "gpu", "uuid")
-"""Labels of trackside that identify runs, ranks and GPUs, within one machine or beyond."""
 
 WINDOW = "5m"
 

@@ -36,11 +36,8 @@ HOLD = "20m"
 If the machine is lost, TracksideRunVanished fires by then.
 """
 
-POD = "pod, container, endpoint"
-"""Labels of a target that change when a pod is replaced, while the machine stays."""
-
-DAILY_INTERVAL = "5m"
-"""Interval at which rules over a day are evaluated."""
+POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
+DAILY_INTERVAL = "5m"  # interval at which rules over a day are evaluated
 
 Group = dict[str, Any]
 

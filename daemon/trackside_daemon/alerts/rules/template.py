@@ -19,8 +19,7 @@ _NAME = re.compile(r"([A-Za-z_]\w*)(?::(\w+))?")
 FORMS = ("", "percent", "bytes", "duration", "whole")
 NUMBERS = ("value", "threshold")
 TEXTS = ("since", "window")
-LONGEST = 200
-"""Characters of a label's value that are shown."""
+LONGEST = 200  # characters of a label's value that are shown
 
 
 def check(text: str, labels: Collection[str] | None) -> None:

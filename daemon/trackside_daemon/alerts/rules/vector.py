@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 Labels = tuple[str, ...]
 Values = dict[Labels, float]
 
-SPARE = 64
-"""Remembered series beyond the present ones before absent series are dropped."""
+SPARE = 64  # remembered series beyond the present ones before absent series are dropped
 
 
 class Family(NamedTuple):

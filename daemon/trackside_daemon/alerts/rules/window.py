@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trackside_daemon.alerts.rules.query import Function
 
-POINTS = 12
-"""Points per window: results are accurate to a twelfth of the window."""
+POINTS = 12  # points per window: results are accurate to a twelfth of the window
 
+# Share of the window that must be known before a rate, a mean or a prediction exists, because sampling has jitter.
 FULL = 0.9
-"""Share of the window that must be known before a rate, a mean or a prediction exists, because sampling has jitter."""
 
 
 class Window:

@@ -14,17 +14,13 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
     from trackside_daemon.model.records import Alert, Notified
 
-WAIT_SECONDS = 1.0
-"""Seconds for which a message waits for further alerts of the same run."""
+WAIT_SECONDS = 1.0  # seconds for which a message waits for further alerts of the same run
 
+# Least seconds between two messages about a run. A new critical alert does not wait, nor does a warning after infos.
 INTERVAL_SECONDS = 60.0
-"""Least seconds between two messages about a run. A new critical alert does not wait, nor does a warning after infos."""
 
-GIVE_UP_SECONDS = 3600.0
-"""Seconds after its end at which an unsent notification is given up."""
-
-MOST = 1000
-"""Most queued alerts; with more, the oldest of the least severe are given up."""
+GIVE_UP_SECONDS = 3600.0  # seconds after its end at which an unsent notification is given up
+MOST = 1000  # most queued alerts; with more, the oldest of the least severe are given up
 
 
 @dataclass(slots=True)

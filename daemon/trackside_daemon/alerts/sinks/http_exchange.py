@@ -13,11 +13,8 @@ from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Proxy
 if TYPE_CHECKING:
     import ssl
 
-PATIENCE_SECONDS = 10.0
-"""Seconds that the connection may be idle."""
-
-LONGEST_SECONDS = 30.0
-"""Seconds that the whole exchange may last."""
+PATIENCE_SECONDS = 10.0  # seconds that the connection may be idle
+LONGEST_SECONDS = 30.0  # seconds that the whole exchange may last
 
 
 class HttpExchange:

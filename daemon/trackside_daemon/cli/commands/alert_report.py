@@ -17,14 +17,9 @@ if TYPE_CHECKING:
     Block = Callable[[Any, "Mapping[str, Any]"], Iterator[str]]
 
 BARS = "▁▂▃▄▅▆▇█"
-NONFINITE = "!"
-"""Bar of NaN and infinities."""
-
-RANKS = 5
-"""Maximum number of ranks in a table."""
-
-NEWEST = 5
-"""Number of last samples to print as numbers."""
+NONFINITE = "!"  # bar of NaN and infinities
+RANKS = 5  # maximum number of ranks in a table
+NEWEST = 5  # number of last samples to print as numbers
 
 
 def describe(alert: Mapping[str, Any], now: float) -> Iterator[str]:
@@ -194,6 +189,7 @@ def _next(alert: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+# By key of the evidence, in the order of the output.
 _LISTS = ("clocks_kept_down_by", "ranks")
 _BLOCKS: dict[str, Block] = {
     "ranks": _ranks,
@@ -208,7 +204,6 @@ _BLOCKS: dict[str, Block] = {
     "stderr": _stderr,
     "missing": _missing,
 }
-"""By key of the evidence, in the order of the output."""
 
 
 def _rows(items: Sequence[Mapping[str, Any]]) -> Iterator[str]:

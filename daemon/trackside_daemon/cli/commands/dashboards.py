@@ -13,14 +13,14 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported
 from trackside_daemon.model.text import shown
 
+# A separate directory, so that Grafana loads nothing else as a dashboard of trackside.
 PROVIDER = Path("provisioning", "dashboards", "trackside.yml")
 SOURCE = Path("provisioning", "datasources", "trackside.yml")
 DASHBOARDS = Path("dashboards", "trackside")
-"""A separate directory, so that Grafana loads nothing else as a dashboard of trackside."""
+# Path of the dashboards in the provisioning of the project's containers; `files` replaces it.
 READ_AT = "/var/lib/grafana/dashboards/trackside"
-"""Path of the dashboards in the provisioning of the project's containers; `files` replaces it."""
+# URL of Prometheus in the provisioning of the project's containers; `files` replaces it.
 ASKED_AT = "http://prometheus:9090"
-"""URL of Prometheus in the provisioning of the project's containers; `files` replaces it."""
 
 
 def dashboards(

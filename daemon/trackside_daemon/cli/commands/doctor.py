@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 SOON_DAYS = 30
 PROBE_SECONDS = 5.0
-LEAST_FREE = 1024**3
-"""Free bytes below which the disk of the history will soon be full."""
+LEAST_FREE = 1024**3  # free bytes below which the disk of the history will soon be full
 
 
 def doctor() -> None:

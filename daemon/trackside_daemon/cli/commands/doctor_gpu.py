@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
 
-PATIENCE = 30.0
-"""Time limit of a first reading, in seconds: a driver without persistence mode initialises all GPUs."""
+PATIENCE = 30.0  # time limit of a first reading, in seconds: a driver without persistence mode initialises all GPUs
+NAMES = 12  # maximum number of missing families to list per reason
 
-NAMES = 12
-"""Maximum number of missing families to list per reason."""
-
+# A group; or a family, optionally with a label's value or with the NVML field of its source.
 _PART = re.compile(r"([\w-]+)(\{.*\})?( from field \d+)?")
-"""A group; or a family, optionally with a label's value or with the NVML field of its source."""
 
 SEE = "check dmesg for NVRM and Xid, and whether nvidia-smi works"
 

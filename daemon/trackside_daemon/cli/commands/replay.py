@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.detectors.replay import Change, Row, Wanted
 
-NAMED = 10
-"""Maximum number of invalid lines, and of keys, to list."""
+NAMED = 10  # maximum number of invalid lines, and of keys, to list
 
 
 class _InvalidLines:

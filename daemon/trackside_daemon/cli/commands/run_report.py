@@ -19,17 +19,10 @@ HIGHER_IS_BETTER = frozenset(
     ("accuracy", "acc", "top1", "top5", "score", "scores", "f1", "bleu", "rouge", "auc", "precision", "recall", "iou")
 ) | frozenset(("dice", "psnr", "ssim", "reward", "throughput", "mfu"))
 
-EVENTS = 10
-"""Maximum number of events to show, the newest."""
-
-LEAST = 0.0005
-"""Minimum share of lost time to show."""
-
-COLUMN = 10
-"""Minimum width of a run's column in a comparison; further runs go to another table."""
-
-LINES = 4
-"""Maximum number of lines of a cell in a comparison."""
+EVENTS = 10  # maximum number of events to show, the newest
+LEAST = 0.0005  # minimum share of lost time to show
+COLUMN = 10  # minimum width of a run's column in a comparison; further runs go to another table
+LINES = 4  # maximum number of lines of a cell in a comparison
 
 
 def best(key: str, low: Any, high: Any) -> Any:

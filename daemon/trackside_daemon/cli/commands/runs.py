@@ -29,11 +29,10 @@ STALE = "no daemon answers: the state of live runs and alerts is the last one st
 
 app = typer.Typer(rich_markup_mode=None)
 
-_ID = 8
-"""Minimum number of letters of an id to show."""
+_ID = 8  # minimum number of letters of an id to show
 
+# Dates that `datetime.fromisoformat` reads in all versions of Python; later ones read more.
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(?P<time>T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?", re.ASCII)
-"""Dates that `datetime.fromisoformat` reads in all versions of Python; later ones read more."""
 
 
 @app.command(epilog="\b\nExample: trackside runs --state failed --since 7d")

@@ -21,11 +21,8 @@ from trackside_daemon.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-MORE = ("stage", "test")
-"""Labels of alerts that no family has."""
-
-NAMED = 5
-"""Maximum number of muted alerts to list."""
+MORE = ("stage", "test")  # labels of alerts that no family has
+NAMED = 5  # maximum number of muted alerts to list
 
 
 def silence(

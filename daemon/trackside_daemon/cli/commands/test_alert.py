@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     SinkStates = Mapping[str, Mapping[str, Any]]
     """The state of each sink in `/api/v1/status`, by name."""
 
-WAIT_SECONDS = 30.0
-"""Time limit of a delivery."""
-
-FIRE_SECONDS = 10.0
-"""Time limit until the alert fires."""
+WAIT_SECONDS = 30.0  # time limit of a delivery
+FIRE_SECONDS = 10.0  # time limit until the alert fires
 
 POLL_SECONDS = 0.1
 UNKNOWN = "the sink reports no error; see the daemon's log"

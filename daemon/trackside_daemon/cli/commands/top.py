@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-SHORTEST, LONGEST = 0.1, 3600.0
-"""Bounds of the interval, in seconds."""
+SHORTEST, LONGEST = 0.1, 3600.0  # bounds of the interval, in seconds
 
 
 class ReconnectingDaemon:

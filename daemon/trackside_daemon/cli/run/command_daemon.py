@@ -28,17 +28,14 @@ if TYPE_CHECKING:
 
 READY_SECONDS = 30.0
 STARTING_SECONDS = 10.0
-ENDING_SECONDS = 15.0
-"""Time limit for a daemon that is ending."""
+ENDING_SECONDS = 15.0  # time limit for a daemon that is ending
 
 LOG = "daemon.log"
-LOG_BYTES = 1024 * 1024
-"""Size above which the log of earlier daemons is truncated."""
+LOG_BYTES = 1024 * 1024  # size above which the log of earlier daemons is truncated
 
 ANY_PORT = "127.0.0.1:0"
 
-_SAFE_PATH = {"PYTHONSAFEPATH": "1"}
-"""Keeps the daemon from importing modules of the training's directory."""
+_SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # keeps the daemon from importing modules of the training's directory
 
 
 class NoDaemonError(Exception):

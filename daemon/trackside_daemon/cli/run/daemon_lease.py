@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 POLL_SECONDS = 0.05
-HANDOVER_SECONDS = 0.2
-"""Time for the daemon to get the lock that the last command has released."""
+HANDOVER_SECONDS = 0.2  # time for the daemon to get the lock that the last command has released
 
 
 class DaemonLease:

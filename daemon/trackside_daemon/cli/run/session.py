@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
     from trackside_daemon.service.config import Config
 
-NOT_EXECUTABLE = 126
-"""Exit status, as in shells."""
-NOT_FOUND = 127
-"""Exit status, as in shells."""
+NOT_EXECUTABLE = 126  # exit status, as in shells
+NOT_FOUND = 127  # exit status, as in shells
 
 
 def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:

@@ -17,11 +17,8 @@ from queue import Empty, SimpleQueue
 from trackside_daemon.linux.parent_death import end_with_parent
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that end a job or announce its end."""
-
-PROBE_SECONDS = 0.2
-"""Time for the probe to report a signal of the whole group."""
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)  # signals that end a job or announce its end
+PROBE_SECONDS = 0.2  # time for the probe to report a signal of the whole group
 
 
 class Signals:

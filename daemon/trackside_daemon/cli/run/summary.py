@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.run.signal_forwarding import Signals
     from trackside_daemon.cli.sources.source import Source
 
+# Time limit for the daemon to receive all pushes; it reads the spool of a killed process within ten.
 COMPLETE_SECONDS = 20.0
-"""Time limit for the daemon to receive all pushes; it reads the spool of a killed process within ten."""
 
 POLL_SECONDS = 0.1
-MOST = 10
-"""Maximum number of runs in the summary, the newest."""
-
-_BETWEEN_STEPS = ("eval", "checkpoint")
-"""Phases that do not count as time of a step."""
+MOST = 10  # maximum number of runs in the summary, the newest
+_BETWEEN_STEPS = ("eval", "checkpoint")  # phases that do not count as time of a step
 
 
 class Summary:

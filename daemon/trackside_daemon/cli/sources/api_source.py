@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.read.reader import RunFilter
 
-STATUS_SECONDS = 5.0
-"""Time limit of a status; a daemon that exceeds it counts as down."""
+STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts as down
 
 IMPORT_SECONDS = 3600.0
 CHUNK_BYTES = 64 * 1024

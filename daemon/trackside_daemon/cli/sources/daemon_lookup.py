@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.sources.source import Source
 
-VARIABLE = "TRACKSIDE_STORAGE__PATH"
-"""Variable of the daemon's setting."""
-
+VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  nothing binds here
 """By address that a daemon listens on: the address to connect to."""
 

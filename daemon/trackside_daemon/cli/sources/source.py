@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.read.reader import RunFilter
 
-ANSWER_SECONDS = 60.0
-"""Time limit of a question."""
+ANSWER_SECONDS = 60.0  # time limit of a question
 
 
 class Export(NamedTuple):

@@ -20,14 +20,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.rank_process import RankProcess
 
-FIND_SECONDS = 5.0
-"""Interval of looking up the cgroup of each process, which may be moved."""
-
-LIMITS_SECONDS = 10.0
-"""Interval of reading limits."""
-
-HOLD_SECONDS = 900.0
-"""Time for which the OOM kills of a cgroup are served after it is gone or unused."""
+FIND_SECONDS = 5.0  # interval of looking up the cgroup of each process, which may be moved
+LIMITS_SECONDS = 10.0  # interval of reading limits
+HOLD_SECONDS = 900.0  # time for which the OOM kills of a cgroup are served after it is gone or unused
 
 
 class _FollowedCgroup:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from trackside_daemon.linux.cgroups import Cgroup
     from trackside_daemon.model.metric import Metric
 
-UNLIMITED = 1 << 62
-"""Smallest value that means no limit: v1 writes "no limit" as a number near 2^63."""
+UNLIMITED = 1 << 62  # smallest value that means no limit: v1 writes "no limit" as a number near 2^63
 
 
 class Throttling:

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
 # Their counters start at 0, because Prometheus sees no increase in a first value of 1 (NVIDIA/NVSentinel#1196).
-PAGING = (48, 62, 64, 74, 79, 94, 95, 119, 120)
-"""Xid errors that justify waking somebody."""
+PAGING = (48, 62, 64, 74, 79, 94, 95, 119, 120)  # xid errors that justify waking somebody
 
+# Remedy by value of `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
 ACTIONS = {
     1: "it needs a reset: run trackside pause-gpu, then nvidia-smi --gpu-reset",
     2: "it needs a reboot of the machine",
@@ -22,7 +22,6 @@ ACTIONS = {
     6: "reset its bus",
     7: "it needs a reboot of the whole system",
 }
-"""Remedy by value of ``NVML_FI_DEV_GET_GPU_RECOVERY_ACTION``."""
 
 FLAGS = {
     "row_remap_pending": "a memory row is replaced at the next reset",

@@ -70,12 +70,12 @@ PARTIAL_VARIABLES = (
     "SINGULARITY_CONTAINER",
     "SLURM_JOB_ID",
 )
+# Files that container engines create in their containers.
 CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
-"""Files that container engines create in their containers."""
 
+# PCI classes of a 3D controller and a VGA controller, without the programming interface.
 NVIDIA = "0x10de"
 CLASSES = ("0x0302", "0x0300")
-"""PCI classes of a 3D controller and a VGA controller, without the programming interface."""
 
 
 class NvmlCollector:

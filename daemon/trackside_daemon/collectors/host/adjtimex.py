@@ -11,8 +11,7 @@ TIME_ERROR = 5
 STA_NANO = 0x2000
 # Virtual machines sometimes report 2**32 ns, which nothing measured:
 # https://github.com/prometheus/node_exporter/issues/3764
-MAX_OFFSET = 0.5
-"""Largest offset in seconds that the kernel corrects by slewing (MAXPHASE)."""
+MAX_OFFSET = 0.5  # largest offset in seconds that the kernel corrects by slewing (MAXPHASE)
 
 
 class Discipline(NamedTuple):

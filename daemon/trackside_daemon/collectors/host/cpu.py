@@ -8,8 +8,8 @@ from pathlib import Path
 from trackside_daemon.collectors.kernel_files import not_a_number, number, read_base
 from trackside_daemon.model.metric import Metric, Sample
 
+# Columns of a `cpu` line of /proc/stat, in order. `user` and `nice` include guest time, as in node_exporter.
 MODES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
-"""Columns of a ``cpu`` line of /proc/stat, in order. ``user`` and ``nice`` include guest time, as in node_exporter."""
 
 SECONDS = Metric(
     "trackside_host_cpu_seconds_total",
@@ -38,8 +38,7 @@ NUMBERS = {
 
 # The counters iowait and idle may step back a little, which Prometheus would read as a reset. A larger step means that
 # CPUs went offline. node_exporter's jumpBackSeconds has the same value.
-STEP_BACK = 3.0
-"""A counter that falls by less, in seconds, keeps its last value."""
+STEP_BACK = 3.0  # a counter that falls by less, in seconds, keeps its last value
 
 
 class CpuCollector:

@@ -13,21 +13,18 @@ from trackside_daemon.model.metric import Metric, Sample
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECTORS = 1 / 512
-"""Sectors per byte: a sector of /proc/diskstats has 512 bytes, whatever the device's own size is."""
-
-MILLISECONDS = 1000
-"""Milliseconds per second."""
+SECTORS = 1 / 512  # sectors per byte: a sector of /proc/diskstats has 512 bytes, whatever the device's own size is
+MILLISECONDS = 1000  # milliseconds per second
 
 # Partitions had fewer columns before Linux 2.6.25, with other meanings.
-COLUMNS = 14
-"""Least columns of a line."""
+COLUMNS = 14  # least columns of a line
 
 
 def _family(name: str, text: str, unit: str = "") -> Metric:
     return Metric(f"trackside_host_disk_{name}", "counter", f"{text}, from /proc/diskstats.", ("device",), unit)
 
 
+# Column of a line, its family, and the divisor from the column's unit to the family's.
 FIELDS: tuple[tuple[int, Metric, float], ...] = (
     (3, _family("reads_completed_total", "Completed reads"), 1),
     (5, _family("read_bytes_total", "Bytes read", "bytes"), SECTORS),
@@ -53,7 +50,6 @@ FIELDS: tuple[tuple[int, Metric, float], ...] = (
         MILLISECONDS,
     ),
 )
-"""Column of a line, its family, and the divisor from the column's unit to the family's."""
 
 
 class DiskCollector:

@@ -20,17 +20,10 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-INTERVAL = 10.0
-"""Seconds between two listings of the files, and two reads of values that seldom change."""
-
-RETRY_SECONDS = 60.0
-"""Seconds until a file that could not be read, or had no number, is read again."""
-
-GIGABIT = 125_000_000
-"""Bytes."""
-
-ALL_ONES = 2**64 - 1
-"""Value of counters that some virtual functions do not have."""
+INTERVAL = 10.0  # seconds between two listings of the files, and two reads of values that seldom change
+RETRY_SECONDS = 60.0  # seconds until a file that could not be read, or had no number, is read again
+GIGABIT = 125_000_000  # bytes
+ALL_ONES = 2**64 - 1  # value of counters that some virtual functions do not have
 
 
 class InfinibandCollector:

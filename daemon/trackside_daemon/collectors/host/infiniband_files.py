@@ -30,6 +30,7 @@ PACKETS_TRANSMITTED = _counter(
     "port_packets_transmitted", "Packets sent", "counters/port_xmit_packets, or hw_counters/tx_pkts"
 )
 
+# Name in node_exporter and meaning, by file of counters/.
 COUNTERS: dict[str, tuple[str, str]] = {
     "port_xmit_wait": ("port_transmit_wait", "Ticks of the port in which data waited and could not be sent"),
     "port_xmit_discards": ("port_discards_transmitted", "Packets discarded before transmission"),
@@ -51,8 +52,8 @@ COUNTERS: dict[str, tuple[str, str]] = {
     "excessive_buffer_overrun_errors": ("excessive_buffer_overrun_errors", "Times that buffers overran repeatedly"),
     "VL15_dropped": ("vl15_dropped", "Dropped packets of the fabric's management"),
 }
-"""Name in node_exporter and meaning, by file of counters/."""
 
+# Name in node_exporter and meaning, by file of hw_counters/.
 HW_COUNTERS: dict[str, tuple[str, str]] = {
     "np_cnp_sent": ("np_cnp_packets_sent", "Congestion notifications sent to senders that are too fast"),
     "np_ecn_marked_roce_packets": ("np_ecn_marked_roce_packets_received", "Packets received with a congestion mark"),
@@ -72,15 +73,14 @@ HW_COUNTERS: dict[str, tuple[str, str]] = {
     "roce_adp_retrans_to": ("roce_adp_retransmits_timeout", "Adaptive retransmissions that timed out"),
     "rx_icrc_encapsulated": ("rx_icrc_encapsulated_errors", "Packets received with a wrong checksum"),
 }
-"""Name in node_exporter and meaning, by file of hw_counters/."""
 
+# File names of irdma, by the names of mlx5.
 IRDMA = {
     "np_cnp_sent": "cnpSent",
     "np_ecn_marked_roce_packets": "RxECNMrkd",
     "rp_cnp_handled": "cnpHandled",
     "rp_cnp_ignored": "cnpIgnored",
 }
-"""File names of irdma, by the names of mlx5."""
 
 
 def _hw_counters() -> dict[str, tuple[Metric, int]]:
@@ -92,6 +92,7 @@ def _hw_counters() -> dict[str, tuple[Metric, int]]:
     return counters
 
 
+# Family and factor by directory and file; of two files of one family, the first is read.
 FILES: dict[str, dict[str, tuple[Metric, int]]] = {
     "counters": {
         "port_rcv_data": (RECEIVED, 4),
@@ -108,7 +109,6 @@ FILES: dict[str, dict[str, tuple[Metric, int]]] = {
         **_hw_counters(),
     },
 }
-"""Family and factor by directory and file; of two files of one family, the first is read."""
 
 STATE = _gauge("port_state", "State of the port, 1 down, 2 initializing, 3 armed, 4 active, 5 active deferred", "state")
 PHYSICAL_STATE = _gauge(

@@ -30,6 +30,7 @@ def _family(name: str, text: str, unit: str = "") -> Metric:
     return Metric(f"trackside_host_network_{name}_total", "counter", f"{text}, from /proc/net/dev.", LABELS, unit)
 
 
+# Column after a device's name, and its family.
 FIELDS: tuple[tuple[int, Metric], ...] = (
     (0, _family("receive_bytes", "Bytes received", "bytes")),
     (1, _family("receive_packets", "Packets received")),
@@ -40,7 +41,6 @@ FIELDS: tuple[tuple[int, Metric], ...] = (
     (10, _family("transmit_errs", "Packets not sent because of an error")),
     (11, _family("transmit_drop", "Packets dropped instead of sent")),
 )
-"""Column after a device's name, and its family."""
 
 UP = Metric("trackside_host_network_up", "gauge", "1 when /sys/class/net/DEVICE/operstate is up, else 0.", LABELS)
 CARRIER_CHANGES = Metric(
@@ -60,18 +60,12 @@ SPEED = Metric(
 Counts = dict[str, list[bytes]]
 """The columns after a device's name, by the name."""
 
-BYTES = (0, 8)
-"""The columns of the bytes received and sent."""
-
-MEGABIT = 125_000
-"""Bytes."""
-
-UNKNOWN = (65535, 2**32 - 1)
-"""Speeds that mean unknown: kernels and drivers write -1 in these forms."""
+BYTES = (0, 8)  # the columns of the bytes received and sent
+MEGABIT = 125_000  # bytes
+UNKNOWN = (65535, 2**32 - 1)  # speeds that mean unknown: kernels and drivers write -1 in these forms
 
 # Reading a speed waits for a lock (rtnl) that every change of the network holds.
-INTERVAL = 10.0
-"""Seconds between two reads of /sys/class/net."""
+INTERVAL = 10.0  # seconds between two reads of /sys/class/net
 
 
 class NetworkCollector:

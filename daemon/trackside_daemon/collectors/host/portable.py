@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 CONTEXT_SWITCHES = cpu.NUMBERS[b"ctxt "]
 
+# Families by field of psutil.virtual_memory(); its cached differs from that of /proc/meminfo, as it includes slab.
 MEMORY = {
     "total": memory.FIELDS["MemTotal"],
     "available": memory.FIELDS["MemAvailable"],
     "free": memory.FIELDS["MemFree"],
 }
-"""Families by field of psutil.virtual_memory(); its cached differs from that of /proc/meminfo, as it includes slab."""
 
+# Families and divisors by field of psutil.disk_io_counters(), with times in milliseconds; macOS has no busy_time.
 _DISK = {column: (metric, divisor) for column, metric, divisor in disk.FIELDS}
 DISK = {
     "read_count": (_DISK[3][0], 1),
@@ -48,8 +49,8 @@ DISK = {
     "write_time": _DISK[10],
     "busy_time": _DISK[12],
 }
-"""Families and divisors by field of psutil.disk_io_counters(), with times in milliseconds; macOS has no busy_time."""
 
+# Families by field of psutil.net_io_counters().
 _NETWORK = dict(network.FIELDS)
 NETWORK = {
     "bytes_recv": _NETWORK[0],
@@ -61,7 +62,6 @@ NETWORK = {
     "errout": _NETWORK[10],
     "dropout": _NETWORK[11],
 }
-"""Families by field of psutil.net_io_counters()."""
 
 
 class PortableCollector(NamedTuple):

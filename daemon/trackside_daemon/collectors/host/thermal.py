@@ -33,11 +33,10 @@ ENERGY = Metric(
     "joules",
 )
 
+# Names of the hwmon drivers of CPUs.
 CHIPS = re.compile(r"coretemp|k8temp|k10temp|zenpower|via_cputemp|cpu\d*[_-]thermal")
-"""Names of the hwmon drivers of CPUs."""
 
-SEARCH_SECONDS = 60.0
-"""Interval of searching for sensors."""
+SEARCH_SECONDS = 60.0  # interval of searching for sensors
 
 
 class _Sensor(NamedTuple):

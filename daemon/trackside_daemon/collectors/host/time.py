@@ -48,8 +48,7 @@ UNAME = Metric(
 )
 
 # The kernel of a large host needs milliseconds to write /proc/stat.
-BOOT_SECONDS = 60.0
-"""Interval of reading the boot time."""
+BOOT_SECONDS = 60.0  # interval of reading the boot time
 
 
 class TimeCollector:

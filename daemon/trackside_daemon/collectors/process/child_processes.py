@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process_names import ProcessKey
     from trackside_daemon.collectors.process.process_tree import Stat
 
-GENERATION_SECONDS = 60.0
-"""Shortest time for which the last counts of a process are kept after it was last seen."""
+GENERATION_SECONDS = 60.0  # shortest time for which the last counts of a process are kept after it was last seen
 
 _LABELS = ("run", "rank")
 _SHARED = "memory that a fork shares with its rank counts for each worker"

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.collectors.process.process_names import ProcessKey
 
-AGAIN_SECONDS = 30.0
-"""Time until a location is read again: a process can be moved to another cgroup, but seldom is."""
+AGAIN_SECONDS = 30.0  # time until a location is read again: a process can be moved to another cgroup, but seldom is
 
 # /docker/ID, docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope
 _CONTAINER = re.compile(rb"[/:-]([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?=/|$)", re.MULTILINE)

@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
+# Interval of listing the children of all descendants' threads, or all processes on a kernel without such lists.
 LATER_SECONDS = 10.0
-"""Interval of listing the children of all descendants' threads, or all processes on a kernel without such lists."""
 
-AT_ONCE = 512
-"""Most threads or processes that one walk reads, at 3 µs each; later walks read the others."""
-
-DESCENDANTS = 4096
-"""Most processes below all ranks."""
+AT_ONCE = 512  # most threads or processes that one walk reads, at 3 µs each; later walks read the others
+DESCENDANTS = 4096  # most processes below all ranks
 
 log = logging.getLogger("trackside")
 

@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process_names import ProcessKey
     from trackside_daemon.collectors.process.process_tree import Stat
 
-LATER_SECONDS = 10.0
-"""Interval of reading values that seldom change or are expensive."""
+LATER_SECONDS = 10.0  # interval of reading values that seldom change or are expensive
 
+# Number of open files above which they are listed only every `LATER_SECONDS`, on kernels that need a list to count.
 MANY = 1000
-"""Number of open files above which they are listed only every `LATER_SECONDS`, on kernels that need a list to count."""
 
+# Exported state by state of the kernel.
 STATES = {"R": "R", "S": "S", "D": "D", "Z": "Z", "T": "T", "t": "T", "I": "S", "X": "Z"}
-"""Exported state by state of the kernel."""
 
 
 def _family(name: str, text: str, labels: tuple[str, ...] = (), *, unit: str = "", kind: str = "gauge") -> Metric:

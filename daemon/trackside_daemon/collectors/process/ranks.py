@@ -71,11 +71,8 @@ PROCESS_INFO = Metric(
     ),
 )
 
-OTHERS = 256
-"""Most processes in addition to the ranks, those that ranks started first; a machine normally has a few."""
-
-_NO_RANK = ("",) * 8
-"""Result of `_rank_labels` for a process that belongs to no rank."""
+OTHERS = 256  # most processes in addition to the ranks, those that ranks started first; a machine normally has a few
+_NO_RANK = ("",) * 8  # result of `_rank_labels` for a process that belongs to no rank
 
 log = logging.getLogger("trackside")
 

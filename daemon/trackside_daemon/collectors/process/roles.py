@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process_names import ProcessKey
     from trackside_daemon.collectors.process.process_tree import Stat
 
-WORKER = "pt_data_worker"
-"""Name that PyTorch 2.5 and later give to data loader workers, for every start method."""
+WORKER = "pt_data_worker"  # name that PyTorch 2.5 and later give to data loader workers, for every start method
 
 Role = Literal["rank", "dataloader", "other"]
 

@@ -10,11 +10,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
 
 # What a dead worker had filled is soon free again.
-MEMORY_SECONDS = 10.0
-"""Time for which the largest use is remembered."""
-
-FULL = 0.9
-"""Fraction from which /dev/shm counts as full: a write did not fit into the rest."""
+MEMORY_SECONDS = 10.0  # time for which the largest use is remembered
+FULL = 0.9  # fraction from which /dev/shm counts as full: a write did not fit into the rest
 
 
 class ShmUse(NamedTuple):

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process_names import ProcessKey
 
 # The kernel stops the page faults of a process while something reads this file.
-SECONDS = 60.0
-"""Interval of reading."""
+SECONDS = 60.0  # interval of reading
 
 UNIQUE = Metric(
     "trackside_process_unique_memory_bytes",

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-GENERATIONS = 16
-"""Longest search for an ancestor, in processes."""
+GENERATIONS = 16  # longest search for an ancestor, in processes
 
 
 class Status(NamedTuple):

@@ -12,8 +12,7 @@ from trackside_daemon.linux.users import user_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RETRY_SECONDS = 300.0
-"""Time until the next lookup of a user without a name: the server may have been unreachable."""
+RETRY_SECONDS = 300.0  # time until the next lookup of a user without a name: the server may have been unreachable
 
 
 class UserNames:

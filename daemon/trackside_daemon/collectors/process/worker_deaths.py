@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
 
 # Their counters start at 0, so that the first death is an increase.
+# Causes with a counter from the start; the counter of another cause starts with its first death.
 CAUSES = ("SIGBUS", "SIGSEGV", "SIGABRT", "SIGKILL", "OOM", "exit")
-"""Causes with a counter from the start; the counter of another cause starts with its first death."""
 
 # A rank mostly ends because its workers died.
-LINGER_SECONDS = 60.0
-"""Time for which the deaths are served after the end of the rank."""
+LINGER_SECONDS = 60.0  # time for which the deaths are served after the end of the rank
 
 DEATHS = Metric(
     "trackside_dataloader_deaths_total",

@@ -24,22 +24,18 @@ if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
 
 # By then, a rank that was killed together with its worker has ended too, or has reported its /dev/shm.
-LAG_SECONDS = 0.5
-"""Time from a worker's end to the decision about its cause."""
+LAG_SECONDS = 0.5  # time from a worker's end to the decision about its cause
 
+# Time after which an end stays undecided: nothing has reaped the worker, or its rank is still ending.
 SETTLE_SECONDS = 30.0
-"""Time after which an end stays undecided: nothing has reaped the worker, or its rank is still ending."""
 
-EXITING = 0x4
-"""PF_EXITING of <linux/sched.h>: a process that is ending, and may still have much memory to free."""
+EXITING = 0x4  # PF_EXITING of <linux/sched.h>: a process that is ending, and may still have much memory to free
+REQUESTED = frozenset((0, -signal.SIGTERM, -signal.SIGINT))  # exit codes of normal ends
 
-REQUESTED = frozenset((0, -signal.SIGTERM, -signal.SIGINT))
-"""Exit codes of normal ends."""
-
+# Signals that a process causes itself; any other may have been sent to its rank as well.
 SELF_INFLICTED = frozenset(
     (signal.SIGBUS, signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 )
-"""Signals that a process causes itself; any other may have been sent to its rank as well."""
 
 log = logging.getLogger("trackside")
 

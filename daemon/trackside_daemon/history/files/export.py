@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 Format = Literal["csv", "json", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-COLUMNS = ("attempt", "rank", "step", "time")
-"""The first columns of our CSV; one column per key follows."""
+COLUMNS = ("attempt", "rank", "step", "time")  # the first columns of our CSV; one column per key follows
 
 DERIVED = frozenset({"step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024

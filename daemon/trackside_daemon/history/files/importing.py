@@ -38,15 +38,11 @@ if TYPE_CHECKING:
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
 
-ROWS = 512
-"""Pushes per message."""
-
-BATCH_BYTES = 2 * 1024 * 1024
-"""Approximate size of a transaction; live runs are written between two of them."""
+ROWS = 512  # pushes per message
+BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
 
 SAMPLE_BYTES = 64 * 1024
-TIMEOUT = 600.0
-"""Longest wait for a transaction, in seconds."""
+TIMEOUT = 600.0  # longest wait for a transaction, in seconds
 
 
 class ImportingError(Exception):

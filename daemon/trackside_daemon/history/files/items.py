@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+# Names of step and time in other tools' files, in lower case; the first one that occurs counts.
 STEP = ("step", "_step", "global_step", "iteration", "iter")
 TIME = ("time", "_timestamp", "timestamp", "wall time", "wall_time")
-"""Names of step and time in other tools' files, in lower case; the first one that occurs counts."""
 
-EARLY = 3
-"""Names without a leading underscore count in the first columns only; further right they are keys."""
-
-FAR_SECONDS = 8_000_000_000
-"""The year 2223: a later time is not in seconds."""
+EARLY = 3  # names without a leading underscore count in the first columns only; further right they are keys
+FAR_SECONDS = 8_000_000_000  # the year 2223: a later time is not in seconds
 
 INT64 = 2**63
 
-LINE_BYTES = 16 * 1024 * 1024
-"""Longest line, or value in a document: a longer one could fill the memory."""
+LINE_BYTES = 16 * 1024 * 1024  # longest line, or value in a document: a longer one could fill the memory
 
 
 class FormatError(Exception):

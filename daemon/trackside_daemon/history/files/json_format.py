@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterator, Mapping
 
-PARSE_ERRORS = (ArithmeticError, RecursionError, TypeError, ValueError)
-"""Errors of malformed JSON."""
+PARSE_ERRORS = (ArithmeticError, RecursionError, TypeError, ValueError)  # errors of malformed JSON
 
 
 def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:

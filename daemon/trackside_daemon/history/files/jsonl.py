@@ -44,8 +44,7 @@ OPTION = "--storage.jsonl"
 HOST = "host"
 ROTATE_BYTES = 256 * 1024 * 1024
 OPEN_FILES = 64
-SESSIONS = 16_384
-"""Sessions to remember, those used last; each takes some 200 bytes."""
+SESSIONS = 16_384  # sessions to remember, those used last; each takes some 200 bytes
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _HASHED = re.compile(r".*-[0-9a-f]{16}")

@@ -10,8 +10,7 @@ from trackside_daemon.history.schema import LOG_BITS
 if TYPE_CHECKING:
     import sqlite3
 
-ROWS = 512
-"""The newest log rows of a stream that one refresh reads at most."""
+ROWS = 512  # the newest log rows of a stream that one refresh reads at most
 
 _PACKED = (
     "SELECT series.key, block.step, block.time, block.last FROM series JOIN block ON block.id = "

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Mapping, Sequence
 
-MACHINE = "trackside_"
-"""Prefix of the keys of GPU and host series, which belong to the machine and not to a rank."""
+MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belong to the machine and not to a rank
 
 _decode = msgspec.json.decode
 _RUN = (

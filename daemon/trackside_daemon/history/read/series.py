@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 By = Literal["step", "time"]
-LOSSES = ("loss", "train/loss", "train_loss")
-"""Keys of a run's loss in lists of runs, the first one that it has."""
+LOSSES = ("loss", "train/loss", "train_loss")  # keys of a run's loss in lists of runs, the first one that it has
 
 
 class Readable(Protocol):

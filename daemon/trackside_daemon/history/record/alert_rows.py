@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import Alert, AlertNote, Silence
 
-SILENCES_KEPT = 30 * 86400.0
-"""Seconds for which a silence stays in the history after its end."""
+SILENCES_KEPT = 30 * 86400.0  # seconds for which a silence stays in the history after its end
 
 
 def write_alert(connection: sqlite3.Connection, run: int, record: Alert) -> None:

@@ -15,14 +15,9 @@ if TYPE_CHECKING:
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.trimming import Bounds
 
-SLICE_SECONDS = 0.015
-"""Longest time of a slice: a batch that arrives meanwhile waits no longer."""
-
-BACKLOG_BYTES = 32 * 1024 * 1024
-"""With more log to pack, a slice is not cut short for a batch that waits."""
-
-TRIM_SECONDS = 5.0
-"""Interval at which the size and age of the file are checked."""
+SLICE_SECONDS = 0.015  # longest time of a slice: a batch that arrives meanwhile waits no longer
+BACKLOG_BYTES = 32 * 1024 * 1024  # with more log to pack, a slice is not cut short for a batch that waits
+TRIM_SECONDS = 5.0  # interval at which the size and age of the file are checked
 
 
 class Maintenance:

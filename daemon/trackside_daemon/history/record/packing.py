@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+# Log bytes that are in memory at once; one batch has no more, nor more pushes than a block.
 BATCH_BYTES = 16 * 1024 * 1024
-"""Log bytes that are in memory at once; one batch has no more, nor more pushes than a block."""
 
 SLICE_ROWS = 64
-SLICE_BYTES = 1024 * 1024
-"""One step reads or deletes no more of the log than `SLICE_ROWS` and `SLICE_BYTES`."""
+SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than `SLICE_ROWS` and `SLICE_BYTES`
 
 SERIES = "id, packed, end, count, finite, sum, min, max"
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 QUEUE_BYTES = 32 * 1024 * 1024
 QUEUE_ITEMS = 1024
-GROUP_BYTES = 4 * 1024 * 1024
-"""Bytes of one transaction, at most one item more."""
+GROUP_BYTES = 4 * 1024 * 1024  # bytes of one transaction, at most one item more
 
 T = TypeVar("T")
 

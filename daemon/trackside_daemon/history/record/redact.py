@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 REDACTED = "[redacted]"
 
-DEPTH = 64
-"""Deeper values are not examined, and so not stored."""
+DEPTH = 64  # deeper values are not examined, and so not stored
 
 _SECRETS = frozenset(
     {

@@ -34,14 +34,12 @@ from trackside_daemon.model.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-LOG_ROWS = 512
-"""A stream's log is packed when it has this many rows, so that a chart never reads more."""
+LOG_ROWS = 512  # a stream's log is packed when it has this many rows, so that a chart never reads more
 
+# A stream's log is packed when it has this many bytes, because packing keeps them in memory.
 LOG_BYTES = 16 * 1024 * 1024
-"""A stream's log is packed when it has this many bytes, because packing keeps them in memory."""
 
-SESSIONS = 4096
-"""With more cached sessions, the cache is cleared."""
+SESSIONS = 4096  # with more cached sessions, the cache is cleared
 
 
 class Stream:

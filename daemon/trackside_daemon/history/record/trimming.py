@@ -20,29 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-STEP_BLOCKS = 16
-"""Blocks that one step trims or deletes."""
+STEP_BLOCKS = 16  # blocks that one step trims or deletes
+STEP_ROWS = 256  # rows of other tables that one step deletes, and pages that it returns to the file system
+LIVE_SECONDS = 3600.0  # the newest hour of live runs goes last
+SLACK = 0.97  # share of the size bound that trimming aims at, so that new samples fit
+FREE = 0.02  # share of the file that may stay free, for new rows
 
-STEP_ROWS = 256
-"""Rows of other tables that one step deletes, and pages that it returns to the file system."""
-
-LIVE_SECONDS = 3600.0
-"""The newest hour of live runs goes last."""
-
-SLACK = 0.97
-"""Share of the size bound that trimming aims at, so that new samples fit."""
-
-FREE = 0.02
-"""Share of the file that may stay free, for new rows."""
-
+# Largest size of the WAL that counts: it is larger only while somebody reads, and then deleting does not shrink it.
 WAL_BYTES = WAL_PAGES * PAGE_BYTES
-"""Largest size of the WAL that counts: it is larger only while somebody reads, and then deleting does not shrink it."""
 
-WARN_SECONDS = 20.0
-"""A warning is logged after the WAL was too large for this long."""
-
-MICROSECONDS = 2.0**63 - 1024
-"""The furthest time, in microseconds, that a column holds."""
+WARN_SECONDS = 20.0  # a warning is logged after the WAL was too large for this long
+MICROSECONDS = 2.0**63 - 1024  # the furthest time, in microseconds, that a column holds
 
 log = logging.getLogger("trackside")
 

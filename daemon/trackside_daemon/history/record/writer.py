@@ -44,12 +44,12 @@ EXCESS = Metric(
 )
 
 RETRY_SECONDS = 1.0
-MAX_REFUSED_SESSIONS = 10_000
-"""Sessions to remember whose rows no table accepts."""
+MAX_REFUSED_SESSIONS = 10_000  # sessions to remember whose rows no table accepts
 
+# Errors of numbers that no column holds, and of malformed rows.
 VALUE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError)
-"""Errors of numbers that no column holds, and of malformed rows."""
 
+# Errors of records that can never be written.
 PERMANENT_ERRORS = (
     sqlite3.DataError,
     sqlite3.IntegrityError,
@@ -57,7 +57,6 @@ PERMANENT_ERRORS = (
     sqlite3.ProgrammingError,
     *VALUE_ERRORS,
 )
-"""Errors of records that can never be written."""
 
 T = TypeVar("T")
 log = logging.getLogger("trackside")

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import GpuReading, Value
 
+# Families that the worker sums up. The driver keeps all other counters, and they continue without our help.
 WORKER_COUNTERS = {"busy_seconds_total"}
-"""Families that the worker sums up. The driver keeps all other counters, and they continue without our help."""
 
 Key = TypeVar("Key")
 Count = TypeVar("Count")

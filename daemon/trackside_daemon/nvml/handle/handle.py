@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 # Seconds until the next worker, after the first failure and at most.
 FAILURE_BACKOFF = (1.0, 60.0)
 ABSENCE_BACKOFF = (5.0, 60.0)
-SILENCE = 60.0
-"""Seconds without a reading, for any reason, after which NVML counts as down; at least two intervals."""
-UNBIND_PAUSE = 60.0
-"""Seconds without access to the device files after a request to unbind the driver."""
+SILENCE = 60.0  # seconds without a reading, for any reason, after which NVML counts as down; at least two intervals
+UNBIND_PAUSE = 60.0  # seconds without access to the device files after a request to unbind the driver
 
+# Reasons to replace a worker. A worker without a driver, a GPU, pynvml or the lock is not counted.
 REASONS = ("timeout", "crash", "exit", "library_mismatch", "gpu_lost", "gpu_unbind", "error", "pause")
-"""Reasons to replace a worker. A worker without a driver, a GPU, pynvml or the lock is not counted."""
 _REASON_BY_RESULT = {
     "lib_rm_version_mismatch": "library_mismatch",
     "gpu_is_lost": "gpu_lost",

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import GpuReading
 
+# Seconds after the first loss of a GPU in which further losses of it replace no worker; doubled with each.
 FIRST_TOLERANCE = 60.0
-"""Seconds after the first loss of a GPU in which further losses of it replace no worker; doubled with each."""
+# Maximum of these seconds; after a longer time without a loss the GPU starts again at the first.
 MAX_TOLERANCE = 600.0
-"""Maximum of these seconds; after a longer time without a loss the GPU starts again at the first."""
 
 
 class LostGpuPolicy:

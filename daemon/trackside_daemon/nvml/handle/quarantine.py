@@ -12,10 +12,8 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading
 
 # Each retry that hangs costs all GPUs a worker.
-FIRST_QUARANTINE = 60.0
-"""Seconds of quarantine after the first hang; doubled with each."""
-MAX_QUARANTINE = 600.0
-"""Maximum of these seconds."""
+FIRST_QUARANTINE = 60.0  # seconds of quarantine after the first hang; doubled with each
+MAX_QUARANTINE = 600.0  # maximum of these seconds
 
 
 class Quarantine:

@@ -14,19 +14,15 @@ if TYPE_CHECKING:
 
     from trackside_daemon.linux.worker_process import WorkerProcess
 
+# Seconds without a sign of life before the first answer: without persistence mode nvmlInit wakes up all GPUs.
 INIT_DEADLINE = 60.0
-"""Seconds without a sign of life before the first answer: without persistence mode nvmlInit wakes up all GPUs."""
+# Seconds without a sign of life after the first answer. Each GPU that the worker starts to read is such a sign.
 GPU_DEADLINE = 10.0
-"""Seconds without a sign of life after the first answer. Each GPU that the worker starts to read is such a sign."""
+# Seconds for all GPUs, even if the worker makes progress; `INIT_DEADLINE` is added for a first answer.
 CYCLE_DEADLINE = 60.0
-"""Seconds for all GPUs, even if the worker makes progress; `INIT_DEADLINE` is added for a first answer."""
-MAX_AGE_INTERVALS = 2.0
-"""Intervals after which a measurement is too old to be used."""
-MAX_AGE_SECONDS = 2.5
-"""Minimum of that age in seconds."""
-
-NAP = 0.05
-"""Seconds at most between a request and the first poll for its answer."""
+MAX_AGE_INTERVALS = 2.0  # intervals after which a measurement is too old to be used
+MAX_AGE_SECONDS = 2.5  # minimum of that age in seconds
+NAP = 0.05  # seconds at most between a request and the first poll for its answer
 
 _decode = msgspec.json.Decoder(Reading).decode
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
+# Microseconds. The driver samples at least once a second, so a longer gap means that samples were overwritten.
 MAX_GAP = 2_000_000
-"""Microseconds. The driver samples at least once a second, so a longer gap means that samples were overwritten."""
 
 
 OVERWRITTEN = "the driver overwrote samples before they were read; a shorter --sample.interval reads them in time"

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 # A driver that does not know the number may return 0xFFFFFFFF, and each item costs a call.
-MAX_COUNT = 64
-"""More links, fans or MIG devices than any GPU has."""
+MAX_COUNT = 64  # more links, fans or MIG devices than any GPU has
 
 
 def series(family: str, labels: Iterable[str] = ()) -> str:

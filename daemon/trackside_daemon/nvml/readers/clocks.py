@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-DOMAINS = ("graphics", "sm", "memory", "video")
-"""Clock domains in the order of ``NVML_CLOCK_...``, from 0."""
+DOMAINS = ("graphics", "sm", "memory", "video")  # clock domains in the order of `NVML_CLOCK_...`, from 0
 
+# Reasons by their bits, from the lowest.
 REASONS = (
     "gpu_idle",
     "applications_clocks",
@@ -27,7 +27,6 @@ REASONS = (
     "hw_power_brake",
     "display",
 )
-"""Reasons by their bits, from the lowest."""
 
 MHZ = 1e6
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
+# Words in pynvml's `NVML_GPU_FABRIC_HEALTH_MASK_...`, by our label.
 CONDITIONS = {
     "degraded_bandwidth": "DEGRADED_BW",
     "route_recovery": "ROUTE_RECOVERY",
@@ -18,7 +19,6 @@ CONDITIONS = {
     "access_timeout_recovery": "ACCESS_TIMEOUT_RECOVERY",
     "incorrect_configuration": "INCORRECT_CONFIGURATION",
 }
-"""Words in pynvml's ``NVML_GPU_FABRIC_HEALTH_MASK_...``, by our label."""
 
 
 def fabric(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:

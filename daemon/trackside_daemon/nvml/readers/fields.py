@@ -16,11 +16,8 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-ALL_LINKS = 0xFFFFFFFF
-"""Scope in which an NVLink counter is the sum over all links."""
-
-MODULE = 1
-"""Scope in which power is that of a superchip's GPU and CPU together."""
+ALL_LINKS = 0xFFFFFFFF  # scope in which an NVLink counter is the sum over all links
+MODULE = 1  # scope in which power is that of a superchip's GPU and CPU together
 
 # NVML does not report whether the PCIe counters have 32 or 64 bits. Counters of 32 bits wrap too fast to follow, so a
 # counter is used only after it has passed 32 bits.
@@ -30,8 +27,8 @@ COUNTER_32_BITS = (
 )
 ZERO_DEGREES = "the driver reports 0 degrees, which no memory has"
 
+# Members of the union that holds a value, by `valueType`.
 UNION_MEMBERS = dict(enumerate(("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")))
-"""Members of the union that holds a value, by ``valueType``."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,6 +102,8 @@ LIMIT_REASONS = {
 }
 POWER_LIMITS = {187: "min", 188: "max", 189: "default", 192: "requested"}
 
+# Fields that no other reader reads, in the order of preference: if two have the same series, the first that answers
+# becomes its source. In a cycle in which the source does not answer, the series is missing.
 FIELDS = (
     POWER,
     Field(185, "power_average_watts", divisor=1000),
@@ -120,16 +119,14 @@ FIELDS = (
     Field(204, "nvlink_receive_bytes_total", scope=ALL_LINKS),
     Field(230, "recovery_action"),
 )
-"""Fields that no other reader reads, in the order of preference: if two have the same series, the first that answers
-becomes its source. In a cycle in which the source does not answer, the series is missing."""
 
+# Fields that change rarely.
 SLOW_FIELDS = (
     *(Field(number, "power_limit_watts", (limit,), divisor=1000) for number, limit in POWER_LIMITS.items()),
     *(Field(number, "pcie_errors_total", (error,)) for number, error in PCIE_ERRORS.items()),
     *(Field(number, "nvlink_errors_total", (error,)) for number, error in NVLINK_ERRORS.items()),
     *(Field(number, "nvlink_errors_total", (error,), scope=ALL_LINKS) for number, error in NVLINK5_ERRORS.items()),
 )
-"""Fields that change rarely."""
 
 
 def fields(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-MIN_SECONDS = 0.1
-"""Seconds between two samples that NVML requires."""
-MAX_SECONDS = 180.0
-"""Seconds between two samples after which their mean no longer describes the present."""
+MIN_SECONDS = 0.1  # seconds between two samples that NVML requires
+MAX_SECONDS = 180.0  # seconds between two samples after which their mean no longer describes the present
 
 
 MEBIBYTE = 2**20

@@ -12,14 +12,12 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-KINDS = ("corrected", "uncorrected")
-"""Kinds in the order of ``NVML_MEMORY_ERROR_TYPE_...``, from 0."""
+KINDS = ("corrected", "uncorrected")  # kinds in the order of `NVML_MEMORY_ERROR_TYPE_...`, from 0
 
+# Counters in the order of `NVML_VOLATILE_ECC` and `NVML_AGGREGATE_ECC`, from 0.
 COUNTERS = ("ecc_volatile_errors_total", "ecc_errors_total")
-"""Counters in the order of ``NVML_VOLATILE_ECC`` and ``NVML_AGGREGATE_ECC``, from 0."""
 
-RETIRED = ("single_bit", "double_bit")
-"""Causes in the order of ``NVML_PAGE_RETIREMENT_CAUSE_...``, from 0."""
+RETIRED = ("single_bit", "double_bit")  # causes in the order of `NVML_PAGE_RETIREMENT_CAUSE_...`, from 0
 
 
 def ecc(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:

@@ -11,11 +11,10 @@ from pathlib import Path
 PROC = Path("/proc")
 
 # The NSpid line would not do: it begins with the namespace that /proc was mounted in, which may be a container's.
+# Inode of the PID namespace that the kernel makes at boot: PROC_PID_INIT_INO in its proc_ns.h.
 HOST_NAMESPACE = 0xEFFFFFFC
-"""Inode of the PID namespace that the kernel makes at boot: PROC_PID_INIT_INO in its proc_ns.h."""
 
-PID_LIMIT = 2**22
-"""Highest process id of the kernel; a namespace may have a lower pid_max than the host."""
+PID_LIMIT = 2**22  # highest process id of the kernel; a namespace may have a lower pid_max than the host
 
 
 def max_pid(proc: Path) -> int:

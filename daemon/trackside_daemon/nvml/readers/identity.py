@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.worker.library import CountedNvml
 
+# Names by `NVML_DEVICE_ARCH_...`.
 ARCHITECTURES = {
     2: "kepler",
     3: "maxwell",
@@ -21,10 +22,8 @@ ARCHITECTURES = {
     10: "blackwell",
     13: "rubin",
 }
-"""Names by ``NVML_DEVICE_ARCH_...``."""
 
-UNKNOWN = 0xFFFFFFFF
-"""Number that drivers return instead of one that they do not know."""
+UNKNOWN = 0xFFFFFFFF  # number that drivers return instead of one that they do not know
 
 
 def identity(nvml: CountedNvml, handle: Any) -> dict[str, str]:

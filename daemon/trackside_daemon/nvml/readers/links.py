@@ -21,6 +21,7 @@ HOPPER_ERRORS = tuple(
     Field(number, "nvlink_errors_total", (error,))
     for number, error in ((161, "replay"), (162, "recovery"), (163, "crc"))
 )
+# Fields by direction: the one up to NVLink 4, and the one of NVLink 5.
 LINK_BYTES = (
     (
         Field(138, "nvlink_link_transmit_bytes_total", divisor=1 / 1024),
@@ -31,7 +32,6 @@ LINK_BYTES = (
         Field(204, "nvlink_link_receive_bytes_total"),
     ),
 )
-"""Fields by direction: the one up to NVLink 4, and the one of NVLink 5."""
 
 C2C_LINKS = Field(170, "c2c_links")
 C2C_UP = Field(171, "c2c_link_up")

@@ -25,8 +25,7 @@ RATIOS = (
     GpmMetric(3, "mig_sm_occupancy_ratio"),
     GpmMetric(5, "mig_tensor_active_ratio"),
 )
-GPM_NAME = "mig_gpm"
-"""Name of ``nvmlGpmMigSampleGet`` among the unsupported calls."""
+GPM_NAME = "mig_gpm"  # name of `nvmlGpmMigSampleGet` among the unsupported calls
 
 
 class MigDevice(NamedTuple):

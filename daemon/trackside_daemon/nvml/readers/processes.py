@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
-MPS = "processes{mps}"
-"""Name of the clients of the Multi-Process Service among the unsupported calls."""
+MPS = "processes{mps}"  # name of the clients of the Multi-Process Service among the unsupported calls
 
 
 class Processes:

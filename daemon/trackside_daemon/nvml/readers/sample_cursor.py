@@ -9,8 +9,7 @@ if TYPE_CHECKING:
 
 Sample = TypeVar("Sample")
 
-MAX_EMPTY_CYCLES = 10
-"""Cycles without a new sample, after which the clock of the timestamps may have been set back."""
+MAX_EMPTY_CYCLES = 10  # cycles without a new sample, after which the clock of the timestamps may have been set back
 
 
 class SampleCursor:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.readers.unsupported import Unsupported
     from trackside_daemon.nvml.reading import Value
 
+# Thresholds in NVML's order, from 0 in `NVML_TEMPERATURE_THRESHOLD_...` and from 193 in the fields.
 THRESHOLDS = ("shutdown", "slowdown", "memory_max", "gpu_max")
-"""Thresholds in NVML's order, from 0 in ``NVML_TEMPERATURE_THRESHOLD_...`` and from 193 in the fields."""
 
 MARGINS = tuple(Field(193 + number, "thermal_margin_celsius", (name,)) for number, name in enumerate(THRESHOLDS))
 

@@ -10,9 +10,10 @@ from trackside_daemon.nvml.reading import NO_PERMISSION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Seconds after which an unsupported call is tried again: a mode or a permission may have changed.
 PROBE_SECONDS = 600.0
-"""Seconds after which an unsupported call is tried again: a mode or a permission may have changed."""
 
+# Texts of the results that another call would give again. All others may pass, so the next cycle calls again.
 WHY = {
     "not_supported": "this GPU or its mode does not support it",
     "function_not_found": "the driver is older than the function",
@@ -21,7 +22,6 @@ WHY = {
     "invalid_argument": "this GPU does not support this call",
     "no_permission": f"{NO_PERMISSION}; run the daemon as root or with CAP_SYS_ADMIN",
 }
-"""Texts of the results that another call would give again. All others may pass, so the next cycle calls again."""
 
 
 def lasts(result: str) -> bool:

@@ -57,9 +57,10 @@ class Board:
     banks: int
 
 
+# Thresholds with T.Limits of -8, -2, 0 and 0.
 ABOVE = {"shutdown": 6.0, "slowdown": 0.0, "memory_max": -2.0, "gpu_max": -2.0}
-"""Thresholds with T.Limits of -8, -2, 0 and 0."""
 
+# Boards by the profile's name. The chassis cools all of them, so none has a fan.
 BOARDS = {
     "h100": Board(
         name="Simulated H100 80GB HBM3",
@@ -137,4 +138,3 @@ BOARDS = {
         banks=192,
     ),
 }
-"""Boards by the profile's name. The chassis cools all of them, so none has a fan."""

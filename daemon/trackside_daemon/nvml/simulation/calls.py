@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import GpuReading
 
+# A family that each function reads in every cycle; functions that run rarely are left out.
 HANDLE = "nvmlDeviceGetHandleByIndex"
 COUNT = "nvmlDeviceGetCount"
 FAMILIES = {
@@ -25,9 +26,9 @@ FAMILIES = {
     "nvmlDeviceGetCurrentClocksEventReasons": "clock_limit_active",
     "nvmlDeviceGetComputeRunningProcesses_v3": "processes",
 }
-"""A family that each function reads in every cycle; functions that run rarely are left out."""
+# Calls per cycle and GPU of the functions that are called more than once.
 CALLS_PER_CYCLE = {"nvmlDeviceGetClockInfo": 4}
-"""Calls per cycle and GPU of the functions that are called more than once."""
+# Seconds per call, of the order that drivers need.
 SECONDS: Mapping[str, float] = {
     COUNT: 2e-6,
     HANDLE: 3e-6,
@@ -37,7 +38,6 @@ SECONDS: Mapping[str, float] = {
     "nvmlDeviceGetFieldValues": 200e-6,
     "nvmlDeviceGetComputeRunningProcesses_v3": 150e-6,
 }
-"""Seconds per call, of the order that drivers need."""
 DEFAULT_SECONDS = 30e-6
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
-XID = 94
-"""Uncorrected memory error that ends only the program that met it."""
+XID = 94  # uncorrected memory error that ends only the program that met it
 
+# Period of a lost GPU: it is up in the first half and lost in the second, so that both can be seen.
 XID_SECONDS = 60.0
 LOST_SECONDS = 240.0
-"""Period of a lost GPU: it is up in the first half and lost in the second, so that both can be seen."""
 
 
 def is_lost(faults: frozenset[str], now: float) -> bool:

@@ -10,22 +10,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trackside_daemon.nvml.simulation.boards import Board
 
+# Waves of the utilization around its mean: amplitudes, whose sum keeps it below 1, and periods in seconds.
 MEAN_UTILIZATION = 0.88
 WAVES = ((0.06, 90.0), (0.04, 17.0), (0.015, 4.1))
-"""Waves of the utilization around its mean: amplitudes, whose sum keeps it below 1, and periods in seconds."""
 
-THERMAL_LAG = 15.0
-"""Seconds by which the temperature follows the power."""
-
-TEMPERATURE_RISE = 38.0
-"""Degrees by which full utilization warms a GPU."""
-
-FAULT_SPEED = {"hot": 0.62, "throttled": 0.45}
-"""Fraction of its clocks that a GPU keeps with a fault."""
+THERMAL_LAG = 15.0  # seconds by which the temperature follows the power
+TEMPERATURE_RISE = 38.0  # degrees by which full utilization warms a GPU
+FAULT_SPEED = {"hot": 0.62, "throttled": 0.45}  # fraction of its clocks that a GPU keeps with a fault
 HEALTHY_SPEED = 0.985
 
-CLOCK_STEP = 15
-"""Megahertz."""
+CLOCK_STEP = 15  # megahertz
 
 
 @dataclass(frozen=True)

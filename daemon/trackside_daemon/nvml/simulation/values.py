@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import Value
     from trackside_daemon.nvml.simulation.simulated_gpu import SimulatedGpu
 
+# Fractions of the utilization in half-precision training, which keeps the tensor cores busy half of the time.
 GPM = {
     "graphics_engine_active_ratio": 0.99,
     "sm_active_ratio": 0.84,
@@ -18,10 +19,8 @@ GPM = {
     "tensor_active_ratio": 0.47,
     "dram_active_ratio": 0.42,
 }
-"""Fractions of the utilization in half-precision training, which keeps the tensor cores busy half of the time."""
 PIPES = {"integer": 0.08, "dfma": 0.0, "hmma": 0.46, "dmma": 0.0, "imma": 0.0, "fp64": 0.0, "fp32": 0.12, "fp16": 0.03}
-MEMORY_CONTROLLER = 0.55
-"""Fraction of the utilization."""
+MEMORY_CONTROLLER = 0.55  # fraction of the utilization
 # Bytes per second at full utilization: batches come in, and little goes out.
 PCIE_TRANSMIT = 0.4e9
 PCIE_RECEIVE = 1.6e9
@@ -73,11 +72,11 @@ COUNTED_REASONS = (
     "hw_thermal",
     "hw_power_brake",
 )
+# Reasons by the fault that causes them, of both `ACTIVE_REASONS` and `COUNTED_REASONS`, whose names differ in part.
 FAULT_REASONS = {
     "hot": {"hw_slowdown", "sw_thermal", "hw_thermal", "thermal"},
     "throttled": {"hw_slowdown", "sw_power_cap", "hw_power_brake"},
 }
-"""Reasons by the fault that causes them, of both `ACTIVE_REASONS` and `COUNTED_REASONS`, whose names differ in part."""
 
 
 def values(gpu: SimulatedGpu) -> list[Value]:

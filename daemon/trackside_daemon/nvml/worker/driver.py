@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 
 QUARANTINED = "a worker hung at it, so it is skipped for a while"
-NO_UUID = "the driver does not report its UUID; see dmesg for NVRM and Xid"
-"""Reasons why a GPU is down."""
+NO_UUID = "the driver does not report its UUID; see dmesg for NVRM and Xid"  # reasons why a GPU is down
 
 HIDDEN = f"{NO_PERMISSION} to open it, for example in a container that may not use it; it is left out"
 

@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 
 WAIT_MS = 1000
 # A wait fails at once if a GPU of the set is lost, so retries need a back-off.
+# Seconds after a first wait that failed, or after a GPU that could not be watched for a reason that may pass.
 FIRST_BACKOFF = 1.0
-"""Seconds after a first wait that failed, or after a GPU that could not be watched for a reason that may pass."""
-MAX_BACKOFF = 60.0
-"""Maximum of these seconds."""
-
-LINGER = 5.0
-"""Seconds to watch the old GPUs after the set has changed: the Xid that explains a loss comes after it."""
+MAX_BACKOFF = 60.0  # maximum of these seconds
+LINGER = 5.0  # seconds to watch the old GPUs after the set has changed: the Xid that explains a loss comes after it
 
 
 class GpuEvents:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from trackside_daemon.linux.users import user_name
 
+# Environment variable with another lock's name, for a daemon that has other GPUs of the same machine.
 LOCK_VARIABLE = "TRACKSIDE_NVML_LOCK"
-"""Environment variable with another lock's name, for a daemon that has other GPUs of the same machine."""
 DEFAULT_NAME = "trackside-nvml"
 REMEDY = "stop trackside there, or run this daemon with --no-collector.gpu"
 

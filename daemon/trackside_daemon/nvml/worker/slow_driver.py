@@ -11,8 +11,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.worker.gpu import Gpu
 
-MAX_SLOW_CYCLES = 3
-"""Number of successive cycles longer than the interval after which a reader is skipped."""
+MAX_SLOW_CYCLES = 3  # number of successive cycles longer than the interval after which a reader is skipped
 
 # The reader of MIG is not optional: without it the other readers would describe another layout of the GPU.
 OPTIONAL = {name for name, group in GROUPS.items() if group.extra} | {

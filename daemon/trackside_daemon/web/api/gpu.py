@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trackside")
 
-MAX_PAUSE_SECONDS = 366 * 86400.0
-"""Seconds of the longest timed pause; a pause without an end is possible too."""
+MAX_PAUSE_SECONDS = 366 * 86400.0  # seconds of the longest timed pause; a pause without an end is possible too
 
 
 class GpuApi:

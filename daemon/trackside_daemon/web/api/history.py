@@ -53,14 +53,12 @@ if TYPE_CHECKING:
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 MAX_POINTS = 20_000
-MAX_IMPORTS = 4
-"""Imports that run at once; others wait without occupying a thread."""
+MAX_IMPORTS = 4  # imports that run at once; others wait without occupying a thread
 
 DEFAULT_LAYER_STEPS = 100
 MAX_LAYER_STEPS = 10_000
 
-MAX_IMPORT_BYTES = 16 * 1024**3
-"""Size limit of an imported file."""
+MAX_IMPORT_BYTES = 16 * 1024**3  # size limit of an imported file
 
 
 _decode = msgspec.json.decode

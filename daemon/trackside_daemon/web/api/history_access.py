@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
 
-CHANGE_TIMEOUT = 15.0
-"""Seconds that a change waits for the writer."""
+CHANGE_TIMEOUT = 15.0  # seconds that a change waits for the writer
 
 _encode = msgspec.json.Encoder().encode
 

@@ -79,6 +79,7 @@ class Endpoint(NamedTuple):
     group: Literal["history", "alerts", "gpu", "processes", "overview", "daemon"] = "history"
 
 
+# All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F.
 ENDPOINTS = (
     Endpoint(
         "GET",
@@ -252,7 +253,6 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/openapi.json", "openapi", "Return this document.", group="daemon"),
 )
-"""All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F."""
 
 
 def document(version: str) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from trackside_daemon.history.read.series import Window
 if TYPE_CHECKING:
     from starlette.datastructures import QueryParams
 
-_MAX_SECONDS = 9e12
-"""Seconds whose microseconds fit into a 64-bit column."""
+_MAX_SECONDS = 9e12  # seconds whose microseconds fit into a 64-bit column
 
 
 def parse_window(params: QueryParams) -> Window:

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
     from trackside_daemon.history.database import Database
     from trackside_daemon.history.read.reader import RunSeries
 
-MAX_SERIES = 1000
-"""Series in one response."""
-
-MAX_BUCKETS = 200_000
-"""Buckets in one response, over all its series."""
+MAX_SERIES = 1000  # series in one response
+MAX_BUCKETS = 200_000  # buckets in one response, over all its series
 
 _encode = msgspec.json.Encoder().encode
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from trackside_daemon.web.http.config_file import ActiveConfig, ConfigFile
 
+# ASGI scope key: the `ActiveConfig` under which the server accepted the connection.
 ACTIVE_CONFIG = "trackside.web-config"
-"""ASGI scope key: the `ActiveConfig` under which the server accepted the connection."""
 
+# ASGI scope key: true when the request was refused, after which the server closes the connection.
 REFUSED = "trackside.refused"
-"""ASGI scope key: true when the request was refused, after which the server closes the connection."""
 
 _CLOSE = {"Connection": "close"}
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 READING = frozenset(("GET", "HEAD"))
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
-CREDENTIALS = "trackside.credentials"
-"""ASGI scope key: true when the web configuration authenticated the request."""
+CREDENTIALS = "trackside.credentials"  # ASGI scope key: true when the web configuration authenticated the request
 
 
 def error_response(status: int, reason: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:

@@ -15,9 +15,9 @@ from trackside_daemon.model.setting_types import seconds
 if TYPE_CHECKING:
     from pathlib import Path
 
-MAX_BCRYPT_COST = 15
-"""Highest bcrypt cost; at this cost a password check takes seconds."""
+MAX_BCRYPT_COST = 15  # highest bcrypt cost; at this cost a password check takes seconds
 
+# Headers that may be set, with their permitted values; an empty tuple permits any value.
 _HEADERS: dict[str, tuple[str, ...]] = {
     "Content-Security-Policy": (),
     "Strict-Transport-Security": (),
@@ -25,10 +25,9 @@ _HEADERS: dict[str, tuple[str, ...]] = {
     "X-Frame-Options": ("deny", "sameorigin"),
     "X-XSS-Protection": (),
 }
-"""Headers that may be set, with their permitted values; an empty tuple permits any value."""
 
+# Keys whose values must not appear in error messages.
 _SECRET_KEYS = frozenset({"basic_auth_users", "cert", "key", "client_ca"})
-"""Keys whose values must not appear in error messages."""
 
 
 class WebConfigError(Exception):

@@ -13,8 +13,7 @@ from trackside.transport.paths import open_regular
 from trackside_daemon.web.http.config import WebConfig, WebConfigError, read_config
 from trackside_daemon.web.http.tls import PemFiles, TlsContext, make_context
 
-MAX_BYTES = 1024 * 1024
-"""Size limit of each file; real ones are far smaller."""
+MAX_BYTES = 1024 * 1024  # size limit of each file; real ones are far smaller
 
 log = logging.getLogger("trackside")
 

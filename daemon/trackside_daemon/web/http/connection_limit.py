@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
+# Open connections, including those still in their TLS handshake; further connections are closed at once.
 MAX_CONNECTIONS = 512
-"""Open connections, including those still in their TLS handshake; further connections are closed at once."""
 
+# Open connections without a request so far. One more closes the oldest, so that idle clients lock nobody out.
 MAX_IDLE_CONNECTIONS = 128
-"""Open connections without a request so far. One more closes the oldest, so that idle clients lock nobody out."""
 
 log = logging.getLogger("trackside")
 

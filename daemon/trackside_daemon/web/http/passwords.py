@@ -15,11 +15,10 @@ import bcrypt
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PASSWORD_BYTES = 72
-"""Bytes of a password that bcrypt uses."""
+PASSWORD_BYTES = 72  # bytes of a password that bcrypt uses
 
+# Passwords waiting for a check or being checked; the limit keeps endless guesses from starving other users.
 MAX_WAITING = 8
-"""Passwords waiting for a check or being checked; the limit keeps endless guesses from starving other users."""
 
 
 class PasswordQueueFullError(Exception):

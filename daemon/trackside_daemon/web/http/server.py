@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.web.http.config_file import ConfigFile
 
-MAX_CONCURRENCY = 256
-"""Connections or requests that uvicorn serves at once; further requests get status 503."""
+MAX_CONCURRENCY = 256  # connections or requests that uvicorn serves at once; further requests get status 503
 
 REQUEST_TIMEOUT = 10.0
 """Seconds until a connection without a complete request is closed, so that idle ones do not lock out scrapes.
@@ -35,15 +34,15 @@ REQUEST_TIMEOUT = 10.0
 The limit also applies to an unfinished TLS handshake and to an unfinished request head.
 """
 
+# ASGI scope key: a function that closes the request's connection at once and drops unsent data.
 ABORT = "trackside.abort"
-"""ASGI scope key: a function that closes the request's connection at once and drops unsent data."""
 
+# Seconds until a refused client's connection is aborted if the client does not close its side of TLS.
 REFUSED_LINGER_SECONDS = 1.0
-"""Seconds until a refused client's connection is aborted if the client does not close its side of TLS."""
 
+# Bytes of asyncio's receive buffer per TLS connection; the default of 256 KiB is wasted on idle connections.
 BACKLOG = 128
 TLS_BUFFER = 32 * 1024
-"""Bytes of asyncio's receive buffer per TLS connection; the default of 256 KiB is wasted on idle connections."""
 
 
 class WebServer:

@@ -19,12 +19,12 @@ from trackside_daemon.alerts.rules.rule import Rule
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
 
+# Reasons whose time drivers count. They report `hw_slowdown`, which covers both, only as a current state.
 GPU = ("gpu", "uuid")
 MINUTE = 60.0
 CORE = (Matcher("sensor", "gpu"),)
 SLOWDOWN = (Matcher("threshold", "slowdown"),)
 COUNTED = (Matcher("reason", "hw_thermal|hw_power_brake", "=~"),)
-"""Reasons whose time drivers count. They report ``hw_slowdown``, which covers both, only as a current state."""
 ACTIVE = (Matcher("reason", "hw_slowdown|hw_thermal|hw_power_brake", "=~"),)
 HOT_ADVICE = (
     "Since {since}. Check the inlet air, the fans and the temperatures of the GPUs next to it. It will lower its clocks, "

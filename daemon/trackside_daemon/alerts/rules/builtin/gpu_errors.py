@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 GPU = ("gpu", "uuid")
 LATELY = 600.0
 FATAL = "48|62|63|64|74|79|92|94|95|119|120|140"
-MEMORY = "48|63|64|92|94|95"
-"""Xid errors that report an uncorrectable error of the memory in detail."""
+MEMORY = "48|63|64|92|94|95"  # xid errors that report an uncorrectable error of the memory in detail
 APPLICATION = "13|31|43"
 CORRECTED = "crc.*|replay|ecc"
 

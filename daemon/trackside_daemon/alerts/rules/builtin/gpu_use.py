@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
 
 GPU = ("gpu", "uuid")
-IDLE = 0.005
-"""Utilization below which a GPU counts as idle; the driver reports whole percents."""
+IDLE = 0.005  # utilization below which a GPU counts as idle; the driver reports whole percents
 
+# Selects the GPUs whose rank makes steps.
 STEPS = Query("trackside_training_steps_total", function="rate", window=300.0, above=0.0)
 TRAINS = Query("trackside_gpu_rank_info", on=("run", "rank"), only=(STEPS,))
-"""Selects the GPUs whose rank makes steps."""
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:

@@ -17,14 +17,12 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
     from trackside_daemon.model.records import Alert, Notified
 
-RESEND_SECONDS = 60.0
-"""Seconds between two messages with all alerts."""
+RESEND_SECONDS = 60.0  # seconds between two messages with all alerts
 
+# Seconds for which an ended alert is resent, so that an Alertmanager that was down receives the end too.
 OVER_SECONDS = 300.0
-"""Seconds for which an ended alert is resent, so that an Alertmanager that was down receives the end too."""
 
-MOST = 2000
-"""Most alerts, including those that ended recently."""
+MOST = 2000  # most alerts, including those that ended recently
 
 
 @dataclass(slots=True)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.alertmanager.settings import AlertmanagerSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
 
-ENDS_SECONDS = 300.0
-"""Seconds after which Alertmanager ends an alert that is not resent."""
+ENDS_SECONDS = 300.0  # seconds after which Alertmanager ends an alert that is not resent
 
 SETTING = "alerts.sinks.alertmanager"
 

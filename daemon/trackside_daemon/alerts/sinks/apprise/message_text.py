@@ -10,14 +10,9 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
     from trackside_daemon.model.records import Alert
 
-NAMED = 3
-"""Alert names in a title; further ones are counted."""
-
-SHOWN = 10
-"""Alerts with their texts in a body; further ones are counted."""
-
-LONGEST = 1000
-"""Characters of a summary or description."""
+NAMED = 3  # alert names in a title; further ones are counted
+SHOWN = 10  # alerts with their texts in a body; further ones are counted
+LONGEST = 1000  # characters of a summary or description
 
 
 def title(message: Message, daemon: DaemonInfo) -> str:

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
     from trackside_daemon.model.records import Alert, Notified
 
-MOST = 1000
-"""Most queued lines, beyond which the oldest are dropped; twice as many alerts are remembered."""
+MOST = 1000  # most queued lines, beyond which the oldest are dropped; twice as many alerts are remembered
 
+# Alerts that this sink skips, because the daemon logs the begin and the end of every run anyway.
 LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
-"""Alerts that this sink skips, because the daemon logs the begin and the end of every run anyway."""
 
 log = logging.getLogger("trackside")
 

@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
 VERSION = "4"
 
-MOST = 100
-"""Most alerts in a message; further ones are counted in it."""
-
-NO_END = "0001-01-01T00:00:00Z"
-"""End of a firing alert in Alertmanager's JSON."""
+MOST = 100  # most alerts in a message; further ones are counted in it
+NO_END = "0001-01-01T00:00:00Z"  # end of a firing alert in Alertmanager's JSON
 
 SETTING = "alerts.sinks.webhook"
 _HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(\S.*)")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+# File systems that need no server to answer. Any other may hang for ever when its server is down.
 LOCAL = frozenset(
     [
         "bcachefs",
@@ -40,22 +41,16 @@ LOCAL = frozenset(
         "xfs",
     ]
 )
-"""File systems that need no server to answer. Any other may hang for ever when its server is down."""
 # These forward requests to what is below them, perhaps to a server. The / of this process is read all the same: while it
 # hangs, nothing works here, no other process could start, and every container has such a /.
-STACKED = frozenset({"overlay", "zfs"})
-"""File systems that count as local only where they are the / of this process."""
-AUTOFS = "autofs"
-"""The file system of a mount point without a mount: reading it would mount something."""
+STACKED = frozenset({"overlay", "zfs"})  # file systems that count as local only where they are the / of this process
+AUTOFS = "autofs"  # the file system of a mount point without a mount: reading it would mount something
 
 # The kernel reports no change when a disk becomes read-only.
-READ_AGAIN = 10.0
-"""Seconds until mountinfo is read again without a reported change."""
+READ_AGAIN = 10.0  # seconds until mountinfo is read again without a reported change
 # Writing a table of thousands of lines takes the kernel milliseconds.
-READ_AT_MOST = 3.0
-"""Minimal seconds between two readings."""
-LINKS = 40
-"""Most symbolic links in a path, as in the kernel; more are a loop."""
+READ_AT_MOST = 3.0  # minimal seconds between two readings
+LINKS = 40  # most symbolic links in a path, as in the kernel; more are a loop
 
 
 class Mounts:

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.collectors.host.filesystem.mount_table import Mount
 
-TICK_TIMEOUT = 0.05
-"""Seconds that a tick waits for all answers; the next tick receives later ones."""
+TICK_TIMEOUT = 0.05  # seconds that a tick waits for all answers; the next tick receives later ones
+# Seconds without an answer after which a file system is stuck and its requests back off from `RETRY_SECONDS`.
 DEADLINE = 5.0
-"""Seconds without an answer after which a file system is stuck and its requests back off from `RETRY_SECONDS`."""
 
 Key = tuple[int, str, str]
 """`Mount.key`."""

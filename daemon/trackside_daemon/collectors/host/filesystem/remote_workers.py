@@ -14,14 +14,10 @@ from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-READY = b"ready"
-"""First line of a worker."""
-START_SECONDS = 30.0
-"""Longest time from a worker's start to its first line, for a machine short of memory or CPUs."""
-RETRY_SECONDS = 30.0
-"""Back-off after a worker that failed to start; it doubles with each failure."""
-RETRY_AT_MOST = 300.0
-"""Upper bound of the back-off, in seconds."""
+READY = b"ready"  # first line of a worker
+START_SECONDS = 30.0  # longest time from a worker's start to its first line, for a machine short of memory or CPUs
+RETRY_SECONDS = 30.0  # back-off after a worker that failed to start; it doubles with each failure
+RETRY_AT_MOST = 300.0  # upper bound of the back-off, in seconds
 CLOSE_SECONDS = 0.5
 
 _log = logging.getLogger("trackside")

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import Alert
 
-MAX_ALERTS = 200
-"""Alerts listed in the overview; the counts per run include all."""
+MAX_ALERTS = 200  # alerts listed in the overview; the counts per run include all
 
 _Key = tuple[str, str, tuple[tuple[str, str], ...], float]
 

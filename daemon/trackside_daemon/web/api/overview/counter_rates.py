@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-SPAN = 10.0
-"""Seconds over which a rate is measured; longer when the counters grow less often."""
+SPAN = 10.0  # seconds over which a rate is measured; longer when the counters grow less often
 
 Values = tuple["float | None", ...]
 

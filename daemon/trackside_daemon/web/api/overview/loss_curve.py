@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from trackside_daemon.model.metric import json_number
 
-MAX_POINTS = 60
-"""Points of a sparkline; up to twice as many are kept in memory."""
+MAX_POINTS = 60  # points of a sparkline; up to twice as many are kept in memory
 
 Points = list[tuple[int, float]]
 """Ascending steps, and the loss at each."""

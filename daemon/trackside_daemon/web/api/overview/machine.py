@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.overview.rates import HostRates, SeriesValues
 
+# GPU families, and the labels after `gpu` and `uuid` that select the series.
 _GPU_FAMILIES = {
     "utilization_ratio": (),
     "sm_active_ratio": (),
@@ -27,7 +28,6 @@ _GPU_FAMILIES = {
     "power_limit_watts": ("enforced",),
     "temperature_celsius": ("gpu",),
 }
-"""GPU families, and the labels after ``gpu`` and ``uuid`` that select the series."""
 
 
 def host_json(state: State, now: float, name: str, rates: HostRates) -> dict[str, Any]:

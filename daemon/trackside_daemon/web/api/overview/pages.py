@@ -34,14 +34,9 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.overview.overview import Overview
     from trackside_daemon.web.api.overview.stream import Listener
 
-MAX_SERIES = 4096
-"""Series of a run in one event; beyond that, the lowest ranks of each key."""
-
-SEND_TIMEOUT = 30.0
-"""Seconds after which a listener that reads nothing is disconnected."""
-
-END_TIMEOUT = 0.5
-"""Seconds that the end of a stream is awaited when the daemon stops."""
+MAX_SERIES = 4096  # series of a run in one event; beyond that, the lowest ranks of each key
+SEND_TIMEOUT = 30.0  # seconds after which a listener that reads nothing is disconnected
+END_TIMEOUT = 0.5  # seconds that the end of a stream is awaited when the daemon stops
 
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 

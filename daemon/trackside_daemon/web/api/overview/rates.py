@@ -19,14 +19,9 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.overview.loss_curve import Points
 
-MIN_INTERVAL = 0.9
-"""Seconds between records; faster ticks are skipped."""
-
-FEW_STEPS = 100
-"""A run first seen with more steps began before this daemon, so the history has its earlier loss."""
-
-LOOPBACK = ("lo",)
-"""Labels of the interface whose traffic stays on the host."""
+MIN_INTERVAL = 0.9  # seconds between records; faster ticks are skipped
+FEW_STEPS = 100  # a run first seen with more steps began before this daemon, so the history has its earlier loss
+LOOPBACK = ("lo",)  # labels of the interface whose traffic stays on the host
 
 IDLE = frozenset(("idle", "iowait"))
 _NETWORK = [metric for column, metric in FIELDS if column in {0, 8}]

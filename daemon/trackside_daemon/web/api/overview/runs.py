@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.overview.rates import RateTracker, SeriesValues
 
 LOSS, PROGRESS = f.KNOWN["loss"], f.PROGRESS
-GAUGES = (f.STARTED, f.STEP, PROGRESS, f.REMAINING, f.LAST_STEP, LOSS)
-"""Gauges of a rank that the overview reads."""
+GAUGES = (f.STARTED, f.STEP, PROGRESS, f.REMAINING, f.LAST_STEP, LOSS)  # gauges of a rank that the overview reads
 
 
 class Moment(NamedTuple):

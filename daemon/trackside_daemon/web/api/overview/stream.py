@@ -12,12 +12,10 @@ from starlette.concurrency import run_in_threadpool
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-MAX_LISTENERS = 100
-"""Listeners at once; further ones get status 503."""
+MAX_LISTENERS = 100  # listeners at once; further ones get status 503
 
 PERIOD = 1.0
-KEEPALIVE_SECONDS = 15.0
-"""Interval of comments that keep proxies from closing a silent connection."""
+KEEPALIVE_SECONDS = 15.0  # interval of comments that keep proxies from closing a silent connection
 
 COMMENT = b": trackside\n\n"
 
