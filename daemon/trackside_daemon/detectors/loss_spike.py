@@ -1,11 +1,11 @@
-"""A loss that jumps for a sample or a few, and a batch that is hard.
+"""A loss that jumps for one sample or a few, and a batch that is hard to learn.
 
-A single sample that stands out and does not move the gradients is a batch that is hard to learn: real runs have many,
-and they do no harm. It is told apart from a spike at once where there is a gradient norm, else by what comes next.
+A single high sample that does not move the gradients is a hard batch: real runs have many, and they do no harm. The
+gradient norm distinguishes it from a spike at once; without a gradient norm, the next samples do.
 
-Two kinds of jumps look like spikes and are none. Losses of small batches, and of those with wrong labels, jump again and
-again and come back by themselves: after the third one nobody is to be told of the next. And where nearly all is learnt,
-as in fine-tuning, the loss of one batch is many times that of the others and still next to nothing.
+Two kinds of jumps look like spikes but are none. Losses of small batches, and of batches with wrong labels, jump again
+and again and recover by themselves: after the third jump the detector reports no more. Late in fine-tuning, the loss of
+one batch is many times that of the others and still close to zero.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class TlsContext(ssl.SSLContext):
 
     Attributes:
         client_policy: The settings that decide on clients; two contexts with equal policies accept the same clients.
-        allowed_sans: Subject alternative names, one of which a client certificate must have; empty for any.
+        allowed_sans: Subject alternative names; a client certificate must have at least one of them. Empty for any.
     """
 
     sslobject_class = _LoggingSSLObject
