@@ -59,7 +59,7 @@ def notes() -> list[AlertNote]:
 
 @pytest.fixture
 def started(notes: list[AlertNote]) -> Iterator[Any]:
-    """Starts a delivery."""
+    """A function that starts a delivery to sinks and returns it."""
     made: list[Delivery] = []
 
     def start(*sinks: Friend, fired: Any = ()) -> Delivery:

@@ -59,7 +59,10 @@ def quoted(series: str) -> str:
 
 
 def judged(alert: str, within: int, trouble: Any) -> dict[str, Any]:
-    """A test of promtool: the healthy machine and then its trouble, and that the alert fires in the latter alone."""
+    """Return a promtool test of a healthy machine that then gets into trouble.
+
+    The test expects no alert shortly before the trouble, and *alert* alone *within* seconds of it.
+    """
     length = TROUBLE_AT + within + 60
     series: dict[str, list[str]] = {"up": ["1"] * (length // EVERY + 1)}
     for tick in range(length // EVERY + 1):

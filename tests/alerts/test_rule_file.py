@@ -30,7 +30,7 @@ CUSTOM = (
 
 
 def made(wanted: RuleFileOptions | None = None, **settings: Any) -> dict[str, list[dict[str, Any]]]:
-    """The rules by the group that they are in."""
+    """Return the rules by the name of their group."""
     found = groups(AlertsSection(**settings), families(), wanted or RuleFileOptions())
     return {group["name"].removeprefix("trackside."): group["rules"] for group in found}
 

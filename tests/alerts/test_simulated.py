@@ -33,7 +33,7 @@ class Simulated:
 
 
 def told(seconds: int, profile: str, *troubles: str) -> set[tuple[str, str, str]]:
-    """The alerts in some seconds with 8 GPUs: name, severity and index."""
+    """Return the name, severity and GPU index of each alert that fires within *seconds* on 8 GPUs."""
     machine = Machine()
     collector = GpuCollector(cast("Nvml", Simulated(machine, profile, troubles)), timeout=1.0)
     begun = machine.now

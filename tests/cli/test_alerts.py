@@ -26,7 +26,7 @@ UNTIL = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
 
 
 def run(daemon: Daemon | str, *arguments: str) -> tuple[int, str, str]:
-    """A command, by a user whose daemon it is, or is not there."""
+    """Run a command as the user of a daemon, or with an endpoint where none listens; return its status and output."""
     endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
     done = subprocess.run(
         command(*arguments),

@@ -39,7 +39,7 @@ NEEDS_GROUP = (
 
 
 def run(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command, which ends by itself."""
+    """Run the command until it exits."""
     return subprocess.run(
         command(*arguments),
         env=clean_environ({"COLUMNS": "80", **(environ or {})}),

@@ -42,19 +42,19 @@ def changes(answer: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 
 def lines(losses: Iterable[Any], **more: Any) -> str:
-    """A push a loss."""
+    """Return one pushed step per loss, as lines of JSON."""
     pushed = [{"step": step, "time": BEGIN + step, "values": {"loss": loss}} for step, loss in enumerate(losses)]
     return "".join(f"{json.dumps({**one, **more})}\n" for one in pushed)
 
 
 def losses(count: int = 300) -> list[float]:
-    """Of a healthy training."""
+    """Return the losses of a healthy training."""
     chance = random.Random(7)
     return [2 + 3 * math.exp(-step / 80) + chance.gauss(0, 0.01) for step in range(count)]
 
 
 def ill() -> list[Any]:
-    """The same with a spike, NaN in three forms, and an infinity."""
+    """Return the losses of `losses` with a spike, NaN in three forms, and an infinity."""
     found: list[Any] = losses()
     found[200] = 9.0
     found[250:254] = ["nan", math.nan, "NaN", math.inf]

@@ -75,7 +75,7 @@ class Place:
         self.socket.parent.mkdir(parents=True)
 
     def run(self, *arguments: str, where: bool = True, answer: str = "", columns: int = 80) -> Answer:
-        """The command about this history."""
+        """Run the command on this history."""
         more = [f"--storage.path={self.history}"] if where else []
         environ = {"COLUMNS": str(columns), "XDG_RUNTIME_DIR": str(self.directory / "run"), "PYTHONUTF8": "1"}
         ended = subprocess.run(
@@ -89,7 +89,7 @@ class Place:
         return Answer(ended)
 
     def format_address(self, form: str, run: str) -> bytes:
-        """An export, read from the file."""
+        """Read the export of a run from the file of the history."""
         database = Database(self.history)
         try:
             return b"".join(export(database, run, form))  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ def fill(one: History) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path) -> Place:
-    """A history that no daemon has."""
+    """A history that no daemon has open."""
     place = Place(tmp_path)
     with history(place.history) as one:
         fill(one)
@@ -189,7 +189,7 @@ def answering(place: Place, *, breaks: bool = False) -> Iterator[Site]:
 
 @pytest.fixture(params=["file", "daemon"])
 def asked(request: pytest.FixtureRequest, here: Place) -> Iterator[Place]:
-    """The same history, once as a file and once through an API."""
+    """A history that is read from its file in one case and through the API in the other."""
     if request.param == "file":
         yield here
     else:

@@ -35,13 +35,13 @@ def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[Process]:
 
 @pytest.fixture
 def nowhere(place: Path) -> str:
-    """An endpoint where nobody is."""
+    """An endpoint where no daemon listens."""
     return f"ipc://{place}/nobody.sock"
 
 
 @pytest.fixture
 def start_router(place: Path) -> Iterator[Callable[[], Router]]:
-    """Starts test daemons, one after the other at the same path."""
+    """A function that starts test daemons, one after the other at the same path."""
     started: list[Router] = []
 
     def start() -> Router:

@@ -17,7 +17,7 @@ CLOCK = Clock(wall=10**18, monotonic=10**12)
 
 
 def later(seconds: float) -> Clock:
-    """So long after `CLOCK`."""
+    """Return `CLOCK` plus *seconds*."""
     return Clock(CLOCK.wall, CLOCK.monotonic + round(seconds * 1e9))
 
 

@@ -22,7 +22,7 @@ Row = tuple[int, dict[str, float]]
 
 
 class Message(NamedTuple):
-    """What a client said; *peer* is its connection."""
+    """A message from a client; *peer* is the client's connection."""
 
     peer: bytes
     kind: str
@@ -50,7 +50,7 @@ class Router:
         self.endpoint: str = self._socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
     def next(self, *, passing: Iterable[str] = ("beat",), within: float = DEADLINE) -> Message | None:
-        """The next message that is none of the kinds *passing*; None when none comes *within* so many seconds."""
+        """Return the next message whose kind is not in *passing*, or None if none arrives *within* so many seconds."""
         while self._socket.poll(round(within * 1000)):
             peer, *frames = self._socket.recv_multipart()
             envelope = open_envelope(frames)
@@ -61,7 +61,7 @@ class Router:
         return None
 
     def take(self, kind: str, *, passing: Iterable[str] = ("beat",)) -> Message:
-        """The next message, which must be of this kind."""
+        """Return the next message and assert its kind."""
         message = self.next(passing=passing)
         assert message is not None, f"no {kind} came"
         assert message.kind == kind
@@ -98,7 +98,7 @@ class Router:
 
 
 def rows(pushes: Pushes) -> Iterator[Row]:
-    """The rows of a batch."""
+    """Yield the rows of a batch."""
     for block in pushes.blocks:
         steps, _, values = block.columns()
         width = len(block.keys)
@@ -107,7 +107,7 @@ def rows(pushes: Pushes) -> Iterator[Row]:
 
 
 def pushed(messages: Iterable[Message]) -> list[Row]:
-    """The rows of all batches among *messages*."""
+    """Return the rows of all batches among *messages*."""
     return [row for message in messages if isinstance(message.body, Pushes) for row in rows(message.body)]
 
 
@@ -121,7 +121,7 @@ def kept(run: Run) -> tuple[list[Row], Totals]:
 
 @contextmanager
 def undrained(run: Run) -> Iterator[None]:
-    """The sender takes nothing from the queue of a run."""
+    """Keep the sender from draining the queue of a run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run.queue.session, "drain", lambda _: None)
         yield

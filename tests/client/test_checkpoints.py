@@ -16,7 +16,10 @@ SECOND = 1_000_000_000
 
 
 def trained(*said: tuple[float, Any], session: Session | None = None) -> Session:
-    """A session of what was said so many seconds after `CLOCK`: ``+phase``, ``-phase``, ``!phase``, a step, or an event's fields."""
+    """Return a session with rows at so many seconds after `CLOCK`.
+
+    Each row is ``+phase``, ``-phase``, ``!phase``, a step, or the fields of an event.
+    """
     session = session or a_session()
     for second, what in said:
         moment = CLOCK.monotonic + round(second * SECOND)

@@ -30,7 +30,7 @@ COMPILED = "it is pushed inside a compiled function, where nothing can be read"
 
 
 class Arrivals(list[tuple[int, Any, dict[str, float]]]):
-    """What was handed over, how many values were lost, and which GPUs they came from."""
+    """The values that arrive, the number of values lost, and the GPUs of the values."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Where the push socket is looked for, in which order, and which are not trusted."""
+"""Discovery of the push socket: its places, their order, and the ones that are not trusted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UID = os.getuid()
 
 @pytest.fixture
 def listen() -> Iterator[Callable[[Path], Path]]:
-    """Makes ``push.sock`` in a directory of its own, where somebody listens."""
+    """A function that makes a ``push.sock`` in a new directory, with a listener by default."""
     with ExitStack() as open_sockets:
 
         def make(directory: Path, *, listening: bool = True) -> Path:

@@ -1,4 +1,4 @@
-"""How a training's process ends or forks, with the real daemon beside it: whole scripts, all warnings being errors."""
+"""Exits and forks of a training process next to the real daemon: whole scripts, with warnings as errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture
 def start(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., Process]]:
-    """Starts Python on some code: a script *name*.py, which is then the run's name too."""
+    """A function that runs code as a script *name*.py; *name* is also the name of the run."""
     started: list[Process] = []
 
     def run(name: str, code: str, endpoint: str = daemon.endpoint, **environ: str) -> Process:
@@ -63,7 +63,7 @@ def start(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def finished(start: Callable[..., Process]) -> Callable[..., str]:
-    """Runs some code to its end, which must be a quiet one; what it has printed."""
+    """A function that runs code until it exits without an error message, and returns its output."""
 
     def run(name: str, code: str, *, status: int = 0, **more: str) -> str:
         process = start(name, code, **more)
@@ -75,7 +75,7 @@ def finished(start: Callable[..., Process]) -> Callable[..., str]:
 
 
 def state(daemon: Daemon, run: str) -> str | None:
-    """What the daemon says of a run, by its name."""
+    """Return the state of a run, by its name, as the daemon reports it."""
     runs = {one["name"]: one for one in daemon.api("runs").json()["runs"]}
     return runs[run]["state"] if run in runs else None
 

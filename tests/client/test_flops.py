@@ -1,4 +1,4 @@
-"""What a step or a token takes, as it is told, and what is counted of it."""
+"""FLOPs per step or per token, as a training states them, and the totals that are counted from them."""
 
 from __future__ import annotations
 

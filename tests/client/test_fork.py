@@ -25,7 +25,7 @@ FORK_WARNS = "ignore:This process:DeprecationWarning"
 
 
 class Sent(NamedTuple):
-    """What one session has sent; *end* is how it ended, if it said so, and of what."""
+    """The messages of one session; *end* is the status and cause of its end, if it reported one."""
 
     identity: Identity
     rows: list[Row]
@@ -34,7 +34,7 @@ class Sent(NamedTuple):
 
 @pytest.fixture
 def trained(router: Router, tmp_path: Path) -> Callable[..., list[Sent]]:
-    """Runs a script to its end, which must be a quiet one; what each of its sessions has sent."""
+    """A function that runs a script until it exits without an error, and returns the messages of each session."""
 
     def run(code: str, **environ: str) -> list[Sent]:
         script, errors = tmp_path / "train.py", tmp_path / "errors"
@@ -73,7 +73,7 @@ def serve(router: Router, process: subprocess.Popen[bytes]) -> dict[bytes, list[
 
 
 def sent(messages: list[Message]) -> Sent:
-    """What a session has sent; a batch that came again, since its acknowledgement was late, is as ever taken once."""
+    """Return the messages of a session; count a batch once that was resent because its acknowledgement was late."""
     hello = next(message for message in messages if message.kind == "hello")
     end = next(((message.body.status, message.body.cause) for message in messages if message.kind == "bye"), None)
     return Sent(hello.body.identity, pushed({message.number: message for message in messages}.values()), end)

@@ -1,4 +1,4 @@
-"""Whether the code around a script has changed, beside what git itself says."""
+"""Detection of changes in the code around a script, compared with the answer of git itself."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MINUTE = 60 * 10**9
 
 @pytest.fixture(params=[2, 3, 4])
 def version(request: pytest.FixtureRequest) -> int:
-    """Of the index; the third is written only where an entry needs it."""
+    """The version of the index; git writes version 3 only where an entry needs it."""
     number: int = request.param
     return number
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    """Some files, committed a minute before the index was written."""
+    """A repository of some files, committed a minute before the index was written."""
     made = Repository(tmp_path / "repository")
     (made.folder / TRAIN).write_text("lr = 0.1\n")
     (made.folder / "empty").touch()

@@ -1,4 +1,4 @@
-"""Who a process is, by what its launcher has put into the environment."""
+"""The identity of a process, from the environment that its launcher sets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes it so that Python was started with this in ``sys.argv``."""
+    """A function that sets ``sys.argv`` as if Python had been started with these arguments."""
 
     def start(*argv: str) -> None:
         monkeypatch.setattr(sys, "argv", list(argv))

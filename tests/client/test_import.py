@@ -1,4 +1,4 @@
-"""What `import trackside` brings with it, and the names that it promises."""
+"""Modules that `import trackside` loads, and the names that it promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key file has to be, and what is said of one that is no use."""
+"""Requirements of a key file, and the messages about a file that does not meet them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELSEWHERE = "tcp://192.0.2.1:21791"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A good key file."""
+    """A valid key file."""
     file = tmp_path / "gpu7.key"
     file.write_text(GOOD)
     file.chmod(0o600)

@@ -1,4 +1,4 @@
-"""Which ranks are one run: the environments as launchers really set them, and the launchers themselves."""
+"""Ranks that form one run: the environments that launchers set, and the launchers themselves."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ TRAINER = {
 
 
 def by_launcher(parent: int | None = None) -> str:
-    """The id of what one process has started: this test's parent, or another."""
+    """Return the run id that the children of one process share: this test's parent, or *parent*."""
     parent = os.getppid() if parent is None else parent
     start = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
     return f"launch-{boot_id(Path('/proc'))[:8]}-{parent}-{start}"
@@ -357,7 +357,10 @@ def test_a_process_group_that_cannot_be_asked_is_none(monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def launched(tmp_path: Path) -> Callable[..., list[Told]]:
-    """Runs Python, whose processes each tell who they are by a file; what they have told, by attempt and rank."""
+    """A function that runs Python, whose processes each write their identity to a file.
+
+    It returns the identities, sorted by attempt, run and rank.
+    """
 
     def launch(code: str, *arguments: str, **environ: str) -> list[Told]:
         script = tmp_path / "train.py"

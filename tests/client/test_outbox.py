@@ -112,7 +112,7 @@ class Road:
         self.full = False
 
     def exit(self, amount: int) -> None:
-        """The process ends, and another finds what it has left."""
+        """End the process; another process picks up the session that it has left."""
         if isinstance(self.session, Session):
             self.session.end(self._clock, "finished", "", provisional=False)
         self.session.retire(self._clock)
@@ -429,7 +429,7 @@ def test_what_is_forged_or_cannot_be_taken_away_stops_nobody(spool: Path) -> Non
 
 
 def record_of(session: Session) -> Record:
-    """The only message of a session, as a segment has it."""
+    """Return the only message of a session as the record of a segment."""
     (message,) = session.pending
     return Record(message.first, message.number, message.values, message.frames)
 

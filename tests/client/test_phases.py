@@ -1,4 +1,4 @@
-"""Where the time goes: phases, which share it out among them, and waits for data."""
+"""Time by phase: phases that share it out among them, and waits for data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECOND = 1_000_000_000
 
 
 class Told:
-    """What was told, and when."""
+    """The marks that were reported, in order."""
 
     def __init__(self) -> None:
         self.marks: list[Mark] = []

@@ -1,4 +1,4 @@
-"""What a process says of what it runs."""
+"""Facts that a process reports about itself and its software."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ IN_A_POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "train-0"}
 
 @pytest.fixture
 def in_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The environment of a pod that tells nothing more; where its service account's namespace is."""
+    """The environment of a minimal pod; returns the path of its service account's namespace."""
     for name in {name for names in (kubernetes._POD, kubernetes._NAMESPACE, kubernetes._CONTAINER) for name in names}:
         monkeypatch.delenv(name, raising=False)
     for name, value in IN_A_POD.items():

@@ -1,4 +1,4 @@
-"""What a process says of its shared memory and its file descriptors, when, and in which message."""
+"""Shared memory and file descriptors of a process: when they are reported, and in which message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Shm:
         self.used = used
 
     def statvfs(self, _path: object) -> SimpleNamespace:
-        """As `os.statvfs` has it; blocks that only root may take count as free."""
+        """Return a result like that of `os.statvfs`; blocks reserved for root count as free."""
         return SimpleNamespace(f_frsize=1024, f_bsize=4096, f_blocks=1000, f_bfree=1000 - self.used, f_bavail=0)
 
 
@@ -163,14 +163,14 @@ def greeted() -> Session:
 
 
 def in_batches(session: Session, clock: Clock) -> list[bool]:
-    """Of a push the batches, and which of them tell the room."""
+    """Return, for each batch of one push, whether it reports the room."""
     push(session, {"loss": 1.0})
     session.drain(clock)
     return [batch.room is not None for batch in batches(session)]
 
 
 def in_beat(session: Session, clock: Clock) -> bool:
-    """Whether a beat tells the room."""
+    """Return whether a beat reports the room."""
     session.drain(clock)
     return decode_body("beat", session.beat(clock)[2]).room is not None
 

@@ -1,4 +1,4 @@
-"""What a training may push, and how a run begins and ends."""
+"""Values that a training may push, and the beginning and end of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAN = float("nan")
 
 @pytest.fixture(autouse=True)
 def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That no daemon is there is no news here."""
+    """A sender that does not log a missing daemon."""
     monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
 
 
@@ -609,7 +609,7 @@ def test_where_no_thread_can_be_had_training_goes_on_without_a_run(
 
 
 def hello_of(run: trackside.Run) -> Any:
-    """What the run's hello tells."""
+    """Return the body of the run's hello."""
     from trackside.transport.sender import now
     from trackside.wire import decode_body
 
@@ -760,7 +760,7 @@ def test_a_configuration_that_is_no_mapping_is_refused(config: Any) -> None:
 
 @pytest.fixture
 def signals() -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Runs something in a signal handler, over and over, until the test ends."""
+    """A function that runs a callable in a signal handler, again and again, until the test ends."""
     import signal
 
     before = signal.getsignal(signal.SIGALRM)

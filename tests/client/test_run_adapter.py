@@ -1,4 +1,4 @@
-"""What integrations share: the run that they join, checkpoints that they see, and methods that are led through them."""
+"""Code that integrations share: the run that they join, the checkpoints that they record, and wrapped methods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, nowhere: str, process: Process) -> Iterator[None]:
-    """That no daemon is there is no news, and neither is what other tests have left."""
+    """A process without a daemon, without the warning about it, and without the leftovers of other tests."""
     monkeypatch.setattr("trackside.transport.sender.Sender._log_no_daemon", lambda _: None)
     monkeypatch.setattr(run_adapter, "_failed", set())
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", nowhere)
@@ -37,7 +37,7 @@ class Owner:
     """Has a method."""
 
     def add(self, one: int, *, other: int = 1) -> int:
-        """A sum."""
+        """Return a sum."""
         return one + other
 
 

@@ -34,7 +34,7 @@ SECOND = 1_000_000_000
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged, by anybody."""
+    """The messages logged by any logger."""
     return [record.getMessage().removeprefix("trackside: ") for record in caplog.records]
 
 
@@ -62,7 +62,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that does everything earlier and more often."""
+    """A client with shorter intervals and timeouts."""
     monkeypatch.setattr(sender, "DRAIN_SECONDS", 0.02)
     monkeypatch.setattr(sender, "BEAT_SECONDS", 0.1)
     monkeypatch.setattr(sender, "ANSWER_SECONDS", 0.8)
@@ -500,14 +500,14 @@ def test_a_client_finds_another_daemon_when_its_own_is_gone(
 
 
 class Life:
-    """What outlives a daemon's death: the values that it has committed, in order."""
+    """The part of a daemon that survives its death: the values that it has committed, in order."""
 
     def __init__(self) -> None:
         self.committed = 0
         self.values: list[float] = []
 
     def answer(self, router: Router, message: Message, *, greeted: bool, acknowledge: bool) -> None:
-        """As a daemon does: greet, ask who speaks, take what is next, and tell what is committed."""
+        """Answer as a daemon does: greet, ask for a hello, commit the next message, and acknowledge."""
         if message.kind == "hello":
             router.tell(message, "welcome", self.committed)
         elif not greeted:
@@ -520,7 +520,7 @@ class Life:
                 router.tell(message, "ack", self.committed)
 
     def live(self, router: Router, until: Callable[[int], bool], *, acknowledge: bool = True) -> None:
-        """Answer, until something is so, which is told how many messages came."""
+        """Answer messages until *until* returns true for their count."""
         greeted = False
         for count in itertools.count(1):
             message = router.next()
@@ -722,7 +722,7 @@ def series(daemon: Daemon, family: str, run: str = "night") -> float | None:
 
 
 def grown(daemon: Daemon, total: float) -> float:
-    """The steps, once they are more than *total*."""
+    """Wait until the steps exceed *total*, and return them."""
     return eventually(lambda: max(0.0, (series(daemon, "steps_total") or 0.0) - total)) + total
 
 

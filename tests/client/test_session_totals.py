@@ -1,4 +1,4 @@
-"""What is counted of the pushes: steps, durations, amounts, and what is no number."""
+"""Totals of the pushes: steps, durations, amounts, and values that are not numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def durations(tally: SessionTotals) -> tuple[dict[float, int], float]:
 
 
 def encodable(totals: Totals) -> Totals:
-    """The totals as they arrive."""
+    """Encode and decode the totals, as on their way to the daemon."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(totals), type=Totals)
 
 

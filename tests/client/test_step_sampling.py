@@ -1,4 +1,4 @@
-"""Which steps are timed: each where that is cheap, else so many by chance that it stays cheap, and they stand for all."""
+"""Choice of the steps to time: every step where that is cheap, otherwise a random sample that represents all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def timed(clock: Clock, seconds: float, steps: int, marks: int = 6) -> dict[int, int]:
-    """Which of so many steps of so many seconds are timed, and for how many each stands."""
+    """Return the timed steps among *steps* of *seconds* each, with the number of steps that each represents."""
     sampler, drawn = StepSampler(SHARE, COST), {}
     for step in range(1, steps + 1):
         clock.now += seconds

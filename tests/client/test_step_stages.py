@@ -32,7 +32,7 @@ X = torch.ones(2, 4)
 
 
 class Network(torch.nn.Module):  # type: ignore[misc]
-    """Of two layers."""
+    """A network of two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,12 +61,12 @@ class Told:
         return model
 
     def words(self) -> list[str]:
-        """The marks since this was asked last."""
+        """Return the marks since the last call."""
         rows = [self.run.queue._rows.popleft() for _ in range(len(self.run.queue._rows))]
         return [f"{'+' if said.enters else '-'}{said.phase}" for _, said, _ in rows if isinstance(said, Mark)]
 
     def work(self) -> list[Device]:
-        """What was told of GPUs, likewise."""
+        """Return the GPU rows since the last call; drop the others."""
         rows = [self.run.queue._rows.popleft() for _ in range(len(self.run.queue._rows))]
         return [said for _, said, _ in rows if isinstance(said, Device)]
 
@@ -171,7 +171,7 @@ def test_the_stages_of_a_training_that(told: Told, training: Callable[..., None]
 
 @dataclasses.dataclass
 class Output:
-    """As models return it."""
+    """A model output, as in transformers: a loss and states."""
 
     loss: torch.Tensor
     states: tuple[torch.Tensor, ...] = ()
@@ -480,7 +480,7 @@ class Layer(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Slow(torch.nn.Linear):  # type: ignore[misc]
-    """Of such a layer."""
+    """A linear layer followed by a `Layer`."""
 
     def __init__(self, gpu: Gpu) -> None:
         super().__init__(4, 1)
@@ -503,7 +503,7 @@ class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
 @pytest.fixture
 def train(told: Told) -> Callable[[], None]:
-    """Makes a step of a watched model on a GPU."""
+    """A function that runs one step of a watched model on a GPU."""
     model = Slow(told.gpu)
     optimizer = Optimizer(model)
     told.watch(model, optimizer)

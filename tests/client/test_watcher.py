@@ -62,13 +62,13 @@ def backward(model: Any, times: int = 1) -> torch.Tensor:
 
 
 def said(run: trackside.Run) -> list[Any]:
-    """The events of a run that has ended and had no daemon."""
+    """Return the events of a run that has ended and had no daemon."""
     bodies = [decode_body("batch", one.frames[2]) for one in [*run.queue.session.pending][:-1]]
     return [one for body in bodies for one in body.events]
 
 
 def norm(parameters: Iterator[Any]) -> float:
-    """What clipping says it is, without clipping."""
+    """Return the norm that clipping computes, without clipping."""
     return float(nn.utils.clip_grad_norm_(parameters, float("inf")))
 
 
@@ -516,7 +516,7 @@ class Still(torch.optim.Optimizer):  # type: ignore[misc]
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Any, torch.optim.Optimizer]:
-    """A GPU, and a model that is there with gradients and its optimizer."""
+    """A GPU, and a model on it with gradients and an optimizer."""
     stream = Stream()
     monkeypatch.setattr("trackside.pytorch.device_scalars.Cuda", lambda: stream)
     monkeypatch.setattr("trackside.pytorch.norms.is_here", lambda _: False)

@@ -34,7 +34,7 @@ for request in sys.stdin:
 
 
 def by_mount(collector: FilesystemCollector) -> dict[str, dict[str, float]]:
-    """What is said of each mount point, by family."""
+    """Return the values of each mount point, by family."""
     told: dict[str, dict[str, float]] = defaultdict(dict)
     for metric, (point, _), value in collector.collect():
         assert isinstance(value, (int, float))
@@ -43,17 +43,17 @@ def by_mount(collector: FilesystemCollector) -> dict[str, dict[str, float]]:
 
 
 def hanging(collector: FilesystemCollector) -> list[WorkerProcess]:
-    """Those that have been asked, and have not answered."""
+    """Return the workers that have a request and have not answered."""
     return [one.worker for one in collector._remote._states.values() if one.worker is not None]
 
 
 def waited_for(collector: FilesystemCollector) -> list[tuple[int, str, str]]:
-    """The mounts that those hang on: id, device and place."""
+    """Return the mounts that the workers wait for: id, device and place."""
     return [key for key, one in collector._remote._states.items() if one.worker is not None]
 
 
 def idle(collector: FilesystemCollector) -> list[WorkerProcess]:
-    """Those that wait to be asked."""
+    """Return the workers that wait for a request."""
     return collector._remote._workers.idle
 
 

@@ -45,7 +45,7 @@ def statvfs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def collect(table: Table, clock: Clock) -> Iterator[Callable[..., FilesystemCollector]]:
-    """Makes collectors of paths, with the machine's table of mounts or another's."""
+    """A function that makes collectors of paths, with the table of mounts of the machine or another one."""
     made: list[FilesystemCollector] = []
 
     def make(*paths: str, command: Sequence[str] = (), proc: Path = table.proc, root: Path = table.root) -> Any:
@@ -59,7 +59,7 @@ def collect(table: Table, clock: Clock) -> Iterator[Callable[..., FilesystemColl
 
 @pytest.fixture
 def fifos(tmp_path: Path) -> Path:
-    """Where a mount hangs that has a fifo with its name."""
+    """A directory of fifos; a mount hangs if the directory has a fifo of its name."""
     directory = tmp_path / "fifos"
     directory.mkdir()
     return directory

@@ -78,7 +78,7 @@ class Cgroups:
         (self.proc / "vmstat").write_text(f"nr_free_pages 1\noom_kill {count}\npgfault 2\n")
 
     def enter(self, pid: int) -> None:
-        """A process is in the job's."""
+        """Put a process into the job's cgroup."""
         (self.proc / str(pid)).mkdir()
         (self.proc / str(pid) / "cgroup").write_text("0::/job\n")
 
@@ -122,7 +122,7 @@ class Training:
         self.process.stdin.flush()
 
     def worker(self, end: str) -> int:
-        """Its pid; it is followed, and ends so when the rank goes on."""
+        """Start a worker, follow it, and return its pid; it ends in the given way when the rank continues."""
         pid = int(self.do(f"worker({end!r})"))
         self.cgroups.enter(pid)
         self.follow(pid, self.process.pid)
@@ -134,13 +134,13 @@ class Training:
         assert self.look(1.0) == []
 
     def look(self, after: float = 0.0) -> list[Event]:
-        """What is told so many seconds later."""
+        """Return the events *after* so many more seconds."""
         self.now += after
         self.deaths.update(self.now, WALL, self.most)
         return list(self.deaths.reports())
 
     def counts(self) -> dict[str, Any]:
-        """The deaths on the page, by their cause."""
+        """Return the deaths on the page, by cause."""
         found = list(self.deaths.samples({WHOSE}, self.now))
         assert {one.labels[:2] for one in found} <= {WHOSE}
         return {one.labels[2]: one.value for one in found}

@@ -38,7 +38,7 @@ class Table:
         return number
 
     def unmount(self, number: int) -> None:
-        """The mount with that number."""
+        """Remove the mount with that number."""
         self._lines = [line for line in self._lines if not line.startswith(f"{number} ")]
         self.numbers = {point: one for point, one in self.numbers.items() if one != number}
         self._write()

@@ -53,7 +53,7 @@ class Machine:
         file.write_text(text)
 
     def has(self, cgroup: str, **files: str) -> None:
-        """A cgroup has files, whose names are written with ``__`` for the dot."""
+        """Write files of a cgroup; their names have ``__`` for the dot."""
         for name, text in {**files, "cgroup__events": "populated 1\n"}.items():
             self.write(self.top / cgroup / name.replace("__", "."), text)
 
@@ -67,13 +67,13 @@ class Machine:
         self.members = tuple(one for one in self.members if one.pid != pid)
 
     def loses(self, cgroup: str) -> None:
-        """A cgroup goes; who has its files open reads no more of them."""
+        """Remove a cgroup; a reader that has its files open reads nothing more from them."""
         for file in (self.top / cgroup).glob("memory.*"):
             file.write_text("")
         shutil.rmtree(self.top / cgroup)
 
     def page(self, after: float = 0.0) -> dict[str, Any]:
-        """What is told some seconds later, by name and the values of the labels after the cgroup's."""
+        """Return the values *after* so many seconds, by metric name and the labels that follow the cgroup's."""
         self.now += after
         return {".".join((one.metric.name, *one.labels[1:])): one.value for one in self.collector.collect()}
 
@@ -337,7 +337,7 @@ def test_kills_stay_for_a_while_when_nobody_trains_there_any_more(v2: Machine) -
 
 
 def test_a_cgroup_that_comes_again_under_its_name_counts_on(v2: Machine) -> None:
-    """So does a service that systemd starts again, in less time than Prometheus needs to look."""
+    """systemd restarts a service in less time than Prometheus needs for the next scrape."""
     v2.page()
     for kills in (3, 4):
         v2.has("job", memory__events=EVENTS.format(kills))
@@ -399,7 +399,7 @@ many = bytearray(1 << 30)
 
 @pytest.fixture
 def cgroup() -> Iterator[tuple[ExitStack, Path]]:
-    """A cgroup with little memory, for as long as the stack is not closed."""
+    """A cgroup with little memory, which exists until the stack is closed."""
     with ExitStack() as stack:
         try:
             joins = stack.enter_context(memory_cgroup(f"trackside-test-cgroup-{os.getpid()}"))

@@ -1,4 +1,4 @@
-"""Where processes run, by the paths of their cgroups."""
+"""Container of a process, from the path of its cgroup."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_path_that_is_no_text_can_be_written() -> None:
 
 
 def places(proc: Path, **cgroups: str) -> ContainerLocations:
-    """Of a machine with these processes; its clock stands still."""
+    """Return the locations on a machine with these processes, with a clock that never advances."""
     for pid, text in cgroups.items():
         place = proc / pid.removeprefix("p")
         place.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a collector's failure costs: that collector, while it lasts, and one line in the log that names it and a way out."""
+"""Cost of a collector's failure: its samples while it lasts, and one log line with its name and a remedy."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Machine:
         self.sampler = Sampler(self.collectors, lambda _: None, 1.0)
 
     def tick(self) -> dict[str, float]:
-        """Of each collector whether it succeeded."""
+        """Return 1 for each collector that succeeded in a tick, 0 for each that failed."""
         about = self.sampler.tick(0.0)[-1].samples
         return {sample.labels[0]: float(sample.value == 1) for sample in about if sample.metric is SUCCESS}
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
-    """Sets a machine up: one of `machines`, or one without any file."""
+    """A function that sets up a machine: one of `machines`, or one without any file."""
     made: list[Machine] = []
 
     def make(name: str = "") -> Machine:
@@ -170,7 +170,7 @@ def test_where_nothing_makes_sense_each_collector_has_nothing_or_says_once_what_
 
 
 def _tells_a_way_out(line: str) -> bool:
-    """Whether the collector itself does."""
+    """Return whether the line names a remedy other than turning the collector off."""
     return WAY_OUT.search(TURNS_OFF.sub("", line)) is not None
 
 

@@ -1,4 +1,4 @@
-"""What is said of a sick GPU."""
+"""Findings about a faulty GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log says of GPUs."""
+"""GPU events in the kernel log."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def collector(tmp_path: Path, clock: Clock) -> InfinibandCollector:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are read."""
+    """The names of the files that the collector reads."""
     names: list[str] = []
     text = infiniband._text
 
@@ -62,7 +62,7 @@ def hw_counters(directory: Path, **counters: object) -> None:
 
 
 def told(collector: InfinibandCollector, *labels: str) -> dict[str, object]:
-    """What is said of a port."""
+    """Return the values of a port, by the name of the metric."""
     wanted = labels or ("mlx5_0", "1")
     return {
         sample.metric.name.removeprefix(PREFIX): sample.value

@@ -39,7 +39,7 @@ UNAME = os.uname_result(("Linux", "gpu7", "6.8.0-45-generic", "#45-Ubuntu SMP PR
 
 
 def members(machine: Path) -> tuple[RankProcess, ...]:
-    """Who trains there."""
+    """Return the ranks that train on a machine."""
     file = machine / "members"
     pairs = [line.split() for line in file.read_text().splitlines()] if file.exists() else []
     return tuple(RankProcess("char-model", "id-7", 0, int(rank), int(rank), "815", int(pid)) for pid, rank in pairs)
@@ -47,7 +47,7 @@ def members(machine: Path) -> tuple[RankProcess, ...]:
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
-    """The page of a machine after two ticks."""
+    """A function that returns the page of a machine after two ticks."""
 
     def of(machine: Path) -> str:
         proc = machine / "proc"

@@ -1,4 +1,4 @@
-"""Which mount a path is on: by the kernel's own rules, and without touching what may hang."""
+"""Mount of a path, by the kernel's own rules, without access to a path that may hang."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mount_of(table: Table, path: str) -> Mount | None:
 
 
 def where(table: Table, path: str) -> tuple[str, str] | None:
-    """The mount point and the kind of the mount that the path is on."""
+    """Return the mount point and the type of the file system that holds the path."""
     mount = mount_of(table, path)
     return None if mount is None else (mount.point, mount.fstype)
 

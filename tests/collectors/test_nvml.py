@@ -1,4 +1,4 @@
-"""What is told of the worker, and of how many GPUs there are, with readings and without."""
+"""Samples of the NVML worker and of the number of GPUs, with readings and without."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class House:
 
 @pytest.fixture
 def sys(tmp_path: Path) -> Path:
-    """A machine with two NVIDIA GPUs, an NVSwitch, and a graphics card of somebody else."""
+    """A machine with two NVIDIA GPUs, an NVSwitch, and a graphics card of another vendor."""
     for slot, vendor, kind in (
         ("0000:01:00.0", "0x10de", "0x030200"),
         ("0000:02:00.0", "0x10de", "0x030000"),

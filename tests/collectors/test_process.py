@@ -1,4 +1,4 @@
-"""What ranks and the processes below them take, of files as /proc has them."""
+"""Resources that ranks and their child processes use, from files in the form of /proc."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Machine:
         self.collector = self.collects()
 
     def collects(self, *, smaps: bool = False) -> ProcessCollector:
-        """A collector that has seen nothing yet."""
+        """Return a collector that has not read anything yet."""
         return ProcessCollector(
             lambda: self.members, self.proc.place, smaps=smaps, clock=lambda: self.now, wall=lambda: 1_760_000_000.0
         )
 
     def page(self, after: float = 1.0) -> dict[str, float]:
-        """The values of all series, so many seconds later."""
+        """Return the values of all series, *after* so many seconds."""
         self.now += after
         found = {}
         for one in self.collector.collect():
@@ -60,7 +60,7 @@ class Machine:
         return found
 
     def roles(self) -> dict[int, str]:
-        """The role of each process in the last tick."""
+        """Return the role of each process in the last tick, by pid."""
         return {one.pid: one.role for one in self.collector.processes}
 
 
@@ -343,7 +343,7 @@ def test_a_process_may_vanish_while_any_of_its_files_is_read(
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, which: Callable[[str], bool], error: type[OSError]) -> None:
-    """Reading some files fails from now on."""
+    """Make reading of some files fail from now on."""
     for module in (process_tree, rank_usage, child_processes):
 
         def read(path: str, before: Callable[[str], bytes] = module.read) -> bytes:

@@ -54,7 +54,7 @@ def proc(tmp_path: Path) -> Proc:
 
 
 def pids(proc: Proc, tree: ProcessTree, now: float = 0.0, ranks: Sequence[int] = (10,)) -> list[list[int]]:
-    """Those of each rank's tree."""
+    """Return the pids of each rank's process tree."""
     return [[one.pid for one in found] for found in tree.walk(ranks, now).values()]
 
 
@@ -81,7 +81,7 @@ def test_a_rank_that_is_gone_has_no_tree(proc: Proc) -> None:
 
 
 def test_who_is_listed_but_says_to_be_anothers_is_left_out(proc: Proc) -> None:
-    """Its pid was that of a child a moment ago."""
+    """A child had this pid a moment ago."""
     proc.run(10)
     proc.run(20, 10)
     proc.run(20, 1, start=900)
@@ -219,7 +219,7 @@ def test_who_vanishes_meanwhile_takes_nobody_along(
 
 @contextmanager
 def started(how: str) -> Iterator[tuple[int, int]]:
-    """A process and its child, which it has started in that way."""
+    """Start a process that starts a child in the given way; yield both pids."""
     script = re.sub(r"\{0\}", how, STARTS)
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environ()

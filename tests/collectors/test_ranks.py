@@ -1,4 +1,4 @@
-"""Which rank trains on which GPU, from readings, members and process files as plain objects."""
+"""Assignment of ranks to GPUs, from readings, ranks and process files as plain objects."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class Machine:
         (proc / "self").mkdir()
 
     def collects(self, *, host_pids: bool = True, **more: Any) -> RanksCollector:
-        """A collector that has seen nothing yet."""
+        """Return a collector that has not read anything yet."""
         more = {**more, "proc": self.proc, "host_pids": lambda _: host_pids}
         return RanksCollector(lambda: self.gpus, lambda: self.members, **more)
 
     def run(
         self, pid: int, parent: int = 1, *, comm: str = "python3", inner: int = 0, cgroup: str = "", began: int = 99
     ) -> None:
-        """A process, which has the pid *inner* in a namespace of its own, if that is given; or what it has become."""
+        """Add or replace a process, with the pid *inner* in a namespace of its own if that is given."""
         place = self.proc / str(pid)
         place.mkdir(exist_ok=True)
         pids = f"{pid}\t{inner}" if inner else str(pid)
@@ -62,7 +62,7 @@ class Machine:
         (place / "stat").write_text(f"{pid} ({comm}) S {parent} {'0 ' * 17}{began} 0")
 
     def train(self, pid: int, *gpus: str, rank: int = 0, **more: Any) -> None:
-        """A process trains, and says that of its GPUs."""
+        """Register a process as a rank that reports these GPUs."""
         one = RankProcess("char-model", "id-7", 0, rank, rank, "815", pid, gpus)
         self.members = (*self.members, one._replace(**more))
 
@@ -71,7 +71,7 @@ class Machine:
         self.gpus = [gpu(0, FIRST, *first), gpu(1, SECOND, *second)]
 
     def told(self, family: str) -> list[tuple[str, ...]]:
-        """The labels of the samples of a family."""
+        """Return the labels of the samples of a family."""
         return [one.labels for one in self.collector.collect() if one.metric.name == family]
 
     def ranks(self) -> list[tuple[str, ...]]:

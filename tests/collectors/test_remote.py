@@ -226,7 +226,7 @@ def test_what_was_said_last_is_not_told_for_longer_than_the_deadline(
 
 
 def waits_for(collector: FilesystemCollector, count: int) -> bool:
-    """Whether, after another tick, so many do not answer, and nothing is said of any."""
+    """Return whether, after another tick, *count* workers hang and no mount has a value."""
     return by_mount(collector) == {} and len(hanging(collector)) == count
 
 

@@ -1,4 +1,4 @@
-"""What the kernel tells of a process, of which the process chooses a part: its name."""
+"""Status of a process as the kernel reports it; the process chooses one field of it, its name."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_an_energy_that_was_reset_grows_on_from_what_it_was(tmp_path: Path) -> N
 
 @pytest.fixture
 def as_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What root alone may read cannot be read."""
+    """A machine where only root could read ``energy_uj``, so that reading it fails."""
 
     def denied(path: Path) -> bytes:
         if path.name == "energy_uj":

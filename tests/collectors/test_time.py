@@ -105,7 +105,7 @@ def test_a_file_that_is_not_there_or_broken_is_named(host: Host) -> None:
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, state: int, offset: int = 0, status: int = 0) -> list[int]:
-    """The kernel's answers from now on, and the modes that it is called with."""
+    """Replace the kernel's answers from now on; return the modes of the calls."""
     modes: list[int] = []
 
     class Libc:

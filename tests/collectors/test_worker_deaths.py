@@ -1,4 +1,4 @@
-"""How workers die, and what is told of it: real processes, by a clock that is set."""
+"""Deaths of workers and the events about them: real processes, with a clock that the test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who of the workers that end has died, and who has ended with its rank: real processes, by a clock that is set."""
+"""Workers that died, and workers that ended with their rank: real processes, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def training(tmp_path: Path) -> Iterator[Training]:
 def test_with_a_kill_for_want_of_memory_it_is_waited_for_how_the_rank_ended(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the rank is killed, too, and nobody has waited for it yet."""
+    """The rank has been killed too, and its parent has not waited for it yet."""
     rank = training.process.pid
     pid = training.worker("os.read(0, 1)")
     training.cgroups.kills("job", 4)
@@ -80,7 +80,7 @@ def test_a_rank_that_raises_because_of_its_worker_takes_the_news_not_along(train
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGHUP"])
 def test_a_worker_that_is_killed_after_its_rank_is_no_news_however_that_ended(training: Training, name: str) -> None:
-    """As by Slurm, which sweeps up what a rank has left."""
+    """Slurm, for example, kills the processes that a rank leaves behind."""
     pid = training.worker("os.read(0, 1)")
     training.say("os._exit(1)")
     training.process.wait(DEADLINE)
@@ -163,7 +163,7 @@ def test_a_rank_that_ends_well_has_lost_nobody(training: Training) -> None:
 def test_how_it_ended_that_is_not_known_is_waited_for_and_not_guessed(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the zombie is another user's."""
+    """The exit status of another user's zombie cannot be read, for example."""
     monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
     pids = [training.worker(kill("SIGSEGV")) for _ in range(2)]
     training.do("go(reap=False)")

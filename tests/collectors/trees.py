@@ -58,7 +58,7 @@ class Proc:
             (place / "thread-self" / "children").write_text("")
 
     def run(self, pid: int, parent: int = 1, *, thread: int = 0, **more: Any) -> None:
-        """A process appears, or has other numbers now; a *thread* of its parent has started it, by default the main one."""
+        """Add or change a process; a *thread* of its parent has started it, by default the main thread."""
         about = {"comm": "python3", "state": "S", "start": 500, "user": 300, "system": 100, "threads": 1, "read": 4096}
         about |= {"resident": 1000, "shared": 400, "files": 1024, **more}
         place = self.place / str(pid)
@@ -83,7 +83,7 @@ class Proc:
                 self._list(pid, parent, thread or parent)
 
     def end(self, pid: int) -> None:
-        """A process is gone; a list may have it still."""
+        """Remove a process; a list of children may still contain it."""
         shutil.rmtree(self.place / str(pid))
 
     def _list(self, pid: int, parent: int, thread: int) -> None:
@@ -94,5 +94,5 @@ class Proc:
 
 
 def member(pid: int, rank: int = 0, **more: Any) -> RankProcess:
-    """A process that trains."""
+    """Return a process that trains."""
     return RankProcess("char-model", "id-7", 0, rank, rank, "815", pid)._replace(**more)

@@ -35,7 +35,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a configuration file."""
+    """A function that writes a configuration file and returns its path."""
 
     def write(text: str) -> Path:
         path = tmp_path / "trackside.yml"

@@ -19,13 +19,13 @@ STEPS = 60
 
 
 def built(backend: str, *, seed: int = 0) -> train.Model:
-    """A new model for the real text; skips without its library."""
+    """Return a new model for the real text; skip the test if its library is missing."""
     pytest.importorskip(backend)
     return train.MODELS[backend](len(CORPUS.vocabulary), seed)
 
 
 def pieces(model: train.Model, random: Random) -> list[bytes]:
-    """A batch of the text to learn."""
+    """Return a random batch of the text to learn."""
     return training_text.windows(CORPUS.train, count=model.batch, length=model.context + 1, random=random)
 
 
@@ -91,7 +91,7 @@ def test_the_numpy_gradients_are_finite_differences(name: str) -> None:
 def slope(
     parameters: model_numpy.Parameters, parameter: np.ndarray, index: int, windows: list[bytes], *, by: float = 1e-5
 ) -> float:
-    """How the loss changes with one number of *parameter*, a flat view of one of *parameters*."""
+    """Return the derivative of the loss by one number of *parameter*, a flat view of one of *parameters*."""
     value, losses = parameter[index], []
     for moved in (value + by, value - by):
         parameter[index] = moved

@@ -1,4 +1,4 @@
-"""What simulated ranks are made of: a barrier, workers, and a model whose loss tells what it is given."""
+"""Parts of simulated ranks: a barrier, workers, and a model whose loss depends on its input."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_workers_end_with_their_rank() -> None:
 
 
 def lives(pid: int) -> bool:
-    """Whether it does; one that its new parent has not waited for yet is dead."""
+    """Return whether a process is alive; a zombie is not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

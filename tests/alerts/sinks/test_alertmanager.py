@@ -42,7 +42,7 @@ def alertmanager(tmp_path: Path, receiver: Receiver) -> Iterator[Alertmanager]:
 
 @pytest.fixture
 def deliver() -> Iterator[Callable[..., Delivery]]:
-    """Starts deliveries to Alertmanagers."""
+    """A function that starts a delivery to Alertmanagers and returns it."""
     made: list[Delivery] = []
 
     def start(*urls: str, notes: list[AlertNote] | None = None, fired: Any = (), **more: Any) -> Delivery:

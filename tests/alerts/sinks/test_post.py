@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Answer], int]]:
-    """Starts a server that answers one connection, on a port."""
+    """A function that starts a server for one connection and returns its port."""
     threads: list[threading.Thread] = []
 
     def start(answer: Answer) -> int:
