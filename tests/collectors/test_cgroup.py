@@ -337,7 +337,7 @@ def test_kills_stay_for_a_while_when_nobody_trains_there_any_more(v2: Machine) -
 
 
 def test_a_cgroup_that_comes_again_under_its_name_counts_on(v2: Machine) -> None:
-    """systemd restarts a service in less time than Prometheus needs for the next scrape."""
+    """A service that systemd restarts is back before the next scrape."""
     v2.page()
     for kills in (3, 4):
         v2.has("job", memory__events=EVENTS.format(kills))

@@ -62,7 +62,7 @@ class Filter:
 
 
 def settings(unit: Path) -> dict[str, list[str]]:
-    """The unit's lines, by name."""
+    """Return the values of the unit's settings, by name."""
     found: dict[str, list[str]] = {}
     for line in unit.read_text().splitlines():
         name, equals, value = line.partition("=")

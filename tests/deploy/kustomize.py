@@ -104,7 +104,7 @@ def _patched(one: Object, patch: Object, wanted: Object) -> Object:
 
 
 def merged(one: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
-    """A strategic merge: mappings by their keys, lists of mappings by their members' names, all else anew."""
+    """Return a strategic merge: mappings by key, lists of mappings by the names of their members, the rest replaced."""
     found = dict(one)
     for key, value in patch.items():
         if isinstance(value, dict):
@@ -132,7 +132,7 @@ def _finish(one: Object, wanted: Object) -> None:
 
 
 def pod(one: Object) -> Object:
-    """The specification of the Pods that something makes; empty when it makes none."""
+    """Return the specification of the Pods that an object makes; empty if it makes none."""
     return one.get("spec", {}).get("template", {}).get("spec", {}) if one["kind"] in {"DaemonSet", "Job"} else {}
 
 

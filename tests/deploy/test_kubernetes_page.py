@@ -62,7 +62,7 @@ def test_a_daemon_that_rewrites_its_history_has_as_long_as_under_systemd() -> No
 
 @pytest.fixture
 def repository(tmp_path: Path) -> str:
-    """The address of one that has the manifests, and this version as its tag."""
+    """The URL of a repository that contains the manifests, tagged with this version."""
     place = tmp_path / "repository"
     for name in ("deploy/kubernetes", "grafana/dashboards"):
         shutil.copytree(ROOT / name, place / name)

@@ -59,7 +59,7 @@ def volumes(place: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def start(place: Path) -> Iterator[Callable[..., Container]]:
-    """Starts a container of a Pod, and ends it with the test."""
+    """A function that starts a container of a Pod; the container ends with the test."""
     with ExitStack() as ends:
 
         def started(

@@ -91,7 +91,7 @@ def families_of(expr: str) -> set[str]:
 
 
 def known(family: str) -> tuple[str, ...] | None:
-    """The labels of a family, or of a part of a histogram."""
+    """Return the labels of a family, or of a part of a histogram."""
     return FAMILIES.get(family, FAMILIES.get(re.sub(r"_(sum|count|bucket)$", "", family)))
 
 

@@ -29,7 +29,7 @@ FILES = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A copy where the example of targets is one that is read."""
+    """A copy of the configuration in which the example of targets is an active file."""
     copied = shutil.copytree(PLACE, tmp_path / "prometheus")
     shutil.copy(copied / "targets" / "trackside.example.json", copied / "targets" / "trackside-hall.json")
     return copied

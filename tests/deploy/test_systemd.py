@@ -23,7 +23,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def put(directory: Path, *drop_ins: str) -> Path:
-    """The unit with some of its drop-ins; returns where it is."""
+    """Copy the unit and some of its drop-ins to a directory; return the path of the unit."""
     (directory / "trackside.service.d").mkdir(parents=True)
     for name in drop_ins:
         shutil.copy(PLACE / "trackside.service.d" / name, directory / "trackside.service.d")

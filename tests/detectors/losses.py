@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def falling(count: int, *, start: float = 8.0, end: float = 2.0, noise: float = 0.02, seed: int = 0) -> list[float]:
-    """A loss as of a healthy training: it falls ever slower, with noise in proportion to it."""
+    """Return a loss like that of a healthy training: it falls ever more slowly, with noise in proportion to it."""
     draw = random.Random(seed)
     return [(end + (start - end) * 0.5 ** (i / (count / 8))) * (1 + draw.gauss(0, noise)) for i in range(count)]
 
@@ -38,10 +38,10 @@ def one_by_one(make: Callable[[], Detector], samples: Column) -> list[Detection]
 
 
 def alarms(findings: Sequence[Detection], alert: str) -> list[int]:
-    """Where *alert* was found."""
+    """Return the indices at which *alert* was found."""
     return [finding.at for finding in findings if finding.alert == alert and not finding.over]
 
 
 def ends(findings: Sequence[Detection], alert: str) -> list[int]:
-    """Where *alert* was over."""
+    """Return the indices at which *alert* was over."""
     return [finding.at for finding in findings if finding.alert == alert and finding.over]

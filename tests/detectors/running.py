@@ -53,18 +53,18 @@ class Running:
         return said
 
     def wait(self, seconds: float, tick: float = 1.0) -> None:
-        """The sampler ticks, and nothing else comes."""
+        """Let the sampler tick for so many seconds, without any other input."""
         for _ in range(round(seconds / tick)):
             self.now += tick
             self.take(Batch("cpu", complete=True, time=self.now))
 
     def push(self, step: int, *ranks: int, **more: Any) -> None:
-        """Some ranks push a step; *more* are `samples`' arguments."""
+        """Push a step from some ranks; *more* are arguments of `samples`."""
         for rank in ranks or (0,):
             self.speak(rank, self.samples(rank, step, **more))
 
     def speak(self, rank: int, samples: list[Sample]) -> None:
-        """What a rank says."""
+        """Process samples of a rank."""
         self.take(Batch(f"{self.source}:{rank}", samples, subject=RankRef(ID, self.attempt, rank)))
 
     def samples(
@@ -77,7 +77,7 @@ class Running:
         first_wait: float | None = None,
         dropped: int = 0,
     ) -> list[Sample]:
-        """As the daemon says them of a push."""
+        """Return the samples that the daemon makes of a push."""
         about = ("net", str(rank))
         samples = [
             Sample(f.STARTED, about, BEGAN),
@@ -95,15 +95,15 @@ class Running:
         return samples
 
     def beat(self, rank: int, **phases: float) -> None:
-        """A sign of life of a rank in a phase."""
+        """Send a beat from a rank in a phase."""
         self.speak(rank, [Sample(f.PHASE_SECONDS, ("net", str(rank), phase), spent) for phase, spent in phases.items()])
 
     def state(self, rank: int, state: str) -> None:
-        """A rank's state."""
+        """Set a rank's state."""
         self.speak(rank, [Sample(f.RANK_STATE, ("net", str(rank), one), float(one == state)) for one in f.STATES])
 
     def marks(self, state: str, *records: Event) -> None:
-        """The run's state, and what the history is told beside it."""
+        """Set the run's state, and pass *records* along with it."""
         samples = [Sample(f.RUN_INFO, ("net", ID, str(self.attempt), "1", "", "", "", ""), 1.0)]
         samples += [Sample(f.STATE, ("net", one), float(one == state)) for one in f.STATES]
         samples.append(Sample(f.ENDED_AT, ("net", "0"), self.now))
@@ -115,7 +115,7 @@ class Running:
         return Event(ID, self.attempt, self.now if time is None else time, kind, rank, fields=fields)
 
     def tell(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> list[Finding]:
-        """The same, handed over."""
+        """Process an event of the run; return the findings."""
         return self.take(Batch("training", records=[self.event(kind, rank, time, **fields)]))
 
     def losses(self, first: int, *losses: float) -> None:
@@ -127,17 +127,17 @@ class Running:
         self.take(Batch("ingest", records=[batch_ingested(SessionRef(bytes(16), ID, "net", self.attempt), 1, [block])]))
 
     def raises(self, title: str, text: str = "", severity: str = "warning") -> list[Finding]:
-        """What the training code says with run.alert."""
+        """Send an alert of the training code, as run.alert does; return the findings."""
         fields = {"title": title, "severity": severity, "text": text}
         record = Event(ID, 0, self.now, USER_ALERT, 0, 7, fields)
         return self.take(Batch("ingest", records=[record]))
 
     def said(self, alert: str, *, over: bool = False) -> list[Finding]:
-        """What was said by this name."""
+        """Return the findings of this alert."""
         return [alarm for alarm in self.alarms if alarm.alert == alert and alarm.over == over]
 
     def stalls(self) -> dict[tuple[str, int], Stall]:
-        """The current stalls by run and attempt."""
+        """Return the current stalls by run and attempt."""
         for stall in self.watch.changed_stalls():
             self._stalls[stall.run, stall.attempt] = stall
         return {key: stall for key, stall in self._stalls.items() if not stall.is_over}

@@ -131,7 +131,7 @@ def test_a_jump_after_a_level_that_fell_at_once_is_found() -> None:
 
 
 def _jumpy(count: int, heights: dict[int, float], *, lasting: int = 1) -> list[float]:
-    """A loss of 2 that jumps to so many times itself at these places."""
+    """Return a loss of 2 that jumps to so many times its value at these places."""
     draw = random.Random(5)
     values = [2 * (1 + draw.gauss(0, 0.02)) for _ in range(count)]
     for at, height in heights.items():

@@ -1,4 +1,4 @@
-"""What holds for all detectors of a loss: nothing depends on what comes later, or on how samples are pushed."""
+"""Properties of all detectors of a loss: no finding depends on later samples, or on how samples are pushed."""
 
 from __future__ import annotations
 

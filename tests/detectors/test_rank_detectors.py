@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def troubled(chance: random.Random, count: int) -> tuple[list[int], dict[str, list[float]]]:
-    """A training with spikes, NaN perhaps, slow steps, a leak, and perhaps a restart from a checkpoint."""
+    """Return a training with spikes, slow steps and a leak, and perhaps with NaN and a restart from a checkpoint."""
     halved = chance.random() < 0.5
     pushed = {
         "loss": [2 + 3 * math.exp(-row / 80) + chance.gauss(0, 0.01) for row in range(count)],
@@ -51,7 +51,7 @@ def troubled(chance: random.Random, count: int) -> tuple[list[int], dict[str, li
 def found(
     steps: Sequence[int], pushed: dict[str, list[float]], cuts: Sequence[int]
 ) -> list[tuple[int, str, Detection]]:
-    """What is found in pieces between *cuts*."""
+    """Return the detections when the columns arrive in pieces between *cuts*."""
     every = RankDetectors()
     return sorted(
         (start + one.at, key, one._replace(at=0))

@@ -1,4 +1,4 @@
-"""What is found in what ranks push to the daemon: whose it is, what is news, and when it is over."""
+"""Findings in the pushes of ranks to the daemon: the rank they belong to, new findings, and their end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(session: bytes = b"s", *, rank: int = 0, attempt: int = 0, world: int
 
 
 def block(first: int, columns: Mapping[str, Sequence[float]], seconds: Sequence[float] = ()) -> Block:
-    """Steps from *first* on, a second each, or so many."""
+    """Return a block of steps from *first* on, each a second long or as long as *seconds* gives."""
     rows = len(next(iter(columns.values())))
     times, now = [], float(first)
     for row in range(rows):

@@ -75,7 +75,7 @@ def stalled(severity: str = "critical", alert: str = "TrainingStalled", **labels
 
 
 def restarted(*kept: Alert, ranks: int = 1) -> Running:
-    """A run that has connected again, and tells what its ranks pushed last."""
+    """Return a run that has connected again and pushed its last step."""
     watch = RunWatch()
     for alert in kept:
         watch.restore(alert)
@@ -106,21 +106,21 @@ def test_a_stall_that_was_a_warning_gets_worse_by_its_own_time() -> None:
 
 
 class Stalls:
-    """What a watch has reported of stalls."""
+    """The stalls that a watch has reported."""
 
     def __init__(self, watch: RunWatch) -> None:
         self._watch = watch
         self._stalls: dict[tuple[str, int], Stall] = {}
 
     def of(self, run: str, attempt: int = 0) -> Stall | None:
-        """The last report of an attempt."""
+        """Return the last report about an attempt."""
         for stall in self._watch.changed_stalls():
             self._stalls[stall.run, stall.attempt] = stall
         return self._stalls.get((run, attempt))
 
 
 def stands(stalls: Stalls, pushed: float | None, attempt: int = 0) -> list[bool]:
-    """Which of two ranks are stalled that have pushed last at this time."""
+    """Return, for each of two ranks whose last push was at *pushed*, whether it is stalled."""
     stall = stalls.of(ID, attempt)
     return [stall is not None and stall.has(rank, pushed) for rank in range(2)]
 

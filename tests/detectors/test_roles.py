@@ -1,4 +1,4 @@
-"""What a key is to the detectors, by its name."""
+"""Roles of keys for the detectors, by name."""
 
 from __future__ import annotations
 

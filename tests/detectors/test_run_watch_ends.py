@@ -1,4 +1,4 @@
-"""That runs begin, end, are restarted and die is said, each once, and why."""
+"""Findings about the beginning, end, restart and death of a run: each once, with its cause."""
 
 from __future__ import annotations
 

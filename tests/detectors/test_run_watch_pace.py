@@ -1,4 +1,4 @@
-"""What a run loses time with or risks: a slow rank, waits for data, no checkpoint, a monitor that is blind."""
+"""Findings about lost time and risks: a slow rank, waits for data, no checkpoint, a blind monitor."""
 
 from __future__ import annotations
 

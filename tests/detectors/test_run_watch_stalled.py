@@ -11,7 +11,7 @@ from trackside_daemon.model.metric import Distribution, Sample
 
 
 def trained(ranks: int = 1, steps: int = 30, every: float = 1) -> Running:
-    """A run that has made some steps."""
+    """Return a run that has made some steps."""
     run = Running(ranks)
     for step in range(steps):
         run.push(step, *range(ranks))
@@ -270,7 +270,7 @@ def test_a_rank_that_has_finished_before_others_is_not_silent() -> None:
 
 
 def stalls(run: Running, *pushed: float | None, attempt: int = 0) -> list[bool]:
-    """Which ranks are stalled that have pushed last at these times."""
+    """Return, for each rank, whether it is stalled, given the time of its last push."""
     stall = run.stalls().get((ID, attempt))
     return [stall is not None and stall.has(rank, last) for rank, last in enumerate(pushed)]
 

@@ -1,4 +1,4 @@
-"""How long steps took: what was spent in evaluation and checkpoints is taken off those that had it."""
+"""Durations of steps: time in evaluation and checkpoints is subtracted from the steps that contained it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trackside_daemon.detectors.step_durations import StepDurations
 
 
 def took(paused: float, *spans: float, steps: tuple[int, ...] = ()) -> list[float]:
-    """The durations of steps between whose pushes so many seconds passed, of which so many were pauses."""
+    """Return the durations of steps whose pushes were *spans* seconds apart, *paused* seconds of which were pauses."""
     durations = StepDurations()
     durations.add([0], [100.0])
     times = [100.0 + sum(spans[: count + 1]) for count in range(len(spans))]

@@ -1,4 +1,4 @@
-"""Where what is found begins to be wrong can be set, live and in a replay, and is as it was where it is not."""
+"""Thresholds of the detectors: set for a live run and for a replay, or left at their defaults."""
 
 from __future__ import annotations
 

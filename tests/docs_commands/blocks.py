@@ -34,7 +34,7 @@ class Command(NamedTuple):
 
 
 def fences(page: Path) -> list[tuple[str, str, str]]:
-    """The blocks of a page: language, text, and the words of their section and of the page's beginning."""
+    """Return the blocks of a page: language, text, and the words of their section and of the page's beginning."""
     first, *sections = re.split(r"^(?=## )", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
     found = []
     for section in (first, *sections):
@@ -44,7 +44,7 @@ def fences(page: Path) -> list[tuple[str, str, str]]:
 
 
 def commands(page: Path) -> list[Command]:
-    """Those of a page, in their order."""
+    """Return the commands of a page, in their order."""
     found = []
     for language, text, near in fences(page):
         if language in {"sh", "console"}:
@@ -61,7 +61,7 @@ def _logical(text: str) -> list[str]:
 
 
 def programs(text: str) -> list[list[str]]:
-    """The words of each program that a command runs, but for those within `$(…)`."""
+    """Return the words of each program that a command runs, except programs within `$(…)`."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>")
     lexer.whitespace_split = True
     found: list[list[str]] = [[]]

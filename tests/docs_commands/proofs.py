@@ -1,4 +1,4 @@
-"""How each command of the pages is proven: a new one wants a line here, or one that fits already."""
+"""Proofs of the commands on the pages: each command needs an entry in `PROOFS` that matches it."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import NamedTuple
 
 
 class Runs(NamedTuple):
-    """It runs in the sandbox, and its status is 0. For what is harmless and needs no network.
+    """A command that exits with status 0 in the sandbox, for harmless commands that need no network.
 
     Attributes:
-        prints: A regular expression of what it says.
+        prints: A regular expression of the output.
     """
 
     prints: str = ""
 
 
 class Serves(NamedTuple):
-    """It is a daemon that starts in the sandbox, and serves."""
+    """A daemon that starts and serves in the sandbox."""
 
 
 class Elsewhere(NamedTuple):
-    """Another test does it.
+    """A command that another test proves.
 
     Attributes:
-        by: Its file, and ``::`` and its name where that is not all of the file.
+        by: The file of the test, and ``::`` and its name where it is not the whole file.
     """
 
     by: str
 
 
 class Needs(NamedTuple):
-    """What is not at hand; the page says so near it, or at its beginning: "needs WHAT".
+    """A requirement that the sandbox lacks; the page states "needs WHAT" near the command, or at its beginning.
 
     Attributes:
         what: A regular expression.
@@ -40,7 +40,7 @@ class Needs(NamedTuple):
     what: str
 
     def said(self, near: str) -> bool:
-        """Whether the words near a command say so."""
+        """Return whether the words near a command state the requirement."""
         return re.search(rf"(\b[Nn]eeds? (?!no )[^.:]*|\b[Aa]s )(?:{self.what})\b", near) is not None
 
 
@@ -101,5 +101,5 @@ PROOFS: list[tuple[str, Proof]] = [
 
 
 def proof(text: str) -> Proof | None:
-    """How a command is proven."""
+    """Return the proof of a command, or None if `PROOFS` has none."""
     return next((how for pattern, how in PROOFS if re.match(pattern, text)), None)

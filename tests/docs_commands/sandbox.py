@@ -35,10 +35,10 @@ for step in itertools.count(1) if len(sys.argv) > 1 else range(1, 41):
 
 
 class Sandbox:
-    """As a context it ends with the block.
+    """A daemon, its runs, Prometheus and the configuration, as a context manager.
 
     Args:
-        place: Of a short path, for sockets; nobody else may enter it.
+        place: A directory with a short path, for sockets, that no other user may enter.
     """
 
     def __init__(self, place: Path) -> None:
@@ -100,7 +100,7 @@ class Sandbox:
                 started.wait(DEADLINE)
 
     def placed(self, text: str) -> str:
-        """The command with the addresses and directories of the sandbox, and a run for the name RUN."""
+        """Return the command with the addresses and directories of the sandbox, and a run in place of the name RUN."""
         here = {
             "127.0.0.1:21790": self.daemon.url.removeprefix("http://"),
             "127.0.0.1:9090": self.prometheus.url.removeprefix("http://"),

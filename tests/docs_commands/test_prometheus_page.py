@@ -1,4 +1,4 @@
-"""What docs/prometheus.md asks Prometheus is answered, and what it configures is taken."""
+"""Queries and configurations of docs/prometheus.md: Prometheus answers the former and accepts the latter."""
 
 from __future__ import annotations
 

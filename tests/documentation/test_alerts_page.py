@@ -27,7 +27,7 @@ FLEET = {one.alert: one.severity for one in fleet("trackside")}
 
 @pytest.fixture(scope="module")
 def rules() -> list[dict[str, Any]]:
-    """The alerts of the rules that are shipped."""
+    """The alerts of the rules in the package."""
     written = yaml.safe_load((ROOT / "deploy/prometheus/trackside.rules.yml").read_text(encoding="utf-8"))
     return [rule for group in written["groups"] for rule in group["rules"] if "alert" in rule]
 

@@ -18,7 +18,7 @@ __all__ = ["nowhere", "process", "router", "start_router"]
 
 @pytest.fixture(autouse=True)
 def gpu() -> Iterator[None]:
-    """A GPU that has nothing left to do, before and after."""
+    """A GPU without pending work, before and after the test."""
     if not torch.cuda.is_available():
         pytest.skip("no GPU that PyTorch can use")
     torch.cuda.synchronize()

@@ -45,7 +45,7 @@ def on_gpu(value: object, **more: Any) -> torch.Tensor:
 
 
 def by_key(run: trackside.Run, key: str) -> tuple[list[tuple[int, float]], int]:
-    """What has arrived of a key, once the run and all work are at their end; and how much was dropped."""
+    """Wait for all work and the end of the run; return the samples of a key and the number of dropped values."""
     torch.cuda.synchronize()
     rows, totals = kept(run)
     return [(step, values[key]) for step, values in rows if key in values], totals.dropped
@@ -91,7 +91,7 @@ def test_a_trace_of_pushes_shows_one_copy_a_value_one_event_a_push_and_no_wait(r
 
 
 def runtime_calls(profile: torch.profiler.profile, region: str) -> Counter[str]:
-    """How often each call of the CUDA runtime was made inside a region."""
+    """Return the number of calls of each function of the CUDA runtime inside a region."""
     events = profile.events()
     outer = next(one for one in events if one.name == region and one.device_type == torch.autograd.DeviceType.CPU)
     inside = outer.time_range

@@ -1,4 +1,4 @@
-"""Which GPU this process uses, as PyTorch on a real one tells it."""
+"""GPUs that this process uses, as PyTorch reports them on a real one."""
 
 from __future__ import annotations
 

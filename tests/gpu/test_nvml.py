@@ -1,4 +1,4 @@
-"""What the daemon says of a real GPU, beside what nvidia-smi says of it."""
+"""Readings of a real GPU, compared with those of nvidia-smi."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ COLUMNS = [
 
 @pytest.fixture
 def nvml(gpu: None) -> Iterator[Nvml]:
-    """The real driver, asked for everything."""
+    """The real driver, with all optional readings."""
     handle = Nvml(WorkerSettings(extra=("all",)))
     yield handle
     handle.close()
@@ -77,14 +77,14 @@ def nvml(gpu: None) -> Iterator[Nvml]:
 
 @pytest.fixture
 def reading(nvml: Nvml) -> Reading:
-    """The second one, which has what needs two samples."""
+    """The second reading, which has the values that need two samples."""
     nvml.read(LONG)
     torch.cuda._sleep(400_000_000)
     return nvml.read(LONG)
 
 
 def smi(columns: list[str]) -> list[dict[str, str]]:
-    """A row a GPU; a column that nvidia-smi or the GPU does not know is not there."""
+    """Return a row per GPU, without the columns that nvidia-smi or the GPU does not support."""
     if shutil.which("nvidia-smi") is None:
         pytest.skip("no nvidia-smi here")
     rows: list[dict[str, str]] = []

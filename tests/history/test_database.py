@@ -44,7 +44,7 @@ def written(place: Path) -> Path:
 
 
 def aside(place: Path) -> list[Path]:
-    """What was set aside."""
+    """Return the damaged files that were set aside."""
     return sorted(place.glob(f"{FILE}.damaged-*"))
 
 

@@ -61,7 +61,7 @@ def etc(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's directory, not there yet."""
+    """The system's directory, which does not exist yet."""
     directory = tmp_path / "var" / "lib" / "trackside"
     monkeypatch.setattr(place_module, "SYSTEM_DIRECTORY", directory)
     return directory
@@ -69,7 +69,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mounts(tmp_path: Path) -> Callable[[str], str]:
-    """The network file system of a path, among `MOUNTS`."""
+    """A function that returns the network file system of a path, among `MOUNTS`."""
     file = tmp_path / "mountinfo"
     file.write_text(MOUNTS)
     return lambda path: network_file_system(Path(path), file)
@@ -100,7 +100,7 @@ def mode(path: Path) -> int:
 
 
 def refuse_access(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests may run as root, whom no mode keeps out."""
+    """Make `os.access` refuse everything, as no file mode does for root."""
     monkeypatch.setattr("os.access", lambda _path, _mode: False)
 
 

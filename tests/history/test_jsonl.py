@@ -62,7 +62,7 @@ def steps(path: Path) -> list[int]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where the lines go; not there yet."""
+    """The directory for the lines, which does not exist yet."""
     return tmp_path / "out" / "lines"
 
 

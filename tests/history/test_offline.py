@@ -28,7 +28,11 @@ def nothing(said: str) -> None:
 
 
 def seen_by_nobody(directory: Path) -> tuple[list[str], int, list[str]]:
-    """What a user sees who may write nothing there: the runs, the samples of one, the warnings."""
+    """Read a directory as a user who may not write there.
+
+    Returns:
+        The runs, the number of samples of one, and the warnings.
+    """
     for path in (directory, *directory.iterdir()):
         path.chmod(0o555 if path.is_dir() else 0o444)
     ours, theirs = os.pipe()
@@ -64,7 +68,7 @@ def look(directory: Path) -> tuple[list[str], int, list[str]]:
 
 
 def killed(place: Path, *, wal: bool = True) -> Path:
-    """The file as a daemon leaves it that is killed: the last run is in the WAL alone."""
+    """Return a file as a killed daemon leaves it: the last run is only in the WAL."""
     directory = place / "killed"
     directory.mkdir(mode=0o755)
     with history(place / "live") as one:
@@ -81,7 +85,7 @@ def killed(place: Path, *, wal: bool = True) -> Path:
 
 @pytest.fixture
 def open_place(place: Path) -> Path:
-    """A directory that another user may look into."""
+    """A directory that other users may read."""
     place.chmod(0o755)
     return place
 

@@ -66,7 +66,7 @@ class Pusher:
         self.bench.send(self.dice.choice(self.sessions), *blocks, shift=SHIFT + self.dice.choice((0, -7, 10**12)))
 
     def block(self) -> Block:
-        """Some pushes of the same keys."""
+        """Return some pushes of the same keys."""
         dice = self.dice
         some = self.keys if dice.random() > self.habit else dice.sample(self.keys, dice.randint(1, len(self.keys)))
         count = dice.choice((1, 1, 3, dice.randint(1, self.most), 16))

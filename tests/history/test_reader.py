@@ -75,7 +75,7 @@ def test_what_names_no_run_or_several_is_told(text: str, three: Bench) -> None:
 
 
 def metrics(bench: Bench, run: str = "b") -> dict[tuple[str, int], dict[str, Any]]:
-    """What is told of each series of a run."""
+    """Return the summary of each series of a run, by key and rank."""
     with bench.database.reading() as connection:
         told = reader.run(connection, run)
     json.dumps(told, allow_nan=False)

@@ -30,7 +30,7 @@ PATIENCE = 60.0
 
 @pytest.fixture
 def start(place: Path) -> Iterator[Callable[..., Recorder]]:
-    """Starts histories in one directory, one after another."""
+    """A function that starts histories in one directory, one after another."""
     started: list[Recorder] = []
 
     def make(**more: Any) -> Recorder:
@@ -74,7 +74,7 @@ def tick(recorder: Recorder, after: float) -> None:
 
 
 def machine(recorder: Recorder, run: str = "a") -> dict[str, list[float]]:
-    """The values that are kept of GPU and host, by series."""
+    """Return the stored values of GPU and host, by series."""
     settle(recorder)
     with recorder.database.reading() as connection:
         found = reader.series(connection, run, [HEAT.name, WORK.name, SPREAD.name])

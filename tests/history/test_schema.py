@@ -44,7 +44,7 @@ def old(place: Path) -> Path:
 
 
 def version(path: Path) -> int:
-    """What schema a file has."""
+    """Return the schema version of a file."""
     connection = sqlite3.connect(path)
     try:
         return schema.version(connection)

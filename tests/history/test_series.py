@@ -37,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fill(bench: Bench, steps: Sequence[int], values: Sequence[float], *, packed: int, key: str = "a") -> None:
-    """So many samples packed, and the others fresh."""
+    """Write the samples: the first *packed* of them packed, the others fresh."""
     if not bench.numbers:
         bench.open(ONE)
     stamps = [number * 10**8 for number in range(len(steps))]
@@ -50,7 +50,7 @@ def fill(bench: Bench, steps: Sequence[int], values: Sequence[float], *, packed:
 
 
 def units_of(rows: list[Sample], packed: int, unit: int, window: Range) -> list[list[Sample]]:
-    """The units, of so many samples each, that have a sample in the window; those of fresh ones are cut first."""
+    """Return the units of *unit* samples that have a sample in the window; cut fresh samples to the window first."""
     block_size = codec.BLOCK
     found = []
     for begin in range(0, packed, block_size):
@@ -64,7 +64,7 @@ def units_of(rows: list[Sample], packed: int, unit: int, window: Range) -> list[
 
 
 def check(chart: Chart, rows: list[Sample], packed: int, window: Range, points: int) -> None:
-    """The buckets are unions of consecutive units, all of them, and tell the truth of each."""
+    """Check that the buckets are unions of consecutive units, cover them all, and have the right values."""
     units = units_of(rows, packed, chart.unit, window)
     if chart.unit == codec.BLOCK:  # a block with a gap may be in it
         units = overlapping(rows, packed, window)
@@ -86,7 +86,7 @@ def check(chart: Chart, rows: list[Sample], packed: int, window: Range, points: 
 
 
 def overlapping(rows: list[Sample], packed: int, window: Range) -> list[list[Sample]]:
-    """The blocks whose extent overlaps a window, and those of the fresh samples in it."""
+    """Return the blocks whose extent overlaps a window, and blocks of the fresh samples in it."""
     found = [rows[at : min(at + codec.BLOCK, packed)] for at in range(0, packed, codec.BLOCK)]
     column, scale = (0, 1.0) if window.by == "step" else (1, 1e6)
     kept = [
@@ -100,12 +100,12 @@ def overlapping(rows: list[Sample], packed: int, window: Range) -> list[list[Sam
 
 
 def told(bucket: Sequence[Sample], low: float, high: float, last: float) -> bool:
-    """Whether these are a bucket's extremes and last value."""
+    """Return whether these are a bucket's extremes and last value."""
     return same([low, high, last], [*brute_extremes(row[2] for row in bucket), bucket[-1][2]])
 
 
 def steps_of(kind: str, count: int, dice: random.Random) -> list[int]:
-    """Steps of a kind."""
+    """Return steps of a kind."""
     if kind == "even":
         return [3 * number for number in range(count)]
     if kind == "repeated":
@@ -156,7 +156,7 @@ def test_a_chart_is_as_brute_force_has_it(
 
 
 def window_in(rows: list[Sample], dice: random.Random) -> Range:
-    """A window at random: open at either end or at none, empty, or of a sample alone."""
+    """Return a random window: open at either end, both or neither, empty, or of a single sample."""
     by = dice.choice(("step", "time"))
     column = [row[0] if by == "step" else row[1] / 1e6 for row in rows]
     low, high = sorted((dice.choice(column), dice.choice(column)))

@@ -24,18 +24,18 @@ ONE, TWO = session_id(1), session_id(2)
 
 
 def shown(bench: Bench, run: str = "run") -> dict[str, Any]:
-    """What is told of a run."""
+    """Return the description of a run."""
     with bench.database.reading() as connection:
         return reader.run(connection, run)
 
 
 def rows(bench: Bench, query: str) -> list[Any]:
-    """What a query finds."""
+    """Return the rows that a query finds."""
     return bench.connection.execute(query).fetchall()
 
 
 def taken(number: int, *values: float, session: bytes = ONE) -> BatchIngested:
-    """A message of a loss."""
+    """Return the record of a batch of losses."""
     return batch_ingested(session, number, [block(["loss"], range(number, number + len(values)), values)], SHIFT)
 
 

@@ -41,7 +41,7 @@ class Keeper:
                 return
 
     def kept(self) -> dict[str, tuple[int, int]]:
-        """Of each run, how many blocks there are and how many have samples."""
+        """Return, for each run, the number of blocks and the number of blocks with samples."""
         rows = self.bench.connection.execute(
             "SELECT uid, count(block.id), count(block.data) FROM run LEFT JOIN stream ON run = run.id LEFT JOIN series "
             "ON stream = stream.id LEFT JOIN block ON block.id >> 24 = series.id WHERE NOT deleted GROUP BY uid"
@@ -50,7 +50,7 @@ class Keeper:
 
 
 def push(bench: Bench, run: str, blocks: int, *, start: float = WALL, ended: float | None = None) -> None:
-    """A run with so many full blocks and a half, of noise, in half a day."""
+    """Push a run of *blocks* and a half full blocks of noise, over half a day."""
     number = len(bench.numbers) + 1
     session = session_id(number)
     bench.open(session, run=run, start=start)

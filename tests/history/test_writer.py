@@ -49,26 +49,26 @@ class House:
         )
 
     def put(self, number: int, *values: float, session: bytes = ONE) -> None:
-        """A message, its number the receipt."""
+        """Put a batch in the queue, with its number as the receipt."""
         self.writer.put(
             [batch_ingested(session, number, [block(["a"], [number] * len(values), values)], SHIFT)], number
         )
 
     def limit(self, pages: int | None) -> None:
-        """The file may not grow beyond what it has and so many pages; None for no limit."""
+        """Limit the file to its present size plus so many pages; None removes the limit."""
         with self.writer._queue._changed:
             now = self.database.connection.execute("PRAGMA page_count").fetchone()[0]
             most = 2**30 if pages is None else now + pages
             self.database.connection.execute(f"PRAGMA max_page_count = {most}").fetchone()
 
     def read(self, stream: int = 1, key: str = "a") -> list[float]:
-        """The values that are there."""
+        """Return the stored values."""
         return [row[2] for row in read(self.database, stream, key)]
 
 
 @pytest.fixture
 def house(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """A writer that has not begun yet, with a session; it tries again soon."""
+    """A writer that has not started yet, with a session and short retries."""
     monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
     made = House(place)
     made.writer.put([opened(ONE)])
@@ -299,7 +299,7 @@ print("failures", writer.failures["history"], flush=True)
 
 @pytest.fixture
 def small_disk(place: Path) -> Iterator[Path]:
-    """A file system of 12 MiB, with a ballast that leaves little of it."""
+    """A file system of 12 MiB, nearly full."""
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(place)], check=False, capture_output=True
     )
@@ -374,7 +374,7 @@ def test_a_message_is_never_apart_from_its_number(house: House, monkeypatch: pyt
 
 
 def test_what_a_stranger_sends_is_never_acknowledged_and_it_is_asked_to_greet(place: Path) -> None:
-    """Its run was deleted, or the file is another one: what it sent was not written."""
+    """The run of such a session was deleted, or the file was replaced; its batches were not written."""
     acknowledged: list[int] = []
     renounced: list[bytes | None] = []
     database = Database(place)

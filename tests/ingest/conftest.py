@@ -27,7 +27,7 @@ BOOT = boot_id(Path("/proc"))
 
 
 class Answer(NamedTuple):
-    """What a client is told."""
+    """An answer to a client."""
 
     kind: str
     number: int = 0
@@ -53,14 +53,14 @@ class SessionsHarness:
         self.taken: list[Receipt] = []
 
     def say(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
-        """A message arrives; what is answered at once."""
+        """Receive a message; return the immediate answers."""
         answers, batches = self.sessions.receive(peer, list(frames), self.house.now, room=room)
         self.house.accept(batches)
         self.taken += [batch.receipt for batch in batches if batch.receipt is not None]
         return [read(answer, peer) for answer in answers]
 
     def commit(self, number: int | None = None) -> list[Answer]:
-        """The pipeline is done with the first *number* messages, or with all; what is answered."""
+        """Commit the first *number* messages, or all of them; return the answers."""
         done, self.taken = self.taken[:number], self.taken[number:] if number is not None else []
         answers = [self.sessions.committed(receipt) for receipt in done]
         return [read(one, one[0]) for one in answers if one is not None]
@@ -70,29 +70,29 @@ class SessionsHarness:
         return self.say(*who.frames("hello", who.hello(self.house.after, acked=acked)))
 
     def exit(self, who: FakeSession, code: int | None, pid: int) -> None:
-        """The process of *who* is over, which this machine counts as *pid*."""
+        """End the process of *who*, whose pid on this machine is *pid*."""
         process = process_of(replace(who.identity, pid=pid))
         self.house.accept(self.sessions.exited(process, Exit(code), self.house.now.wall, self.house.now))
 
     def tick(self) -> None:
-        """A second has passed, in whatever time it is."""
+        """Run the tick of a second at the current time."""
         self.house.accept(self.sessions.tick(self.house.now))
 
     def count(self, metric: Metric, *labels: str) -> float:
-        """A counter of the ingest's own, as a tick shows it."""
+        """Return a counter of the ingest after a tick."""
         self.tick()
         found = self.house.state.values(self.house.now.monotonic, metric)[0]
         return found[labels]  # type: ignore[return-value]  # counters have no distributions
 
     def counts(self, metric: Metric) -> dict[str, float]:
-        """Those of a family with one label that are not 0."""
+        """Return the counters of a family with one label, without those that are 0."""
         self.tick()
         found = self.house.state.values(self.house.now.monotonic, metric)[0]
         return {labels[0]: value for labels, value in found.items() if value}  # type: ignore[misc]  # the same
 
 
 def read(frames: list[bytes], peer: bytes = PEER) -> Answer:
-    """An answer, which has to be addressed to *peer* and to be of the format."""
+    """Decode an answer, which must be addressed to *peer* and have the wire format."""
     assert frames[0] == peer
     envelope = open_envelope(frames[1:])
     body = decode_body(envelope.kind, frames[3])

@@ -1,4 +1,4 @@
-"""Who gets through to the push socket over real TCP: with the right key, a wrong one, and none."""
+"""Access to the push socket over real TCP: with a valid key, a wrong one, and none."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def directory(place: Path) -> Path:
 
 @pytest.fixture
 def bound(place: Path, directory: Path) -> Iterator[PushSocket]:
-    """Listens at a port, with keys, and at a file."""
+    """A push socket at a port, with keys, and at a file."""
     one = PushSocket(["tcp://127.0.0.2:*", f"ipc://{place}/push.sock"], keys=str(directory))
     yield one
     one.close()
@@ -42,7 +42,7 @@ def bound(place: Path, directory: Path) -> Iterator[PushSocket]:
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Connects with a key, or without, as the client does."""
+    """A function that connects with a key, or without, as the client does."""
     context = zmq.Context()
     sockets: list[zmq.Socket[bytes]] = []
 
@@ -69,7 +69,7 @@ def key(directory: Path, name: str = "gpu7") -> ClientKey:
 
 
 def speaks(bound: PushSocket, client: zmq.Socket[bytes]) -> bool:
-    """A message goes there and an answer back."""
+    """Return whether a message and its answer pass between the sockets."""
     assert client.poll(PATIENCE_MILLISECONDS, zmq.POLLOUT)
     client.send(b"hello")
     assert bound.socket.poll(PATIENCE_MILLISECONDS)

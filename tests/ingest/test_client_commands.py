@@ -1,4 +1,4 @@
-"""What the daemon asks of clients, and what they answer."""
+"""Requests of the daemon to clients, and the answers."""
 
 from __future__ import annotations
 

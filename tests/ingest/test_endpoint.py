@@ -1,4 +1,4 @@
-"""Where the push socket lies, who may have it, and what is said when it cannot be had."""
+"""Place and permissions of the push socket, and the messages when it cannot be bound."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bind() -> Iterator[Callable[..., PushSocket]]:
 
 @pytest.fixture
 def runtime(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This user's runtime directory, the first that is looked in; nothing is in it."""
+    """This user's runtime directory, empty and first in the search order."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     return place
@@ -394,7 +394,7 @@ def test_a_number_that_can_be_no_group_is_said_so(place: Path) -> None:
 
 @pytest.fixture
 def system(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that counts as the system's; who is in the group trackside is in this user's."""
+    """A directory that counts as the system's; this user's group stands in for the group trackside."""
     monkeypatch.setattr("trackside_daemon.ingest.endpoint.SYSTEM_DIRECTORY", place)
     monkeypatch.setattr("trackside_daemon.ingest.endpoint.directories", lambda *_: iter([place]))
     monkeypatch.setattr("trackside_daemon.ingest.endpoint.GROUP", grp.getgrgid(os.getgid()).gr_name)

@@ -56,7 +56,7 @@ anything = st.recursive(
 
 
 def struct(**fields: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """A map with these fields, of which some are missing and some are anything."""
+    """Return a strategy for a map of these fields, some of which are missing and some of which are anything."""
     return st.fixed_dictionaries({}, optional={name: field | plain for name, field in fields.items()})
 
 
@@ -167,7 +167,7 @@ SESSIONS = [bytes([index]) * 16 for index in range(3)]
 
 @st.composite
 def messages(draw: st.DrawFn) -> list[bytes]:
-    """A message that is one, with the strangest contents that the format allows."""
+    """Draw a valid message, with the strangest contents that the format allows."""
     kind = draw(st.sampled_from(sorted(valid)))
     number = draw(st.integers(0, 5) | counts)
     return encode(Envelope(kind, draw(st.sampled_from(SESSIONS)), number), draw(valid[kind]))
@@ -234,7 +234,7 @@ def test_no_message_raises_and_the_good_ones_between_lose_nothing(found: list[li
 
 
 def spoilt(chance: random.Random, frames: list[bytes]) -> list[bytes]:
-    """A good message with something wrong in it."""
+    """Return a valid message with an error in it."""
     way = chance.randrange(5)
     frame = chance.randrange(len(frames))
     data = bytearray(frames[frame])

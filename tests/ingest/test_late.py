@@ -1,4 +1,4 @@
-"""What is told for processes that are gone: kept, and kept off the page."""
+"""Messages about processes that have ended: stored, and kept off the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Rec
 
 
 def say(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
-    """What is answered to a message, and what the history is told."""
+    """Receive a message; return the answers and the records for the history."""
     answers, batches = desk.sessions.receive(b"peer", frames, desk.house.now)
     desk.house.accept(batches)
     desk.taken += [batch.receipt for batch in batches if batch.receipt is not None]

@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, and how it ends: real processes over real sockets."""
+"""Process at the other end of a connection, and its exit: real processes over real sockets."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def process(caller: Caller, pid: int | None = None) -> Process:
 
 
 def descriptors(kind: str = "") -> int:
-    """How many of a kind are open here."""
+    """Return the number of open file descriptors of a kind."""
     links = []
     for one in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the one that reads the directory
@@ -142,7 +142,7 @@ def descriptors(kind: str = "") -> int:
 
 
 def nested() -> list[str]:
-    """A command that runs another in a pid namespace of its own."""
+    """Return a command that runs another in a new pid namespace."""
     command = ["unshare", "--pid", "--fork", "--kill-child"]
     command += [] if os.getuid() == 0 else ["--user", "--map-root-user"]
     if (
@@ -259,7 +259,7 @@ def test_who_says_to_be_elsewhere_is_not_followed(
 def test_until_it_is_reaped_how_it_ended_is_not_guessed(
     call: Callable[..., Caller], watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the zombie is another user's, so that its exit code reads as 0."""
+    """The exit code of another user's zombie, for example, reads as 0."""
     monkeypatch.setattr(process_exit, "zombie_wait_status", lambda *_: None)
     caller = call()
     meet(watch, caller)

@@ -92,7 +92,7 @@ class Ingest:
 
 @pytest.fixture
 def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred ticks a second."""
+    """An interval that makes a hundred ticks a second."""
     monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
 
 

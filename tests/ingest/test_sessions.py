@@ -357,13 +357,13 @@ def test_what_is_said_again_and_again_grows_nothing(desk: Any, count: Callable[[
 
 
 def replace_session(frames: list[bytes]) -> list[bytes]:
-    """The same message of a session that nobody knows."""
+    """Return the message with the id of an unknown session."""
     envelope = msgspec.msgpack.decode(frames[1], type=Envelope)
     return [frames[0], msgspec.msgpack.encode(replace(envelope, session=os.urandom(16))), frames[2]]
 
 
 def records(desk: Any, kind: type[Any]) -> list[Any]:
-    """What the history was told, of one kind."""
+    """Return the records of one kind that went to the history."""
     return [record for record in desk.house.records if type(record) is kind]
 
 
@@ -732,5 +732,5 @@ def test_a_run_with_an_endless_id_has_one_id_on_the_page_and_in_the_history() ->
 
 
 def attempts(desk: Any) -> list[str]:
-    """The attempts that are on the page."""
+    """Return the attempts on the page."""
     return [one.labels[2] for one in desk.house.page() if one.family == "run_info"]
