@@ -38,7 +38,7 @@ SETTLE_SECONDS = 2.0
 
 
 class Heard(NamedTuple):
-    """What the listeners received: events of the one with the fewest, and bytes of all."""
+    """The received events of the listener with the fewest, and the bytes of all listeners."""
 
     events: int
     bytes: int

@@ -30,7 +30,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(self.file)
 
     def issue(self, name: str, *identities: str, until: datetime | None = None) -> tuple[Path, Path]:
-        """A certificate and its key, as NAME.pem and NAME.key, for this machine unless *identities* say otherwise."""
+        """Issue a certificate and its key, as NAME.pem and NAME.key, by default for this machine."""
         made = self._authority.issue_cert(*(identities or ("localhost", "127.0.0.1")), not_after=until)
         cert, key = self._directory / f"{name}.pem", self._directory / f"{name}.key"
         cert.write_bytes(made.cert_chain_pems[0].bytes())
@@ -39,7 +39,7 @@ class Authority:
         return cert, key
 
     def trust(self, client: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """How a client asks: it trusts this authority, and shows a certificate."""
+        """Return a client's context that trusts this authority and presents a certificate if one is given."""
         context = ssl.create_default_context(cafile=self.file)
         if client is not None:
             context.load_cert_chain(*client)

@@ -1,4 +1,4 @@
-"""What the tests share."""
+"""Fixtures shared by all tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
-    """Whether golden files are to be rewritten."""
+    """True if golden files are to be rewritten."""
     return bool(request.config.getoption("--update-golden"))
 
 
@@ -78,7 +78,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_spooled() -> Iterator[None]:
-    """What outlives a single test finds nothing that another program has left on this machine."""
+    """An empty spool for fixtures that outlive a single test."""
     with tempfile.TemporaryDirectory(prefix="ts-") as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACKSIDE_SPOOL", directory)
         yield
@@ -86,7 +86,7 @@ def nothing_spooled() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def spool(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where whatever the test starts spools, and nothing else does."""
+    """The spool directory of everything that the test starts."""
     monkeypatch.setenv("TRACKSIDE_SPOOL", str(place / "spool"))
     return place / "spool"
 
@@ -99,7 +99,7 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def scenario(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scenario:
-    """What the driver says to every worker that the test starts: two busy H100 at first."""
+    """The driver that every worker of the test sees: two busy H100 at first."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library.parent))
     scenario = Scenario(tmp_path / "scenario", gpus=2)
     for name, value in scenario.environ.items():
@@ -117,7 +117,7 @@ def own_gpu_lock() -> Iterator[None]:
 
 @pytest.fixture
 def start_daemon(place: Path) -> Iterator[Callable[..., Daemon]]:
-    """Starts daemons with flags, and ends them when the test does."""
+    """A function that starts a daemon with flags; the daemons end with the test."""
     started: list[Daemon] = []
 
     def start(

@@ -1,7 +1,8 @@
-"""A file system that is dead when a test wants it to be: FUSE as far as statvfs(3) needs it, in a process of its own.
+"""A file system that hangs when a test wants it to: FUSE as far as statvfs(3) needs it, in a separate process.
 
-That process is this file as a program: ``python dead_filesystem.py MOUNTPOINT``. It writes a line when it has mounted, ``mounted``
-or why it cannot; takes ``hang`` and ``answer`` as lines; and ends, and with it the file system, with its input.
+That process runs this file as a program: ``python dead_filesystem.py MOUNTPOINT``. It writes a line when it has
+mounted: ``mounted``, or the reason why it cannot. It reads ``hang``, ``answer`` and ``asked`` as lines. At the end of
+its input it unmounts the file system and ends.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class CannotMount(Exception):  # noqa: N818 - says what is so
 
 
 class FuseMount:
-    """A mounted file system, which answers; with its process it ends, also when that is killed.
+    """A mounted file system that answers; it ends with its server process, even if that is killed.
 
     Args:
         point: An empty directory.
 
     Raises:
-        CannotMount: The message says why.
+        CannotMount: The message gives the reason.
     """
 
     def __init__(self, point: Path) -> None:
@@ -57,19 +58,19 @@ class FuseMount:
             raise CannotMount(said)
 
     def hang(self) -> None:
-        """From now on it takes what it is asked, and never answers: whoever asks is in D state."""
+        """Leave statfs requests without an answer from now on; a process that makes one is in D state."""
         self._tell("hang")
 
     def answer(self) -> None:
-        """Answers, also to what it was asked before."""
+        """Answer requests, including the earlier ones."""
         self._tell("answer")
 
     def asked(self) -> int:
-        """How many wait for an answer."""
+        """Return the number of requests that wait for an answer."""
         return int(self._tell("asked").removeprefix("asked "))
 
     def close(self) -> None:
-        """Nothing hangs any more."""
+        """Kill the server and unmount, which ends every wait."""
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.kill()
@@ -90,10 +91,10 @@ class FuseMount:
 
 
 def mount_overlay(point: Path, *layers: Path) -> Callable[[], None]:
-    """Layers, the upper one first, as one file system that is only read; what unmounts it.
+    """Mount layers, the upper one first, as a read-only file system; return a function that unmounts it.
 
     Raises:
-        CannotMount: The message says why.
+        CannotMount: The message gives the reason.
     """
     options = f"lowerdir={':'.join(map(str, layers))}".encode()
     if libc.mount(b"overlay", os.fsencode(point), b"overlay", MS_RDONLY, options) != 0:
@@ -102,7 +103,7 @@ def mount_overlay(point: Path, *layers: Path) -> Callable[[], None]:
 
 
 def serve(point: str) -> None:
-    """Until the input ends."""
+    """Answer requests until the input ends."""
     try:
         device = _mounted(point)
     except OSError as error:
@@ -135,7 +136,7 @@ def _say(line: str) -> None:
 
 
 def _mounted(point: str) -> int:
-    """The device, whose requests are of what is now mounted."""
+    """Mount the file system; return the device that receives its requests."""
     if os.geteuid() != 0:
         return _mounted_by_fusermount(point)
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -146,7 +147,7 @@ def _mounted(point: str) -> int:
 
 
 def _mounted_by_fusermount(point: str) -> int:
-    """For those who are not root; it sends the device."""
+    """Mount by fusermount, for users other than root; it sends the device."""
     program = shutil.which("fusermount3")
     if program is None:
         raise FileNotFoundError(2, "not root, and no fusermount3; apt-get install fuse3")
@@ -184,7 +185,7 @@ def _reply(device: int, request: bytes) -> None:
 
 
 def _is_dead(point: Path) -> bool:
-    """Whether what is mounted there has lost its server."""
+    """Return whether the mount at a point has lost its server."""
     try:
         point.stat()
     except OSError:

@@ -31,7 +31,10 @@ def feed(
     parts: int | None = None,
     context: Context | None = None,
 ) -> list[Fed]:
-    """What *detector* finds; *parts* samples at a time, all at once when None. Steps are 0, 1, 2…, times unknown."""
+    """Feed values to *detector*, *parts* samples at a time or all at once if None; return the findings.
+
+    Steps count from 0 by default; the default times are NaN, for unknown.
+    """
     steps = range(len(values)) if steps is None else steps
     times = [float("nan")] * len(values) if times is None else times
     context = context or Context()
@@ -45,7 +48,7 @@ def feed(
 
 
 def alarms(fed: list[Fed]) -> list[int]:
-    """Where something was found, but for where it was over."""
+    """Return the places of the findings that are not over."""
     return [finding.at for finding in fed if not finding.over]
 
 

@@ -10,7 +10,7 @@ PAGE = ROOT / "docs" / "integrations.md"
 
 
 def shown(section: str) -> str:
-    """The change that a section of the page shows, from its first ``@@`` on."""
+    """Return the change that a section of the page shows, from its first ``@@`` on."""
     (text,) = re.findall(
         rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
     )
@@ -19,12 +19,12 @@ def shown(section: str) -> str:
 
 
 def added(diff: str) -> list[str]:
-    """The lines that are new in it."""
+    """Return the lines that a change adds."""
     return [line[1:] for line in diff.splitlines() if line.startswith("+")]
 
 
 def applied(diff: str, base: str) -> str:
-    """The *base* with a change; what stands before ``@@`` is each time found once."""
+    """Apply a change to *base*; each hunk's old lines must occur in it exactly once."""
     for hunk in diff.split("@@\n")[1:]:
         lines = hunk.splitlines(keepends=True)
         before = "".join(line[1:] or "\n" for line in lines if line[0] != "+")

@@ -1,4 +1,7 @@
-"""The daemon without its threads and sockets, by a clock that the test turns: sessions, pipeline, watchers, book and history."""
+"""The daemon without threads and sockets, with a clock that the test sets.
+
+It has the sessions, the pipeline, the watchers, the active alerts and the history.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +35,12 @@ if TYPE_CHECKING:
 
 
 class InProcessDaemon:
-    """All that stands between a message or a sample and an alert.
+    """All stages between a message or a sample and an alert.
 
     Attributes:
         after: Seconds since the beginning.
-        alerts: All that the book said of those that fire, as it was said.
-        samples: How many values have come in.
+        alerts: The alerts that fired, in order.
+        samples: The number of values received.
     """
 
     def __init__(self, place: Path, section: AlertsSection | None = None) -> None:
@@ -55,11 +58,11 @@ class InProcessDaemon:
         self._gpus = GpuCollector(cast("Nvml", simulated), timeout=1.0)
 
     def accept(self, batch: Batch) -> None:
-        """What the book says."""
+        """Collect the alerts that fire."""
         self.alerts += [one for one in batch.records if isinstance(one, Alert) and one.ended is None]
 
     def receive(self, frames: list[bytes], values: int = 0) -> None:
-        """A message of a client, with so many values."""
+        """Receive a message of a client, with so many values."""
         self.samples += values
         while not self.pipeline.has_room():
             time.sleep(0.001)
@@ -67,7 +70,7 @@ class InProcessDaemon:
             self.pipeline.accept(batch)
 
     def tick(self, values: Mapping[str, float], *, gpus: bool = False) -> None:
-        """What the sampler reads, as `alerts.ticking` writes it, and eight healthy GPUs beside it if wanted."""
+        """Run a tick with the host's samples, as `alerts.ticking` writes them, and eight healthy GPUs if wanted."""
         batches = [Batch("host", [sample(name, value) for name, value in values.items()], complete=True)]
         if gpus:
             self._machine.now = moment(self.after).monotonic
@@ -78,15 +81,15 @@ class InProcessDaemon:
             self.pipeline.accept(batch)
 
     def failures(self) -> dict[str, int]:
-        """Of stages of the pipeline."""
+        """Return the failures of each stage of the pipeline that has any."""
         return {stage: count for stage, count in self.pipeline._failures.items() if count}
 
     def close(self) -> None:
-        """The history is written to its end."""
+        """Write the rest of the history and close it."""
         self._history.stop()
         self._history.close()
 
 
 def told(alerts: Iterable[Alert]) -> set[tuple[str, str]]:
-    """Names and severities of what is worse than an info."""
+    """Return the names and severities of the alerts above info."""
     return {(one.alert, one.severity) for one in alerts if one.severity != "info"}

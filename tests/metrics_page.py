@@ -58,7 +58,7 @@ class Page:
 
 
 def promtool(page: str) -> str:
-    """What promtool has to say."""
+    """Return the complaints of promtool about a page."""
     check = subprocess.run(
         ["promtool", "check", "metrics"], input=page, capture_output=True, text=True, timeout=DEADLINE, check=False
     )

@@ -76,16 +76,16 @@ ENDS = {
 
 
 def script(end: End) -> str:
-    """A training that ends so."""
+    """Return a training that ends in this way."""
     return SCRIPT.format(end=end.code, late=end.late)
 
 
 @contextmanager
 def memory_cgroup(name: str) -> Iterator[Path]:
-    """The file by which a process joins a cgroup (v1 or v2) of `MEMORY_BYTES`; only root can make one.
+    """Yield the file by which a process joins a cgroup (v1 or v2) of `MEMORY_BYTES`; only root can make one.
 
     Raises:
-        OSError: This machine lets nobody make one.
+        OSError: This machine does not allow it.
     """
     v1 = Path("/sys/fs/cgroup/memory")
     place = (v1 if v1.is_dir() else Path("/sys/fs/cgroup")) / name

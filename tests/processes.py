@@ -26,7 +26,10 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T], deadline: float = DEADLINE) -> T:
-    """What *look* returns once that is true; fails with its last answer after *deadline* seconds."""
+    """Wait until *look* returns a true value, and return that.
+
+    The test fails with the last value after *deadline* seconds.
+    """
     until = time.monotonic() + deadline
     while not (found := look()):
         if time.monotonic() > until:
@@ -139,7 +142,7 @@ STRANGE = ("TRACKSIDE_", "SLURM_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"
 
 
 def command(*arguments: str) -> list[str]:
-    """The `trackside` command as this Python has it."""
+    """Return the `trackside` command, run by this Python."""
     return [sys.executable, "-m", "trackside_daemon", *arguments]
 
 
@@ -163,9 +166,9 @@ def terminated(process: subprocess.Popen[Any]) -> None:
 
 
 def clean_environ(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This environment without what would lead a daemon or a client elsewhere, but for `OURS`; and *more*.
+    """Return this environment without variables that affect a daemon or a client, except `OURS`, plus *more*.
 
-    What a terminal is like, its size and its colours, is not this one's either: CI may well have NO_COLOR.
+    Variables of the terminal's size and colours are removed too: CI may set NO_COLOR.
     """
     strange = {name for name in os.environ if name.startswith(STRANGE)} - OURS
     return {**{name: value for name, value in os.environ.items() if name not in strange}, **(more or {})}

@@ -1,4 +1,4 @@
-"""Those who are told of alerts, as real servers on the loopback."""
+"""Receivers of alerts, as real servers on the loopback."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Got(NamedTuple):
 
 
 class Receiver:
-    """A server that keeps what is posted to it.
+    """A server that keeps the requests posted to it.
 
     Attributes:
         answers: The statuses to answer with; the last one stays.
-        go: While it is cleared, nobody is answered.
-        got: What was posted and taken.
-        tries: What was posted.
+        go: An event; while it is cleared, no request gets an answer.
+        got: The accepted requests.
+        tries: The number of requests.
     """
 
     def __init__(self, *answers: int, port: int = 0) -> None:
@@ -65,7 +65,7 @@ class Receiver:
         self._thread.start()
 
     def wait(self, count: int = 1) -> list[Got]:
-        """What was taken, once that is so much."""
+        """Wait until *count* requests are accepted; return all accepted ones."""
         eventually(lambda: len(self.got) >= count)
         return self.got
 
@@ -78,11 +78,11 @@ class Receiver:
 
 
 class Alertmanager(Listening):
-    """Debian's own Alertmanager, which tells a receiver.
+    """A real Alertmanager that notifies a receiver.
 
     Args:
-        directory: For its configuration and storage.
-        receiver: Its webhook.
+        directory: The directory for its configuration and storage.
+        receiver: The webhook to notify.
     """
 
     def __init__(self, directory: Path, receiver: Receiver) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Manager:
-    """Hears what is told to its socket.
+    """A socket that receives notifications.
 
     Args:
         address: A path, or an abstract name that begins with ``@``.
@@ -32,19 +32,19 @@ class Manager:
         self._socket.settimeout(DEADLINE)
 
     def hear(self) -> dict[str, str]:
-        """The next message."""
+        """Return the next message."""
         lines = self._socket.recv(4096).decode().splitlines()
         return dict(line.split("=", 1) for line in lines)
 
     def hear_until(self, name: str) -> list[dict[str, str]]:
-        """All messages up to the one that has *name*."""
+        """Return all messages up to the one that has *name*."""
         heard = [self.hear()]
         while name not in heard[-1]:
             heard.append(self.hear())
         return heard
 
     def drain(self) -> None:
-        """Forget what has come."""
+        """Discard the messages that have arrived."""
         self._socket.setblocking(False)
         with suppress(BlockingIOError):
             while self._socket.recv(4096):
@@ -52,16 +52,16 @@ class Manager:
         self._socket.settimeout(DEADLINE)
 
     def close(self) -> None:
-        """Stop to listen."""
+        """Close the socket."""
         self._socket.close()
 
 
 class Service:
-    """A command that tells a `Manager` how it is, and whose log is kept.
+    """A command that notifies a `Manager`, and whose log is kept.
 
     Args:
-        manager: Whom it tells.
-        command: Starts the daemon, by exec.
+        manager: The manager to notify.
+        command: A command that starts the daemon by exec.
         environ: Variables to set.
         watchdog: Seconds that the manager waits for a beat.
     """
@@ -85,7 +85,7 @@ class Service:
         self._reader.start()
 
     def serves(self) -> str:
-        """The address that it tells once it is ready."""
+        """Wait until the daemon is ready; return the address that it reports."""
         try:
             *_, ready = self.manager.hear_until("READY")
         except TimeoutError:
@@ -96,11 +96,11 @@ class Service:
         return found[1]
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal."""
         os.kill(self.process.pid, number)
 
     def end(self) -> int:
-        """Kill it, unless it has ended; the exit status."""
+        """Kill the process, unless it has ended; return the exit status."""
         if self.process.poll() is None:
             self.process.kill()
         return ended(self.process, self._reader)

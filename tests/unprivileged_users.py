@@ -14,7 +14,10 @@ from processes import ROOT
 
 
 def launcher(user: int, *groups: int) -> list[str]:
-    """Starts a command as *user*, in a group of its own number and in *groups*, wherever Python lies."""
+    """Return the beginning of a command that runs the rest as *user*, in the group *user* and in *groups*.
+
+    It works even if Python lies in a directory that is closed to others.
+    """
     needed = sorted({ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()})
     closed = {closed_at: None for path in needed if (closed_at := _closed(path)) is not None}
     numbers = [
@@ -37,6 +40,6 @@ def launcher(user: int, *groups: int) -> list[str]:
 
 
 def _closed(path: Path) -> Path | None:
-    """The first directory on the way to *path* that is closed to others."""
+    """Return the first directory on the way to *path* that is closed to others."""
     way = [*reversed(path.parents), path]
     return next((one for one in way if not one.stat().st_mode & 0o001), None)

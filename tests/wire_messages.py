@@ -1,4 +1,4 @@
-"""What clients say, said by tests: real messages of the wire format, and the page that comes of them."""
+"""Messages of clients in the real wire format, made by tests, and the page that results from them."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ PATIENCE_MILLISECONDS = 30_000
 
 
 def moment(after: float = 0.0) -> Moment:
-    """The daemon's clocks, *after* seconds."""
+    """Return the daemon's clocks after *after* seconds."""
     return Moment(WALL + after, 1000.0 + after)
 
 
 def clock(after: float = 0.0) -> Clock:
-    """The client's clocks, *after* seconds."""
+    """Return the client's clocks after *after* seconds."""
     return Clock(round((WALL + after) * 1e9), round((50.0 + after) * 1e9))
 
 
 def pushed(keys: Iterable[str], *rows: tuple[float, int, tuple[float, ...]]) -> Block:
-    """A block of rows: when, in seconds after the beginning, at which step, and the values."""
+    """Return a block of rows: each has its time in seconds after the beginning, its step, and its values."""
     times = [round((50.0 + after) * 1e9) for after, _, _ in rows]
     values = [value for _, _, row in rows for value in row]
     return Block(list(keys), pack("q", [step for _, step, _ in rows]), pack("q", times), pack("d", values))

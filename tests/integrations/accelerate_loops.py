@@ -39,7 +39,7 @@ def plain() -> dict[str, Any]:
 
 
 def given() -> bool:
-    """A run that the training code has opened itself, in which nothing is logged with trackers of other kinds."""
+    """Log to a run that the training code has opened itself, and return whether it is open after the training."""
     run = trackside.init("given")
     accelerator = Accelerator(cpu=True, log_with=TracksideTracker("mine"))
     accelerator.init_trackers("project")
@@ -51,7 +51,7 @@ def given() -> bool:
 
 
 def others() -> str:
-    """An accelerator without our tracker does what it did."""
+    """Run an accelerator without our tracker, and return the path of its saved state."""
     accelerator = Accelerator(cpu=True)
     accelerator.init_trackers("others")
     accelerator.log({"loss": 1.0}, step=1)

@@ -97,7 +97,7 @@ class Silent(Model):
 
 
 def both() -> dict[str, Any]:
-    """Callback and logger together: an accumulated step, one of them NaN, two epochs, checkpoints, a rate logged early."""
+    """Fit with callback and logger: an accumulated step, a NaN, two epochs, checkpoints, a rate logged early."""
     callback, model = TracksideCallback(), Model(nan_at=2)
     trainer = lightning.pytorch.Trainer(
         max_epochs=2,
@@ -120,7 +120,7 @@ def both() -> dict[str, Any]:
 
 
 def logged() -> dict[str, Any]:
-    """The logger alone."""
+    """Fit with the logger alone."""
     model = Model()
     trainer = lightning.pytorch.Trainer(
         max_epochs=1,
@@ -133,7 +133,7 @@ def logged() -> dict[str, Any]:
 
 
 def broken(name: str, model: Model, **made: Any) -> None:
-    """A fit that fails."""
+    """Run a fit that fails."""
     try:
         lightning.pytorch.Trainer(max_epochs=1, enable_checkpointing=False, **QUIET, **made).fit(model)
     except (KeyError, MemoryError) as error:
@@ -157,7 +157,7 @@ def tested() -> list[float]:
 
 
 def given() -> bool:
-    """A run that the training code has opened itself, in the package of the other name; whether it goes on after the fit."""
+    """Fit with pytorch_lightning in a run that the training code has opened; return whether it is open afterwards."""
 
     class Other(pytorch_lightning.LightningModule):
         def __init__(self) -> None:

@@ -72,13 +72,13 @@ class Looking(TrainerCallback):
         self.found: dict[str, Any] = {}
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """A step of it."""
+        """Record the methods of the trainer that are wrapped, and the name of a copied one."""
         self.found["begun"] = led(self.trainer)
         self.found["copied"] = copy.copy(self.trainer.training_step).__func__.__name__
 
 
 def led(trainer: Any) -> list[str]:
-    """The methods that are not its class's."""
+    """Return the methods that are set on the trainer instead of its class."""
     return sorted(
         name for name, value in vars(trainer).items() if callable(getattr(type(trainer), name, None)) and value
     )

@@ -29,7 +29,7 @@ LOOPS = ("{root}/tests/integrations/accelerate_loops.py", "{folder}/loops")
 
 @pytest.fixture(scope="module")
 def looped() -> Iterator[Trained]:
-    """The example on two ranks, small loops, and a script like a public one without the lines of the page and with them."""
+    """The example on two ranks, small loops, and a public script without and with the lines that the page adds."""
     scripts = (f"{{root}}/tests/public/{PUBLIC}", "--cpu"), ("{folder}/changed.py", *ARGUMENTS)
     with trained(EXAMPLE, in_turn(*scripts, LOOPS), status=(0, 1), public=(PUBLIC, "Accelerate")) as found:
         yield found
@@ -37,7 +37,7 @@ def looped() -> Iterator[Trained]:
 
 @pytest.fixture(scope="module")
 def said(looped: Trained) -> dict[str, Any]:
-    """What the small loops have seen themselves."""
+    """The values that the small loops have printed."""
     return dict(json.loads(looped.printed[3].splitlines()[-1]))
 
 

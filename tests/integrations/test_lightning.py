@@ -25,7 +25,7 @@ FITS = ("{root}/tests/integrations/lightning_fits.py", "{folder}/fits")
 
 @pytest.fixture(scope="module")
 def fitted() -> Iterator[Trained]:
-    """The small fits, the example, and a script like a public one without the lines of the page and with them."""
+    """The small fits, the example, and a public script without and with the lines that the page adds."""
     scripts = (f"{{root}}/tests/public/{PUBLIC}",), ("{folder}/changed.py",)
     with trained(in_turn(FITS, EXAMPLE, *scripts), public=(PUBLIC, "Lightning")) as found:
         yield found
@@ -33,7 +33,7 @@ def fitted() -> Iterator[Trained]:
 
 @pytest.fixture(scope="module")
 def said(fitted: Trained) -> dict[str, Any]:
-    """What the small fits have seen themselves."""
+    """The values that the small fits have printed."""
     return dict(json.loads(fitted.printed[0].splitlines()[-1]))
 
 

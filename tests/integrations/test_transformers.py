@@ -35,13 +35,13 @@ OLD = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 
 
 class Trained(NamedTuple):
-    """What is left of the trainings.
+    """Results of the trainings.
 
     Attributes:
-        all: Of every one; the example's checkpoints are in its folder's ``out``.
-        logged: What Trainer has logged in the example.
-        found: What the short ones have printed.
-        said: What they have complained of.
+        all: Results of all of them; the example's checkpoints are in its folder's ``out``.
+        logged: The log history of Trainer in the example.
+        found: The values that the short trainings have printed.
+        said: The messages that they wrote to standard error.
     """
 
     all: All
@@ -50,11 +50,11 @@ class Trained(NamedTuple):
     said: str
 
     def series(self, key: str, rank: int = 0, name: str = "gpt2-tiny") -> dict[int, float]:
-        """A run's samples of a key, by step."""
+        """Return a run's samples of a key, by step."""
         return self.all.points(name, key, rank)
 
     def on_page(self, family: str, name: str = "gpt2-tiny", **labels: object) -> float:
-        """A series of /metrics, of rank 0 unless another is named; NaN when it is not there."""
+        """Return the value of a series of /metrics, by default of rank 0; NaN if it is missing."""
         wanted = {f'run="{name}"', *(f'{key}="{value}"' for key, value in {"rank": 0, **labels}.items())}
         found = [
             value
@@ -67,7 +67,7 @@ class Trained(NamedTuple):
 
 @pytest.fixture(scope="module")
 def trained() -> Iterator[Trained]:
-    """The example on two ranks; and the short trainings, with a public script behind them that has the lines it takes."""
+    """The example on two ranks, and the short trainings followed by a public script."""
     with all_trained(EXAMPLE, in_turn(SHORT, PUBLIC), public=("run_clm.py", "Transformers"), environ=OLD) as every:
         state = json.loads((every.folder / f"out/checkpoint-{STEPS}/trainer_state.json").read_text())
         found = json.loads(every.printed[1].splitlines()[-1])

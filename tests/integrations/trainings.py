@@ -27,13 +27,13 @@ DEADLINE = 240.0
 
 
 class Trained(NamedTuple):
-    """What is left of trainings that have ended.
+    """Results of trainings that have ended.
 
     Attributes:
-        daemon: Still there.
-        folder: That was passed for ``{folder}``.
-        printed: By each of them, of scripts that ran one after the other by each of these.
-        said: What each process has complained of.
+        daemon: The daemon, still running.
+        folder: The folder that was passed for ``{folder}``.
+        printed: The output of each; for scripts run by in_turn.py, the output of each script.
+        said: The messages of each process on standard error.
     """
 
     daemon: Daemon
@@ -42,19 +42,19 @@ class Trained(NamedTuple):
     said: list[str]
 
     def run(self, name: str) -> dict[str, Any]:
-        """What the API has of a run."""
+        """Return a run as the API shows it."""
         [run] = [one for one in self.daemon.api("runs").json()["runs"] if one["name"] == name]
         return dict(run)
 
     def points(self, name: str, key: str, rank: int = 0) -> dict[int, float]:
-        """By step, the values of a key in the history, of all attempts."""
+        """Return the values of a key in the history, of all attempts, by step."""
         page = self.daemon.api(
             f"series?run={self.run(name)['id']}&key={quote(key)}&rank={rank}&by=step&points=0"
         ).json()
         return {step: float(value) for series in page["series"] for step, _, value in series["points"]}
 
     def events(self, name: str, kind: str) -> list[dict[str, Any]]:
-        """The events of a run."""
+        """Return the events of a run."""
         return [
             one for one in self.daemon.api("events").json()["events"] if one["name"] == name and one["kind"] == kind
         ]
@@ -64,12 +64,12 @@ class Trained(NamedTuple):
         return dict(self.daemon.api(f"runs/{self.run(name)['id']}").json())
 
     def config(self, name: str) -> dict[str, Any]:
-        """The configuration that is kept with a run."""
+        """Return the stored configuration of a run."""
         return dict(self.page(name)["attempt_list"][0]["config"])
 
 
 def in_turn(*scripts: tuple[str, ...]) -> tuple[str, ...]:
-    """The arguments for scripts one after the other in one process."""
+    """Return the arguments that run scripts one after the other in one process."""
     first, *others = scripts
     return "{root}/tests/integrations/in_turn.py", *first, *(part for one in others for part in (THEN, *one))
 

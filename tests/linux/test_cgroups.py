@@ -1,4 +1,4 @@
-"""Where cgroups are, by what a kernel says of them; a real machine's are in collectors/test_cgroup.py."""
+"""Places of cgroups, from the files of a kernel; tests on a real machine are in collectors/test_cgroup.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY = "35 31 0:30 / {point}/memory rw shared:8 - cgroup cgroup rw,memory\n"
 
 
 def found(tmp_path: Path, cgroup: str, mountinfo: str, **where: Path) -> Cgroup | None:
-    """What there is of a process."""
+    """Return the cgroup of a process, or None."""
     for name, text in {"self/mountinfo": mountinfo, f"{PID}/cgroup": cgroup}.items():
         file = tmp_path / "proc" / name
         file.parent.mkdir(parents=True, exist_ok=True)

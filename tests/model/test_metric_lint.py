@@ -58,7 +58,7 @@ METRICS = {metric.name: metric for metric in documented()}
 
 
 def metrics_in(value: Any) -> Iterator[Metric]:
-    """The families in a module's global."""
+    """Yield the families in a global of a module."""
     if isinstance(value, Metric):
         yield value
     elif isinstance(value, Family):
@@ -82,7 +82,7 @@ class Driver:
 
 
 def pages() -> dict[str, str]:
-    """The golden ones, and those of simulated GPUs, by name."""
+    """Return the golden pages and those of simulated GPUs, by name."""
     found = {str(path.relative_to(GOLDEN)): path.read_text() for path in GOLDEN.rglob("*.txt")}
     for kind in SIMULATED:
         state = State()

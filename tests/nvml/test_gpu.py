@@ -29,7 +29,7 @@ class Watched:
         library.values[SLOW] = 1
 
     def read(self) -> float | None:
-        """Whether persistence mode is on; None if the series is missing."""
+        """Return whether persistence mode is on; None if the series is missing."""
         values = {family: value for family, _, value in self.gpu.read(self.nvml, self._handle)}
         return values.get("persistence_mode")
 

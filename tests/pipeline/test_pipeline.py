@@ -79,7 +79,7 @@ def acknowledged() -> Acknowledged:
 
 @pytest.fixture
 def history(place: Path, acknowledged: Acknowledged) -> Iterator[Recorder]:
-    """A history, started, and stopped when the test has not."""
+    """A started history, which stops with the test."""
     made = Recorder(place, Bounds(0), acknowledge=acknowledged)
     made.start()
     yield made
@@ -89,7 +89,7 @@ def history(place: Path, acknowledged: Acknowledged) -> Iterator[Recorder]:
 
 @pytest.fixture
 def pipeline(state: Watched, history: Recorder) -> Iterator[Pipeline]:
-    """Started, and stopped when the test has not."""
+    """A started pipeline, which stops with the test."""
     made = Pipeline(state, history)
     made.start()
     yield made

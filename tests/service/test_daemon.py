@@ -30,7 +30,7 @@ QUIET = ("--no-collector.gpu", "--sample.interval=100ms")
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[Daemon], Client]]:
-    """Connects clients, and hangs up when the test ends."""
+    """A function that connects a client; the connections close when the test ends."""
     clients: list[Client] = []
 
     def make(daemon: Daemon) -> Client:
@@ -154,7 +154,7 @@ def test_a_client_goes_on_with_the_next_daemon_and_the_page_is_full_at_once(
 
 
 def reloaded(daemon: Daemon) -> tuple[float, float]:
-    """Whether the last reload held, and when the last good one was."""
+    """Return whether the last reload was successful, and the time of the last successful one."""
     series = daemon.series()
     return (
         series["trackside_config_last_reload_successful"],

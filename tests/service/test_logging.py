@@ -19,7 +19,7 @@ TRACKSIDE = logging.getLogger("trackside")
 
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
-    """The handlers and levels of this process are given back."""
+    """Restore the handlers and levels of this process after the test."""
     everybody = logging.getLogger()
     before = list(everybody.handlers), everybody.level, TRACKSIDE.level
     yield

@@ -1,4 +1,4 @@
-"""What a service manager hears of the daemon, and when it hears nothing any more."""
+"""Messages of the daemon to the service manager, and the moment when they stop."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def plain_environ(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the user's terminal is, and what leads elsewhere, is nothing to a test."""
+    """An environment without the user's terminal settings and web credentials."""
     for name in ("NO_COLOR", "COLUMNS", "LINES", "TRACKSIDE_WEB__CREDENTIALS_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")

@@ -38,12 +38,12 @@ def driven(
 
 
 def plotted(app: Top) -> bool:
-    """Whether the series of the run that is shown are there."""
+    """Return whether the series of the displayed run have arrived, or there is no run."""
     return "step" in text(app, "plots") or "no run" in text(app, "runs")
 
 
 def text(app: Top, *panes: str) -> str:
-    """What stands in some panes, or on the whole screen."""
+    """Return the text of some panes, or of the whole screen."""
     names = panes or (*Frame._fields, "status")
     return "\n".join(str(app._panes[name].content) for name in names)
 

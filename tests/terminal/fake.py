@@ -18,7 +18,7 @@ BEGUN = 1_790_000_000.0
 
 
 def run(name: str, **more: Any) -> dict[str, Any]:
-    """A run that trains."""
+    """Return a run that trains, as the API describes it."""
     return {
         "id": f"{name}-1",
         "name": name,
@@ -41,7 +41,7 @@ def run(name: str, **more: Any) -> dict[str, Any]:
 
 
 def gpu(number: int, **more: Any) -> dict[str, Any]:
-    """A busy one."""
+    """Return a busy GPU, as the API describes it."""
     return {
         "gpu": str(number),
         "uuid": f"GPU-{number}",
@@ -78,7 +78,7 @@ def alert(severity: str, name: str, **more: Any) -> dict[str, Any]:
 
 
 def overview(**more: Any) -> dict[str, Any]:
-    """A host with two GPUs and two runs, and an alert of each severity."""
+    """Return an overview of a host with two GPUs and two runs, and an alert of each severity."""
     return {
         "time": BEGUN + 1000,
         "version": "0.1.0",
@@ -105,7 +105,7 @@ def overview(**more: Any) -> dict[str, Any]:
 
 
 def points(key: str, first: int, last: int, most: int) -> list[list[Any]]:
-    """A bucket each so many steps, at 50 steps a second."""
+    """Return points of buckets of equal size, at 50 steps a second."""
     size = max(1, -(-(last - first + 1) // most))
     steps = range(min(last, first + size - 1), last + 1, size)
 
@@ -116,13 +116,13 @@ def points(key: str, first: int, last: int, most: int) -> list[list[Any]]:
 
 
 class Fake:
-    """What it answers, and was asked.
+    """A daemon's API with settable answers.
 
     Attributes:
-        overview: Its answer; may be changed, also to what is none.
-        asked: The questions about series, oldest first.
-        url: With the token.
-        token: That it wants.
+        overview: The answer to a request for the overview; a test may replace it, also by an invalid one.
+        asked: The queries for series, oldest first.
+        url: The URL with the token.
+        token: The token that requests must have.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class Fake:
         self.token = TOKEN
 
     def answer(self, path: str, authorization: str) -> tuple[int, Any]:
-        """The status and the body."""
+        """Return the status and the body."""
         if authorization != f"Bearer {self.token}":
             return 401, {"error": {"reason": "unauthorized", "message": "a token is needed"}}
         parts = urlsplit(path)
@@ -154,7 +154,7 @@ class Fake:
 
 @contextmanager
 def serving(fake: Fake, port: int = 0) -> Iterator[Fake]:
-    """It answers on loopback while this lasts."""
+    """Serve the API on loopback within the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""What is drawn of what a daemon says, at every size."""
+"""Frames drawn from the data of a daemon, at every size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trackside_daemon.terminal.view import View, Window
 
 
 def drawn(said: dict[str, Any], width: int = 80, height: int | None = 23, **look: Any) -> list[Line]:
-    """The lines of a frame."""
+    """Return the lines of a frame."""
     series = [{"key": "loss", "rank": 0, "points": [[1, 1.0, 2.0, 2.0, 2.0], [9, 2.0, 1.0, 1.5, 1.0]]}]
     panes = render_frame(DaemonData(said, series, "gpt-small-1"), View(**look), width, height)
     return [line for pane in panes for line in pane]

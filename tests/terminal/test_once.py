@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def once(*arguments: str, **environ: str) -> tuple[int, str, str]:
-    """The command, with no terminal."""
+    """Run the command without a terminal; return its status and output."""
     done = subprocess.run(
         command("top", *arguments),
         env=clean_environ({"TRACKSIDE_ENDPOINT": "ipc:///nowhere/push.sock", "XDG_RUNTIME_DIR": "/nowhere", **environ}),
@@ -32,7 +32,7 @@ def once(*arguments: str, **environ: str) -> tuple[int, str, str]:
 
 
 def on_terminal(*arguments: str, status: int = 0, **environ: str) -> str:
-    """What the command writes to a terminal, its complaints too."""
+    """Return the output of the command on a terminal, error messages included."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         command("top", *arguments), env=clean_environ(environ), stdin=theirs, stdout=theirs, stderr=theirs

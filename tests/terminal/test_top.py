@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def chosen(app: Top) -> str:
-    """The name behind the mark."""
+    """Return the name of the run with the mark."""
     return next(line.split()[1] for line in text(app, "runs").splitlines() if line.startswith("> "))
 
 
@@ -203,7 +203,7 @@ PALETTE = {"critical": 1, "warning": 3, "info": 6, "running": 2}
 
 
 def colours(app: Top, word: str) -> set[int | None]:
-    """The numbers of those in which a word stands on the screen; None for the terminal's own."""
+    """Return the numbers of the colours of a word on the screen; None stands for the terminal's default."""
     found = set()
     for pane in app._panes.values():
         for strip in pane.render_lines(Region(0, 0, *pane.size)):
@@ -295,7 +295,7 @@ def test_another_daemon_does_not_replace_one_that_is_gone(
 
 
 def note(socket: Path, fake: Fake) -> None:
-    """What a daemon writes beside its socket."""
+    """Write the files that a daemon puts next to its socket."""
     address, _, token = fake.url.partition("/#token=")
     socket.with_suffix(".address").write_text(address)
     socket.with_suffix(".token").write_text(token)

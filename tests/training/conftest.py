@@ -34,13 +34,13 @@ class Process:
 
 
 def start_of(pid: int) -> int:
-    """When a process started, in clock ticks since boot."""
+    """Return the start time of a process, in clock ticks since boot."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 @pytest.fixture
 def start_process() -> Iterator[Callable[[], Process]]:
-    """Starts processes, and ends them when the test does."""
+    """A function that starts a process; the processes end with the test."""
     started: list[Process] = []
 
     def start() -> Process:
@@ -54,5 +54,5 @@ def start_process() -> Iterator[Callable[[], Process]]:
 
 @pytest.fixture
 def process(start_process: Callable[[], Process]) -> Process:
-    """A living process."""
+    """A running process."""
     return start_process()

@@ -1,4 +1,4 @@
-"""How runs end whose processes are watched: what the page shows, and what the history is told meanwhile."""
+"""Ends of runs whose processes are watched: the state on the page, and the records for the history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def watched(house: RunsHarness, *speakers: FakeSession) -> FakeSession:
 
 
 def exits(house: RunsHarness, who: FakeSession, code: int | None) -> None:
-    """The process of *who* is over."""
+    """Report the exit of the process of *who*."""
     ended: Iterable[Batch] = house.runs.exited(process_of(who.identity), Exit(code), house.now.wall, house.now)
     house.accept(ended)
 
@@ -143,7 +143,7 @@ def test_an_exit_that_nobody_knows_is_lost_and_after_a_bye_as_that_says(house: R
 
 
 def test_what_comes_after_the_exit_of_a_lost_one_does_not_bring_it_back(house: RunsHarness) -> None:
-    """Its last messages may wait in the socket when its end is seen already."""
+    """Messages of a session may wait in the socket when its process has exited."""
     who = watched(house, FakeSession())
     exits(house, who, None)
     house.push(who, {"loss": 0.5}, step=2)
@@ -212,6 +212,6 @@ def test_the_log_says_each_end_once(house: RunsHarness, caplog: pytest.LogCaptur
 
 
 def info(who: FakeSession, attempt: int) -> tuple[str, ...]:
-    """The labels of a run's info."""
+    """Return the labels of a run's info."""
     it = who.identity
     return "train", "id-1", str(attempt), str(it.world), it.host, it.git_commit, it.framework, it.job_id

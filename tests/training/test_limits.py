@@ -1,4 +1,4 @@
-"""What is over a limit is counted and kept off the page, and crowds nobody out."""
+"""Values over a limit: counted, kept off the page, and without effect on other values."""
 
 from __future__ import annotations
 

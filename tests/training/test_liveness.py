@@ -1,4 +1,4 @@
-"""Who is alive, asked of real processes."""
+"""Liveness of real processes."""
 
 from __future__ import annotations
 

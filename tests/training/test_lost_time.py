@@ -38,7 +38,7 @@ def lost(house: RunsHarness, rank: str = "0") -> dict[str, float]:
 
 
 def kept(house: RunsHarness) -> dict[int, Account]:
-    """The accounts that the history was told last, by rank."""
+    """Return the accounts that were last sent to the history, by rank."""
     return {one.rank: one.account for one in house.records if isinstance(one, AccountUpdated)}
 
 
@@ -103,7 +103,7 @@ def test_of_an_attempt_that_is_given_up_for_the_next_all_is_kept() -> None:
 
 
 def crashed(house: RunsHarness, *, steps: int = 5) -> FakeSession:
-    """A run that has made some steps, and dies at 100 s."""
+    """Return the session of a run that makes some steps and dies at 100 s."""
     who = FakeSession()
     house.hello(who)
     for step in range(1, steps + 1):

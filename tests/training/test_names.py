@@ -1,4 +1,4 @@
-"""Which name a run is exported under, and which attempt it is."""
+"""Name under which a run is exported, and the number of its attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is pushed, and what of it a rank's series show."""
+"""Values that a rank pushes, and the series that show them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def house() -> RunsHarness:
 
 @pytest.fixture
 def who(house: RunsHarness) -> FakeSession:
-    """A session that has said hello."""
+    """A session that has sent its hello."""
     speaker = FakeSession()
     house.hello(speaker)
     return speaker
@@ -162,7 +162,7 @@ def test_a_batch_without_rows_renews_the_totals(house: RunsHarness, who: FakeSes
 
 
 def real_session(steps: int) -> tuple[Session, Hello, list[Pushes]]:
-    """A client's own session that pushed while no daemon was there: its hello, and the batches that wait."""
+    """Return a real session that pushed without a daemon, with its hello and its pending batches."""
     session = Session(FakeSession().identity, total_steps=1000)
     batches = []
     for step in range(1, steps + 1):

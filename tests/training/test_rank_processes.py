@@ -1,4 +1,4 @@
-"""Who trains on this machine now, for those who look at its processes."""
+"""Processes that train on this machine, for collectors that read about them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def house() -> RunsHarness:
 
 
 def speaker(process: Process) -> FakeSession:
-    """Of that process."""
+    """Return a session of that process."""
     return FakeSession(pid=process.identity["pid"], start=process.identity["start"])
 
 
 def members(house: RunsHarness) -> tuple[RankProcess, ...]:
-    """As of a tick."""
+    """Return the processes that train, after a tick."""
     house.wait(0.0)
     return house.processes.get()
 

@@ -1,4 +1,4 @@
-"""What ranks say of their shared memory, their file descriptors and their pods, and what becomes of it."""
+"""Shared memory, file descriptors and pods that ranks report, and the series and records made of them."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def who(house: RunsHarness) -> FakeSession:
 
 
 def room_of(house: RunsHarness) -> dict[str, float]:
-    """What is on the page of the rank's room."""
+    """Return the resource series of the rank that are on the page."""
     known = {family: house.get(family, "train", "2") for family in PAGE}
     return {family: value for family, value in known.items() if isinstance(value, (int, float))}
 
 
 def member(house: RunsHarness) -> RankProcess:
-    """The process, as of a tick."""
+    """Return the process, after a tick."""
     house.wait(0.0)
     (one,) = house.processes.get()
     return one
 
 
 def push(house: RunsHarness, who: FakeSession, room: ResourceUsage | None, after: float, *, late: bool = False) -> None:
-    """A batch that tells its room."""
+    """Push a batch that reports resource usage."""
     said = replace(who.pushes({"loss": 1.0}, after=after), room=room)
     house.ingest(who.id, said, late=late)
 

@@ -21,7 +21,7 @@ def find(one: RunsHarness, ranks: Mapping[int, float | None]) -> None:
 
 
 def house(ranks: int = 1) -> tuple[RunsHarness, list[FakeSession]]:
-    """A run whose ranks have pushed once, 1 s after the beginning."""
+    """Return a run whose ranks have pushed once, 1 s after the beginning."""
     one = RunsHarness()
     speakers = [FakeSession(rank=rank, world=ranks, local_world=ranks) for rank in range(ranks)]
     one.after = 1.0
@@ -32,7 +32,7 @@ def house(ranks: int = 1) -> tuple[RunsHarness, list[FakeSession]]:
 
 
 def states(one: RunsHarness) -> list[str]:
-    """What the history was told, each once."""
+    """Return the states that were sent to the history, without repetitions in a row."""
     said = [record.state for record in one.records if isinstance(record, RunState)]
     return [state for before, state in zip([None, *said], said, strict=False) if state != before]
 

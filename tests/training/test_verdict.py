@@ -1,4 +1,4 @@
-"""How a session ended, by its word and its process's exit."""
+"""End of a session, from its bye and its process's exit."""
 
 from __future__ import annotations
 

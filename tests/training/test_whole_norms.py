@@ -1,4 +1,4 @@
-"""What all ranks have told in parts becomes one norm, when the last has told its own."""
+"""Norm of a sharded model: the parts from all ranks become one norm when the last rank has reported its part."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST, SECOND = (RankSession(RUN, RankStatus("train", rank, lambda *_: True), ID
 
 
 def parts(*rows: tuple[int, float], rank: int = 0) -> list[Columns]:
-    """Steps and sums of squares, a millisecond apart and of each rank at its own time."""
+    """Return steps and sums of squares, a millisecond apart and at a different time for each rank."""
     return decode([pushed([KEY, "loss"], *((rank + step / 1000, step, (squared, 1.0)) for step, squared in rows))])
 
 

@@ -1,6 +1,7 @@
 """The public interface, used in every legal way: never run, checked by mypy as a user's code would be.
 
-What is wrong on purpose carries the error that it must give; a check that stops giving it fails as an unused ignore.
+Code that is wrong on purpose carries the error that mypy must report; if the error disappears, the ignore is unused and
+mypy fails.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trackside import Run, finish, init, push
 
 
 class Scalar:
-    """What has ``__float__``, as a tensor of one element does."""
+    """A value with ``__float__``, like a tensor of one element."""
 
     def __float__(self) -> float:
         return 1.0
