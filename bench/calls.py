@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CALLS = 300_000
 SECONDS = 3.0
-"""So many calls, or for so long."""
+"""Limits of a measurement: number of calls, and seconds."""
 
 BURST = 2_000
 PAUSE = 0.02
@@ -31,7 +31,7 @@ NAMES = ("loss", "grad_norm", "learning_rate", "accuracy", "perplexity")
 DICT = ", ".join(f'"{name}": {name}' for name in NAMES)
 KEYWORDS = ", ".join(f"{name}={name}" for name in NAMES)
 
-#: By name, what is done before, and the statement that is timed, as users write it.
+#: By name: the setup, and the statement that is timed, as users write it.
 CONTENDERS = {
     "an empty call": ("def empty(): pass", "empty()"),
     "deque.append": (

@@ -49,7 +49,7 @@ SHOWN = 50
 """Runs that the overview lists at first."""
 
 PUSHES = 10
-"""So many steps are pushed, at moments that are spread over the second between two frames of the stream."""
+"""Number of pushed steps, at moments spread over the second between two events of the stream."""
 
 PAINT_LIMIT = 1.0
 LIVE_LIMIT = 2.0
@@ -103,7 +103,7 @@ STEP_SHOWN = {
     "Overview": ("/", "li.run .progress .value", "Step {}"),
     "Run": (f"/runs/{LIVE}", ".run-tiles .run-figure", "{}"),
 }
-"""Of a page its address, where it shows the step, and how."""
+"""By page: its address, the selector of the element that shows the step, and the text in it."""
 
 
 class Seen(NamedTuple):
@@ -137,12 +137,12 @@ def main() -> None:
             chart = shown(f"Run, {run}", browser, f"{daemon.url}/runs/{LONG}{key}", CHART, asked.rounds)
             delays = live(browser, daemon, key)
         rival = beside(browser, place, asked.samples, asked.rounds)
-    head("limit", "measured", "wanted", "")
+    head("limit", "measured", "target", "")
     limits(overview, chart, rival)
-    head(f"{PUSHES} steps, each as long as it takes to be shown", "median", "most", f"<= {LIVE_LIMIT:g} s")
+    head(f"{PUSHES} steps, from the push to the page", "median", "max", f"<= {LIVE_LIMIT:g} s")
     for name, seconds in delays.items():
-        middle, most = f"{statistics.median(seconds):.2f} s", f"{max(seconds):.2f} s"
-        verdict(f"{name}: a step that is pushed", middle, most, met=max(seconds) <= LIVE_LIMIT)
+        middle, longest = f"{statistics.median(seconds):.2f} s", f"{max(seconds):.2f} s"
+        verdict(f"{name}: a pushed step", middle, longest, met=max(seconds) <= LIVE_LIMIT)
     print()
 
 
@@ -262,7 +262,7 @@ def beside(browser: Browser, directory: Path, samples: int, rounds: int) -> Seen
             return None
         eventually(lambda: last_step(url) == samples - 1, LOAD_SECONDS)
         took = time.monotonic() - begun
-        name = f"TensorBoard, as many, {took:.0f} s after its start, when it has read them"
+        name = f"TensorBoard, the same number of samples, {took:.0f} s after its start"
         return shown(name, browser, f"{url}#timeseries", TENSORBOARD_CHART, rounds)
 
 

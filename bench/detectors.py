@@ -41,7 +41,7 @@ def main() -> None:
         for task in TASKS:
             _task(score, task)
     else:
-        print(f"\nThere are no labelled logs at {PLACE}: what the detectors find is not measured.")
+        print(f"\nThere are no labelled logs at {PLACE}: the accuracy of the detectors is not measured.")
     if "--quick" not in sys.argv:
         costs(list(chain.from_iterable(logs(scorer(), task) for task in TASKS)) if PLACE.is_dir() else [])
     print()
@@ -52,7 +52,7 @@ def _task(score: ModuleType, task: str) -> None:
     all_, without = score.agg(ours.rows), score.agg(_without_hard_batches(ours.rows))
     head(
         f"{task}: {all_['series']} series, {all_['samples']:,} samples, {all_['events']} events",
-        *("P", "P*", "R", "false per 1M", "delay: median", "most", "on scheduled pauses"),
+        *("P", "P*", "R", "false per 1M", "delay: median", "max", "on scheduled pauses"),
     )
     for name in BASELINES[task]:
         rows, _, _ = score.run(str(PLACE / "baselines" / f"{name}.py"), task, ["dev"], TOLERANCE, COOLDOWN)
@@ -61,13 +61,16 @@ def _task(score: ModuleType, task: str) -> None:
     _figures(score, "trackside, that key alone", ours.alone, hard=task == "loss")
     print(f"\nAlerts: {', '.join(f'{name} {count}' for name, count in sorted(ours.alerts.items())) or 'none'}.")
     _kinds(ours.rows)
-    head(f"limits, {task}", "measured", "wanted", "")
+    head(f"limits, {task}", "measured", "target", "")
     for what, measured, limit, met in _LIMITS[task](all_, without, ours.rows):
         verdict(what, measured, limit, met=met)
-    what = f"logs in which batches of {BATCH} rows tell otherwise than one by one"
+    what = f"logs in which batches of {BATCH} rows give other alarms than single rows"
     verdict(what, f"{ours.batched}", "0", met=not ours.batched)
     verdict(
-        f"{PREFIXES} beginnings of each log told otherwise than the whole", f"{ours.later}", "0", met=not ours.later
+        f"of {PREFIXES} first parts of each log, with other alarms than the whole log",
+        f"{ours.later}",
+        "0",
+        met=not ours.later,
     )
 
 
@@ -105,7 +108,7 @@ def _kinds(rows: Iterable[dict[str, Any]]) -> None:
     found: dict[str, list[int]] = {kind: [] for kind in kinds}
     for kind, delay in chain.from_iterable(one["delay_kinds"] for one in rows):
         found[kind].append(delay)
-    head("events by kind", "found", "of", "delay: median", "most")
+    head("events by kind", "found", "of", "delay: median", "max")
     for kind, delays in sorted(found.items()):
         told = (f"{np.median(delays):g}", f"{max(delays)}") if delays else ("-", "-")
         row(kind, f"{len(delays)}", f"{kinds[kind]}", *told)

@@ -33,7 +33,15 @@ WIDE = (*WATCHED, *(f"other/{number}" for number in range(16)))
 
 def costs(found: Sequence[Log]) -> None:
     """Print the tables, including real series if there are any."""
-    head("µs a sample, median of 5", "a healthy series", "one by one", "real series", "a troubled series", "wanted", "")
+    head(
+        "µs per sample, median of 5",
+        "healthy series",
+        "healthy series, one by one",
+        "real series",
+        "troubled series",
+        "target",
+        "",
+    )
     for name, detectors in rank_detectors._DETECTORS.items():
         real = _real(found, name)
         for made in detectors:
@@ -47,13 +55,13 @@ def costs(found: Sequence[Log]) -> None:
                 *(f"{type(detector()).__name__}, {name}", *told, f"{_alone(detector, troubled, BATCH):.2f}"),
                 *("<= 3 in batches, healthy and real", "met" if met else "**MISSED**"),
             )
-    head(f"all detectors, batches of {BATCH} steps", "samples/s", "µs of a step", "wanted", "")
+    head(f"all detectors, batches of {BATCH} steps", "samples/s", "µs per step", "target", "")
     _together("20 values, 4 watched", WIDE, ">= 500,000")
     watched = sum(bool(role(key)) for key in KEYS)
     _together(f"20 values as in bench/ingest.py, {watched} watched", KEYS, "")
 
 
-def _together(what: str, keys: Sequence[str], wanted: str) -> None:
+def _together(what: str, keys: Sequence[str], target: str) -> None:
     """Time all detectors of a rank on columns as they arrive."""
     columns = {key: _long(role(key) or "rate", seed) for seed, key in enumerate(keys)}
     batches = list(_batches(columns))
@@ -67,8 +75,8 @@ def _together(what: str, keys: Sequence[str], wanted: str) -> None:
     seconds = _median(once)
     rate = SAMPLES * len(keys) / seconds
     told = (f"{rate:,.0f}", f"{seconds / SAMPLES * 1e6:.1f}")
-    if wanted:
-        row(what, *told, wanted, "met" if rate >= 500_000 else "**MISSED**")
+    if target:
+        row(what, *told, target, "met" if rate >= 500_000 else "**MISSED**")
     else:
         row(what, *told, "", "")
 

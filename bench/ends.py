@@ -32,7 +32,7 @@ def main() -> None:
     """Print the table."""
     print(f"\n{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}, {ROUNDS} rounds\n")
     print(
-        "| end | shown as | from the end to /metrics, ms: median | max | the script's own end, ms: median | max |"
+        "| end | shown as | from the end to /metrics, ms: median | max | the script takes to end, ms: median | max |"
         " with TRACKSIDE_DISABLED=1: median | max |"
     )
     print("|---|---|---:|---:|---:|---:|---:|---:|")

@@ -57,7 +57,7 @@ def _print_running() -> None:
             daemon.get("/metrics")
         took = time.monotonic() - begun
         print(
-            f"| running, host and {GPUS} simulated GPUs at 1 s, a scrape each 15 s | CPU, % of a core | RSS, MiB | PSS, MiB |"
+            f"| host and {GPUS} simulated GPUs at 1 s, a scrape every 15 s | CPU, % of a core | RSS, MiB | PSS, MiB |"
         )
         print("|---|---:|---:|---:|")
         rows = {name: ((cpu(pid) - before[name]) / took * 100, *memory(pid)) for name, pid in pids.items()}
@@ -66,7 +66,7 @@ def _print_running() -> None:
             print(f"| {name} | {share:.2f} | {rss:.1f} | {pss:.1f} |")
         real = rows["daemon"][1] + _import("pynvml")[1] + rows["NVML worker, simulating"][1]
         print(
-            f"\nWith pynvml in the worker, as on a machine with GPUs but without the driver's own memory: {real:.1f} MiB RSS.\n"
+            f"\nWith pynvml loaded in the worker, as on a machine with GPUs but without the memory of the driver, RSS is {real:.1f} MiB.\n"
         )
         daemon.stop()
 
@@ -91,7 +91,7 @@ def _start() -> float:
 
 def _print_imports() -> None:
     own = statistics.median(float(_run(CLIENT).split()[0]) for _ in range(STARTS))
-    print(f"`import trackside` takes {1000 * own:.1f} ms more than `import zmq, msgspec` does (median of {STARTS}).\n")
+    print(f"`import trackside` takes {1000 * own:.1f} ms longer than `import zmq, msgspec` (median of {STARTS}).\n")
     print("| import, in a fresh interpreter | seconds | RSS, MiB |\n|---|---:|---:|")
     for name in IMPORTS:
         seconds, memory = _import(name)

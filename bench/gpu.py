@@ -35,7 +35,7 @@ BOARD = "h100-busy"
 SECONDS = 60
 CYCLES = 240
 PAUSE = 0.25
-"""Seconds between two of them; 100 ms is what GPM needs."""
+"""Seconds between two cycles; 100 ms is what GPM needs."""
 
 CPU_LIMIT, RSS_LIMIT = 1.0, 95.0
 """Percent of a core, and MiB; daemon and worker together."""
@@ -63,21 +63,21 @@ def main() -> None:
     machine()
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         environ = _driver(Path(directory))
-        head(f"{GPUS} GPUs at 1 s, default families, a scrape each 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
+        head(f"{GPUS} GPUs at 1 s, default families, a scrape every 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
         costs = [_running("simulated", WorkerSettings(simulate=GPUS), {})]
         if environ is not None:
             costs.append(_running("C fake", WorkerSettings(), environ))
-        row("dcgm-exporter on nodes of 8 GPUs, the median as published", UNAVAILABLE, f"{DCGM_MEMORY}", UNAVAILABLE)
+        row("dcgm-exporter on nodes of 8 GPUs, published median", UNAVAILABLE, f"{DCGM_MEMORY}", UNAVAILABLE)
         _limits(costs)
-        head(f"a cycle of the worker, {GPUS} GPUs", "median, ms", "p99, ms")
+        head(f"one cycle of the worker, {GPUS} GPUs", "median, ms", "p99, ms")
         _cycles("simulated", WorkerSettings(simulate=GPUS), {})
         if environ is not None:
             _print_calls("C fake", _cycles("C fake", WorkerSettings(), environ))
 
     if _has_driver():
-        head("this machine's own GPUs at 1 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
+        head("the real GPUs of this machine at 1 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
         _running("NVIDIA's driver", WorkerSettings(), {}, None)
-        head("a cycle of the worker", "median, ms", "p99, ms")
+        head("one cycle of the worker", "median, ms", "p99, ms")
         _print_calls("NVIDIA's driver", _cycles("NVIDIA's driver", WorkerSettings(), {}))
 
 
@@ -86,7 +86,7 @@ def _has_driver() -> bool:
     try:
         nvml.read(PATIENCE)
     except NvmlUnavailable as error:
-        print(f"\nNo GPU of this machine's own: {error}.")
+        print(f"\nThis machine has no usable GPU: {error}.")
         return False
     finally:
         nvml.close()
@@ -98,7 +98,7 @@ def _driver(directory: Path) -> dict[str, str] | None:
     try:
         library = compile_library(directory)
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"\nThe C fake cannot be compiled: {error}; the tables go without it.")
+        print(f"\nThe C fake cannot be compiled: {error}; the tables omit it.")
         return None
     scenario = Scenario(directory / "scenario", BOARD, GPUS)
     # The fake waits for events by looking at its file a hundred times a second; a driver waits for an interrupt.
@@ -142,7 +142,7 @@ def _cost(what: str, cost: Cost) -> None:
 
 
 def _limits(costs: list[Cost]) -> None:
-    head("limit, daemon and worker together", "measured", "wanted", "")
+    head("limit, daemon and worker together", "measured", "target", "")
     for what, cost in zip(("simulated", "C fake"), [*costs, None][:2], strict=True):
         verdict(
             f"{what}: CPU",
@@ -176,7 +176,7 @@ def _cycles(what: str, order: WorkerSettings, environ: Mapping[str, str]) -> Rea
 
 def _print_calls(what: str, reading: Reading) -> None:
     """Print each function, the costliest first; functions that are not called in each cycle share one row."""
-    head(f"a call of NVML, {len(reading.gpus)} GPUs, {what}", "calls a cycle", "mean, µs", "ms of a cycle")
+    head(f"NVML call, {len(reading.gpus)} GPUs, {what}", "calls per cycle", "mean, µs", "ms per cycle")
     times = {function: sum(results.values()) for function, results in reading.calls.items()}
     each = [function for function, called in times.items() if called >= CYCLES]
     for function in sorted(each, key=lambda function: -reading.call_seconds[function]):

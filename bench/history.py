@@ -331,7 +331,9 @@ def main() -> None:
         directory = Path(place) / "list"
         directory.mkdir()
         query, api = listing(directory)
-    print("\n| window of 10,000,000 samples | buckets | unit | query, ms | API, ms | query, 100M in the file | API |")
+    print(
+        "\n| window of 10,000,000 samples | buckets | unit | query, ms | API, ms | query with 100M in the file, ms | API with 100M, ms |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name, (one, buckets, unit, through) in several["10"].items():
         ten, _, _, ten_through = several["100"][name]
@@ -339,13 +341,13 @@ def main() -> None:
     print(f"| all, from plain rows with an index | 2,000 | | {asked:,.0f} | | | |")
     print(f"\nThe list of 10,000 runs: {query:.1f} ms in the query, {api:.1f} ms through the API.", flush=True)
     written, packed = throughput()
-    print("\n| written | samples/s | bytes a sample |")
+    print("\n| written | samples/s | bytes per sample |")
     print("|---|---:|---:|")
-    print(f"| 20 values a step, committed | {written:,.0f} | |")
+    print(f"| 20 values per step, committed | {written:,.0f} | |")
     rng = random.Random(3)
     print(f"| the same, packed | {packed:,.0f} | {at_rest(20, floats()):.2f} |")
-    print(f"| one value a step, float32 | | {at_rest(1, floats()):.2f} |")
-    print(f"| 20 values a step, full float64 | | {at_rest(20, rng.random):.2f} |")
+    print(f"| one value per step, float32 | | {at_rest(1, floats()):.2f} |")
+    print(f"| 20 values per step, full float64 | | {at_rest(20, rng.random):.2f} |")
     real = logs()
     print(
         f"| {real[0]:,} samples of 137 real training logs | | {real[1]:.2f} |" if real else f"| no logs at {LOGS} | | |"
@@ -353,8 +355,8 @@ def main() -> None:
     print(f"| plain rows with an index | {rate:,.0f} | {size:.1f} |", flush=True)
     held = sorted(waits())
     print(
-        f"\nWhile 1,000 keys of 4,096 samples are packed, a message is acknowledged after {statistics.median(held):.1f} ms "
-        f"(p99 {held[int(len(held) * 0.99)]:.1f}, most {held[-1]:.1f}; {len(held)} messages)."
+        f"\nWhile the daemon packs 1,000 keys of 4,096 samples, it acknowledges a message after {statistics.median(held):.1f} ms "
+        f"(p99 {held[int(len(held) * 0.99)]:.1f}, max {held[-1]:.1f}; {len(held)} messages)."
     )
 
 

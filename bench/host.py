@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 RANKS = WORKERS = 8
 TICKS = 100
 PAUSE = 1.0
-"""Seconds between two of them, as by default: what changes seldom is read each 10 s or each minute."""
+"""Seconds between two ticks, the default: values that change seldom are read every 10 s or every minute."""
 
 CPU_LIMIT = 20.0
 """Milliseconds of a tick."""
@@ -125,16 +125,16 @@ def main() -> None:
         ends.callback(ours.close)
         ticks, renders, scrapes, pages = _in_turns(ours, theirs)
     _print_collectors(ours.collectors)
-    head("the whole", "series", "CPU, ms: median", "p99", "wall, ms: median", "p99")
-    _print("our tick", ticks, str(_series(ours.page)))
-    _print("rendering our page", renders)
+    head("total", "series", "CPU, ms: median", "p99", "wall, ms: median", "p99")
+    _print("tick of trackside", ticks, str(_series(ours.page)))
+    _print("rendering `/metrics` of trackside", renders)
     if theirs is not None:
-        _print("node_exporter, a scrape", scrapes, str(_series(pages[-1])))
+        _print("scrape of node_exporter", scrapes, str(_series(pages[-1])))
     else:
-        row("node_exporter", *["it is not installed here"] * 5)
-    head("limit", "measured", "wanted", "")
+        row("node_exporter", *["not installed here"] * 5)
+    head("limit", "measured", "target", "")
     usual = statistics.median(took.cpu for took in ticks)
-    verdict("our tick, CPU, median", f"{usual:.2f} ms", f"< {CPU_LIMIT:g} ms", met=usual < CPU_LIMIT)
+    verdict("tick of trackside, CPU, median", f"{usual:.2f} ms", f"< {CPU_LIMIT:g} ms", met=usual < CPU_LIMIT)
 
 
 def _in_turns(ours: Ours, theirs: NodeExporter | None) -> tuple[list[Took], list[Took], list[Took], list[str]]:

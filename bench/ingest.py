@@ -41,7 +41,7 @@ RANKS = 8
 STEPS_A_SECOND = 10
 NAMES = [key.replace(".", "_").replace("/", "_") for key in KEYS]
 EVERYTHING = ("--collector.gpu.simulate=8",)
-"""Flags of a daemon that does all that it can: the rest is on anyway."""
+"""Flags that turn on the optional work of a daemon."""
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -64,7 +64,7 @@ class Watched(NamedTuple):
 def main() -> None:
     """Print the table."""
     machine()
-    head(f"taken in, {len(KEYS)} values a step", "measured", "wanted", "")
+    head(f"{len(KEYS)} values per step", "measured", "target", "")
     rate = _in_directory(_flood)
     _in_directory(lambda directory: _beside_gateway(directory, rate))
     _in_directory(_ordinary)
@@ -90,15 +90,15 @@ def _flood(directory: Path) -> float:
     ninetieth = statistics.quantiles(watched.scrapes, n=10)[-1]
     what = f"{CLIENTS} clients, batches of {BATCH_ROWS} steps, every detector on, {SECONDS:g} s: samples/s"
     verdict(what, f"{rate:,.0f}", ">= 500,000", met=rate >= 5e5)
-    what = f"of {samples:,} acknowledged ones not in the history, value by value; gaps"
+    what = f"of {samples:,} acknowledged samples, missing from the history (compared value by value); gaps"
     verdict(what, f"{lost:,}; {gaps:g}", "0; 0", met=not lost and not gaps)
-    what = f"a scrape each second meanwhile, median (p90) of {len(watched.scrapes)}"
+    what = f"a scrape every second meanwhile, median (p90) of {len(watched.scrapes)}"
     measured = f"{statistics.median(watched.scrapes):.1f} ({ninetieth:.1f}) ms"
     verdict(what, measured, "p90 <= 30 ms", met=ninetieth <= 30)
-    row("the daemon: CPU, RSS at most", f"{watched.cpu:.0%} of a core, {watched.rss:.0f} MiB", "", "")
-    row("the file afterwards", f"{size / samples:.2f} bytes a sample", "", "")
+    row("the daemon: CPU, maximum RSS", f"{watched.cpu:.0%} of a core, {watched.rss:.0f} MiB", "", "")
+    row("the file afterwards", f"{size / samples:.2f} bytes per sample", "", "")
     resent, share = sum(one.resent for one in fed), sum(one.cpu for one in fed) / SECONDS
-    row("the clients: CPU, batches sent again", f"{share:.0%} of a core, {resent:,}", "", "")
+    row("the clients: CPU, batches resent", f"{share:.0%} of a core, {resent:,}", "", "")
     return rate
 
 
@@ -177,8 +177,8 @@ def _beside_gateway(directory: Path, ours: float) -> None:
         eventually(lambda: _answers(address))
         plain, usual = (_gateway_rate(push, address) for push in (_put, _push_to_gateway))
         gateway.terminate()
-    what = f"Pushgateway, one process, {len(KEYS)} gauges a step, {GATEWAY_SECONDS:g} s"
-    row(f"{what}, text put over one connection: samples/s", f"{plain:,.0f}", "", "")
+    what = f"Pushgateway, one process, {len(KEYS)} gauges per step, {GATEWAY_SECONDS:g} s"
+    row(f"{what}, text sent with PUT over one connection: samples/s", f"{plain:,.0f}", "", "")
     row("the same with `prometheus_client.push_to_gateway`", f"{usual:,.0f}", "", "")
     verdict("trackside / Pushgateway over one connection", f"{ours / plain:.0f}", ">= 100", met=ours >= 100 * plain)
     row("trackside / `push_to_gateway`", f"{ours / usual:.0f}", "", "")
@@ -241,9 +241,9 @@ def _ordinary(directory: Path) -> None:
     samples = sum(told) * len(KEYS)
     daemon.stop()
     kept = _kept(daemon.history, "ordinary")
-    what = f"{RANKS} ranks with {STEPS_A_SECOND} steps/s, {SECONDS:g} s: the daemon's CPU, of a core"
+    what = f"{RANKS} ranks with {STEPS_A_SECOND} steps/s, {SECONDS:g} s: the daemon's share of a core"
     verdict(what, f"{watched.cpu:.1%}", "<= 5 %", met=watched.cpu <= 0.05)
-    verdict(f"of {samples:,} pushed ones in the history", f"{kept:,}", "all", met=kept == samples)
+    verdict(f"of {samples:,} pushed samples, in the history", f"{kept:,}", "all", met=kept == samples)
 
 
 def _train(end: Connection, endpoint: str, rank: int) -> None:

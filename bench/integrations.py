@@ -35,10 +35,10 @@ class Way(NamedTuple):
 
 WAYS = {
     "`run.watch`": Way("watch.py", ("trackside",)),
-    "wandb.watch, gradients and parameters each 100 steps": Way("watch.py", ("wandb",), ours=False),
+    "wandb.watch, gradients and parameters every 100 steps": Way("watch.py", ("wandb",), ours=False),
     "traceml, `trace_step`": Way("watch.py", ("traceml",), ours=False),
-    "Transformers, `TracksideCallback(watch=True)`, each step": Way("trainer_steps.py", ("trackside",)),
-    "Transformers, wandb's callback, each tenth step": Way("trainer_steps.py", ("wandb",), ours=False),
+    "Transformers, `TracksideCallback(watch=True)`, every step": Way("trainer_steps.py", ("trackside",)),
+    "Transformers, wandb's callback, every tenth step": Way("trainer_steps.py", ("wandb",), ours=False),
     "Lightning, `TracksideCallback(watch=True)`, epochs of 20 steps": Way("lightning_steps.py", ()),
     "Accelerate, `TracksideTracker`, and `watch`": Way("accelerate_steps.py", ()),
 }
@@ -48,7 +48,7 @@ def main() -> None:
     """Print the tables."""
     machine()
     head(
-        "steps in pairs, with a callback and without",
+        "integration",
         "pairs",
         "step",
         "longer by",
@@ -62,7 +62,7 @@ def main() -> None:
             found = {name: _row(name, way, daemon.endpoint) for name, way in WAYS.items()}
         finally:
             daemon.stop()
-    head("limit", "measured", "wanted", "")
+    head("limit", "measured", "target", "")
     for name, way in WAYS.items():
         if way.ours and (one := found[name]) is not None:
             middle = one["mean"][0]
@@ -77,7 +77,7 @@ def _row(name: str, way: Way, endpoint: str) -> dict[str, Any] | None:
         one = _process(way, endpoint)
     except (OSError, subprocess.SubprocessError) as error:
         print(f"{name}: {getattr(error, 'stderr', None) or error}", file=sys.stderr)
-        row(f"{name}: not to be had here", *[UNAVAILABLE] * 6)
+        row(f"{name}: not available here", *[UNAVAILABLE] * 6)
         return None
     step = f"{one['step'] * 1e3:.1f} ms"
     middle, low, high = one["cpu"]

@@ -30,7 +30,7 @@ NAN, KILLED = "NonFinite", "TrainingProcessDied"
 EVENTS = {NAN: "a loss is NaN", KILLED: "a process is killed"}
 ROUTED, DIRECT = "Prometheus and Alertmanager", "the webhook of the daemon"
 LIMITS = {(NAN, ROUTED): 5.0, (NAN, DIRECT): 2.0, (KILLED, ROUTED): 3.0, (KILLED, DIRECT): 3.0}
-"""In seconds; of the slowest."""
+"""Targets in seconds, for the slowest round."""
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
     machine()
-    head(f"{rounds} rounds", "median", "most", "wanted", "")
+    head(f"{rounds} rounds", "median", "max", "target", "")
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, closing(Inbox()) as inbox:
         daemon = Daemon(Path(directory), environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"})
         try:
@@ -68,9 +68,9 @@ def one(daemon: Daemon, road: Road, inbox: Inbox, alert: str, run: str) -> tuple
 
 def show(alert: str, road: str, seconds: list[float]) -> None:
     """Print a table row."""
-    limit, most = LIMITS[alert, road], max(seconds)
-    verdict = "met" if most <= limit else "**MISSED**"
-    figures = (f"{statistics.median(seconds):.2f} s", f"{most:.2f} s", f"<= {limit:g} s")
+    limit, slowest = LIMITS[alert, road], max(seconds)
+    verdict = "met" if slowest <= limit else "**MISSED**"
+    figures = (f"{statistics.median(seconds):.2f} s", f"{slowest:.2f} s", f"<= {limit:g} s")
     row(f"{EVENTS[alert]}: {road}", *figures, verdict)
 
 

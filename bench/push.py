@@ -20,12 +20,12 @@ from bench.table import UNAVAILABLE, head, machine, row, verdict
 from processes import ROOT, Daemon, clean_environ
 
 RIVALS = ROOT / ".venv-bench" / "bin" / "python"
-"""Where what is compared with is installed, apart from what the tests need."""
+"""The interpreter of the alternatives, which are installed apart from what the tests need."""
 
 ROUNDS = 3
 OURS = ("run.push", "trackside.push")
 GAUGES = "prometheus_client, 5 gauges"
-"""With labels bound beforehand, or none: the fastest that there is, so that it is what ratios are to."""
+"""Gauges without labels, or with labels bound in advance: the fastest way to use them, so the ratios refer to them."""
 
 ALONE = "run.push, no daemon"
 CHEAP = ("an empty call", "deque.append", *OURS, ALONE, GAUGES, f"{GAUGES} with labels(rank=…)")
@@ -35,13 +35,14 @@ SMALL, LARGE = 1, 8
 """MiB that the work of a step goes through: within a core's own caches, and beyond them as in most trainings."""
 
 PAIRS = {(0.2, LARGE): 10_000, (1.0, SMALL): 10_000, (1.0, LARGE): 10_000, (10.0, LARGE): 1_500}
-"""By ms and MiB of a step."""
+"""Number of pairs, by the ms and MiB of a step."""
 
 SHARES = {1.0: 0.5, 10.0: 0.15}
 """Percent of a step that the call may take, by its ms."""
 
 DRIFT = 0.1
-"""Steps that are longer or shorter by more than this share are measured once more, and say nothing about a limit."""
+"""Steps that turn out longer or shorter than intended by more than this share are measured once more. If they still do, no
+limit applies."""
 
 QUIET = {
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -76,18 +77,18 @@ def _calls(endpoint: str) -> tuple[dict[str, Figures], dict[int, dict[str, Figur
     """Measure back to back, and between steps of 1 ms, by the MiB of their work."""
     hot = _rounds(CHEAP, endpoint)
     hot |= {name: found for name in BESIDE if (found := _call(name, endpoint)) is not None}
-    head("back to back, µs a call of 5 values", "p50", "p99", "most", "of `run.push`")
+    head("back to back, µs per call", "p50", "p99", "max", "relative to `run.push`")
     for name in (*CHEAP, *BESIDE):
         _call_row(name, hot)
     cold = {}
     for mebibytes in (SMALL, LARGE):
         cold[mebibytes] = _rounds(BETWEEN, endpoint, 1.0, mebibytes)
         head(
-            f"between steps of 1 ms through {mebibytes} MiB, µs a call of 5 values",
+            f"between steps of 1 ms through {mebibytes} MiB, µs per call",
             "p50",
             "p99",
-            "most",
-            "of `run.push`",
+            "max",
+            "relative to `run.push`",
         )
         for name in BETWEEN:
             _call_row(name, cold[mebibytes])
@@ -104,7 +105,7 @@ def _call_row(name: str, found: dict[str, Figures]) -> None:
             f"{ratio:,.2f}",
         )
     else:
-        row(f"{name}: not to be had here", *[UNAVAILABLE] * 4)
+        row(f"{name}: not available here", *[UNAVAILABLE] * 4)
 
 
 def _rounds(names: tuple[str, ...], endpoint: str, *step: float) -> dict[str, Figures]:
@@ -157,11 +158,11 @@ def _path() -> str:
 
 def _steps(endpoint: str, *, full: bool) -> dict[tuple[float, int], Any]:
     head(
-        "steps in pairs, with a push of 5 values and without",
+        "step",
         "pairs",
         "longer by",
         "null pairs",
-        "of the step in the call",
+        "share of the call",
     )
     found = {}
     for (milliseconds, mebibytes), pairs in PAIRS.items():
@@ -207,7 +208,7 @@ def _verdicts(
     steps: dict[tuple[float, int], Any],
     device: dict[str, Any],
 ) -> None:
-    head("limit", "measured", "wanted", "")
+    head("limit", "measured", "target", "")
     for name in OURS:
         _most(f"`{name}` back to back, p50", hot[name]["p50"], 0.8, "µs")
         _most(f"`{name}` back to back, p99", hot[name]["p99"], 6, "µs")

@@ -34,7 +34,7 @@ LIMIT = 0.1
 """Of a core, for all listeners together."""
 
 SETTLE_SECONDS = 2.0
-"""Between two turns, so that each is measured as it is for long."""
+"""Seconds between two periods, so that each is measured in its steady state."""
 
 
 class Heard(NamedTuple):
@@ -54,7 +54,7 @@ def main() -> None:
     head(
         f"{LISTENERS} listeners, {RANKS} ranks with {STEPS_A_SECOND} steps/s of {len(KEYS)} values",
         "measured",
-        "wanted",
+        "target",
         "",
     )
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
@@ -75,21 +75,29 @@ def main() -> None:
         daemon.stop()
         _show(alone, listened, heard, asked.seconds)
         kept = _kept(daemon.history, RUN)
-    verdict(f"of {pushed:,} pushed values not in the history", f"{pushed - kept:,}", "0", met=pushed == kept)
+    verdict(f"of {pushed:,} pushed values, missing from the history", f"{pushed - kept:,}", "0", met=pushed == kept)
     print()
 
 
 def _show(alone: list[float], listened: list[float], heard: list[Heard], seconds: float) -> None:
     without, beside = statistics.median(alone), statistics.median(listened)
     more = statistics.median(after - before for before, after in zip(alone, listened, strict=True))
-    row("the daemon's CPU without listeners, of a core", f"{without:.1%}", "", "")
-    row("the same with them", f"{beside:.1%}", "", "")
-    verdict("what they cost, median of the rounds", f"{more:.1%}", f"< {LIMIT:.0%}", met=more < LIMIT)
+    row("the daemon's share of a core without listeners", f"{without:.1%}", "", "")
+    row("the same with listeners", f"{beside:.1%}", "", "")
+    verdict("cost of the listeners, median of the rounds", f"{more:.1%}", f"< {LIMIT:.0%}", met=more < LIMIT)
     fewest, whole = min(one.events for one in heard), int(seconds)
     verdict(
-        f"events in {whole} s of the one that got the fewest", f"{fewest}", f">= {whole - 1}", met=fewest >= whole - 1
+        f"events in {whole} s for the listener that received the fewest",
+        f"{fewest}",
+        f">= {whole - 1}",
+        met=fewest >= whole - 1,
     )
-    row("bytes an event, with the run's", f"{heard[0].bytes / heard[0].events / LISTENERS:,.0f}", "", "")
+    row(
+        "bytes per event, including the details of the run",
+        f"{heard[0].bytes / heard[0].events / LISTENERS:,.0f}",
+        "",
+        "",
+    )
 
 
 def _begin(target: object, *arguments: object) -> Connection:
