@@ -1,5 +1,4 @@
-# Everything a contributor types. Each target makes what it needs; nothing has to be installed by hand but
-# python3 with venv, and make.
+# All commands for contributors. Each target installs what it needs. You need only python3 with venv, and make.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -16,23 +15,24 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@printf '%s\n' \
-	  'make demo    run the daemon with a small real training beside it' \
-	  'make test    install what the tests need, and run everything' \
-	  'make soak    the same tests at full counts' \
-	  'make bench   measure, beside what one would use instead' \
+	  'make demo    run the daemon next to a small real training' \
+	  'make test    install what the tests need, and run all checks and tests' \
+	  'make soak    run the tests at full counts' \
+	  'make bench   measure speed and memory, compared with the alternatives' \
 	  'make format  format the code' \
-  'make docs    build the documentation as a site, into build/site'
+	  'make check   check lint, types and import contracts, in seconds' \
+	  'make docs    build the documentation site in build/site, and check its links'
 
 demo: $(VENV)/.demo
 	@$(BIN)/trackside demo
 
 test: $(VENV)/.dev $(OLDEST)/.installed system check
-	$(SAY) 'what the unit leaves open, of 10 (systemd-analyze security): 2.0 at most'
+	$(SAY) 'exposure of the systemd unit (systemd-analyze security): 2.0 of 10 at most'
 	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
 	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
-	$(SAY) 'tests, four files at a time: many of them wait'
+	$(SAY) 'tests, four files at a time, because many of them wait'
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile
-	$(SAY) 'the integrations again, with the oldest frameworks that they support'
+	$(SAY) 'the integrations with the oldest supported frameworks'
 	@$(OLDEST)/bin/python -m pytest --numprocesses 4 --dist loadfile tests/integrations
 
 soak: $(VENV)/.dev system
@@ -41,7 +41,7 @@ soak: $(VENV)/.dev system
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
 	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway prometheus-node-exporter g++ chromium'
-	$(SAY) 'benchmarks: about twenty minutes, best on a quiet machine'
+	$(SAY) 'benchmarks: about twenty minutes; use an idle machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests:. $(BIN)/python bench/footprint.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/gpu.py
@@ -71,14 +71,14 @@ format: $(VENV)/.dev
 # The pages keep their places, so that the links between them work in a clone and on the site.
 PAGES := README.md CHANGELOG.md SECURITY.md LICENSE .github/CONTRIBUTING.md docs deploy examples bench/README.md grafana/dashboards tests/public
 docs: $(VENV)/.dev
-	$(SAY) 'the documentation, with links checked'
+	$(SAY) 'the documentation, with its links checked'
 	@rm -rf build/docs && mkdir -p build/docs && tar cf - --exclude=__pycache__ $(PAGES) | tar xf - -C build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --config-file docs/mkdocs.yml
 	@echo 'build/site/index.html'
 
-# Debian's own Prometheus, Alertmanager, VictoriaMetrics, node_exporter, Slurm, systemd's tools, Chromium, tmux and curl,
-# for the end-to-end tests, and a compiler for the fake driver (gcc alone would lack the C headers, which it only recommends). A
-# package whose command has another name says so.
+# Debian's Prometheus, Alertmanager, VictoriaMetrics, node_exporter, Slurm, systemd's tools, Chromium, tmux and curl,
+# for the end-to-end tests, and a compiler for the fake driver (gcc alone would lack the C headers, which it only recommends). If
+# the command of a package has another name, COMMAND_ names it.
 .PHONY: system
 SYSTEM := prometheus prometheus-alertmanager victoria-metrics prometheus-node-exporter slurmctld slurmd chromium g++ systemd tmux curl
 COMMAND_systemd := systemd-analyze
@@ -100,13 +100,13 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
 	@touch $@
 
-# tests/constraints.txt keeps PyTorch to one version, whose CPU build suffices; what is installed already stays.
+# tests/constraints.txt keeps PyTorch to one version, whose CPU build suffices; an installed version stays.
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
 	$(SAY) 'installing trackside and what the tests need (a minute or two)'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-# The oldest frameworks in front of all that the tests have; site.addsitedir also finds trackside itself, an editable install.
+# The oldest frameworks precede the packages of the tests; site.addsitedir also finds trackside, which is an editable install.
 $(OLDEST)/.installed: $(VENV)/.dev tests/oldest.txt
 	$(SAY) 'installing the oldest frameworks'
 	@$(PYTHON) -m venv $(OLDEST)
@@ -115,13 +115,13 @@ $(OLDEST)/.installed: $(VENV)/.dev tests/oldest.txt
 	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement tests/oldest.txt
 	@touch $@
 
-# What a push is compared with, apart from what the tests need; PyTorch and numpy are those of the tests.
+# The alternatives that benchmarks compare with a push; PyTorch and numpy come from the environment of the tests.
 $(RIVALS)/.installed: $(VENV)/.dev pyproject.toml
-	$(SAY) 'installing what is measured beside trackside (a minute or two)'
+	$(SAY) 'installing the alternatives for the benchmarks (a minute or two)'
 	@$(PYTHON) -m venv $(RIVALS)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(echo $(RIVALS)/lib/python3*/site-packages)/tests.pth"
 	@$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' && touch $@ || \
-	  echo 'it cannot be had; the tables will say so'
+	  echo 'the installation failed; the tables mark what is missing'
 
 clean:
 	rm -rf $(VENV) $(RIVALS) $(OLDEST) dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks

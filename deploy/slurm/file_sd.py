@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write the nodes of a Slurm cluster as targets for file_sd_configs of Prometheus. Needs sinfo and Python only.
 
-The file is replaced atomically, and only after sinfo answered: while Slurm is down, the old file stays.
+The script replaces the file atomically, and only after sinfo answered: while Slurm is down, the old file stays.
 
 """
 
@@ -20,7 +20,7 @@ SINFO = ["sinfo", "--Node", "--noheader", "--format=%N|%o|%T"]
 """The node's name, its address, and its state."""
 
 OFF = "~%"
-"""What a state ends in when the node is powered down, or is being so: such a node is not missed."""
+"""Last characters of the states of nodes that are powered down or powering down, which are no targets."""
 
 SECONDS = 30
 LABEL = re.compile(r"([A-Za-z_]\w*)=(.+)", re.ASCII)
@@ -42,9 +42,11 @@ def asked(partitions: list[str], nodes: str) -> str:
     try:
         done = subprocess.run([*SINFO, *chosen], capture_output=True, text=True, check=False, timeout=SECONDS)
     except FileNotFoundError:
-        raise NoNodesError("there is no sinfo on the PATH; run this where Slurm's commands are") from None
+        raise NoNodesError("sinfo is not on the PATH; run this on a machine with Slurm's commands") from None
     except subprocess.TimeoutExpired:
-        raise NoNodesError(f"sinfo has not answered within {SECONDS} s; see scontrol ping") from None
+        raise NoNodesError(
+            f"sinfo did not answer within {SECONDS} s; check the controller with scontrol ping"
+        ) from None
     if done.returncode != 0 or done.stderr.strip():
         raise NoNodesError(f"sinfo: {' '.join(done.stderr.split()) or f'exit status {done.returncode}'}")
     return done.stdout
@@ -60,10 +62,10 @@ def groups(printed: str, port: int, labels: dict[str, str]) -> list[dict[str, ob
     rows = [line.strip().split("|") for line in printed.splitlines() if line.strip()]
     for row in rows:
         if len(row) != 3:
-            raise NoNodesError(f"sinfo has printed {'|'.join(row)!r}, and not NAME|ADDRESS|STATE")
+            raise NoNodesError(f"sinfo printed {'|'.join(row)!r} instead of NAME|ADDRESS|STATE")
     found = {name: address for name, address, state in rows if state[-1:] not in OFF}
     if not found:
-        raise NoNodesError("sinfo names no node that is powered up; see sinfo, and how partition and nodes are spelt")
+        raise NoNodesError("sinfo lists no node that is powered up; check the names of the partition and the nodes")
     return [
         {"targets": [f"{address}:{port}"], "labels": {"instance": name, **labels}}
         for name, address in sorted(found.items())
@@ -110,14 +112,19 @@ def arguments() -> argparse.Namespace:
         epilog="Example: file_sd.py --partition gpu --output /etc/prometheus/targets/trackside-slurm.json",
     )
     parser.add_argument(
-        "--partition", action="append", default=[], metavar="NAME", help="only its nodes; may be repeated"
+        "--partition", action="append", default=[], metavar="NAME", help="only nodes of this partition; may be repeated"
     )
-    parser.add_argument("--nodes", default="", metavar="LIST", help="only these, as Slurm writes them: gpu[1-8]")
+    parser.add_argument("--nodes", default="", metavar="LIST", help="only these nodes, in Slurm's notation: gpu[1-8]")
     parser.add_argument("--port", type=number, default=21790, help="the daemons' port (default 21790)")
     parser.add_argument(
-        "--label", action="append", default=[], type=label, metavar="NAME=VALUE", help="a label of all; may be repeated"
+        "--label",
+        action="append",
+        default=[],
+        type=label,
+        metavar="NAME=VALUE",
+        help="a label for all targets; may be repeated",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="the file to replace; printed when it is not named")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="the file to replace (default: standard output)")
     return parser.parse_args()
 
 
@@ -132,12 +139,12 @@ def main() -> int:
         else:
             write(given.output, text)
     except NoNodesError as error:
-        kept = f"; {given.output} stays as it was" if given.output is not None else ""
+        kept = f"; {given.output} is unchanged" if given.output is not None else ""
         sys.stderr.write(f"file_sd.py: {error}{kept}\n")
         return 1
     except OSError as error:
         sys.stderr.write(
-            f"file_sd.py: {given.output}: {(error.strerror or str(error)).lower()}; name another --output\n"
+            f"file_sd.py: {given.output}: {(error.strerror or str(error)).lower()}; choose another --output\n"
         )
         return 1
     return 0

@@ -9,7 +9,7 @@ directory=/tmp/trackside-$(id -u)-$SLURM_JOB_ID
 umask 077
 mkdir "$directory" 2>/dev/null
 if [ ! -O "$directory" ] || [ -L "$directory" ]; then
-  echo "job-daemon.sh: $directory: it has to be a directory that this user can make; the training goes on without a daemon" >&2
+  echo "job-daemon.sh: $directory: it must be a directory of this user; the training continues without a daemon" >&2
   exit 1
 fi
 mkdir -p "$directory/history" "$kept" && echo "$kept" >"$directory/kept" || exit  # the epilog copies what remains there

@@ -238,7 +238,7 @@ def test_the_only_copy_of_a_history_stays(slurm: Slurm, called: Path, directory:
     printed = (directory / "job.out").read_text()
     kept = directory / "trackside" / job / "gpu1"
     assert f"the history could not be copied to {kept}; it stays in {left(job)}/history of gpu1\n" in printed
-    assert "the run is kept" not in printed
+    assert "to list the runs" not in printed
     assert (left(job) / "history" / "history.db").exists()
     shutil.rmtree(left(job))
     assert slurm.reason() == ""
@@ -267,9 +267,9 @@ def test_a_directory_that_somebody_else_has_made_is_not_used_and_the_training_ru
     printed = (directory / f"slurm-{job}.out").read_text()
     assert "trained\n" in printed
     assert [line for line in printed.splitlines() if line.startswith("job-daemon.sh: ")] == [
-        f"job-daemon.sh: {left(job)}: it has to be a directory that this user can make; the training goes on without a daemon"
+        f"job-daemon.sh: {left(job)}: it must be a directory of this user; the training continues without a daemon"
     ]
-    assert "the run is kept" not in printed
+    assert "to list the runs" not in printed
     shutil.rmtree(left(job))
 
 
@@ -337,11 +337,11 @@ def test_prometheus_reads_the_targets(slurm: Slurm, tmp_path: Path) -> None:
     [
         (
             ["--partition=nosuch"],
-            "sinfo names no node that is powered up; see sinfo, and how partition and nodes are spelt",
+            "sinfo lists no node that is powered up; check the names of the partition and the nodes",
         ),
         (
             ["--nodes=cloud1"],
-            "sinfo names no node that is powered up; see sinfo, and how partition and nodes are spelt",
+            "sinfo lists no node that is powered up; check the names of the partition and the nodes",
         ),
     ],
 )
@@ -351,7 +351,7 @@ def test_without_a_list_the_old_one_stays(slurm: Slurm, tmp_path: Path, flags: l
     done = listed(slurm, *flags, f"--output={file}")
     assert (done.returncode, file.read_text()) == (1, "[]")
     assert done.stderr.startswith(f"file_sd.py: {said}")
-    assert done.stderr.endswith(f"; {file} stays as it was\n")
+    assert done.stderr.endswith(f"; {file} is unchanged\n")
     assert done.stderr.count("\n") == 1
 
 
@@ -361,7 +361,7 @@ def test_without_a_list_the_old_one_stays(slurm: Slurm, tmp_path: Path, flags: l
         (
             ["--output=/nosuch/sd.json"],
             1,
-            "file_sd.py: /nosuch/sd.json: no such file or directory; name another --output\n",
+            "file_sd.py: /nosuch/sd.json: no such file or directory; choose another --output\n",
         ),
         (["--label=rack"], 2, "'rack': write NAME=VALUE, such as cluster=a\n"),
         (["--port=99999"], 2, "'99999': a port is between 1 and 65535\n"),
@@ -385,7 +385,7 @@ def test_while_slurm_is_away_the_old_list_stays(slurm: Slurm, tmp_path: Path) ->
         check=False,
     )
     assert none.stderr == (
-        "file_sd.py: there is no sinfo on the PATH; run this where Slurm's commands are; " + f"{file} stays as it was\n"
+        "file_sd.py: sinfo is not on the PATH; run this on a machine with Slurm's commands; " + f"{file} is unchanged\n"
     )
     slurm.stop("slurmctld")
     done = listed(slurm, f"--output={file}")

@@ -42,7 +42,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="trackside",
     cls=_Commands,
-    help="A sidecar that monitors a training job, its GPUs and its host, step by step, for Prometheus.",
+    help="Monitor a training job, its GPUs and its host, step by step, for Prometheus.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
