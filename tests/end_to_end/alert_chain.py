@@ -52,7 +52,7 @@ class Road:
         self._ends.close()
 
     def value(self, expression: str) -> float | None:
-        """What Prometheus has for it now; None without a series."""
+        """Return Prometheus' current value of an expression; None without a series."""
         answer = httpx.get(
             f"{self.prometheus.url}/api/v1/query",
             params={"query": expression},
@@ -64,7 +64,7 @@ class Road:
         return float(result[0]["value"][1]) if result else None
 
     def told(self, receiver: str, alert: str, status: str = "firing", *, run: str | None = None) -> list[Letter]:
-        """The messages to a receiver by which an alert is in this state."""
+        """Return the messages to a receiver in which an alert has this status."""
         found = [letter for letter in self.inbox.of(receiver) if letter.has(alert, status)]
         return [one for one in found if run is None or one.body["groupLabels"].get("run") == run]
 

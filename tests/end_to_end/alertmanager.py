@@ -20,20 +20,23 @@ DEPLOY = ROOT / "deploy" / "alertmanager"
 
 
 def shipped() -> dict[str, Any]:
-    """The configuration as it is shipped."""
+    """Return the configuration in the package."""
     written: dict[str, Any] = yaml.safe_load((DEPLOY / "alertmanager.yml").read_text(encoding="utf-8"))
     return written
 
 
 def routes(route: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A route and all below it."""
+    """Yield a route and all routes below it."""
     yield route
     for below in route.get("routes", ()):
         yield from routes(below)
 
 
 def by_webhook(config: dict[str, Any], url: str, **keys: str) -> dict[str, Any]:
-    """The configuration with each receiver at ``URL/NAME``, and *keys* of routes, such as ``group_wait``, where they are set."""
+    """Return the configuration with each receiver at ``URL/NAME``.
+
+    *keys* replace settings of routes, such as ``group_wait``, where these are set.
+    """
     config.pop("global", None)
     for receiver in config["receivers"]:
         resolved = receiver["name"] != "heartbeat"
@@ -88,6 +91,6 @@ class Alertmanager(Listening):
         assert answer.status_code == 200, answer.text
 
     def active(self) -> list[dict[str, Any]]:
-        """The alerts that are not resolved, as its API has them."""
+        """Return the alerts that are not resolved, as the API of Alertmanager shows them."""
         found: list[dict[str, Any]] = httpx.get(f"{self.url}/api/v2/alerts", timeout=DEADLINE, trust_env=False).json()
         return found

@@ -53,13 +53,13 @@ class Asking:
         self._client.close()
 
     def fresh(self) -> bool:
-        """Whether there was a scrape since this was asked before: else nothing is to be seen that was not then."""
+        """Return whether a scrape has happened since the last call: without one, queries return the same."""
         answer = self._get("query", query="max(timestamp(up))")["result"]
         before, self._scraped = self._scraped, float(answer[0]["value"][1]) if answer else 0.0
         return self._scraped > before
 
     def complaints(self, board: Board) -> list[str]:
-        """What is wrong with the queries of a dashboard: a line for each without data; what had some is not asked again."""
+        """Return a line for each query of a dashboard without data; queries that had data before are skipped."""
         values, wrong = self._chosen(board)
         if wrong:
             return wrong
@@ -86,9 +86,9 @@ class Asking:
         return wrong
 
     def _chosen(self, board: Board) -> tuple[Values, list[str]]:
-        """What is chosen of each variable, one after the other, and a line for each that there are no values of.
+        """Return a choice for each variable, in order, and a line for each variable without values.
 
-        Of a variable that can be All it is that, as when the dashboard is opened; else any value.
+        The choice is All where the dashboard has it, as when it is opened, otherwise any of the values.
         """
         values: Values = {}
         wrong = []
@@ -116,10 +116,10 @@ class Asking:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """A query with values in place of variables.
+    """Return a query with values in place of variables.
 
-    As by Grafana what stands in double quotes is escaped once more, and what is asked for as ``${name:regex}``, for quotes
-    of other kinds, is not.
+    As in Grafana, values are escaped once more for double quotes, except those of ``${name:regex}``, which is for other
+    quotes.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -133,7 +133,7 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def unfilled(expr: str) -> Iterator[str]:
-    """What stands before ``or vector(0)`` or ``or 0 * …`` in a query: with these it has data whatever it says."""
+    """Yield the operands before ``or vector(0)`` or ``or 0 * …`` in a query, which hide an operand without data."""
     for node, _ in walk(parsed(expr)):
         if kind(node) == "BinaryExpr" and str(node.op) == "or" and _is_zero(node.rhs):
             yield node.lhs.prettify()

@@ -23,7 +23,7 @@ Process = subprocess.Popen[str]
 
 @pytest.fixture
 def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
-    """Starts Prometheus with an address as its target, once."""
+    """A function that starts Prometheus with an address as its target; call it once."""
     with ExitStack() as ends:
 
         def start(url: str, **scrape: Any) -> Prometheus:
@@ -34,7 +34,7 @@ def start_prometheus(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
 
 @pytest.fixture
 def whole(place: Path) -> Iterator[InProcessDaemon]:
-    """All of a daemon between its sources and its history, by a clock that is set."""
+    """All stages of a daemon between its sources and its history, with a clock that the test sets."""
     made = InProcessDaemon(place)
     yield made
     made.close()
@@ -42,9 +42,9 @@ def whole(place: Path) -> Iterator[InProcessDaemon]:
 
 @pytest.fixture
 def start_training() -> Iterator[Callable[..., Process]]:
-    """Starts Python with arguments as a training that pushes to a daemon; its variables come by keyword.
+    """A function that runs Python with arguments as a training that pushes to a daemon.
 
-    A *launcher* is a command that starts it.
+    Environment variables are keyword arguments. A *launcher* is a command that starts the training.
     """
     started: list[Process] = []
 
@@ -75,7 +75,7 @@ def start_training() -> Iterator[Callable[..., Process]]:
 
 @pytest.fixture
 def run_training(start_training: Callable[..., Process]) -> Callable[..., str]:
-    """The same, and waits for its good end; what it printed."""
+    """A function that starts a training, waits for its exit with status 0, and returns its output."""
 
     def run(daemon: Daemon, *arguments: str, **environ: str) -> str:
         return finish(start_training(daemon, *arguments, **environ))

@@ -19,7 +19,7 @@ IGNORED = FILE.with_name("Dockerfile.dockerignore")
 
 
 class Instruction(NamedTuple):
-    """One of them, such as ``ENTRYPOINT`` and what follows."""
+    """A Dockerfile instruction, such as ``ENTRYPOINT``, and the rest of its line."""
 
     name: str
     rest: str
@@ -33,24 +33,24 @@ def instructions() -> list[Instruction]:
 
 
 def last(name: str) -> str:
-    """What follows the last instruction of that name."""
+    """Return the text after the last instruction of that name."""
     return [one.rest for one in instructions() if one.name == name][-1]
 
 
 def command(name: str) -> list[str]:
-    """An ENTRYPOINT, a CMD or a HEALTHCHECK's CMD in its exec form."""
+    """Return an ENTRYPOINT, a CMD or a HEALTHCHECK's CMD in its exec form."""
     found: list[str] = json.loads(re.sub(r"^.*?(?=\[)", "", last(name)))
     return found
 
 
 def environ() -> dict[str, str]:
-    """What ENV sets."""
+    """Return the variables that ENV sets."""
     pairs = [pair.partition("=") for pair in shlex.split(last("ENV"))]
     return {name: text for name, _, text in pairs}
 
 
 def copy_context(to: Path) -> None:
-    """What the build sees of the tree: all that a later line of the ignore file lets in again, without what it names."""
+    """Copy the files that the build sees: the paths that the ignore file lets in again, without ``__pycache__``."""
     lines = [line for line in IGNORED.read_text(encoding="utf-8").splitlines() if line and line[0] != "#"]
     assert lines[0] == "*"
     for name in (line[1:] for line in lines if line[0] == "!"):

@@ -21,14 +21,14 @@ said: set[str] = set()
 
 
 def listen() -> None:
-    """What is said on standard input, until it ends; then all is over."""
+    """Record each line of standard input; exit at its end."""
     for line in sys.stdin:
         said.add(line.strip())
     os._exit(0)
 
 
 def meeting(store: str, rank: int, world: int) -> Callable[[], None]:
-    """A collective in which all ranks wait for each other."""
+    """Return a collective in which all ranks wait for each other."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     import torch
     from torch import distributed
@@ -43,7 +43,7 @@ def meeting(store: str, rank: int, world: int) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Steps of 15 ms, and the collective."""
+    """Run steps of 15 ms, each with the collective."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     store = next(iter(sys.argv[1:]), "")
     meet = meeting(store, rank, world) if store else lambda: None

@@ -26,32 +26,32 @@ STARVED_SECONDS = 30.0
 
 
 def around(level: float, count: int, noise: float = 0.01) -> list[float]:
-    """So many values near a level."""
+    """Return *count* values near a level."""
     draw = random.Random(3)
     return [level * (1 + draw.gauss(0, noise)) for _ in range(count)]
 
 
 def series(key: str, well: list[float], ill: list[float]) -> Iterator[dict[str, Any]]:
-    """What is pushed step by step: what is well, and then what is not, or as much more near the last."""
+    """Yield pushes: the good values, then the bad ones, or as many good values near the last if `QUIET`."""
     for value in [*well, *(around(well[-1], len(ill)) if QUIET else ill)]:
         yield {key: value}
 
 
 def falling(start: float, end: float, count: int) -> list[float]:
-    """A loss that falls with some noise."""
+    """Return a loss that falls with some noise."""
     drops = around(1.0, count, 0.005)
     return [(end + (start - end) * 0.98**step) * drops[step] for step in range(count)]
 
 
 def gone_back() -> Iterator[dict[str, Any]]:
-    """It goes on from a step that it has been at before, as from a checkpoint."""
+    """Yield pushes that continue from an earlier step, as after a restart from a checkpoint."""
     losses = falling(8.0, 2.0, 500)
     for step in [*range(400), *range(400 if QUIET else 300, 460)]:
         yield {"step": step, "loss": losses[step]}
 
 
 def slow() -> Iterator[dict[str, Any]]:
-    """A single step of 1.5 s."""
+    """Yield pushes with a single step of 1.5 s."""
     for step in range(80):
         time.sleep(1.5 if step == 60 and not QUIET else 0.005)
         yield {"reward": 1.0}

@@ -23,11 +23,11 @@ class Letter(NamedTuple):
     at: float
 
     def fires(self, alert: str) -> bool:
-        """Whether it is a message of Alertmanager's webhook by which this alert fires."""
+        """Return whether this message of Alertmanager's webhook reports the alert as firing."""
         return self.has(alert, "firing")
 
     def has(self, alert: str, status: str) -> bool:
-        """Whether it has an alert in this state."""
+        """Return whether the message has an alert with this status."""
         return any(one["labels"]["alertname"] == alert and one["status"] == status for one in self.body["alerts"])
 
 
@@ -61,7 +61,7 @@ class Inbox:
         self._thread.start()
 
     def of(self, receiver: str) -> list[Letter]:
-        """What a receiver got."""
+        """Return the messages that a receiver got."""
         return [one for one in list(self.letters) if one.path == receiver]
 
     def close(self) -> None:

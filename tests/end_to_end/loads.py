@@ -53,7 +53,7 @@ LINES = ("", "fill", "allocate", "kill", "exit", "call")
 
 
 def fill() -> None:
-    """Writes more to a file of /dev/shm than fits."""
+    """Write more to a file of /dev/shm than fits."""
     path = Path(f"/dev/shm/{os.getpid()}")
     with path.open("wb+") as file:
         file.truncate(SHM)
@@ -62,12 +62,12 @@ def fill() -> None:
 
 
 def call() -> None:
-    """Runs a command that fails, some time after it was forked, so that each look sees it with the worker's name."""
+    """Run a command that fails 0.6 s after the fork, so that each sample sees it with the worker's name."""
     subprocess.run(["false"], preexec_fn=lambda: time.sleep(0.6), check=False)
 
 
 def main() -> None:
-    """Loads until a line says otherwise."""
+    """Load data until a line of standard input gives another instruction."""
     data = Data()
     loader = DataLoader(data, num_workers=4, persistent_workers=True, multiprocessing_context=sys.argv[1])
     batches = iter(loader)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ranks(daemon: Daemon, count: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Run]]:
-    """Those of the run net, which ends with the block."""
+    """Yield the ranks of the run net, which end with the block."""
     monkeypatch.setenv("WORLD_SIZE", str(count))
     with ExitStack() as ends:
         found = []
@@ -29,5 +29,5 @@ def ranks(daemon: Daemon, count: int, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def nans(daemon: Daemon) -> list[dict[str, Any]]:
-    """What the API has of NonFinite."""
+    """Return the NonFinite alerts in the API."""
     return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"]

@@ -20,14 +20,14 @@ EVERYTHING = tuple(
 
 
 class Family(NamedTuple):
-    """Its type as the page says, and the value of each set of labels."""
+    """The type of a family on the page, and the value of each set of labels."""
 
     kind: str
     values: dict[frozenset[tuple[str, str]], float]
 
 
 def families(page: str) -> dict[str, Family]:
-    """Those of a page, by the name that its series have."""
+    """Return the families of a page, by the name of their series."""
     found: dict[str, Family] = {}
     for family in parse_text(page):
         for sample in family.samples:
@@ -55,5 +55,5 @@ class NodeExporter(Listening):
         self.stop()
 
     def page(self) -> str:
-        """Its page, for which it reads all anew."""
+        """Return the page, for which node_exporter reads everything anew."""
         return httpx.get(f"{self.url}/metrics", timeout=DEADLINE, trust_env=False).text

@@ -62,9 +62,9 @@ class Prometheus(Listening, Queries):
         assert kind is not None or complaints == []
 
     def complaints(self) -> list[str]:
-        """What Prometheus found wrong with any scrape so far: while there is none, `up` stays 1.
+        """Return the log lines about failed scrapes; while there are none, `up` stays 1.
 
-        A scrape that took too long does not count: on a busy machine a second is short.
+        Timeouts of scrapes are left out: on a busy machine a second is short.
         """
         wrong = re.compile(r"Scrape failed|Append failed|level=(warn|error)|[Ee]rror on ingesting")
         return [line for line in self.log if wrong.search(line) and "context deadline exceeded" not in line]

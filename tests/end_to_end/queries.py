@@ -1,4 +1,4 @@
-"""What servers with Prometheus' HTTP API are asked."""
+"""Queries to servers with Prometheus' HTTP API."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Queries:
 
     @property
     def write_url(self) -> str:
-        """Where it takes remote writes, if it does."""
+        """The URL for remote writes, for a server that accepts them."""
         return f"{self.url}/api/v1/write"
 
     def get(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of the HTTP API."""
+        """Return the data of an answer of the HTTP API."""
         answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=DEADLINE, trust_env=False)
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]
 
     def query(self, expression: str) -> list[Point]:
-        """An instant query."""
+        """Return the points of an instant query."""
         return [
             Point(
                 {name: text for name, text in one["metric"].items() if name not in {"__name__", "job", "instance"}},
@@ -67,6 +67,6 @@ class Queries:
         return found
 
     def value(self, expression: str) -> float:
-        """The one value of an instant query."""
+        """Return the single value of an instant query."""
         [point] = self.query(expression)
         return point.value

@@ -49,7 +49,10 @@ def say(text: str) -> None:
 
 
 def norm(model: nn.Module) -> float:
-    """Of all gradients of all ranks, as PyTorch has it; mixed kinds it takes only apart."""
+    """Return PyTorch's norm of all gradients of all ranks.
+
+    PyTorch clips sharded and plain parameters only separately, so the two norms are combined here.
+    """
     sharded = [one for one in model.parameters() if hasattr(one, "full_tensor")]
     plain = [one for one in model.parameters() if not hasattr(one, "full_tensor")]
     parts = [nn.utils.clip_grad_norm_(some, float("inf")) for some in (sharded, plain)]

@@ -22,7 +22,7 @@ DEPLOY = ROOT / "deploy" / "prometheus"
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """A configuration as it is shipped."""
+    """Return a configuration in the package."""
     written: dict[str, Any] = yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
     return written
 
@@ -65,17 +65,17 @@ class Shipped(Listening, Queries):
 
 
 def by_files(directory: Path) -> Shipped:
-    """The one for many machines."""
+    """Return the Prometheus for many machines."""
     return Shipped(directory, "prometheus-file-sd.yml", *_here(directory))
 
 
 def central(directory: Path, port: int = 0) -> Shipped:
-    """The one that agents write to, at a port."""
+    """Return the Prometheus that agents write to, at a port."""
     return Shipped(directory, "prometheus-central.yml", *_here(directory, port), "--web.enable-remote-write-receiver")
 
 
 def agent(directory: Path, *receivers: str) -> Shipped:
-    """An agent that writes to URLs; its targets are said before."""
+    """Return an agent that writes to URLs; call `say_targets` before you start it."""
     [write] = shipped("prometheus-agent.yml")["remote_write"]
     write["queue_config"]["batch_send_deadline"] = "1s"
     return Shipped(

@@ -105,13 +105,13 @@ class Slurm:
             )
 
     def sinfo(self, *flags: str) -> str:
-        """What sinfo prints, without its head."""
+        """Return the output of sinfo without its header."""
         return self.run(["sinfo", "--noheader", *flags]).stdout.strip()
 
     def run(
         self, command: list[str], environ: Mapping[str, str] = os.environ, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """A command that asks this cluster."""
+        """Run a command with this cluster's environment."""
         return subprocess.run(
             command,
             env={**environ, **self.environ},
@@ -134,7 +134,7 @@ class Slurm:
         return done.stdout.strip()
 
     def log(self) -> str:
-        """What its processes have said."""
+        """Return the logs of the cluster's processes."""
         return "".join(path.read_text(errors="replace") for path in self._place.glob("*.log"))
 
     def reason(self) -> str:

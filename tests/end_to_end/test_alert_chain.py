@@ -206,7 +206,7 @@ def test_after_the_linger_a_run_is_gone_and_its_end_stays(
 
 @pytest.fixture
 def headers_of_prometheus(tmp_path: Path) -> dict[str, str]:
-    """What the real Prometheus sends with a scrape."""
+    """The headers that the real Prometheus sends with a scrape."""
     seen: dict[str, str] = {}
 
     class Handler(BaseHTTPRequestHandler):

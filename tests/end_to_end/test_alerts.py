@@ -36,7 +36,7 @@ def firing(daemon: Daemon, run: str = "trouble") -> float | None:
 
 
 def alerts(daemon: Daemon) -> list[dict[str, Any]]:
-    """Those that are worse than an info, such as that the run has begun."""
+    """Return the alerts above info; an info is, for example, that the run has begun."""
     return [one for one in daemon.api("alerts").json()["alerts"] if one["severity"] != "info"]
 
 
@@ -125,7 +125,7 @@ run.finish()
 
 
 def states(daemon: Daemon) -> set[str]:
-    """Those of the run, on the page and in the history."""
+    """Return the states of the run on the page and in the history."""
     page = daemon.api("runs").json()["runs"]
     shown = [name for name, value in daemon.series().items() if name.startswith("trackside_training_state{") and value]
     return {*(run["state"] for run in page), *(name.split('state="')[1].rstrip('"}') for name in shown)}

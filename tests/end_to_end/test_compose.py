@@ -34,7 +34,7 @@ def services(file: str = "compose.yml") -> dict[str, dict[str, Any]]:
 
 
 def mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str, str]]:
-    """A service's files of the host: where they are, and where in the container, and how."""
+    """Yield a service's files of the host: their path, their path in the container, and the mount mode."""
     for volume in service.get("volumes", ()):
         source, target, *how = volume.split(":")
         if source[0] in "./":

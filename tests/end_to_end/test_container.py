@@ -40,14 +40,14 @@ exec "$@"
 
 
 def ran(program: str) -> str:
-    """The RUN that calls it."""
+    """Return the RUN instruction that calls a program."""
     [run] = [one.rest for one in dockerfile.instructions() if one.name == "RUN" and program in one.rest]
     return run
 
 
 @pytest.fixture(scope="module")
 def built() -> Iterator[Path]:
-    """What the first stage makes of the build's context, elsewhere."""
+    """The result of the first build stage, made in another directory."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         place = Path(directory)
         place.chmod(0o755)
@@ -87,13 +87,13 @@ def contained(built: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def first(process: subprocess.Popen[str]) -> int:
-    """The pid, out here, of the container's process 1."""
+    """Return the pid, outside the container, of the container's process 1."""
     [pid] = eventually(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text).split()
     return int(pid)
 
 
 def inside(process: subprocess.Popen[str], *command: str) -> subprocess.CompletedProcess[str]:
-    """A command in the container, as root."""
+    """Run a command in the container, as root."""
     enter = ["nsenter", f"--target={first(process)}", "--mount", "--pid", "--net"]
     return subprocess.run([*enter, *command], capture_output=True, text=True, timeout=DEADLINE, check=False)
 

@@ -21,7 +21,7 @@ QUIET = ("--no-collector.gpu", "--no-collector.process", "--no-collector.cgroup"
 
 
 def ran(daemon: Daemon, *arguments: str) -> tuple[int, str]:
-    """What one of our commands says."""
+    """Run one of our commands; return its status and output."""
     environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
     done = subprocess.run(
         command(*arguments), capture_output=True, text=True, check=False, env=environ, timeout=DEADLINE
@@ -55,7 +55,7 @@ def test_a_password_does_not_lock_out_of_a_daemon_that_has_no_users(
 
 @contextmanager
 def stranger(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[str, list[str | None]]]:
-    """A server that answers all alike; its address, and the Authorization headers that it was told."""
+    """Yield the address of a server that answers every request alike, and its received Authorization headers."""
     told: list[str | None] = []
 
     class Answers(BaseHTTPRequestHandler):
@@ -82,7 +82,7 @@ def stranger(status: int, body: bytes = b"", **headers: str) -> Iterator[tuple[s
 
 
 def credentials(directory: Path, more: str = "") -> str:
-    """A file with a password, as a flag."""
+    """Write a file with a password; return the flag for it."""
     secret = directory / "credentials.yml"
     secret.write_text(f"basic_auth: {{username: ada, password: lovelace}}\n{more}")
     secret.chmod(0o600)

@@ -49,7 +49,7 @@ sys.stdin.read()
 
 @contextmanager
 def demo(place: Path, arguments: str, **settings: str) -> Iterator[str]:
-    """The demo, with simulated ranks and GPUs; where it serves."""
+    """Run the demo, with simulated ranks and GPUs; yield its address."""
     environ = clean_environ({**SETTINGS, **settings, "TRACKSIDE_PUSH__ENDPOINT": f"ipc://{place}/push.sock"})
     with (place / "demo.log").open("w") as log:
         process = subprocess.Popen(
@@ -71,7 +71,7 @@ def demo(place: Path, arguments: str, **settings: str) -> Iterator[str]:
 
 @contextmanager
 def named(name: str, place: Path) -> Iterator[None]:
-    """A run of that name, which lives."""
+    """Keep a run of that name alive within the block."""
     environ = clean_environ({"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock"})
     words, pipe = [sys.executable, "-c", NAMED, name], subprocess.PIPE
     with subprocess.Popen(words, env=environ, text=True, stdin=pipe, stdout=pipe) as process:
@@ -82,7 +82,7 @@ def named(name: str, place: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Asking]]:
-    """All of them, which scrape the demo, one rank of which crashes, and another of an older generation."""
+    """Servers that scrape the demo, one rank of which crashes, and a demo of an older GPU generation."""
     with ExitStack() as ends:
         place, other = (Path(ends.enter_context(TemporaryDirectory(prefix="ts-", dir="/tmp"))) for _ in range(2))
         urls = [

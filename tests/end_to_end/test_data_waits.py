@@ -1,4 +1,4 @@
-"""How long a training waits for its data is what the data loaders themselves have clocked."""
+"""Waits for data, compared with the clocks of the data loaders themselves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIRST, OTHERS = (f"trackside_training_{name}_wait_seconds" for name in ("first_b
 
 
 def finished(daemon: Daemon, run: str) -> bool:
-    """As the page has it."""
+    """Return whether the page shows the run as finished."""
     return daemon.series().get(f'trackside_training_state{{run="{run}",state="finished"}}') == 1
 
 

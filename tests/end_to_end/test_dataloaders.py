@@ -34,7 +34,7 @@ def daemon() -> Iterator[Daemon]:
 
 
 def small_shm(mebibytes: int) -> list[str]:
-    """A command that runs another with so little of /dev/shm."""
+    """Return a command that runs another with so many MiB of /dev/shm."""
     script = f'mount -t tmpfs -o size={mebibytes}m tmpfs /dev/shm && exec "$@"'
     launcher = ["unshare", "--mount", "sh", "-c", script, "sh"]
     if (
@@ -46,28 +46,28 @@ def small_shm(mebibytes: int) -> list[str]:
 
 
 def processes(daemon: Daemon, run: str) -> list[dict[str, Any]]:
-    """Those of a run, as the API has them."""
+    """Return the processes of a run, as the API shows them."""
     return [one for one in daemon.api("processes").json()["processes"] if one["run"] == run]
 
 
 def called(daemon: Daemon, run: str, comm: str) -> list[dict[str, Any]]:
-    """Those of a run that have that name."""
+    """Return the processes of a run that have that name."""
     return [one for one in processes(daemon, run) if one["comm"] == comm]
 
 
 def roles(daemon: Daemon, run: str) -> list[str]:
-    """The rank's, then the others' in alphabetical order."""
+    """Return the role of the rank's process, then the roles of the others in alphabetical order."""
     first, *others = [one["role"] for one in processes(daemon, run)] or [""]
     return [first, *sorted(others)]
 
 
 def of_loader(daemon: Daemon, run: str, family: str) -> float | None:
-    """A sum over a run's workers."""
+    """Return a sum over a run's workers."""
     return daemon.series().get(f'trackside_dataloader_{family}{{rank="0",run="{run}"}}')
 
 
 def deaths(daemon: Daemon, run: str) -> list[dict[str, Any]]:
-    """The history's events of workers that died."""
+    """Return the history's events of workers that died."""
     (found,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == run])
     events = daemon.api(f"events?run={found['id']}").json()["events"]
     return [one for one in events if one["kind"] == "dataloader_died"]

@@ -21,7 +21,7 @@ LAST_SUCCESS = "trackside_collector_last_success_timestamp_seconds"
 
 @pytest.fixture
 def mount(place: Path) -> Iterator[FuseMount]:
-    """A real one, at ``far`` in the test's place; killing its server frees whatever hangs in it."""
+    """A real FUSE mount at ``far`` in the test's directory; killing its server frees every process that hangs in it."""
     point = place / "far"
     point.mkdir()
     try:
@@ -34,7 +34,7 @@ def mount(place: Path) -> Iterator[FuseMount]:
 
 @pytest.fixture
 def overlay(place: Path, mount: FuseMount) -> Iterator[Path]:
-    """Where the real mount is under another directory."""
+    """The mount point of an overlay over the real mount and another directory."""
     merged, below = place / "merged", place / "below"
     merged.mkdir()
     below.mkdir()
@@ -48,12 +48,12 @@ def overlay(place: Path, mount: FuseMount) -> Iterator[Path]:
 
 
 def value(daemon: Daemon, family: str, point: Path, fstype: str = FSTYPE) -> float | None:
-    """What the page says of a mount of the test."""
+    """Return the value on the page for a mount of the test."""
     return daemon.series().get(f'trackside_host_filesystem_{family}{{fstype="{fstype}",mountpoint="{point}"}}')
 
 
 def local(daemon: Daemon) -> set[str]:
-    """The mounts whose size the page tells, but for the real one of the test."""
+    """Return the mounts whose size is on the page, without the FUSE mounts of the test."""
     series = daemon.series()
     return {name for name in series if name.startswith("trackside_host_filesystem_size_") and FSTYPE not in name}
 
@@ -114,7 +114,7 @@ def processes() -> list[int]:
 
 
 def status(process: int, field: str) -> str:
-    """A line of /proc/PID/status; empty when the process is gone."""
+    """Return a line of /proc/PID/status; empty if the process is gone."""
     try:
         text = Path(f"/proc/{process}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -123,5 +123,5 @@ def status(process: int, field: str) -> str:
 
 
 def is_asking(process: int) -> bool:
-    """Whether it is one that asks file systems; of a zombie nobody knows."""
+    """Return whether a process is a worker that asks file systems; false for a zombie."""
     return b"remote_worker.py" in Path(f"/proc/{process}/cmdline").read_bytes()

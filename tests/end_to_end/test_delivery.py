@@ -67,17 +67,17 @@ STATE = re.compile(r'trackside_training_rank_state\{rank="\d",run="paced",state=
 
 
 def complete(steps: int, first: int = 0) -> dict[str, list[tuple[int, float]]]:
-    """What `PACED` and `BURSTS` have pushed, by key."""
+    """Return the samples that `PACED` and `BURSTS` have pushed, by key."""
     return {key: [(step, float(step + more)) for step in range(first, steps)] for more, key in enumerate(KEYS)}
 
 
 def states(daemon: Daemon) -> set[str]:
-    """The states that the ranks are in."""
+    """Return the states of the ranks."""
     return {found[1] for name, value in daemon.series().items() if value and (found := STATE.fullmatch(name))}
 
 
 def steps_total(daemon: Daemon) -> dict[str, float]:
-    """Steps by rank."""
+    """Return the number of steps by rank."""
     return {name: value for name, value in daemon.series().items() if name.startswith("trackside_training_steps_total")}
 
 
@@ -156,7 +156,7 @@ MARKS = {"run_info", "state", "end_timestamp_seconds"}
 
 
 def shown(daemon: Daemon) -> set[str]:
-    """The families of trainings that are on the page."""
+    """Return the families of trainings that are on the page."""
     return {found[1] for name in daemon.series() if (found := re.match(r"trackside_training_(\w+){.*run=", name))}
 
 
@@ -275,7 +275,7 @@ sys.stdin.readline()
 
 
 def attempts(daemon: Daemon) -> list[tuple[int, str]]:
-    """Number and state of each attempt of the run that is resumed."""
+    """Return number and state of each attempt of the resumed run."""
     told = daemon.api("runs/same").json().get("attempt_list", [])
     return [(one["attempt"], one["state"]) for one in told]
 

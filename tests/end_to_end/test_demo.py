@@ -77,7 +77,7 @@ class Demo:
         pytest.fail(f"it never said {text!r}, but: {self._printed}")
 
     def address(self) -> str:
-        """Where it says that its daemon serves."""
+        """Return the address that the demo prints for its daemon."""
         self.read_until("/metrics\n")
         found = re.search(r"(http://\S+)/metrics", self._printed)
         assert found is not None
@@ -89,7 +89,7 @@ class Demo:
         return self.process.returncode, self._printed + printed, AS_ROOT.sub("", complaints)
 
     def processes(self) -> list[int]:
-        """It and what it started, as far as they still run."""
+        """Return the demo and the processes that it started, as far as they are still running."""
         mark = f"TRACKSIDE_PUSH__ENDPOINT=ipc://{self.place}/push.sock".encode()
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _read(path)]
 
@@ -169,7 +169,7 @@ def test_a_web_configuration_is_the_other_daemons(start_demo: Callable[..., Demo
 
 
 def test_its_flag_says_how_many_gpus_there_are_to_be_ill(start_demo: Callable[..., Demo]) -> None:
-    """As the page of the dashboards has it."""
+    """The page of the dashboards uses this combination."""
     ill = {"TRACKSIDE_COLLECTOR__GPU__TROUBLE": "hot:5,throttled:6,xid:7"}
     status, printed, _ = start_demo("--ranks", "4", "--gpus", "8", "--steps", "1", **ill).end()
     assert (status, "8 GPUs are simulated" in printed) == (0, True)
@@ -289,7 +289,7 @@ PHASES = {"data", "forward", "backward", "optimizer", "sync", "eval", "checkpoin
 
 
 def told(page: str, family: str) -> dict[str, float]:
-    """The series of a family, its histogram's too, and their values."""
+    """Return the series of a family, including those of a histogram, and their values."""
     found = re.findall(rf"^({family}(?:_count|_sum|_bucket)?(?:{{.*}})?) (\S+)$", page, re.MULTILINE)
     return {name: float(value) for name, value in found}
 

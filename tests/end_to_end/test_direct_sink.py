@@ -25,14 +25,14 @@ PUSHES = "import time, trackside; trackside.push(step=1, loss=0.5); print('train
 
 @pytest.fixture
 def inbox() -> Iterator[Inbox]:
-    """Where the webhook posts."""
+    """The server that the webhook posts to."""
     with closing(Inbox()) as box:
         yield box
 
 
 @pytest.fixture
 def environ(inbox: Inbox) -> dict[str, str]:
-    """What makes a daemon post there."""
+    """The environment that makes a daemon post to the inbox."""
     return {"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"}
 
 
@@ -86,5 +86,5 @@ def test_a_daemon_that_is_killed_during_a_nan_neither_resolves_nor_tells_it_agai
 
 
 def _is_news(letter: Letter) -> bool:
-    """Whether it is about the NaN alone, and no later message of the group, which names all that fires."""
+    """Return whether a message is about the NaN alone, not a later one about all firing alerts of the group."""
     return letter.fires(NAN) and not letter.fires("TracksideUserAlert")

@@ -42,7 +42,10 @@ def cgroup() -> Iterator[Path]:
 
 @pytest.fixture
 def start(daemon: Daemon, start_training: Callable[..., Process]) -> Callable[..., Process]:
-    """Starts a training that ends in one of the ways when a line comes; returns once its run is on the page."""
+    """A function that starts a training that ends in one of the ways when it reads a line.
+
+    It returns once the run is on the page.
+    """
 
     def begin(kind: str, **environ: str) -> Process:
         training = start_training(daemon, "-c", script(ENDS[kind]), TRACKSIDE_RUN_NAME=kind, **environ)
@@ -55,31 +58,31 @@ def start(daemon: Daemon, start_training: Callable[..., Process]) -> Callable[..
 
 
 def state(daemon: Daemon, run: str) -> str | None:
-    """The state that /metrics shows of a run."""
+    """Return the state that /metrics shows of a run."""
     page = daemon.series()
     return next((one for one in STATES if page.get(f'trackside_training_state{{run="{run}",state="{one}"}}')), None)
 
 
 def ended_as(daemon: Daemon, run: str) -> str | None:
-    """The state that /metrics shows of a run, unless it is running still."""
+    """Return the state that /metrics shows of a run, or None while it is running."""
     shown = state(daemon, run)
     return None if shown == "running" else shown
 
 
 def told(daemon: Daemon, run: str) -> dict[str, Any]:
-    """What the history says of a run by its name."""
+    """Return the description of a run in the history, by name."""
     (found,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == run])
     return daemon.api(f"runs/{found['id']}").json()  # type: ignore[no-any-return]  # JSON
 
 
 def ends(daemon: Daemon, run: str) -> list[dict[str, Any]]:
-    """The history's events of the ends of a run's ranks, oldest first."""
+    """Return the history's events of the ends of a run's ranks, oldest first."""
     events = daemon.api(f"events?run={told(daemon, run)['id']}").json()["events"]
     return [one["fields"] for one in events if one["kind"] == "rank_ended"]
 
 
 def expect(daemon: Daemon, kind: str) -> None:
-    """The page comes to the right state, and the history to the right cause."""
+    """Check that the page shows the right state, and the history the right state and cause."""
     end = ENDS[kind]
     assert eventually(lambda: ended_as(daemon, kind)) == end.state, "nobody is told of another end first"
     eventually(lambda: (told(daemon, kind)["state"], told(daemon, kind)["cause"]) == (end.state, end.cause))

@@ -50,18 +50,18 @@ for step in range(100_000):
 
 
 def alerts(daemon: Daemon, name: str) -> list[dict[str, Any]]:
-    """What the history has of the alerts of this name."""
+    """Return the alerts of this name in the history."""
     return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == name]
 
 
 def with_evidence(daemon: Daemon, name: str, part: str) -> dict[str, Any]:
-    """The alert of a name, once it has a part of its evidence."""
+    """Return the alert of a name, once it has a part of its evidence."""
     (found,) = eventually(lambda: [one for one in alerts(daemon, name) if part in one["evidence"]])
     return found
 
 
 def shown(daemon: Daemon, *arguments: str) -> str:
-    """What `trackside alerts` prints on a terminal of 80 columns."""
+    """Return the output of `trackside alerts` on a terminal of 80 columns."""
     asked = command("alerts", *arguments, f"--storage.path={daemon.history}")
     environ = clean_environ({"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"})
     return subprocess.run(asked, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout

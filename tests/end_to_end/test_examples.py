@@ -1,4 +1,4 @@
-"""What users copy: the examples run without a daemon as with one, and their lines for trackside are marked."""
+"""Examples for users to copy: they run with and without a daemon, and their lines for trackside are marked."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _gpu(index: int, busy: float) -> GpuReading:
 
 @pytest.fixture
 def machine() -> State:
-    """What is known of a machine with two CPUs, two GPUs, and a run of two ranks, one of which has failed."""
+    """The state of a machine with two CPUs, two GPUs, and a run of two ranks, one of which has failed."""
     state = State()
     silence = Silence("1a2b3c4d", {"alert": "NonFinite", "run": "char-*"}, NOW.wall - 60, NOW.wall + 3600)
     watch, book = RankWatch(), ActiveAlerts(silences=Silences([silence]))
@@ -185,7 +185,7 @@ def _pushed() -> Iterator[Batch]:
 
 
 def _said_by(rank: int) -> Iterator[list[bytes]]:
-    """A hello, four steps, and of rank 1 its end."""
+    """Yield the messages of a rank: a hello, four steps, and for rank 1 its end."""
     session = bytes([rank]) * 16
     identity = Identity(
         run="launch-10.0.0.1-29500-4711-99",

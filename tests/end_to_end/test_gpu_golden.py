@@ -1,6 +1,6 @@
-"""What the page says of seven boards: the fake driver, the real worker, word for word.
+"""Pages of seven boards, from the fake driver and the real worker, compared word for word.
 
-`pytest --update-golden` rewrites the files, and the diff is reviewed.
+`pytest --update-golden` rewrites the files; review the diff.
 """
 
 from __future__ import annotations

@@ -33,14 +33,14 @@ CPU = "trackside_host_cpu_seconds_total"
 
 
 def of_gpus(daemon: Daemon, family: str) -> dict[str, float]:
-    """The values of a family that has no labels of its own, by GPU."""
+    """Return the values of a family that only has GPU labels, by GPU."""
     start = f'trackside_gpu_{family}{{gpu="'
     series = daemon.series().items()
     return {name.removeprefix(start).partition('"')[0]: value for name, value in series if name.startswith(start)}
 
 
 def children(process: int) -> list[int]:
-    """What the process has started and not reaped."""
+    """Return the pids of a process's children, zombies included."""
     found: list[int] = []
     for task in Path(f"/proc/{process}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
@@ -54,7 +54,7 @@ def worker(daemon: Daemon) -> int:
 
 
 def is_there(process: int) -> bool:
-    """Whether it runs; one that nobody has reaped yet does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -238,7 +238,7 @@ def opened(process: int) -> set[Path]:
 
 
 def trackside(daemon: Daemon, *arguments: str) -> str:
-    """What the command prints."""
+    """Return the output of a command."""
     token = (daemon.directory / "push.token").read_text().strip()
     url = f"{daemon.url}/#token={token}"
     return subprocess.run(

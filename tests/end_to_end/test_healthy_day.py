@@ -92,7 +92,7 @@ class Job:
         self._whole.after = end
 
     def _machine(self, now: float) -> dict[str, float]:
-        """The host, and the ranks' processes: with the noise that there is, and caches that fill and are dropped."""
+        """Return the samples of the host and the ranks' processes, with noise, and caches that fill and are dropped."""
         noise = self._noise
         values = {name: value for name, value in healthy(now).items() if not name.startswith("trackside_gpu")}
         values = {name: value for name, value in values.items() if "run=r" not in name}
@@ -124,7 +124,7 @@ def test_eight_healthy_ranks_raise_nothing_above_info(whole: InProcessDaemon, co
 
 
 def test_the_same_with_a_nan_is_told(whole: InProcessDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that it is not deaf."""
+    """This shows that the daemon of the healthy day does raise alerts."""
     job = Job(whole)
     for _ in range(50):
         job.train()

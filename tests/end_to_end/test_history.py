@@ -62,7 +62,7 @@ Kept = dict[tuple[int, int, str], list[tuple[int, float]]]
 
 
 def kept(directory: Path, run: str) -> Kept:
-    """What a history has of the run of this name, once nobody writes it."""
+    """Return the samples of the run of this name in a history that no daemon writes any longer."""
     database = Database(directory)
     found: Kept = {}
     try:
@@ -81,7 +81,7 @@ def kept(directory: Path, run: str) -> Kept:
 
 
 def about(directory: Path, run: str) -> dict[str, Any]:
-    """What a history says of the run of this name, once nobody writes it."""
+    """Return the description of the run of this name in a history that no daemon writes any longer."""
     database = Database(directory)
     try:
         with database.reading() as connection:
@@ -284,7 +284,7 @@ def test_while_the_disk_is_full_the_page_goes_on_and_afterwards_nothing_is_lost(
 
 
 def newest(daemon: Daemon) -> float | None:
-    """The step that the page shows, when it shows its loss too."""
+    """Return the step on the page, if the page shows that step's loss too."""
     page = daemon.series()
     step, loss = (page.get(f'trackside_training_{one}{{rank="0",run="obeying"}}') for one in ("step", "loss"))
     return step if step == loss else None

@@ -1,7 +1,7 @@
-"""What node_exporter has too is what node_exporter has: each family's type, labels and values, beside Debian's own one.
+"""Families that node_exporter has too, compared with Debian's node_exporter: type, labels and values of each.
 
-On this machine, and on the machines that are trees of files, which have what this one lacks. A family of the host that
-is added has to be compared here, or to stand in `LACKING` with the reason.
+The tests compare on this machine, and on machines that are trees of files, which have hardware that this one lacks.
+A new family of the host has to be compared here, or listed in `LACKING` with the reason.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def names() -> set[str]:
 
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Readings]:
-    """Of each machine that is a tree."""
+    """The readings of each machine that is a tree of files."""
     directory = tmp_path_factory.mktemp("machines")
     for tree in MACHINES:
         shutil.copytree(tree, directory / tree.name, symlinks=True)
@@ -139,7 +139,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Readings]:
 
 @pytest.fixture
 def live(start_daemon: Callable[..., Daemon]) -> Iterator[Callable[[], Readings]]:
-    """Reads this machine."""
+    """A function that reads this machine."""
     daemon = start_daemon("--sample.interval=0.1s", "--collector.thermal", "--collector.cpu.per-cpu")
     with NodeExporter(*EVERYTHING) as exporter:
 
@@ -197,7 +197,7 @@ def test_a_difference_is_found() -> None:
 
 
 def differences(name: str, readings: Readings, *, strict: bool) -> Iterator[str]:
-    """What differs of one of our families; *strict* also where only one has it."""
+    """Yield the differences of one of our families; *strict* includes families that only one side has."""
     before, after = readings.before.get(HOST + name), readings.after.get(HOST + name)
     theirs = [readings.theirs.get(f"node_{one}") for one in NAMED.get(name, (name,))]
     if after is None or before is None or theirs[0] is None:
@@ -232,7 +232,7 @@ def _of(theirs: Family, labels: dict[str, str], name: str) -> list[float]:
 
 
 def _theirs(page: str) -> dict[str, Family]:
-    """What is on their page, with temperatures by the sensor's label, which is a family of its own there."""
+    """Return node_exporter's page with temperatures by the sensor's label, which is a separate family there."""
     found = families(page)
     names = [dict(labels) for labels in found.get("node_hwmon_sensor_label", Family("gauge", {})).values]
     labelled = {(one["chip"], one["sensor"]): one["label"] for one in names}
@@ -245,7 +245,7 @@ def _theirs(page: str) -> dict[str, Family]:
 
 
 def _sampled_since(moment: float, page: str) -> dict[str, Family]:
-    """What is on our page, once each collector that works has begun since then; else nothing."""
+    """Return our page once every working collector has begun a reading after *moment*; else nothing."""
     found = families(page)
     took, success, last = (found[one.name].values for one in (DURATION, SUCCESS, LAST_SUCCESS))
     begun = [last[name] - took[name] for name, works in success.items() if works]
@@ -253,7 +253,7 @@ def _sampled_since(moment: float, page: str) -> dict[str, Family]:
 
 
 def _complete(sys: Path) -> None:
-    """Adds what node_exporter insists on and we do not read."""
+    """Add files that node_exporter requires and we do not read."""
     sys.mkdir(exist_ok=True)
     for device in sys.glob("class/infiniband/*"):
         for name in ("board_id", "fw_ver", "hca_type"):

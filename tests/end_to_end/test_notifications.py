@@ -42,7 +42,7 @@ for step in range(100_000):
 
 @pytest.fixture
 def address() -> str:
-    """Where a daemon can listen again after its death."""
+    """A free address, at which a daemon can listen again after its death."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
@@ -50,7 +50,7 @@ def address() -> str:
 
 @pytest.fixture
 def start_road(tmp_path: Path) -> Iterator[Callable[..., Road]]:
-    """Starts Prometheus and Alertmanager, once, and waits for the first scrape."""
+    """A function that starts Prometheus and Alertmanager, once, and waits for the first scrape."""
     with ExitStack() as ends:
 
         def start(daemon: Daemon, *, hurried: bool = True) -> Road:
@@ -62,7 +62,7 @@ def start_road(tmp_path: Path) -> Iterator[Callable[..., Road]]:
 
 
 def begin(daemon: Daemon, start_training: Callable[..., Process]) -> Process:
-    """A training of a process of its own that has made some steps."""
+    """Start a training in a new process, and wait until it has made some steps."""
     training = start_training(daemon, "-c", TRAINS, TRACKSIDE_RUN_NAME="net")
     assert training.stdout is not None
     assert training.stdout.readline() == "trains\n"
@@ -70,7 +70,7 @@ def begin(daemon: Daemon, start_training: Callable[..., Process]) -> Process:
 
 
 def break_down(run: Run, steps: int = 3) -> None:
-    """Some good steps, and then NaN."""
+    """Push some good steps, and then NaN."""
     for step in range(steps):
         run.push(step=step, loss=2.5)
     run.push(step=steps, loss=float("nan"))
@@ -178,7 +178,7 @@ def test_a_daemon_that_is_killed_during_a_stall_neither_resolves_nor_tells_it_ag
 def _killed(
     daemon: Daemon, road: Road, alert: str, start_daemon: Callable[..., Daemon], address: str, **more: dict[str, str]
 ) -> Daemon:
-    """The daemon is killed, Prometheus sees that, and another one begins; the alert has fired all the while."""
+    """Kill the daemon, wait until Prometheus sees that, and start another; the alert must keep firing all the while."""
     since = f'max(ALERTS_FOR_STATE{{alertname="{alert}",severity="critical"}})'
     before = road.value(since)
     assert before is not None

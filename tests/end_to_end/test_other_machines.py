@@ -63,7 +63,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def keys(place: Path) -> Path:
-    """What `trackside keys` makes for the client gpu7."""
+    """The keys that `trackside keys` makes for the client gpu7."""
     done = run("keys", str(place / "keys"), "--client", "gpu7")
     assert (done.returncode, done.stderr) == (0, "")
     return place / "keys"
@@ -71,7 +71,7 @@ def keys(place: Path) -> Path:
 
 @pytest.fixture
 def remote(start_daemon: Callable[..., Daemon], keys: Path, address: str) -> Daemon:
-    """A daemon that takes pushes at a port of the network, too; its endpoint is that port."""
+    """A daemon that accepts pushes at a port of the network, too; its endpoint is that port."""
     daemon = start_daemon(f"--push.endpoint=tcp://{address}:0", f"--push.keys={keys}")
     (daemon.endpoint,) = (one for one in daemon.api("status").json()["push_endpoints"] if one.startswith("tcp://"))
     return daemon
@@ -79,7 +79,7 @@ def remote(start_daemon: Callable[..., Daemon], keys: Path, address: str) -> Dae
 
 @pytest.fixture
 def start(start_training: Callable[..., Process]) -> Callable[..., Process]:
-    """Starts the training with a key file, or with none, and lets it end when its input does."""
+    """A function that starts the training with or without a key file; the training ends when its input does."""
 
     def begin(daemon: Daemon, key: Path | None, **environ: str) -> Process:
         named = {"TRACKSIDE_KEY_FILE": str(key)} if key is not None else {}
@@ -89,7 +89,7 @@ def start(start_training: Callable[..., Process]) -> Callable[..., Process]:
 
 
 def complaint(training: Process) -> str:
-    """The one line that a training logs; it trains on, and ends well."""
+    """Return the one line that a training logs; check that it continues and exits with status 0."""
     assert training.stderr is not None
     line = training.stderr.readline()
     printed, rest = training.communicate("\n", timeout=DEADLINE)

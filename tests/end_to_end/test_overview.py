@@ -1,4 +1,4 @@
-"""What people see first, of a real daemon beside a real training: once, and as a stream."""
+"""Overview of a real daemon with a real training: as a single answer, and as a stream."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_overview_has_the_values_of_the_page(
     eventually(lambda: "cpu_ratio" in daemon.api("overview").json()["host"])  # of two ticks
 
     def between_two_pages() -> Any:
-        """The overview, and a page that was the same before and after it."""
+        """Return the overview, and a page whose values were the same before and after it."""
         names = ("utilization_ratio", "memory_used_bytes", "power_watts", "sm_active_ratio")
         own = {name: f"trackside_gpu_{name}{GPU}" for name in names}
         before, said, after = daemon.series(), daemon.api("overview").json(), daemon.series()

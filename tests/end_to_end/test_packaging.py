@@ -23,7 +23,7 @@ GRAFANA = {
 
 
 def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command that knows nothing of this tree."""
+    """Run a command without this tree's Python settings."""
     environ = {name: value for name, value in clean_environ().items() if not name.startswith("PYTHON")}
     return subprocess.run(
         arguments, cwd=cwd, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -72,7 +72,7 @@ def test_the_wheel_holds_both_packages_and_nothing_else(wheel: Path) -> None:
 
 
 def test_the_wheel_brings_what_systemd_needs(installed: Path) -> None:
-    """Where docs/install.md takes it from."""
+    """The files are where docs/install.md copies them from."""
     place, brought = ROOT / "deploy" / "systemd", installed.parent / "share" / "trackside" / "systemd"
     files = {path.relative_to(place): path.read_bytes() for path in place.rglob("*") if path.is_file()}
     assert Path("trackside.service") in files

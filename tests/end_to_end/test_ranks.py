@@ -1,4 +1,4 @@
-"""Which rank trains on which GPU: a real daemon with GPUs that are not, and real trainings that were given one."""
+"""Assignment of ranks to GPUs: a real daemon with simulated GPUs, and real trainings with a GPU each."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def daemon() -> Iterator[Daemon]:
 
 
 def rank_info(daemon: Daemon, run: str) -> list[str]:
-    """The series that say which GPUs a run trains on."""
+    """Return the series that show the GPUs of a run."""
     return [one for one in daemon.series() if one.startswith("trackside_gpu_rank_info") and f'run="{run}"' in one]
 
 
 def process_info(daemon: Daemon, run: str) -> list[str]:
-    """The series that say which processes a run has."""
+    """Return the series that show the processes of a run."""
     return [one for one in daemon.series() if one.startswith("trackside_process_info") and f'run="{run}"' in one]
 
 

@@ -48,7 +48,7 @@ class Road(NamedTuple):
 
 @contextmanager
 def laid(directory: Path) -> Iterator[Road]:
-    """A road that ends with the block."""
+    """Yield a road that ends with the block."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
         daemon = Daemon(Path(place), "--run.linger=0s", "--collector.gpu.simulate=2")
         say_targets(directory / "agent", daemon.url.removeprefix("http://"), rack="a")
@@ -126,7 +126,7 @@ def test_what_was_scraped_while_the_receiver_was_down_arrives_when_it_is_back(tm
 
 
 def samples(end: Queries) -> list[tuple[float, str]]:
-    """When `up` was sampled, and what it was."""
+    """Return the times and values of `up`."""
     found = end.get("query", query="up[5m]")["result"]
     return [(at, value) for one in found for at, value in one["values"]]
 
@@ -142,7 +142,7 @@ def test_what_was_scraped_hours_ago_is_taken_though_others_have_told_of_today(tm
 
 
 def written(name: str, value: float, at: int) -> bytes:
-    """A remote write of one sample: prometheus.WriteRequest, not compressed, as a block of Snappy's format."""
+    """Return a remote write of one sample: an uncompressed prometheus.WriteRequest in a block of Snappy's format."""
 
     def field(number: int, content: bytes) -> bytes:
         return bytes((number << 3 | 2, len(content))) + content
@@ -154,7 +154,7 @@ def written(name: str, value: float, at: int) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """As protobuf has it."""
+    """Encode a number as a protobuf varint."""
     return bytes((number & 127 | 128,)) + varint(number >> 7) if number > 127 else bytes((number,))
 
 

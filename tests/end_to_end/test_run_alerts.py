@@ -33,12 +33,12 @@ sys.stdin.readline()
 
 
 def alerts(daemon: Daemon, name: str) -> list[dict[str, Any]]:
-    """What the history has of the alerts of this name."""
+    """Return the alerts of this name in the history."""
     return [one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == name]
 
 
 def start(start_training: Callable[..., Process], daemon: Daemon, rank: int = 0, world: int = 1) -> Process:
-    """A training that has made some steps."""
+    """Start a training, and wait until it has made some steps."""
     about = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank), "TRACKSIDE_RUN_ID": "the-run"}
     training = start_training(daemon, "-c", TRAINS, TRACKSIDE_RUN_NAME="net", **about)
     assert training.stdout is not None
@@ -47,14 +47,14 @@ def start(start_training: Callable[..., Process], daemon: Daemon, rank: int = 0,
 
 
 def made(daemon: Daemon) -> float:
-    """How many steps the page shows."""
+    """Return the highest step on the page."""
     return max(
         (value for name, value in daemon.series().items() if name.startswith("trackside_training_step{")), default=0
     )
 
 
 def states(daemon: Daemon) -> list[str]:
-    """Of the run and its rank on the page, and of the run in the history."""
+    """Return the states of the run and its rank on the page, and of the run in the history."""
     ones = [name for name, value in daemon.series().items() if "_state{" in name and 'run="net"' in name and value == 1]
     found = [next(one for one in ones if f"training_{what}{{" in one) for what in ("state", "rank_state")]
     return [*(one.split('state="')[1].rstrip('"}') for one in found), daemon.api("runs").json()["runs"][0]["state"]]

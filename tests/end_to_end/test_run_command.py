@@ -119,7 +119,7 @@ class Started:
         return process
 
     def at(self, terminal: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """The same at a terminal, which becomes that of its session."""
+        """Start the command at a terminal, which becomes that of its session."""
         opening = ["sh", "-c", 'exec "$@" <>"$0" >&0 2>&0', terminal]
         process = subprocess.Popen(
             [*opening, *command("run", "--", *arguments)], env=self.environ, start_new_session=True
@@ -128,24 +128,24 @@ class Started:
         return process
 
     def run(self, *arguments: str, said: str = "", flags: Sequence[str] = (), **environ: str) -> tuple[int, str, str]:
-        """The same, to its end: status, what was printed, what was complained of."""
+        """Run the command to its end; return its status, output and error messages."""
         process = self.start(*arguments, flags=flags, **environ)
         printed, complaints = process.communicate(said, timeout=2 * DEADLINE)
         return process.returncode, printed, complaints
 
     def ours(self) -> list[str]:
-        """What runs with these places, but for this test."""
+        """Return the command lines of the processes with this environment, without this test."""
         mark = f"TRACKSIDE_PUSH__ENDPOINT=ipc://{self.place}/push.sock".encode()
         return [
             _text(path.with_name("cmdline")) for path in Path("/proc").glob("[0-9]*/environ") if mark in _read(path)
         ]
 
     def daemon(self) -> int:
-        """The daemon's pid."""
+        """Return the daemon's pid."""
         return int((self.place / "push.sock.lock").read_text())
 
     def log(self) -> str:
-        """What its daemons have said."""
+        """Return the log of the daemons."""
         return (self.history / "daemon.log").read_text()
 
     def close(self) -> None:
@@ -155,14 +155,14 @@ class Started:
 
 
 class Terminal:
-    """What is at a terminal's other end."""
+    """The other end of a terminal."""
 
     def __init__(self, file: int) -> None:
         self.file = file
         self._printed = ""
 
     def until(self, text: str) -> str:
-        """All that was printed, once it has that text; with none, once nobody is there any more."""
+        """Read until the output contains *text*, or until the terminal closes if *text* is empty; return all output."""
         while not text or text not in self._printed:
             assert select.select([self.file], [], [], DEADLINE)[0], self._printed
             try:

@@ -77,7 +77,7 @@ def test_the_biggest_page_of_a_node_with_eight_gpus_is_within_the_limits(
 
 
 def full(daemon: Daemon) -> str:
-    """The page once nothing more fits on it."""
+    """Return the page once it is full."""
     page = daemon.get("/metrics").text
     return page if page.count("\ntrackside_training_value{") == 10 * KEYS else ""
 

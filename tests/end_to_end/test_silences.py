@@ -18,7 +18,7 @@ LABELS = '{alert="NonFinite",gpu="",key="loss",rank="0",run="trouble",severity="
 
 
 def shown(daemon: Daemon) -> tuple[float | None, float | None]:
-    """Whether the NaN fires, and is silenced, on the page."""
+    """Return the values on the page for a firing and a silenced NaN alert."""
     series = daemon.series()
     return series.get(f"trackside_alert_firing{LABELS}"), series.get(f"trackside_alert_silenced{LABELS}")
 

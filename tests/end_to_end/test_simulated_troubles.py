@@ -1,4 +1,7 @@
-"""What fires only after minutes or hours, or of what no test can break: through the whole pipeline, by a clock that is turned."""
+"""Alerts that need minutes or hours, or hardware that no test can break, through the whole pipeline.
+
+The test sets the clock.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ class Training:
         whole.receive(self._speaker.frames("hello", self._speaker.hello(whole.after)))
 
     def lose(self, messages: int) -> None:
-        """So many never reach the daemon, which is told so."""
+        """Skip so many messages, and notify the daemon of the gap."""
         first = self._number + 1
         self._number += messages
         self._whole.receive(self._speaker.skip(first, self._number))

@@ -35,7 +35,7 @@ def configured(directory: Path, **sinks: Any) -> str:
 
 
 def nan(daemon: Daemon) -> dict[str, Any]:
-    """The alert, as the API has it, once it is there."""
+    """Wait for the NaN alert in the API, and return it."""
 
     def look() -> Any:
         return next((one for one in daemon.api("alerts").json()["alerts"] if one["alert"] == "NonFinite"), None)
@@ -44,7 +44,7 @@ def nan(daemon: Daemon) -> dict[str, Any]:
 
 
 def told(receiver: Receiver) -> list[tuple[str, str]]:
-    """What the receiver heard of the NaN."""
+    """Return the notifications about the NaN that the receiver got."""
     heard = [one for got in receiver.got for one in got.json["alerts"]]
     return [
         (one["labels"]["alertname"], one["status"]) for one in heard if one["labels"]["alertname"].endswith("NonFinite")

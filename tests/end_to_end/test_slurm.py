@@ -49,12 +49,12 @@ AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="slurmd has to be root's: 
 
 
 def left(job: str) -> Path:
-    """The directory of a job's own daemon on the node."""
+    """Return the directory of a job's daemon on the node."""
     return Path(f"/tmp/trackside-{os.getuid()}-{job}")
 
 
 def kept_run(slurm: Slurm, directory: Path, job: str) -> tuple[str, str]:
-    """The name and the state of the one run that a job's daemon has kept."""
+    """Return the name and the state of the one run that a job's daemon has kept."""
     kept = directory / "trackside" / job / "gpu1"
     shown = slurm.run([*command("runs", f"--storage.path={kept}", "--json")], clean_environ())
     assert shown.returncode == 0, shown.stderr + (directory / "job.out").read_text()
@@ -70,7 +70,7 @@ def script(path: Path, *lines: str) -> Path:
 
 @pytest.fixture(scope="module")
 def called() -> Iterator[Path]:
-    """What prolog and epilog have asked of systemd and of the log, which are not this machine's."""
+    """The file of calls that prolog and epilog make to systemctl and logger, which are scripts here."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         place = Path(directory)
         place.chmod(0o755)
@@ -95,7 +95,7 @@ def slurm(called: Path) -> Iterator[Slurm]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where a job is submitted from: with a training, and the command `trackside` on its PATH."""
+    """The directory that a job is submitted from, with a training, and the command `trackside` on its PATH."""
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "bin").mkdir()
     script(tmp_path / "bin" / "trackside", f'exec {" ".join(command())} "$@"')
@@ -156,7 +156,7 @@ def test_a_node_without_a_daemon_is_told_of_and_gets_jobs_all_the_same(
 
 
 def prologue(called: Path, path: str, **environ: str) -> list[str]:
-    """What the prolog asks for, with these programs."""
+    """Run the prolog with the programs on a PATH; return its calls."""
     called.unlink(missing_ok=True)
     given = {"PATH": path, "SLURM_JOB_ID": "1", "TRACKSIDE_URL": "http://127.0.0.1:9", **environ}
     subprocess.run([SCRIPTS / "prolog.sh"], env=given, check=True, timeout=DEADLINE)

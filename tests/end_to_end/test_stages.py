@@ -1,4 +1,4 @@
-"""What the stages of a watched step take, and how full its GPU is, on the page of a real daemon."""
+"""Stage times of a watched step and utilization of its GPU, on the page of a real daemon."""
 
 from __future__ import annotations
 

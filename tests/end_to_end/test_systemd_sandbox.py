@@ -46,7 +46,7 @@ trackside.finish()
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Path:
-    """This machine's tables of users and groups, and in them those of the unit with a number that nobody has."""
+    """Copies of this machine's tables of users and groups, with those of the unit under an unused number."""
     (tmp_path / "etc").mkdir()
     for name in ("passwd", "group"):
         lines = Path("/etc", name).read_text().splitlines(keepends=True)
@@ -59,7 +59,7 @@ def tables(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def enter(tables: Path) -> Iterator[list[str]]:
-    """Starts a command on the machine, as root."""
+    """The beginning of a command that runs the rest on the machine, as root."""
     own = ["install", "-d", "-o", str(USER), "-g", str(USER)]
     steps = [
         ["mount", "--bind", str(tables / "passwd"), "/etc/passwd"],
@@ -80,7 +80,7 @@ def enter(tables: Path) -> Iterator[list[str]]:
 
 @pytest.fixture
 def start(enter: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], tuple[Service, str]]]:
-    """Starts the daemon of the unit; it, and where it serves."""
+    """A function that starts the daemon of the unit, and returns it and its address."""
     monkeypatch.delenv("TRACKSIDE_SPOOL")
     manager = Manager(f"@trackside-sandbox-{os.getpid()}")
     started: list[Service] = []
@@ -101,7 +101,7 @@ def start(enter: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 @pytest.fixture
 def train(enter: list[str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a training of a user, which finds the daemon by itself."""
+    """A function that starts a training of a user; the training discovers the daemon."""
     pipe = subprocess.PIPE
     started: list[subprocess.Popen[str]] = []
 

@@ -49,7 +49,7 @@ class Secured:
         self.daemon = start(f"--web.config.file={self.file}", *QUIET, *flags, asking=self.asking)
 
     def write(self, passwords: dict[str, str], more: str = "") -> None:
-        """The file, in its place at once."""
+        """Replace the file atomically."""
         tls = {
             "cert_file": "server.pem",
             "key_file": "server.key",
@@ -63,14 +63,14 @@ class Secured:
         new.replace(self.file)
 
     def scrape(self, user: str = "prometheus", password: str = "scrape", **tls: str) -> dict[str, Any]:
-        """How Prometheus scrapes it; of *tls* what is empty is left out."""
+        """Return the scrape settings of Prometheus; empty values of *tls* are left out."""
         files = {name: str(path) for name, path in zip(("cert_file", "key_file"), self.client, strict=True)}
         given = {"ca_file": str(self.servers.file), **files, **tls}
         auth = {"basic_auth": {"username": user, "password": password}} if user else {}
         return {"scheme": "https", "tls_config": {name: one for name, one in given.items() if one}, **auth}
 
     def credentials(self, **auth: str) -> Path:
-        """A file for --web.credentials-file."""
+        """Write a file for --web.credentials-file, and return its path."""
         made = self.directory / "credentials.yml"
         cert, key = self.client
         tls = {"ca_file": self.servers.file.name, "cert_file": cert.name, "key_file": key.name}
@@ -86,7 +86,7 @@ def secured(tmp_path: Path, start_daemon: Callable[..., Daemon]) -> Secured:
 
 
 def status(secured: Secured, path: str = "/metrics", **asking: Any) -> int:
-    """Of an answer; 0 when there is none."""
+    """Return the status of an answer; 0 if there is none."""
     try:
         given = {**secured.asking, **asking}
         return httpx.get(secured.daemon.url + path, timeout=DEADLINE, trust_env=False, **given).status_code
@@ -95,7 +95,7 @@ def status(secured: Secured, path: str = "/metrics", **asking: Any) -> int:
 
 
 def run(secured: Secured, *arguments: str) -> tuple[int, str]:
-    """What one of our commands says."""
+    """Run one of our commands; return its status and output."""
     environ = clean_environ({"TRACKSIDE_ENDPOINT": secured.daemon.endpoint})
     done = subprocess.run(
         command(*arguments), capture_output=True, text=True, check=False, env=environ, timeout=DEADLINE

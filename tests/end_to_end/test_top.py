@@ -48,11 +48,11 @@ class Terminal:
         self._tmux("-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "-c", str(directory), script)
 
     def shows(self, pattern: str) -> re.Match[str] | None:
-        """Where a pattern is on the screen."""
+        """Return the match of a pattern on the screen."""
         return re.search(pattern, self.screen(), re.MULTILINE)
 
     def screen(self, *flags: str) -> str:
-        """What is on the screen."""
+        """Return the text on the screen."""
         return self._tmux("capture-pane", "-p", *flags)
 
     def press(self, *keys: str) -> None:
@@ -81,7 +81,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal(place: Path) -> Iterator[Callable[..., Terminal]]:
-    """Starts `trackside top` for the daemon of this directory."""
+    """A function that starts `trackside top` for the daemon of this directory."""
     started: list[Terminal] = []
 
     def start(daemon: Daemon, **environ: str) -> Terminal:
@@ -101,7 +101,7 @@ def terminal(place: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 def step(terminal: Terminal) -> int:
-    """The step in the list of runs; 0 while there is none."""
+    """Return the step in the list of runs; 0 while there is none."""
     found = terminal.shows(r"^> \[red\]net\[/\] +running +(\d+) ")
     return int(found[1]) if found else 0
 

@@ -29,7 +29,10 @@ LONG = 4 * DEADLINE
 
 @pytest.fixture
 def torchrun(start_training: Callable[..., Process]) -> Iterator[Callable[..., Process]]:
-    """Starts so many ranks of the example by torchrun, with flags for it. What does not end by itself is ended rank by rank."""
+    """A function that starts ranks of the example by torchrun, with flags for it.
+
+    After the test, a torchrun that still runs is terminated, so that it ends its ranks.
+    """
     started: list[Process] = []
 
     def start(daemon: Daemon, ranks: int, launcher: Sequence[str], *flags: str) -> Process:
@@ -45,7 +48,7 @@ def torchrun(start_training: Callable[..., Process]) -> Iterator[Callable[..., P
 
 
 def series(daemon: Daemon, family: str, *labels: str) -> dict[str, float]:
-    """The series of a family of the example's run that have some labels more, as ``rank="0"``, by their labels."""
+    """Return the series of a family of the example's run that have some labels more, such as ``rank="0"``."""
     found = {
         name: value for name, value in daemon.series().items() if name.startswith(f"trackside_training_{family}{{")
     }
@@ -53,19 +56,19 @@ def series(daemon: Daemon, family: str, *labels: str) -> dict[str, float]:
 
 
 def by_rank(daemon: Daemon, family: str, *labels: str) -> list[float]:
-    """The same, in the order of the ranks."""
+    """Return the values of such series, in the order of the ranks."""
     found = series(daemon, family, *labels).items()
     return [value for _, value in sorted(found, key=lambda one: re.findall(r'rank="(\d+)"', one[0]))]
 
 
 def events(daemon: Daemon, run: str, kind: str) -> list[dict[str, Any]]:
-    """Of a run, oldest first."""
+    """Return the events of a run, oldest first."""
     found = [one for one in daemon.api(f"events?run={run}").json()["events"] if one["kind"] == kind]
     return sorted(found, key=lambda one: one["time"])
 
 
 def pids(daemon: Daemon, rank: int) -> list[int]:
-    """The process of a rank, without its children."""
+    """Return the process of a rank, without its children."""
     every = daemon.api("processes").json()["processes"]
     return [one["pid"] for one in every if (one["role"], one["rank"]) == ("rank", rank)]
 

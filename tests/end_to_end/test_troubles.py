@@ -38,7 +38,7 @@ RUNS = "tests/end_to_end/test_run_alerts.py"
 
 
 class Row(NamedTuple):
-    """Which test makes an alert fire, and with what: real processes, simulated GPUs, files, or simulated time."""
+    """The test that makes an alert fire, and its means: real processes, simulated GPUs, files, or simulated time."""
 
     kind: str
     test: str
@@ -107,7 +107,7 @@ def test_every_row_names_a_test() -> None:
 
 
 def start(daemon: Daemon, script: str, *arguments: str, **environ: str) -> Popen[str]:
-    """A training that pushes to a daemon."""
+    """Start a training that pushes to a daemon."""
     more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", **environ}
     path = str(ROOT / "tests" / "end_to_end" / script)
     return Popen([executable, path, *arguments], env=clean_environ(more), stdin=PIPE, stdout=PIPE, text=True)
@@ -123,7 +123,7 @@ def end(training: Popen[str]) -> None:
 
 
 def tell(training: Popen[str], line: str) -> None:
-    """A line on its standard input."""
+    """Write a line to a training's standard input."""
     assert training.stdin is not None
     training.stdin.write(f"{line}\n")
     training.stdin.flush()
@@ -136,13 +136,13 @@ def hear(training: Popen[str], line: str) -> None:
 
 
 def alerts(daemon: Daemon, name: str = "") -> list[dict[str, Any]]:
-    """What the history has, of that name or all."""
+    """Return the alerts in the history, of one name or all."""
     found = daemon.api("alerts?limit=1000").json()["alerts"]
     return [one for one in found if name in {"", one["alert"]}]
 
 
 def trouble(daemon: Daemon) -> list[tuple[str, str]]:
-    """What is worse than an info, but for `TIMINGS`: run and alert."""
+    """Return the run and the name of the alerts above info, except `TIMINGS`."""
     return [
         (one["name"], one["alert"])
         for one in alerts(daemon)
@@ -168,7 +168,7 @@ class Stage:
         return [start(daemon, "failing_ranks.py", str(store), RANK=str(rank), **about) for rank in range(2)]
 
     def close(self) -> None:
-        """All of it."""
+        """End all trainings and daemons."""
         for training in (*self.values, *self.quiet, *self.ranks, *self.calm):
             end(training)
         for daemon in (self.ill, self.well, self.short, self.roomy):
@@ -176,7 +176,10 @@ class Stage:
 
 
 def machine(place: Path, available: int = 0) -> list[str]:
-    """A copy of a machine of files, and the flags for it; of its memory so many KiB are available, when given."""
+    """Copy a machine of files; return the flags for it.
+
+    With *available*, that many KiB of its memory are available.
+    """
     shutil.copytree(ROOT / "tests" / "collectors" / "machines" / "plain", place)
     if available:
         file = place / "proc" / "meminfo"
@@ -186,7 +189,7 @@ def machine(place: Path, available: int = 0) -> list[str]:
 
 
 def made(place: Path) -> Path:
-    """A directory."""
+    """Create a directory, and return its path."""
     place.mkdir()
     return place
 
@@ -262,7 +265,7 @@ def test_simulated_gpus(stage: Stage, alert: str, gpu: str) -> None:
 
 
 def test_beside_them_nothing_was_told_where_all_is_well(stage: Stage) -> None:
-    """Of the same length: it began with the others and ends after them."""
+    """The quiet runs are as long: they began with the others and end after them."""
     for training in stage.quiet:
         hear(training, "done")
     eventually(lambda: len(alerts(stage.well, "RunFinished")) == len(OF_VALUES))

@@ -39,7 +39,7 @@ print("trained on")
 
 @pytest.fixture(scope="module", autouse=True)
 def everybody_can_run_this() -> None:
-    """The stage is set, or it is said what is missing."""
+    """Check that other users can run this Python, or fail with the missing requirement."""
     code = "import trackside.run, trackside_daemon.cli.main, sys, os; print(os.getuid(), os.getgroups())"
     tried = subprocess.run(
         [*launcher(TRAINER, SHARED), sys.executable, "-c", code],
@@ -58,7 +58,7 @@ def everybody_can_run_this() -> None:
 
 @pytest.fixture
 def shared(place: Path) -> Path:
-    """A directory as a service manager makes /run/trackside: of the daemon's user, open to the group."""
+    """A directory like /run/trackside from a service manager: the daemon's user owns it, and the group may enter."""
     os.chown(place, DAEMON, SHARED)
     place.chmod(0o750)
     (place / "history").mkdir(mode=0o700)
@@ -68,7 +68,7 @@ def shared(place: Path) -> Path:
 
 @pytest.fixture
 def owned() -> Iterator[Path]:
-    """A stranger's own directory."""
+    """A directory that a stranger owns."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         os.chown(directory, STRANGER, -1)
         yield Path(directory)
@@ -76,7 +76,7 @@ def owned() -> Iterator[Path]:
 
 @pytest.fixture
 def of_another_user(shared: Path) -> Iterator[Daemon]:
-    """A daemon that a group of its user's may push to."""
+    """A daemon with a group that may push to it."""
     daemon = Daemon(shared, f"--push.group={SHARED}", launcher=launcher(DAEMON, SHARED))
     yield daemon
     daemon.stop()
@@ -84,7 +84,7 @@ def of_another_user(shared: Path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def train(start_training: Callable[..., Process]) -> Callable[..., Process]:
-    """Starts a training as a user, which ends when its input does."""
+    """A function that starts a training as a user; the training ends when its input does."""
 
     def start(daemon: Daemon, name: str, user: int, *groups: int, **more: str) -> Process:
         as_user = launcher(user, *groups)

@@ -44,7 +44,7 @@ run.finish()
 
 
 def all_points(daemon: Daemon, asked: str, steps: int) -> list[tuple[int, float, float]]:
-    """The points of a series once there are so many."""
+    """Return the points of a series once they number *steps*."""
     points: list[tuple[int, float, float]] = daemon.api(asked).json().get("points", [])
     return points if len(points) == steps else []
 

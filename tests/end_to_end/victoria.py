@@ -65,7 +65,7 @@ class Victoria(Queries):
         terminated(self.process)
 
     def _port(self) -> int | None:
-        """Where it listens, which its log does not say of port 0."""
+        """Return the port, which the log does not show when it was chosen by the kernel."""
         assert self.process.poll() is None, "victoria-metrics did not start; victoria.log says why"
         place = Path("/proc", str(self.process.pid))
         sockets = set()
