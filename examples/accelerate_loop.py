@@ -83,8 +83,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small character model with Accelerate.")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", help="where the checkpoint goes; without it none is written")
-    parser.add_argument("--nan-at", type=int, default=0, metavar="STEP", help="make this step's loss NaN")
+    parser.add_argument("--folder", help="directory of the checkpoint; without it, none is written")
+    parser.add_argument("--nan-at", type=int, default=0, metavar="STEP", help="step whose loss becomes NaN")
     options = parser.parse_args()
 
     torch.manual_seed(options.seed)

@@ -82,11 +82,11 @@ def load(path: Path, training: dict[str, Any], device: torch.device) -> int:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small character model on several ranks.")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--batch", type=int, default=128, help="samples of each rank")
-    parser.add_argument("--workers", type=int, default=0, help="processes that load the data of each rank")
-    parser.add_argument("--checkpoint", type=Path, help="a file; without it nothing is saved")
-    parser.add_argument("--save-every", type=int, default=50, help="steps")
-    parser.add_argument("--nan-at", type=int, help="a step whose loss is made NaN, to see what trackside says of it")
+    parser.add_argument("--batch", type=int, default=128, help="samples per step and rank")
+    parser.add_argument("--workers", type=int, default=0, help="data loader workers of each rank")
+    parser.add_argument("--checkpoint", type=Path, help="checkpoint file; without it, none is written")
+    parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
+    parser.add_argument("--nan-at", type=int, help="step whose loss becomes NaN, so that you can see the alert")
     return parser.parse_args()
 
 

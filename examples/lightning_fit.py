@@ -75,8 +75,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train a small character model with Lightning.")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", help="where checkpoints and logs go; by default where this is run")
-    parser.add_argument("--nan-at", type=int, default=0, metavar="STEP", help="make this step's loss NaN")
+    parser.add_argument("--folder", help="directory of checkpoints and logs (default: the working directory)")
+    parser.add_argument("--nan-at", type=int, default=0, metavar="STEP", help="step whose loss becomes NaN")
     options = parser.parse_args()
 
     lightning.seed_everything(options.seed)

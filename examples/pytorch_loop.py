@@ -56,7 +56,7 @@ def main() -> None:
         "--learning-rate",
         type=float,
         default=3e-3,
-        help="the peak, after a warm-up of 50 steps; far too large a one, such as 1e30, ends in a NaN loss",
+        help="peak learning rate, after a warm-up of 50 steps; 1e30 makes the loss NaN",
     )
     options = parser.parse_args()
 

@@ -60,11 +60,11 @@ def load_text() -> tuple[torch.Tensor, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train a tiny GPT-2 with Trainer.")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--output", default="gpt2-tiny", help="where the checkpoints go")
-    parser.add_argument("--log-each", type=int, default=10, help="steps")
-    parser.add_argument("--save-each", type=int, default=100, help="steps; so it is evaluated, too")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches of a step")
-    parser.add_argument("--nan-at", type=int, default=0, help="the step whose loss is NaN, if any")
+    parser.add_argument("--output", default="gpt2-tiny", help="directory of the checkpoints")
+    parser.add_argument("--log-each", type=int, default=10, help="steps between logs")
+    parser.add_argument("--save-each", type=int, default=100, help="steps between checkpoints, and between evaluations")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches per step")
+    parser.add_argument("--nan-at", type=int, default=0, help="step whose loss becomes NaN")
     options = parser.parse_args()
 
     codes, vocabulary = load_text()
