@@ -13,5 +13,5 @@ class CollectorSection(Section):
     """One collector."""
 
     enabled: Annotated[
-        bool, Field(description="Whether the collector runs; on the command line, --[no-]collector.NAME.")
+        bool, Field(description="Turn the collector on or off; on the command line, --[no-]collector.NAME.")
     ] = True

@@ -50,5 +50,5 @@ class ThermalSection(CollectorSection):
     """The collector of temperatures and energy, which is off by default."""
 
     enabled: Annotated[
-        bool, Field(description="Whether the collector runs; on the command line, --[no-]collector.NAME.")
+        bool, Field(description="Turn the collector on or off; on the command line, --[no-]collector.NAME.")
     ] = False
