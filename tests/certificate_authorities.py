@@ -16,11 +16,11 @@ PAST = datetime.now(timezone.utc) - timedelta(days=1)
 
 
 class Authority:
-    """One that signs certificates.
+    """An authority that signs certificates.
 
     Args:
-        directory: For the files.
-        name: What they begin with: ``NAME.pem`` is the authority's own certificate.
+        directory: The directory for the files.
+        name: The beginning of the file names; ``NAME.pem`` is the authority's own certificate.
     """
 
     def __init__(self, directory: Path, name: str = "ca") -> None:

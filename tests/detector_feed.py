@@ -55,7 +55,7 @@ def alarms(fed: list[Fed]) -> list[int]:
 def same_in_parts_and_beforehand(
     make: Callable[[], Detector], values: Sequence[float], parts: int, *, steps: Sequence[int] | None = None
 ) -> None:
-    """Assert that it finds the same fed in parts, and the same of the first half when the other is never fed."""
+    """Assert that the findings are the same in parts, and that those of the first half need no second half."""
     whole = feed(make(), values, steps=steps)
     assert feed(make(), values, steps=steps, parts=parts) == whole
     half = len(values) // 2

@@ -56,7 +56,7 @@ class Recorder:
 
     @property
     def firing(self) -> dict[tuple[str, str, str], float]:
-        """By alert, severity and rank."""
+        """The firing alerts on the page, by alert, severity and rank."""
         shown = {labels: value for (metric, labels), value in self.page.items() if metric is FIRING}
         return {(labels[0], labels[1], labels[3]): value for labels, value in shown.items()}
 

@@ -1,4 +1,4 @@
-"""The test alert: each is one of its own, and there are not too many."""
+"""The test alert: each is separate from the others, and their number is limited."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def run(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess
 
 
 def flags_of(place: Path) -> list[str]:
-    """All that a daemon needs in a directory of its own."""
+    """Return the flags of a daemon whose files are all in one directory."""
     (place / "history").mkdir(exist_ok=True)
     return [
         f"--push.endpoint=ipc://{place}/push.sock",

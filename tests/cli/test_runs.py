@@ -133,11 +133,11 @@ class Site:
 
     Args:
         one: The history.
-        token: Opens them.
-        breaks: Exports come without their end.
+        token: The token that opens the pages.
+        breaks: True if exports break off before their end.
 
     Attributes:
-        asked: The questions, by method and path, in their order.
+        asked: The requests, by method and path, in order.
     """
 
     def __init__(self, one: History, token: Token, *, breaks: bool) -> None:

@@ -1,4 +1,4 @@
-"""Processes of one client each, and what plays the daemon for them."""
+"""Fixtures for tests of one client: endpoints, and a test daemon."""
 
 from __future__ import annotations
 

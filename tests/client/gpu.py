@@ -1,4 +1,4 @@
-"""A GPU on the CPU, for what is watched: its events know the time that a test says, and its memory is as full as one says."""
+"""A GPU simulated on the CPU: a test sets the time of its events and the use of its memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Gpu(Stream, CudaDevices):
-    """One GPU, on which every tensor is.
+    """One GPU that holds every tensor.
 
     Attributes:
-        begun: Whether it is used.
-        failed: Everything that is asked of it raises.
+        begun: True if it is used.
+        failed: True if its events raise an error.
         now: Its time in seconds, at which its next work begins.
     """
 

@@ -1,4 +1,4 @@
-"""Sessions, what they send, and what plays the daemon for them."""
+"""Sessions, their messages, and a stand-in for the daemon."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def numbers(messages: list[Pending]) -> list[int]:
 
 
 class Daemon:
-    """The in-order rule: takes the next message only; remembers what is committed, and forgets the rest in a crash."""
+    """A daemon's in-order rule: it accepts only the next message, and in a crash forgets what is not committed."""
 
     def __init__(self) -> None:
         self.committed = 0
@@ -86,7 +86,7 @@ class Daemon:
             self._taken.append((envelope.number, body))
 
     def commit(self) -> int:
-        """All that is taken; the number to acknowledge."""
+        """Commit all accepted messages; return the number to acknowledge."""
         for number, body in self._taken:
             if isinstance(body, Pushes):
                 self.values += [value for _, _, values in rows(body) for value in values.values()]
@@ -102,7 +102,7 @@ class Daemon:
 
 
 def fill(session: Session, count: int) -> None:
-    """*count* batches of nearly 256 KiB with 4096 values, each drained by itself."""
+    """Push *count* batches of nearly 256 KiB with 4096 values, each drained separately."""
     for number in range(count):
         for row in range(8):
             push(session, {f"k{key}": number for key in range(512)}, 8 * number + row)

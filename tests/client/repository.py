@@ -1,4 +1,4 @@
-"""A real git repository, and what git itself says of it."""
+"""A real git repository, and git's own answers about it."""
 
 from __future__ import annotations
 

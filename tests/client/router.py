@@ -1,4 +1,4 @@
-"""A daemon that says only what a test lets it say, and what a client has told, in plain words."""
+"""A daemon whose messages a test controls, and the decoded messages of clients."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Router:
     """A ROUTER socket.
 
     Args:
-        endpoint: Where to bind it.
+        endpoint: The endpoint to bind.
 
     Attributes:
-        endpoint: Where it is bound.
+        endpoint: The endpoint that was bound.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -68,7 +68,7 @@ class Router:
         return message
 
     def tell(self, to: Message, kind: str, number: int = 0, body: Body = None) -> None:
-        """Answer the session that said a message."""
+        """Answer the session of a message."""
         self.say(to.peer, encode(Envelope(kind, to.session, number), body))
 
     def say(self, peer: bytes, frames: list[bytes]) -> None:
@@ -82,7 +82,7 @@ class Router:
         return hello
 
     def serve(self, ends: int = 1) -> dict[bytes, list[Message]]:
-        """Welcome and acknowledge everything until so many sessions have said bye; what each has said, without beats."""
+        """Welcome and acknowledge all until *ends* sessions have sent bye; return their messages, without beats."""
         said: dict[bytes, list[Message]] = {}
         while ends:
             message = self.next()

@@ -1,4 +1,4 @@
-"""A device on the CPU, whose work is done when a test says so."""
+"""A device simulated on the CPU, whose work is done when a test decides so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class OnDevice(torch.Tensor):  # type: ignore[misc]
-    """A tensor that says it is on a CUDA device."""
+    """A tensor that reports a CUDA device as its place."""
 
     is_cuda = True
 
@@ -25,10 +25,10 @@ def on_device(value: object, **more: Any) -> torch.Tensor:
 
 
 class Event:
-    """Done when the stream has come to it.
+    """A CUDA event, done when the stream has reached it.
 
     Attributes:
-        threads: Those that have asked.
+        threads: The threads that have queried it.
     """
 
     def __init__(self) -> None:
@@ -41,13 +41,13 @@ class Event:
 
 
 class Stream(Cuda):
-    """Copies are made late and in order, when a test says so.
+    """A stream that copies late and in order, when a test decides so.
 
     Attributes:
-        capturing: Whether it is being captured.
-        memories: How often pinned memory was allocated.
-        uuids: Of its devices by their types; None when asking for one raises.
-        events: All that were made.
+        capturing: True while it is being captured.
+        memories: The number of allocations of pinned memory.
+        uuids: UUIDs of its devices by their types; None if reading one raises an error.
+        events: All events that were made.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints: what a phase and an event of the same step tell of is one."""
+"""Checkpoints: a phase and an event of the same step count as one."""
 
 from __future__ import annotations
 

@@ -557,7 +557,7 @@ device.Cuda = lambda: stream
 
 
 def said(router: Router, tmp_path: Path, code: str, ends: int = 1) -> list[Any]:
-    """Run a script to its quiet end; its rows, and whatever else its messages tell."""
+    """Run a script until it exits without an error; return the messages of its sessions."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + textwrap.dedent(code))
     paths = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])

@@ -41,7 +41,7 @@ def listen() -> Iterator[Callable[[Path], Path]]:
 
 @pytest.fixture
 def places(place: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Two directories to look in, instead of those of this machine; the second is the system's."""
+    """Two directories for the search, instead of those of this machine; the second is the system's."""
     found = [place / "user", place / "system"]
     monkeypatch.setattr(discovery, "directories", lambda *_: found)
     monkeypatch.setattr(discovery, "SYSTEM_DIRECTORY", found[1])

@@ -29,7 +29,7 @@ FORK_WARNS = "ignore:This process:DeprecationWarning"
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """One daemon for the whole file; each script's name is a run of its own."""
+    """One daemon for the whole file; each script's name is a separate run."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         one = Daemon(Path(directory))
         yield one

@@ -1,4 +1,4 @@
-"""Forked and spawned children beside a run: whole scripts, all warnings being errors, and exactly what they have sent."""
+"""Forked and spawned children of a process with a run: whole scripts, with warnings as errors, and their messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def trained(router: Router, tmp_path: Path) -> Callable[..., list[Sent]]:
 
 
 def serve(router: Router, process: subprocess.Popen[bytes]) -> dict[bytes, list[Message]]:
-    """Welcome and acknowledge everything until a process has ended; what each session has said."""
+    """Welcome and acknowledge everything until a process has ended; return the messages of each session."""
     said: dict[bytes, list[Message]] = {}
     until = time.monotonic() + DEADLINE
     while True:

@@ -155,7 +155,7 @@ def test_without_a_script_the_working_directory_counts(repository: Repository, m
 
 
 def same_moment(repository: Repository, content: str) -> None:
-    """Change the script just after the index was written, so that neither its time nor its size tells."""
+    """Change the script with the same time as the index, so that its time does not show the change."""
     path = repository.folder / TRAIN
     before = path.stat().st_mtime_ns
     path.write_text(content)

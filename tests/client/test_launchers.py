@@ -304,7 +304,7 @@ def test_the_clusters_job_is_known_and_part_of_the_name(
 
 
 class ProcessGroup:
-    """torch.distributed, as it is once there is a process group of so many ranks."""
+    """A torch.distributed with a process group of *world* ranks."""
 
     def __init__(self, rank: int, world: int, *, initialized: bool = True) -> None:
         self.is_available = lambda: True

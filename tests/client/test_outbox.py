@@ -1,4 +1,4 @@
-"""From a session to a daemon, whatever happens on the way: no value is lost that a disk can keep, and none is doubled."""
+"""Delivery from a session to a daemon despite failures: no value that a disk can keep is lost, and none is doubled."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ OPERATIONS = (
 
 
 class Road:
-    """A session, a daemon, and what lies between them; a method for each of `OPERATIONS`, and those of a disk.
+    """A session, a daemon, and the messages between them, with a method for each of `OPERATIONS` and those of a disk.
 
     Attributes:
-        full: The disk takes nothing.
+        full: True if the disk is full.
     """
 
     def __init__(self, spool: Path = NO_DISK) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def unknown() -> Iterator[None]:
-    """Nothing is known of this process, before a test and after it."""
+    """An empty cache of the process information, before a test and after it."""
     info_module._process_info.cache_clear()
     yield
     info_module._process_info.cache_clear()
@@ -121,14 +121,14 @@ def test_what_has_no_version_and_what_comes_with_python_is_no_package() -> None:
 
 
 class Trap(ModuleType):
-    """A module that imports itself, or fails, whatever it is asked for."""
+    """A module that fails on access to any attribute."""
 
     def __getattribute__(self, name: str) -> Any:
         raise AssertionError(name)
 
 
 class Proxy:
-    """No module, and a trap for who asks what it is."""
+    """An object that is no module and fails on access to any attribute."""
 
     def __getattribute__(self, name: str) -> Any:
         raise AssertionError(name)

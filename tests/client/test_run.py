@@ -372,7 +372,7 @@ def test_a_push_that_alone_is_wider_than_what_may_wait_is_sent_all_the_same(
 
 
 class Defiant(str):
-    """A key that looks like text until it is written."""
+    """A key that is text but cannot be encoded."""
 
     __slots__ = ()
 

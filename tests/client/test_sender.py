@@ -1,4 +1,4 @@
-"""The road from a push to the daemon: greeting, sending again, and what happens while no daemon is there."""
+"""Messages from a push to the daemon: greeting, resending, and the time while no daemon runs."""
 
 from __future__ import annotations
 
@@ -689,7 +689,7 @@ def test_a_sender_that_fails_says_so_and_costs_neither_push_nor_finish_anything(
 
 
 class Finishing(logging.Handler):
-    """Ends a run when the main thread logs, and the sender waits to say something itself."""
+    """A log handler that ends a run when the main thread logs, while the sender has a message to log."""
 
     run: trackside.Run
 

@@ -13,7 +13,7 @@ SHARE, COST = 0.001, 25e-6
 
 
 class Clock:
-    """Stands still until it is set."""
+    """A clock that only advances when a test sets it."""
 
     now = 1.0
 

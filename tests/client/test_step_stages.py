@@ -1,4 +1,4 @@
-"""The stages of a step of a watched model: where they begin and end, what a GPU spends on them, and how full it is."""
+"""The stages of a step of a watched model: their beginning and end, their time on a GPU, and its utilization."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Network(torch.nn.Module):  # type: ignore[misc]
 
 
 class Told:
-    """A run of which nothing is sent, and what it was told.
+    """A run that sends nothing, and the rows in its queue.
 
     Attributes:
-        gpu: The GPU of what is watched.
+        gpu: The GPU of the watched models.
     """
 
     def __init__(self, run: trackside.Run) -> None:
@@ -227,10 +227,10 @@ class Fails(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Failing(torch.nn.Linear):  # type: ignore[misc]
-    """Fails in the stage that it is told.
+    """A layer that fails in a given stage.
 
     Attributes:
-        at: What is raised in a forward, if it is an exception.
+        at: ``"backward"`` to fail there, or an exception to raise in a forward.
     """
 
     at: object = None
@@ -465,7 +465,7 @@ def test_stages_are_phases_of_the_run_beside_the_user_s_own(run: trackside.Run) 
 
 
 class Layer(torch.autograd.Function):  # type: ignore[misc]
-    """Takes a GPU a second forward and two backward."""
+    """A function that uses a GPU for one second forward and two backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, gpu: Gpu) -> torch.Tensor:
@@ -491,7 +491,7 @@ class Slow(torch.nn.Linear):  # type: ignore[misc]
 
 
 class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
-    """Takes a GPU four seconds."""
+    """An optimizer that uses a GPU for four seconds."""
 
     def __init__(self, model: Slow) -> None:
         super().__init__(model.parameters(), {})

@@ -33,7 +33,7 @@ FLOAT = 1e-6
 
 
 class Block(nn.Module):  # type: ignore[misc]
-    """A layer of two, beside what it is given."""
+    """A residual block of two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -508,7 +508,7 @@ class Event:
 
 
 class Still(torch.optim.Optimizer):  # type: ignore[misc]
-    """Leaves all as it is."""
+    """An optimizer that changes nothing."""
 
     def step(self, closure: None = None) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The wire format: its bytes, and what is refused."""
+"""The wire format: its bytes, and the messages that are refused."""
 
 from __future__ import annotations
 

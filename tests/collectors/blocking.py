@@ -1,4 +1,4 @@
-"""File systems that hang when a test wants it, without a mount: a child that blocks on a fifo, and what is told of them."""
+"""File systems that hang when a test wants it, without a mount: a worker that blocks on a fifo, and its results."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def idle(collector: FilesystemCollector) -> list[WorkerProcess]:
 
 
 def ask_in_vain(collector: FilesystemCollector, fifo: Path) -> WorkerProcess:
-    """Until nothing but the mount of that name leaves its child without an answer, and another child serves the rest."""
+    """Collect until only the mount of that name blocks its worker and another is idle; return the blocked one."""
     os.mkfifo(fifo)
     eventually(lambda: by_mount(collector) and len(hanging(collector)) == 1 and idle(collector))
     return hanging(collector)[0]
 
 
 def hang(collector: FilesystemCollector, clock: Clock, fifo: Path) -> WorkerProcess:
-    """Until the mount of that name is stuck; the child that hangs there."""
+    """Collect until the mount of that name is reported as dead; return the worker that hangs there."""
     child = ask_in_vain(collector, fifo)
     clock.now += DEADLINE + 0.1
     assert by_mount(collector)[f"/{fifo.name}"] == DEAD

@@ -1,4 +1,4 @@
-"""A machine's mounts as a table of a test, and collectors of the file systems there, whose servers hang when it wants."""
+"""A machine's mounts as a table of a test, and collectors of these file systems, whose servers can hang."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def statvfs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every path that the collector itself asks about, all of which have the same room."""
+    """The paths that the collector itself passes to statvfs, which returns the same sizes for all."""
     asked: list[str] = []
     room = SimpleNamespace(f_frsize=4096, f_blocks=1000, f_bfree=400, f_bavail=300, f_files=200, f_ffree=150)
 
@@ -67,7 +67,7 @@ def fifos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def far(table: Table, collect: Callable[..., FilesystemCollector], fifos: Path) -> FilesystemCollector:
-    """Two remote mounts beside the root, whose child is `BLOCKS`; they answer."""
+    """A collector of the root and two remote mounts that answer, with `BLOCKS` as its worker."""
     table.mount("/nfs", "nfs4")
     table.mount("/lustre", "lustre")
     collector = collect("/", "/nfs", "/lustre", command=(sys.executable, "-c", BLOCKS, str(fifos)))

@@ -1,4 +1,4 @@
-"""A rank of real processes whose workers end as they are told, by a clock that is set."""
+"""A rank of real processes whose workers end as a test demands, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ class Cgroups:
 
 
 class Training:
-    """A rank whose workers end as they are told, and what is told of them.
+    """A rank whose workers end on demand, and the events and counts of their deaths.
 
     Args:
-        place: For the files of its cgroup.
+        place: The directory for the files of its cgroup.
         launcher: A command that starts it.
 
     Attributes:
-        now: What the clock shows.
-        most: How full /dev/shm was.
+        now: The time of the clock.
+        most: The highest use of /dev/shm.
     """
 
     def __init__(self, place: Path, launcher: Sequence[str] = ()) -> None:
@@ -150,7 +150,7 @@ class Training:
         return descriptors() - self._descriptors
 
     def forget(self) -> None:
-        """Follow nobody, as one that has just begun."""
+        """Start anew without any followed process."""
         self.deaths.close()
         self.deaths = WorkerDeaths(PROC, OomKills(self.cgroups.proc))
 
@@ -171,7 +171,7 @@ def process(pid: int) -> Stat:
 
 
 def await_end(*pids: int) -> None:
-    """Until these are over, whoever waits for them."""
+    """Wait until these processes have ended; any process may reap them."""
     for pid in pids:
         with suppress(ProcessLookupError):
             pidfd = os.pidfd_open(pid)

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """``proc/self/mountinfo`` of a machine whose / is a directory of a test.
+    """A ``proc/self/mountinfo`` of a machine whose / is a directory of a test.
 
     Args:
-        directory: Where ``proc`` and ``host``, its root, are made.
+        directory: The directory in which ``proc`` and ``host``, its root, are made.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -24,7 +24,7 @@ class Table:
         self.mount("/", "ext4")
 
     def mount(self, point: str, fstype: str, options: str = "rw,relatime", more: str = "rw", on: int = 0) -> int:
-        """Over what is there, or on the mount with that number; the new one's number."""
+        """Mount over the existing mount of a path, or on the mount *on*; return the new number."""
         number = 20 + len(self._lines)
         covering = [one for one in self.numbers if point == one or point.startswith(f"{one.rstrip('/')}/")]
         parent = on or (self.numbers[max(covering, key=len)] if covering else 1)

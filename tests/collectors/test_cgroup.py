@@ -90,7 +90,7 @@ def v2(tmp_path: Path) -> Machine:
 
 @pytest.fixture
 def v1(tmp_path: Path) -> Machine:
-    """One process trains in /job/step, of which only that counts its kills."""
+    """A machine with cgroups v1 where one process trains in /job/step, and only that cgroup counts its kills."""
     machine = Machine(tmp_path, V1)
     machine.has("memory/job/step", memory__oom_control=CONTROL.format(0), memory__usage_in_bytes="100")
     machine.trains(7, "4:memory:/job/step\n1:cpu,cpuacct:/\n")

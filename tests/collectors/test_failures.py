@@ -74,7 +74,7 @@ def machine(tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
 
 
 class Broken(NamedTuple):
-    """A machine's file that a collector does not work without, and what in it is replaced by garbage."""
+    """A file of a machine that a collector needs, and the pattern in it that is replaced by garbage."""
 
     collector: str
     machine: str

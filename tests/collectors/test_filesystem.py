@@ -1,4 +1,4 @@
-"""Room on the file systems of a table of mounts, as the collector itself asks them."""
+"""Sizes of the file systems of a table of mounts, as the collector itself reads them."""
 
 from __future__ import annotations
 

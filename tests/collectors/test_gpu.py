@@ -38,7 +38,7 @@ UP: list[Value] = [("up", (), 1.0)]
 
 
 class Says:
-    """A handle that says one thing after the other, and the last for ever."""
+    """A handle that returns one answer after the other, and repeats the last."""
 
     def __init__(self, answers: Sequence[Reading | Exception]) -> None:
         self.answers = list(answers)
@@ -56,7 +56,7 @@ class Says:
 
 
 class Busy(Says):
-    """A handle whose worker is busy with what it was asked before."""
+    """A handle whose worker is still busy with an earlier request."""
 
     def read(self, patience: float) -> Reading:
         self.skipped += 1

@@ -1,7 +1,7 @@
-"""Machines of all kinds as trees of files, and what is on their page and in their log, word for word.
+"""Machines of all kinds as trees of files, with their pages and logs, compared word for word.
 
-A directory of `machines/` is one: ``proc`` and ``sys``, and ``members`` with a line ``PID RANK`` for each rank that trains
-there. ``pytest --update-golden`` rewrites the pages, and the diff is reviewed.
+A directory of `machines/` is a machine: ``proc`` and ``sys``, and ``members`` with a line ``PID RANK`` for each rank
+that trains there. ``pytest --update-golden`` rewrites the pages; review the diff.
 """
 
 from __future__ import annotations

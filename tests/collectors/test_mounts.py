@@ -35,7 +35,7 @@ def where(table: Table, path: str) -> tuple[str, str] | None:
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every path that is asked whether it is a link."""
+    """The paths that are passed to readlink."""
     paths: list[str] = []
     real = os.readlink
 

@@ -25,7 +25,7 @@ TWO = Reading([GpuReading(index, f"GPU-{index}", {"name": "NVIDIA H100"}, UP) fo
 
 
 class Handle:
-    """A handle that says what it is told to."""
+    """A handle whose answer a test sets."""
 
     def __init__(self) -> None:
         self.answer: Reading | Exception = TWO

@@ -28,11 +28,11 @@ LOADER = '{run="char-model",rank="0"}'
 
 
 class Machine:
-    """Processes, those that train, and a clock that stands.
+    """Processes, the ranks among them, and a clock that the test sets.
 
     Attributes:
-        members: Who trains.
-        now: What the clock shows.
+        members: The ranks.
+        now: The time of the clock.
     """
 
     def __init__(self, place: Path) -> None:

@@ -30,11 +30,11 @@ USER = pwd.getpwuid(UID).pw_name
 
 
 class Machine:
-    """Two GPUs, processes, and those that train.
+    """Two GPUs, processes, and the ranks among them.
 
     Attributes:
-        gpus: As they were read last.
-        members: Who trains.
+        gpus: The last reading of the GPUs.
+        members: The ranks.
     """
 
     def __init__(self, proc: Path) -> None:

@@ -1,4 +1,4 @@
-"""Clocks, boot and kernel, told by a kernel that the test plays."""
+"""Clocks, boot time and kernel, with a kernel that the test simulates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT = Discipline(synchronized=True, offset=0.25)
 
 
 class Host:
-    """One whose clocks stand at *now*."""
+    """A host whose clocks show *now*."""
 
     def __init__(self, proc: Path) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Names of users, looked up where that may take as long as it likes."""
+"""Names of users, resolved by a server that may be slow."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ NOBODY = 4242424242
 
 
 class Directory:
-    """A server of names, which may be away.
+    """A server of user names that may be unreachable.
 
     Attributes:
-        answers: Set while it answers.
-        asked: The users that it was asked for.
-        threads: Those that asked.
+        answers: An event; while it is set, the server answers.
+        asked: The requested users.
+        threads: The threads that made requests.
     """
 
     def __init__(self) -> None:

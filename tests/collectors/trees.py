@@ -43,8 +43,8 @@ class Proc:
     """A directory like /proc.
 
     Args:
-        place: Where it is.
-        lists: Its kernel lists the children of threads.
+        place: The path of the directory.
+        lists: True if its kernel lists the children of threads.
     """
 
     def __init__(self, place: Path, *, lists: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Both models learn, the same for the same seed; numpy's gradients are those of its loss."""
+"""Both models learn, with equal results for equal seeds; numpy's gradients are those of its loss."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ CORPUS = training_text.load()
 
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
-    """One that takes no time, and tells nobody of its phases."""
+    """A model whose steps do not sleep, with the client turned off."""
     monkeypatch.setenv("TRACKSIDE_DISABLED", "1")
     monkeypatch.setattr(time, "sleep", lambda _: None)
     yield Model(CORPUS, Random(0))

@@ -1,4 +1,4 @@
-"""The training's command line, its schedule, and what it says when nothing can train."""
+"""The training's command line, its schedule, and its error when no model can be trained."""
 
 from __future__ import annotations
 

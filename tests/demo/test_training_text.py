@@ -1,4 +1,4 @@
-"""The text to learn, and how batches are cut from it."""
+"""The text to learn, and the batches cut from it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Starts a command as the unit does, as far as that goes without systemd: `python confine.py UNIT COMMAND …`.
+"""Start a command as the unit does, as far as possible without systemd: `python confine.py UNIT COMMAND …`.
 
-Of the unit's lines are held here: UMask, NoNewPrivileges, SystemCallFilter, RestrictAddressFamilies, RestrictNamespaces,
-RestrictSUIDSGID and MemoryDenyWriteExecute. It knows the standard library alone, and imports nothing of the project.
+It applies these settings of the unit: UMask, NoNewPrivileges, SystemCallFilter, RestrictAddressFamilies,
+RestrictNamespaces, RestrictSUIDSGID and MemoryDenyWriteExecute. It uses only the standard library, and imports nothing
+of the project.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A container as a Pod has it, as far as this machine can: with its users, groups, variables, flags and mounts.
+"""A container of a Pod, as far as this machine can run one: with its users, groups, variables, flags and mounts.
 
-Its root is that of this machine, read-only and with the mounts over it, in a mount and a network namespace of its own and,
-unless it is to see the node's processes, in one of processes.
+Its root is that of this machine, read-only and with the mounts over it, in a separate mount and network namespace. It
+also has a separate pid namespace, unless it has to see the node's processes.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Container:
 
     Args:
         place: An empty directory for its root.
-        arguments: What it runs.
-        who: As whom.
-        environ: Its variables, beside those by which this Python finds its modules.
-        volumes: What is mounted where, and whether it may be written.
-        privileges: How `setpriv` sets what it may, beside its user.
-        host_pid: It sees the processes of this machine.
+        arguments: The command.
+        who: The user of the command.
+        environ: Its variables, in addition to those by which this Python finds its modules.
+        volumes: The mounted paths, and whether they may be written.
+        privileges: The flags of `setpriv` for its privileges, in addition to its user.
+        host_pid: True if it sees the processes of this machine.
         beside: A container whose processes and network it shares.
     """
 

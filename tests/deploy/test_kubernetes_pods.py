@@ -1,4 +1,4 @@
-"""deploy/kubernetes as it runs: the real daemon with the flags, variables, users and mounts of the manifests."""
+"""deploy/kubernetes at run time: the real daemon with the flags, variables, users and mounts of the manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series that the tests of the loss detectors share, and what detectors find in them."""
+"""Series that the tests of the loss detectors share, and the places of detections in them."""
 
 from __future__ import annotations
 

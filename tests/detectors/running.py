@@ -1,4 +1,4 @@
-"""A run as the pipeline sees it, batch by batch and second by second: for the tests of who watches runs."""
+"""A run as the pipeline sees it, batch by batch and second by second, for the tests of run detectors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ID = "abc:1.5"
 
 
 class Running:
-    """A run of some ranks, and who watches it.
+    """A run of some ranks, and its watch.
 
     Attributes:
-        alarms: All that was said.
-        now: In Unix seconds.
+        alarms: All findings.
+        now: The time in Unix seconds.
     """
 
     def __init__(self, ranks: int = 1, *, attempt: int = 0, watch: RunWatch | None = None, **settings: Any) -> None:
@@ -47,7 +47,7 @@ class Running:
             self.state(rank, "starting")
 
     def take(self, batch: Batch) -> list[Finding]:
-        """Hand over a batch; what is said of it."""
+        """Process a batch; return the findings."""
         said = self.watch.accept(batch)
         self.alarms += said
         return said
@@ -111,7 +111,7 @@ class Running:
         self.take(Batch(self.source, samples, complete=True, records=records, subject=ref))
 
     def event(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> Event:
-        """Something that happens to it."""
+        """Return an event of the run."""
         return Event(ID, self.attempt, self.now if time is None else time, kind, rank, fields=fields)
 
     def tell(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> list[Finding]:
@@ -119,7 +119,7 @@ class Running:
         return self.take(Batch("training", records=[self.event(kind, rank, time, **fields)]))
 
     def losses(self, first: int, *losses: float) -> None:
-        """Losses that rank 0 pushes."""
+        """Push losses of rank 0."""
         keys = ["lr", "loss"]
         values = [value for loss in losses for value in (0.1, loss)]
         steps = range(first, first + len(losses))

@@ -1,4 +1,4 @@
-"""Gradients that explode or vanish are told; a norm that jumps once, or is clipped, is not."""
+"""Gradients that explode or vanish are findings; a norm that jumps once, or is clipped, is not."""
 
 from __future__ import annotations
 

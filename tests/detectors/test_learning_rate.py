@@ -1,4 +1,4 @@
-"""A learning rate that cannot be meant is told; warm-ups, decays and restarts of a schedule are not."""
+"""Implausible learning rates are findings; warm-ups, decays and restarts of a schedule are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loss that learns nothing any more."""
+"""A loss that has stopped falling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The detectors of a rank together: batches tell what single rows tell, and several keys of a role do not mix."""
+"""The detectors of a rank together: batches give the same findings as single rows, and keys of a role do not mix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replaying: what becomes of findings, rank by rank and attempt by attempt."""
+"""Replay: the findings by rank and attempt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class High:
-    """Finds what is over 1, severe over 10, and that it is over at 0."""
+    """A detector of values over 1, critical over 10; the finding is over at 0."""
 
     alerts: tuple[str, ...] = ("High",)
 

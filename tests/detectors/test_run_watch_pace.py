@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def train(run: Running, seconds: int, spent: Callable[[int, int], dict[str, float]], ranks: int) -> None:
-    """Ten steps a second; *spent* says the seconds by phase of a rank that has made so many steps."""
+    """Push ten steps a second; *spent* returns the seconds by phase of a rank after so many steps."""
     for second in range(seconds):
         for rank in range(ranks):
             steps = 10 * (second + 1)

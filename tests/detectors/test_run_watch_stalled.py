@@ -319,7 +319,7 @@ def test_all_ranks_that_others_leave_behind_are_stalled_until_each_pushes() -> N
 
 
 def test_after_a_restart_of_the_daemon_a_stall_is_found_anew_in_time() -> None:
-    """The book keeps what fired for five minutes."""
+    """A restored alert fires for five minutes, unless it is found again."""
     run = Running()
     counts = [0] * 18
     counts[8] = 500

@@ -1,4 +1,4 @@
-"""Slow steps are told, but for those that a schedule explains."""
+"""Slow steps are findings, except those that a schedule explains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that have become slower for good are told, and when they are as before."""
+"""Steps that have become slower for good are a finding, which is over when they are as fast as before."""
 
 from __future__ import annotations
 

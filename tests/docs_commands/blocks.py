@@ -20,11 +20,11 @@ _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 class Command(NamedTuple):
-    """One line, with those that continue it.
+    """A command line with its continuation lines.
 
     Attributes:
-        page: As from the root.
-        text: What the shell gets.
+        page: The path of the page from the root.
+        text: The text for the shell.
         near: The words of the page's beginning and of the command's section.
     """
 
@@ -74,7 +74,7 @@ def programs(text: str) -> list[list[str]]:
 
 
 def _unwrapped(words: list[str]) -> list[str]:
-    """Without variables and `sudo` before it, and without the path to it."""
+    """Return a command without variables, `sudo` and the path of its program."""
     while words and (words[0] == "sudo" or re.match(r"\w+=", words[0])):
         words = words[1:]
     return [words[0].rpartition("/")[2], *words[1:]] if words else []

@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[Sandbox]:
-    """Commands of a page find what those before them have left."""
+    """One sandbox for all commands, so that a command finds the results of the earlier ones."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place, Sandbox(Path(place)) as made:
         yield made

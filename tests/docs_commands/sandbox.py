@@ -1,4 +1,4 @@
-"""A place where the commands of a page run as they stand: a daemon with runs, Prometheus, and an /etc of its own."""
+"""A place where the commands of a page run unchanged: a daemon with runs, Prometheus, and a separate /etc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command that a page shows runs here, is another test's, or is said to need what is not at hand."""
+"""Every command on a page runs here or in another test, or the page states a requirement that is missing here."""
 
 from __future__ import annotations
 

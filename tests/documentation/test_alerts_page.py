@@ -1,4 +1,4 @@
-"""docs/alerts.md has a section for each alert that there is, and for no other; what it names exists."""
+"""docs/alerts.md has a section for each alert, and for no other; everything that it names exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents say what is so: generated pages are as generated, and what README names exists."""
+"""The documents are up to date: generated pages are as generated, and everything that README names exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make docs`: the pages as a site, every link of which leads somewhere."""
+"""`make docs`: the pages as a site, without broken links."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ LONG = 60.0
 
 
 class Parity(NamedTuple):
-    """A column of nvidia-smi, the family that says the same, and how far apart they may be.
+    """A column of nvidia-smi, the family with the same quantity, and the permitted difference.
 
     Attributes:
-        scale: The family's value is so many times the column's.
-        near: The difference that is allowed: the column's rounding, and what changes between two readings.
+        scale: The ratio of the family's value to the column's.
+        near: The permitted difference: the column's rounding, and the change between two readings.
     """
 
     column: str

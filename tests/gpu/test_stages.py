@@ -41,7 +41,7 @@ class Sleeping(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Slow(torch.nn.Linear):  # type: ignore[misc]
-    """With such a layer."""
+    """A linear layer followed by a `Sleeping`."""
 
     def forward(self, x: torch.Tensor) -> Any:
         return Sleeping.apply(super().forward(x))

@@ -109,7 +109,7 @@ def test_a_damaged_file_opens_or_is_set_aside_and_never_crashes(
 
 
 def _use(database: Database) -> None:  # noqa: C901
-    """Read and write all; what is damaged says so in one of three ways."""
+    """Read and write everything; damage must raise one of three errors."""
 
     def attempt(work: Callable[[], object]) -> None:
         try:

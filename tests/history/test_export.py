@@ -209,7 +209,7 @@ def test_the_log_is_not_read_anew_for_each_series(form: Format, bench: Bench, mo
 
 
 def part_of(one: History, part: Selection) -> list[tuple[str, str, str, str]]:
-    """Attempt, rank, step and key of each value in the CSV of a part, which is as long as the count says."""
+    """Return attempt, rank, step and key of each value in the CSV of a part; their number must equal the count."""
     text = b"".join(export(one.database, "a", "csv", part)).decode()
     found = [
         (row["attempt"], row["rank"], row["step"], key)

@@ -60,7 +60,7 @@ happened = st.lists(
 
 @st.composite
 def runs(draw: st.DrawFn) -> list[Record]:
-    """All that a run can have, as the daemon is told of it."""
+    """Draw the records of a run with everything that a run can have."""
     config, tags = draw(configs), tuple(draw(st.lists(texts, max_size=2)))
     records: list[Record] = []
     found = sorted(draw(ranks), key=lambda rank: rank[:2])

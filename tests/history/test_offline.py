@@ -1,4 +1,4 @@
-"""Reading the file without a daemon, by any user who may read it, without a change to it."""
+"""Reading the file without a daemon, by any user with read permission, and without changes to it."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def test_what_is_told_of_many_fresh_series_costs_no_more_than_they_are(bench: Be
 
 
 def counted(connection: sqlite3.Connection, run: str) -> None:
-    """Count what an export of a run has."""
+    """Check that an export of a run is not empty."""
 
     class Open:
         def reading(self) -> AbstractContextManager[sqlite3.Connection]:

@@ -59,7 +59,7 @@ def write(recorder: Recorder, *records: Record) -> None:
 
 
 def settle(recorder: Recorder) -> None:
-    """Wait until all that was taken is written."""
+    """Wait until all accepted records are written."""
     recorder.writer.call(lambda _: None).result(PATIENCE)
 
 

@@ -290,7 +290,7 @@ ENDS = ("", "=", '"', "!")
 
 
 def assert_linear(way: Callable[[str], object], begin: str, unit: str, end: str) -> None:
-    """Eight times the text takes about eight times as long; it would be 64 times if the cost were quadratic."""
+    """Assert that eight times the text takes about eight times as long; a quadratic cost would take 64 times."""
 
     def seconds(size: int) -> float:
         text = begin + unit * (size // len(unit)) + end

@@ -125,7 +125,7 @@ Database(Path(sys.argv[1]), migrations=[(name, Statements(steps)) for name, step
 
 
 def environ() -> dict[str, str]:
-    """With what this process can import."""
+    """Return an environment in which a child can import the modules of this process."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

@@ -118,7 +118,7 @@ def steps_of(kind: str, count: int, dice: random.Random) -> list[int]:
 
 
 def values_of(kind: str, count: int, dice: random.Random) -> list[float]:
-    """Values of a kind; each is told from the others where it can be."""
+    """Return values of a kind, distinct where the kind allows it."""
     if kind == "nan":
         return [nan] * count
     if kind == "odd":

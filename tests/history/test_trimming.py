@@ -23,14 +23,14 @@ DAY = 24 * HOUR
 
 
 class Keeper:
-    """Trims by hand."""
+    """A store that is trimmed by calls of the test."""
 
     def __init__(self, bench: Bench, size: int = 0, age: float = 0.0) -> None:
         self.bench = bench
         self.trimming = Trimming(bench.connection, bench.database.path, Bounds(size, age))
 
     def trim(self, now: float = WALL + 100 * DAY, *, until: Callable[[], bool] | None = None) -> None:
-        """All that is to be done at a time, or until something is so."""
+        """Trim as much as is due at a time, or until *until* returns true."""
         while True:
             with self.bench.database.transaction():
                 deleted = self.trimming.deleted
@@ -324,7 +324,7 @@ def test_the_blocks_of_many_keys_are_looked_for_in_steps(bench: Bench) -> None:
 
 
 def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: Callable[[int, int], int]) -> None:
-    """A run after the other, half a day each, beside the machine; the day is as large as the bound or larger."""
+    """Runs follow each other, half a day each, next to the machine's series; the bound is at most a day's data."""
     bound = 24 * 1024 * 1024
     days = count(3, 30)
     keeper = Keeper(bench, size=bound)

@@ -1,4 +1,4 @@
-"""The writer thread: what is acknowledged is committed, whatever fails."""
+"""The writer thread: it acknowledges only committed messages, despite any failure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOM = Bounds(2**33)
 
 
 class House:
-    """A writer at work, and what it acknowledged."""
+    """A running writer, and the numbers that it acknowledged."""
 
     def __init__(self, place: Path, **more: Any) -> None:
         self.acknowledged: list[Any] = []
