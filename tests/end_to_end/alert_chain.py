@@ -1,7 +1,8 @@
-"""The road from a daemon to people: Debian's Prometheus and Alertmanager as they are shipped, and an inbox at its end.
+"""The chain from a daemon to an inbox: Debian's Prometheus and Alertmanager with the packaged configuration.
 
-Other than in deploy/ are addresses, and the times that the tests would wait for: `scrape_interval`, `evaluation_interval`
-and `group_wait` are a second; with `hurried` so is `group_interval`, after which Alertmanager tells what is resolved.
+Addresses differ from deploy/, and so do the times that the tests would wait for: `scrape_interval`,
+`evaluation_interval` and `group_wait` are a second. With `hurried`, `group_interval` is a second too; after it,
+Alertmanager notifies about resolved alerts.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ PROMETHEUS = ROOT / "deploy" / "prometheus"
 
 
 class Road:
-    """Prometheus, Alertmanager and an inbox in its receivers' place. As a context they end with the block.
+    """Prometheus, Alertmanager and an inbox in place of its receivers, as a context manager.
 
     Args:
-        directory: For their files.
+        directory: The directory for their files.
         target: The daemon's ``http://HOST:PORT``.
-        hurried: Whether `group_interval` is a second, too.
+        hurried: True to set `group_interval` to a second, too.
     """
 
     def __init__(self, directory: Path, target: str, *, hurried: bool = False) -> None:

@@ -50,11 +50,11 @@ def by_webhook(config: dict[str, Any], url: str, **keys: str) -> dict[str, Any]:
 
 
 class Alertmanager(Listening):
-    """Alertmanager on a port of its own, alone.
+    """A separate Alertmanager, on a free port.
 
     Args:
-        directory: For its configuration, the templates and its storage; what it sent already is in the latter.
-        config: What it is configured with.
+        directory: The directory for its configuration, templates and storage; the storage has the sent notifications.
+        config: Its configuration.
     """
 
     def __init__(self, directory: Path, config: dict[str, Any]) -> None:
@@ -72,9 +72,10 @@ class Alertmanager(Listening):
         eventually(lambda: httpx.get(f"{self.url}/-/ready", timeout=DEADLINE, trust_env=False).status_code == 200)
 
     def post(self, *alerts: dict[str, str], resolved: bool = False) -> None:
-        """Alerts by their labels, that begin or end now; an annotation has a name that begins with ``@``.
+        """Post alerts by their labels, which begin or end now; a name that begins with ``@`` is an annotation.
 
-        One that began longer ago than `group_wait` would be told at once, without those that come with it.
+        Alertmanager would notify at once about an alert that began longer ago than `group_wait`, without the others of
+        its group.
         """
         now = datetime.now(timezone.utc)
         starts, ends = (now - timedelta(seconds=1), now) if resolved else (now, now + timedelta(minutes=5))

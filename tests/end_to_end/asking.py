@@ -1,4 +1,4 @@
-"""Asks a server what dashboards ask, as Grafana would."""
+"""Queries of dashboards to a server, as Grafana would send them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Values = dict[str, str]
 
 
 class Asking:
-    """A server that dashboards ask.
+    """A server that dashboards query.
 
     Args:
         url: ``http://HOST:PORT``, with Prometheus' HTTP API.
-        rates: What Grafana would have as ``$__rate_interval``.
+        rates: Grafana's value of ``$__rate_interval``.
     """
 
     def __init__(self, url: str, rates: str = BUILTIN["__rate_interval"]) -> None:

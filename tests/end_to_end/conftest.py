@@ -84,7 +84,7 @@ def run_training(start_training: Callable[..., Process]) -> Callable[..., str]:
 
 
 def finish(process: Process, deadline: float = DEADLINE) -> str:
-    """Wait for a good end; what was printed."""
+    """Wait for an exit with status 0; return the output."""
     printed, complaints = process.communicate(timeout=deadline)
     assert process.returncode == 0, complaints
     return printed

@@ -1,7 +1,7 @@
-"""Trains on real data loaders of known delay, without workers and with two, and prints by JSON what their own clocks have seen.
+"""Train on real data loaders of known delay, without workers and with two, and print their own measurements as JSON.
 
-Of each run, by its name: seconds in which the epochs' first batches were waited for, and the others; the least that this
-can have been, by the moments at which the batches were ready.
+The JSON has, for each run by name: the seconds of waiting for the first batches of the epochs, and for the others; and
+the least possible wait, from the moments at which the batches were ready.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Slow(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing
 
 
 class Clocked:
-    """A loader that clocks what each of its epochs and batches takes.
+    """A loader that measures the time of each of its epochs and batches.
 
     Attributes:
-        took: Seconds by epoch and batch, the beginning of an epoch in its first batch.
-        least: The same from the moment at which a batch was asked for, or begun with, until it was ready.
+        took: Seconds by epoch and batch; the start of an epoch counts for its first batch.
+        least: Seconds from the moment at which a batch was requested, or begun, until it was ready.
     """
 
     def __init__(self, workers: int) -> None:

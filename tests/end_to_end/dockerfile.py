@@ -1,4 +1,4 @@
-"""deploy/Dockerfile, understood as far as it goes without an engine."""
+"""deploy/Dockerfile, parsed as far as possible without an engine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One of two gloo ranks that meet in a collective after each step; a line on standard input says what goes wrong.
+"""One of two gloo ranks that meet in a collective after each step; lines of standard input cause failures.
 
-``python failing_ranks.py STORE``, or without a file for a rank that meets nobody; ``slow``: this rank's own time is three times as long from now on; ``stay away``: it does not
-come to the collective any more.
+Run ``python failing_ranks.py STORE``, or without a file for a rank without a collective. The line ``slow`` makes this
+rank's own time three times as long from then on. The line ``stay away`` keeps it from the collective.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Trainings that go wrong, one after the other in one process, each a run of its own; with ``quiet`` none of them does.
+"""Trainings that fail, one after the other in one process, each as a separate run; with ``quiet`` none of them fails.
 
-``python failing_runs.py NAME…`` runs those of `TROUBLES`, or all that take only a moment; a twin of each that stays well is
-called ``quiet-…``.
+``python failing_runs.py NAME…`` runs those of `TROUBLES`, or all that take only a moment; the twin of each without a
+failure is called ``quiet-…``.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def slow() -> Iterator[dict[str, Any]]:
 
 
 def slower() -> Iterator[dict[str, Any]]:
-    """From a step on all are three times as slow."""
+    """Yield pushes of steps that are three times as slow from some step on."""
     for step in range(480):
         time.sleep(0.009 if step > 360 and not QUIET else 0.003)
         yield {"reward": 1.0}
 
 
 def leak() -> Iterator[dict[str, Any]]:
-    """Memory that is really kept, and told as the process sees it."""
+    """Leak memory, and yield the resident memory of the process."""
     for _ in range(200):
         if not QUIET:
             LEAKED.append(b"\xff" * 2**19)

@@ -1,4 +1,4 @@
-"""A local HTTP server that keeps what it is sent, in place of Slack, PagerDuty or a webhook of one's own."""
+"""A local HTTP server that keeps its requests, in place of Slack, PagerDuty or a webhook."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 
 class Letter(NamedTuple):
-    """One request.
+    """A request.
 
     Attributes:
-        path: Without its slash: the name of the receiver.
-        body: From JSON.
-        at: When it came, by the monotonic clock.
+        path: The path without its slash: the name of the receiver.
+        body: The decoded JSON.
+        at: The time of its arrival, by the monotonic clock.
     """
 
     path: str
@@ -32,11 +32,11 @@ class Letter(NamedTuple):
 
 
 class Inbox:
-    """The server, on a port of its own.
+    """The server, on a free port.
 
     Attributes:
         url: ``http://127.0.0.1:PORT``.
-        letters: What has come.
+        letters: The requests so far.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Inbox:
                 self.wfile.write(b"{}")
 
             def log_message(self, *_: object) -> None:
-                """Says nothing."""
+                """Write nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"

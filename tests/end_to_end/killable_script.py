@@ -1,4 +1,7 @@
-"""Runs a script, as ``killable_script.py SCRIPT …``, and holds it up after its first checkpoint, until it is killed; restarted it goes on."""
+"""Run a script, as ``killable_script.py SCRIPT …``, and block after its first checkpoint until it is killed.
+
+After a restart the script continues.
+"""
 
 from __future__ import annotations
 

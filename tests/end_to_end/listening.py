@@ -11,13 +11,13 @@ from processes import DEADLINE, ended, terminated
 
 
 class Listening:
-    """A server on a port of its own.
+    """A server on a free port.
 
     Args:
-        command: It and its arguments, with a port of 0 to listen on.
+        command: The command and its arguments, with 0 as the port to listen on.
 
     Attributes:
-        process: It.
+        process: The process of the server.
         url: ``http://127.0.0.1:PORT``.
         log: The lines of its log so far.
     """

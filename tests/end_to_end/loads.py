@@ -1,4 +1,4 @@
-"""A training whose data loader has four workers, and does as it is told, line by line: ``loads.py METHOD``."""
+"""A training whose data loader has four workers that follow the lines of standard input: ``loads.py METHOD``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = 32
 
 
 class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing where types are checked
-    """Gives what *told* says: a small tensor, or, by number, what `LINES` has; the first worker alone is killed or exits."""
+    """A dataset that acts by the number in *told*, an index of `LINES`; only the first worker is killed or exits."""
 
     def __init__(self) -> None:
         self.told = torch.zeros(1, dtype=torch.int32).share_memory_()
@@ -67,7 +67,7 @@ def call() -> None:
 
 
 def main() -> None:
-    """Load data until a line of standard input gives another instruction."""
+    """Load a batch, then do as the line of standard input demands."""
     data = Data()
     loader = DataLoader(data, num_workers=4, persistent_workers=True, multiprocessing_context=sys.argv[1])
     batches = iter(loader)

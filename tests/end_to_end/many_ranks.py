@@ -1,4 +1,4 @@
-"""A training of many ranks, each with a client of its own, in one process."""
+"""A training of many ranks in one process, with a client for each."""
 
 from __future__ import annotations
 

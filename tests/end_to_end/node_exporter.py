@@ -1,4 +1,4 @@
-"""Debian's own node_exporter as a process, and what is on its page."""
+"""Debian's node_exporter as a process, and its parsed page."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def families(page: str) -> dict[str, Family]:
 
 
 class NodeExporter(Listening):
-    """node_exporter on a port of its own. As a context it ends with the block.
+    """node_exporter on a free port, as a context manager.
 
     Args:
-        flags: Further ones.
-        tree: Where its proc and sys are instead of this machine's.
+        flags: Further flags.
+        tree: The directory with proc and sys to use instead of this machine's.
     """
 
     def __init__(self, *flags: str, tree: Path | None = None) -> None:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Prometheus(Listening, Queries):
-    """Prometheus on a port of its own, with one target, whose first scrape comes five seconds after the start.
+    """Prometheus on a free port, with one target, whose first scrape comes five seconds after the start.
 
-    As a context it ends with the block, and must have found no scrape wrong by then.
+    As a context manager it stops at the end of the block, and fails if any scrape has failed.
 
     Args:
-        directory: For its configuration and storage.
+        directory: The directory for its configuration and storage.
         target: ``http://HOST:PORT`` (or ``https``, with ``scheme="https"`` as a setting) whose ``/metrics`` is scraped.
-        jobs: Scrapes of it in other ways, by name.
+        jobs: Further jobs with other settings for the target, by name.
         scrape: Further settings of the scrape, such as ``label_value_length_limit``.
     """
 

@@ -10,11 +10,11 @@ from processes import DEADLINE, eventually
 
 
 class Point(NamedTuple):
-    """One series of an answer.
+    """A series of an answer.
 
     Attributes:
-        labels: Without its name and those that Prometheus itself adds.
-        value: The newest.
+        labels: Its labels, without its name and those that Prometheus itself adds.
+        value: Its newest value.
     """
 
     labels: dict[str, str]
@@ -22,7 +22,7 @@ class Point(NamedTuple):
 
 
 class Queries:
-    """Asks a server.
+    """A server that answers queries.
 
     Attributes:
         url: ``http://HOST:PORT``.
@@ -52,7 +52,7 @@ class Queries:
         ]
 
     def shows(self, expression: str, *values: float) -> list[Point]:
-        """Wait until *expression* has just these values, in any order, NaN being like NaN; what it has then."""
+        """Wait until *expression* has exactly these values, in any order, with NaN equal to NaN; return its points."""
         wanted = sorted(repr(float(value)) for value in values)
         found: list[Point] = []
 

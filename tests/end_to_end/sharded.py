@@ -1,6 +1,6 @@
-"""A training of ranks on the CPU whose model is sharded by FSDP2, with a layer that each rank has whole.
+"""A training of ranks on the CPU whose model is sharded by FSDP2, with a layer that is not sharded.
 
-Each rank prints, of each step, what `clip_grad_norm_` returns: the norm of all ranks' gradients.
+Each rank prints the result of `clip_grad_norm_` for each step: the norm of all ranks' gradients.
 """
 
 from __future__ import annotations

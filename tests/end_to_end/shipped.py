@@ -1,7 +1,7 @@
 """Prometheus with the configurations of deploy/prometheus for more than one machine.
 
-Other than there are addresses, that no Alertmanager is told, and the times that the tests would wait for: intervals and
-`batch_send_deadline` are a second.
+Addresses differ from there, no Alertmanager is configured, and intervals and `batch_send_deadline` are a second to
+shorten the tests.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def say_targets(directory: Path, *addresses: str, **labels: str) -> None:
 
 
 class Shipped(Listening, Queries):
-    """Prometheus with one of the configurations. As a context it ends with the block.
+    """Prometheus with one of the configurations, as a context manager.
 
     Args:
-        directory: For its configuration and storage, which the next one there goes on with.
-        name: Of the configuration.
-        flags: Further ones.
-        changes: What is different in the configuration, by its first keys.
+        directory: The directory for its configuration and storage; the next one in it continues with the storage.
+        name: The name of the configuration.
+        flags: Further flags.
+        changes: Changes of the configuration, by its top-level keys.
     """
 
     def __init__(self, directory: Path, name: str, *flags: str, **changes: object) -> None:

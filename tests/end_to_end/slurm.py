@@ -61,16 +61,16 @@ def _free_port() -> int:
 
 
 class Slurm:
-    """A cluster, until it is stopped.
+    """A cluster that runs until it is stopped.
 
     Args:
-        place: A directory of its own, with a short path.
-        prolog: What slurmd runs before a job, and so with the others.
-        epilog: After it.
-        task_prolog: Before each task.
+        place: An empty directory with a short path.
+        prolog: The script that slurmd runs before a job; likewise the others.
+        epilog: The script after a job.
+        task_prolog: The script before each task.
 
     Attributes:
-        environ: What its commands need.
+        environ: The variables that Slurm's commands need.
     """
 
     def __init__(self, place: Path, prolog: Path, epilog: Path, task_prolog: Path) -> None:

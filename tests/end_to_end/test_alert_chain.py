@@ -1,6 +1,6 @@
-"""The main road: a training pushes, the daemon serves, and Prometheus holds it.
+"""The main chain: a training pushes, the daemon serves, and Prometheus stores.
 
-One daemon and one Prometheus serve the whole file, so each test has a run name of its own.
+One daemon and one Prometheus serve the whole file, so each test uses a different run name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real training goes wrong: the page, the API, the command and the log say so, also after the daemon was killed."""
+"""A real training fails: the page, the API, the command and the log show it, also after the daemon was killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deploy/compose without an engine: its files, and what runs with them when each container is a process of this machine."""
+"""deploy/compose without an engine: its files, and its containers as processes of this machine."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def test_the_daemon_takes_what_it_is_given_with_real_gpus(place: Path) -> None:
 
 
 class Composed:
-    """The containers as processes: each name of a container is an address of this machine's loopback.
+    """The containers as processes; each container's name is an address of this machine's loopback.
 
     Args:
-        place: Where each container's files are put.
+        place: The directory for each container's files.
         place_of_demo: A short path, for the demo's sockets.
     """
 

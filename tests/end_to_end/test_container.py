@@ -1,4 +1,4 @@
-"""deploy/Dockerfile without an engine: its build's commands, and what they make, as a container would run it."""
+"""deploy/Dockerfile without an engine: the commands of its build, and their result, run as in a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of credentials where a daemon has no users: it wants its token, which no other address is told."""
+"""A file of credentials for a daemon without users: it requires its token, which no other address receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's data loader below a training: its workers on the page and in the API, and what is told when they die."""
+"""PyTorch's data loader below a training: its workers on the page and in the API, and the findings when they die."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def deaths(daemon: Daemon, run: str) -> list[dict[str, Any]]:
 
 
 def await_tick(daemon: Daemon) -> None:
-    """Until the processes have been looked at once more."""
+    """Wait for the next sample of the processes."""
     moment = 'trackside_collector_last_success_timestamp_seconds{collector="process"}'
     last = daemon.series()[moment]
     eventually(lambda: daemon.series()[moment] > last)
@@ -145,7 +145,7 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
 def test_pytorch_that_cannot_allocate_shared_memory_says_so_itself_and_nobody_dies(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
-    """Since it asks for the memory before it writes: the exception reaches the rank, and the run's cause is that."""
+    """PyTorch allocates the memory before it writes, so the rank gets the exception, and the run's cause is that."""
     training = start_training(daemon, TRAINING, "fork", launcher=small_shm(16), TRACKSIDE_RUN_NAME="raises")
     eventually(lambda: of_loader(daemon, "raises", "workers") == 4)
     say(training, "allocate")

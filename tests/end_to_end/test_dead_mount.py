@@ -1,4 +1,4 @@
-"""The whole daemon beside a file system whose server is dead: everything else goes on, and it ends when it is told to."""
+"""The whole daemon with a file system whose server is dead: everything else works, and the daemon can be stopped."""
 
 from __future__ import annotations
 

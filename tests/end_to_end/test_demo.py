@@ -1,4 +1,4 @@
-"""`trackside demo` as the real command: what it says, how it ends, and that nothing stays behind."""
+"""`trackside demo` as the real command: its output, its end, and that no process or file remains."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ AS_ROOT = re.compile(r".*running as root.*\n")
 
 
 class Demo:
-    """The command, in places of its own.
+    """The command, in separate directories.
 
     Args:
-        place: Where it takes pushes.
-        address: Where it serves; port 0 is one that is free.
-        flags: Of the command.
-        more: Variables.
+        place: The directory of the push socket.
+        address: The address for the pages; port 0 is a free one.
+        flags: The flags of the command.
+        more: Further variables.
     """
 
     def __init__(self, place: Path, *flags: str, address: str = "127.0.0.1:0", **more: str) -> None:
@@ -65,7 +65,7 @@ class Demo:
         self._printed = ""
 
     def read_until(self, text: str, patience: float = DEADLINE) -> None:
-        """Read what it prints until a line has *text*, for so many seconds at most."""
+        """Read the output until a line has *text*, for *patience* seconds at most."""
         assert self.process.stdout is not None
         killer = threading.Timer(patience, self.process.kill)
         killer.start()
@@ -84,7 +84,7 @@ class Demo:
         return found[1]
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for its end; the exit status, all that it printed, and what it complained of."""
+        """Wait for the end; return the exit status, all output, and the error messages."""
         printed, complaints = self.process.communicate(timeout=DEADLINE)
         return self.process.returncode, self._printed + printed, AS_ROOT.sub("", complaints)
 
@@ -94,7 +94,7 @@ class Demo:
         return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/environ") if mark in _read(path)]
 
     def left_behind(self) -> list[str]:
-        """Files beside the lock, which stays."""
+        """Return the names of files other than the lock, which stays."""
         return [path.name for path in self.place.iterdir() if path.name != "push.sock.lock"]
 
 

@@ -1,4 +1,4 @@
-"""From a real training's trouble to a webhook of the daemon's own, without Prometheus."""
+"""The chain from a failing training to the daemon's webhook, without Prometheus."""
 
 from __future__ import annotations
 

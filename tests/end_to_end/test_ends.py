@@ -1,4 +1,4 @@
-"""Each way in which a training can end, with the real daemon: what /metrics and the history say of it."""
+"""Each way in which a training can end, with the real daemon: its state on /metrics and in the history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lo
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    """One daemon for the whole file; each end is a run of its own."""
+    """One daemon for the whole file; each end is a separate run."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         one = Daemon(Path(directory))
         yield one

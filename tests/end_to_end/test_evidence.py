@@ -1,4 +1,4 @@
-"""Real trainings go wrong, and their alerts carry what helps to understand it."""
+"""Real trainings fail, and their alerts carry evidence of the cause."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ VALUES = (
 
 
 class Driver:
-    """Two GPUs that stand still."""
+    """A driver of two GPUs whose readings never change."""
 
     skipped, stuck = 0, False
     restarts: ClassVar = {"timeout": 1, "crash": 0}

@@ -42,7 +42,7 @@ def collector(scenario: Scenario) -> Iterator[GpuCollector]:
 
 
 def page(collector: GpuCollector, scenario: Scenario, board: str) -> str:
-    """All that is known of one such board in the second cycle, or as soon as GPM has two samples apart in time."""
+    """Return the page of one such board in the second cycle, or as soon as GPM has two samples apart in time."""
     fake = Scenario(scenario.path, board)
     cycles = count()
 

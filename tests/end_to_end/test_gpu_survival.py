@@ -1,6 +1,7 @@
-"""The whole daemon over a driver that fails: host and training go on, no old value is served, and the GPUs come back.
+"""The whole daemon over a driver that fails: host and training continue, no old value is served, the GPUs come back.
 
-What each failure does to the worker and the handle is in tests/nvml/test_survival.py; here is what a scrape sees of it.
+The effect of each failure on the worker and the handle is tested in tests/nvml/test_survival.py; the tests here check
+its effect on a scrape.
 """
 
 from __future__ import annotations

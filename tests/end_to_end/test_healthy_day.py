@@ -1,4 +1,4 @@
-"""A day of eight healthy ranks, through all that looks for trouble: nothing above info is told."""
+"""A day of eight healthy ranks through all detectors and rules: nothing above info fires."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Job:
         }
 
     def _pause(self, phase: str, seconds: int) -> None:
-        """All ranks are in a phase and only say that they live."""
+        """Let all ranks stay in a phase and send only heartbeats."""
         for _ in range(seconds):
             self._pass(1.0)
             for number, rank in enumerate(self._ranks):

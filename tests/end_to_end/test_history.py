@@ -1,4 +1,4 @@
-"""Every value exactly once in the history: real clients and a real daemon that is killed, or whose disk is full."""
+"""Every value exactly once in the history: real clients, and a real daemon that is killed or whose disk is full."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def ended(daemon: Daemon) -> list[dict[str, Any]]:
 
 
 def obey(training: Process, steps: int) -> int:
-    """Have it push so many steps, and wait until it has; how many those are in all."""
+    """Have a training push so many steps; wait for that, and return their total number."""
     assert training.stdin is not None
     assert training.stdout is not None
     training.stdin.write(f"{steps}\n")
@@ -198,7 +198,7 @@ def obey(training: Process, steps: int) -> int:
 
 
 def end(training: Process) -> str:
-    """End its input, and wait for its good end; what was printed and not read yet."""
+    """End the input of a training, and wait for its exit with status 0; return its unread output."""
     return finish(training)
 
 
@@ -220,7 +220,7 @@ class FullDisk:
 
 
 class SmallFiles:
-    """The daemon's files may not grow: what can be had where nothing can be mounted."""
+    """A limit on the size of the daemon's files, for machines on which no file system can be mounted."""
 
     def fill(self, daemon: Daemon) -> None:
         """Leave no room."""

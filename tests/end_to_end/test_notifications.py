@@ -1,4 +1,4 @@
-"""From a real training's trouble to what people are told, through Debian's Prometheus and Alertmanager as shipped."""
+"""The chain from a failing training to notifications, through Debian's Prometheus and Alertmanager as packaged."""
 
 from __future__ import annotations
 
@@ -193,6 +193,6 @@ def _killed(
 
 
 def _scrapes(road: Road, number: int) -> None:
-    """Wait for so many of them, which are a second apart; rules are evaluated and messages flushed meanwhile."""
+    """Wait for so many scrapes, a second apart; meanwhile rules are evaluated and messages flushed."""
     seen = road.value("timestamp(up)") or 0.0
     eventually(lambda: (road.value("timestamp(up)") or 0.0) > seen + number)

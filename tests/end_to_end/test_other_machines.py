@@ -1,6 +1,6 @@
-"""A training on another machine: the real command makes the keys, the real daemon and the real client use them.
+"""A training on another machine: the real command makes the keys, and the real daemon and client use them.
 
-What is not loopback is another machine to both of them, so an own address of this machine's network stands for it.
+An address of this machine's network stands for another machine: any address that is not loopback is one to both.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def streaming(daemon: Daemon, query: str = "") -> Iterator[httpx.Response]:
 
 
 def events(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Names and data of what is sent, as it comes."""
+    """Yield the names and data of events as they arrive."""
     name = ""
     for line in answer.iter_lines():
         word, _, rest = line.partition(": ")

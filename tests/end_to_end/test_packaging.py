@@ -1,4 +1,4 @@
-"""The wheel, not the tree: what it holds, and what a training process pays for it."""
+"""The wheel, not the tree: its contents, and the packages that a training process needs for it."""
 
 from __future__ import annotations
 

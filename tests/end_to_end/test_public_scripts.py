@@ -1,4 +1,4 @@
-"""Training code in the manner of public ones trains the same with the lines that docs/integrations.md adds, and is seen."""
+"""Code like that of public projects trains the same with the lines of docs/integrations.md, and is monitored."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ EXTERNAL = {"cluster": "main", "replica": "a"}
 
 
 class Road(NamedTuple):
-    """A daemon, whose agent tells both others."""
+    """A daemon whose agent writes to both others."""
 
     daemon: Daemon
     central: Shipped
@@ -42,7 +42,7 @@ class Road(NamedTuple):
 
     @property
     def ends(self) -> tuple[Shipped, Victoria]:
-        """Both who are told."""
+        """The two receivers."""
         return self.central, self.victoria
 
 

@@ -1,4 +1,4 @@
-"""Rules in the real daemon: simulated GPUs that are ill, and a rule of the user's own on what a real training pushes."""
+"""Rules in the real daemon: simulated GPUs with faults, and a user's rule about the pushes of a real training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alerts about runs, with the real daemon and real trainings: one that stops, one that is killed, one that says so itself."""
+"""Alerts about runs with the real daemon and real trainings: a stop, a kill, and an alert of the training itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trackside run` as the real command: what it leaves alone, what it says, how it ends."""
+"""`trackside run` as the real command: its effect on the training, its messages, and its end."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ print([*ended, session.run(["sh", "-c", "exit 6"], load(Config), [])])
 
 
 class Started:
-    """The command, in places of its own."""
+    """The command, in separate directories."""
 
     def __init__(self, place: Path, spool: Path) -> None:
         self.place = place
@@ -105,7 +105,7 @@ class Started:
         self._ends = ExitStack()
 
     def start(self, *arguments: str, flags: Sequence[str] = (), **environ: str) -> Process:
-        """Start it, in a process group of its own as a shell does."""
+        """Start the command in a new process group, as a shell does."""
         process = subprocess.Popen(
             command("run", *flags, "--", *arguments),
             env={**self.environ, **environ},
@@ -311,7 +311,10 @@ def test_without_a_daemon_the_command_runs_all_the_same(started: Started, tmp_pa
 
 
 def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
-    """The second finds that of the first, and leaves it; then it is killed, and the next one takes what it has missed."""
+    """The second command uses the daemon of the first.
+
+    After that daemon is killed, the next one reads the spool.
+    """
     first = started.start(sys.executable, "-c", WAITING, "first")
     assert step(first) == "0\n"
     status, printed, complaints = started.run(sys.executable, "-c", WAITING, "second", said="on\n", flags=[INTERVAL])

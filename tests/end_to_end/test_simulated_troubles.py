@@ -26,7 +26,7 @@ EVERY = 5.0
 def run(
     whole: InProcessDaemon, seconds: float, values: Callable[[float], Mapping[str, float | None]], every: float = EVERY
 ) -> None:
-    """Ticks for so long, with the values as they are so many seconds after the first of them."""
+    """Tick for so many seconds, with the values that *values* returns for the seconds since the first tick."""
     begun = whole.after
     while whole.after <= begun + seconds:
         found = values(whole.after - begun)
@@ -67,7 +67,7 @@ class Training:
         self._whole.receive(self._speaker.skip(first, self._number))
 
     def go_on(self, seconds: float) -> None:
-        """For so long."""
+        """Train for so many seconds."""
         whole = self._whole
         end = whole.after + seconds
         while whole.after < end:

@@ -1,4 +1,4 @@
-"""A real daemon tells people of a real NaN: once, over its death, a reload and a wrong password."""
+"""A real daemon notifies about a real NaN: once, despite its death, a reload and a wrong password."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The daemon as its unit runs it: a user who may do little, and where all but its own directories is read-only.
+"""The daemon as its unit runs it: a user with few permissions, and everything read-only but its own directories.
 
 No systemd runs here. A mount namespace stands for the machine, with the users and groups that systemd-sysusers makes,
-and an empty /run and /var/lib with what systemd makes there. Outside of it nothing is changed.
+and an empty /run and /var/lib with the directories that systemd makes there. The tests change nothing outside of it.
 """
 
 from __future__ import annotations

@@ -31,10 +31,10 @@ class Secured:
     """A daemon with a web configuration, its authority, and that of its clients.
 
     Attributes:
-        servers: Signs the daemon's certificate.
-        clients: Signs those of who may ask.
+        servers: The authority that signs the daemon's certificate.
+        clients: The authority that signs the clients' certificates.
         file: The web configuration.
-        daemon: Who is asked by *asking*.
+        daemon: The daemon, queried with the settings in *asking*.
     """
 
     def __init__(self, directory: Path, start: Callable[..., Daemon], *flags: str) -> None:

@@ -1,4 +1,4 @@
-"""`trackside top` in a real terminal, tmux, beside a real daemon and a training that pushes."""
+"""`trackside top` in a real terminal, tmux, with a real daemon and a training that pushes."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Terminal:
     """A command in tmux.
 
     Args:
-        directory: For tmux's socket, and the command's working one.
-        environ: The command's.
+        directory: The directory for tmux's socket, and the command's working directory.
+        environ: The command's environment.
     """
 
     def __init__(self, directory: Path, environ: Mapping[str, str], *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""examples/ddp_torchrun.py by torchrun itself, with real gloo ranks: what they print is what is kept, and a restart is one run."""
+"""examples/ddp_torchrun.py by torchrun with gloo ranks: the history matches the output; a restart is one run."""
 
 from __future__ import annotations
 

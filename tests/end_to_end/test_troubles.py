@@ -1,6 +1,6 @@
-"""Every alert has a trouble that makes it fire, and a quiet run beside it in which nothing does: `ROWS` names the test.
+"""Every alert has a failure that makes it fire, and a quiet run in which none fires: `ROWS` names the test.
 
-What takes real processes runs at once under one daemon, so that waiting for one is waiting for all.
+All that needs real processes runs at once under one daemon, so that the waits overlap.
 """
 
 from __future__ import annotations
@@ -151,7 +151,10 @@ def trouble(daemon: Daemon) -> list[tuple[str, str]]:
 
 
 class Stage:
-    """One daemon with simulated GPUs that ail, and trainings that do, and a second one beside it where all is well."""
+    """A daemon with faulty simulated GPUs and failing trainings, and a second one where all is well.
+
+    Two more daemons read machines of files: one with little memory, one unchanged.
+    """
 
     def __init__(self, place: Path) -> None:
         self.ill = Daemon(made(place / "ill"), *GPU_FLAGS, environ=SETTINGS)
@@ -251,7 +254,10 @@ def test_a_run_that_begins_again(stage: Stage) -> None:
 
 
 def test_a_machine_of_files(stage: Stage) -> None:
-    """Memory that is used up, and a disk: the real one, by a threshold that it is below. A twin stays as it is."""
+    """One machine runs out of memory and disk space, the other stays unchanged.
+
+    The disk is the real one, with a threshold that its free space is below.
+    """
     (alert,) = eventually(lambda: alerts(stage.short, "HostMemoryPressure"))
     assert alert["summary"].startswith("only 1.62 % of the host's memory is available")
     eventually(lambda: alerts(stage.short, "DiskFilling"), 2 * DEADLINE)

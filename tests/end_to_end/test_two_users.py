@@ -1,6 +1,6 @@
-"""A daemon of one user and training jobs of others: who shares its group pushes, who does not is told so.
+"""A daemon of one user and training jobs of others: members of its group push, others get an error.
 
-Users and groups are numbers that nobody has.
+Users and groups are unused numbers.
 """
 
 from __future__ import annotations

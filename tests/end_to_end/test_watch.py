@@ -1,4 +1,4 @@
-"""A watched model that is sharded over ranks: the daemon has the norm of all of it; and asks for layers when it spikes."""
+"""A watched model sharded over ranks: the daemon has the norm of the whole, and requests layers when it spikes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debian's own VictoriaMetrics as a process, which scrapes, takes what is written to it, or both."""
+"""Debian's VictoriaMetrics as a process, which scrapes, accepts remote writes, or both."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from processes import DEADLINE, eventually, terminated
 
 
 class Victoria(Queries):
-    """VictoriaMetrics on a port of its own, which shows a sample as soon as it has it. As a context it ends with the block.
+    """VictoriaMetrics on a free port, which shows a sample as soon as it has it, as a context manager.
 
     Args:
-        directory: For its configuration, log and storage.
+        directory: The directory for its configuration, log and storage.
         target: ``http://HOST:PORT`` whose ``/metrics`` is scraped each second; None for none.
         scrape: Further settings of the scrape, such as ``sample_limit``, or ``file_sd_configs`` in place of a target.
 
     Attributes:
-        process: It.
+        process: The process of the server.
     """
 
     def __init__(self, directory: Path, target: str | None = None, **scrape: object) -> None:
