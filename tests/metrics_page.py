@@ -1,4 +1,4 @@
-"""A page of metrics, taken apart by rules of our own, so that no parser's leniency hides a fault."""
+"""A page of metrics, parsed by strict rules of this module, since a lenient parser would hide mistakes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LABEL = re.compile(r'([a-z_][a-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 
 class Series(NamedTuple):
-    """A line of it.
+    """A line of the page.
 
     Attributes:
-        family: As the TYPE above it says.
-        labels: Values as they are written, with their backslashes.
+        family: The family of the TYPE line above it.
+        labels: The values as written, with their backslashes.
     """
 
     family: str
@@ -32,7 +32,7 @@ class Page:
 
     Attributes:
         heads: Kind, family and text of every line HELP, TYPE and UNIT, in order.
-        series: Of all families, in order.
+        series: The series of all families, in order.
     """
 
     def __init__(self, text: str) -> None:

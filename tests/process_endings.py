@@ -1,4 +1,4 @@
-"""Every way in which a training's process can end, and what is to be said of it."""
+"""Every way in which a training's process can end, and the state and cause that follow."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class End(NamedTuple):
 
     Attributes:
         code: The script's last line.
-        state: What the run is in then, for its *cause*.
-        known: What of the exit is in the history's ``rank_ended``.
-        late: What an exit handler does after the client's.
+        state: The final state of the run, for its *cause*.
+        known: The facts about the exit in the history's ``rank_ended``.
+        late: The action of an exit handler that runs after the client's.
     """
 
     code: str

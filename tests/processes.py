@@ -39,20 +39,20 @@ def eventually(look: Callable[[], T], deadline: float = DEADLINE) -> T:
 
 
 class Daemon:
-    """`trackside daemon` as a process, on a port and in a directory of its own.
+    """`trackside daemon` as a process, on a free port and in a given directory.
 
     Args:
-        directory: Made already.
-        flags: Further ones; another ``--push.endpoint`` is taken beside the one in the directory.
+        directory: A directory, which must exist.
+        flags: Further flags; another ``--push.endpoint`` is added to the one in the directory.
         environ: Variables to set.
         launcher: A command that starts it.
-        asking: What `httpx` needs to be let in, such as ``verify`` and ``auth``.
+        asking: Arguments of `httpx` for access, such as ``verify`` and ``auth``.
 
     Attributes:
         url: ``http://127.0.0.1:PORT``, or ``https``.
-        directory: Holds the push socket and the token.
-        endpoint: Where it takes pushes.
-        history: Where it keeps its history.
+        directory: The directory of the push socket and the token.
+        endpoint: The endpoint for pushes.
+        history: The directory of the history.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def ended(process: subprocess.Popen[str], reader: threading.Thread) -> int:
-    """Wait for a process whose complaints a thread reads; the exit status."""
+    """Wait for a process whose standard error a thread reads; return the exit status."""
     status = process.wait(DEADLINE)
     reader.join(DEADLINE)
     assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""A desk that takes messages as the daemon's ingest does, without a socket."""
+"""An ingest without a socket that receives messages as the daemon's does."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Answer(NamedTuple):
 
 
 class SessionsHarness:
-    """`Sessions` before a `RunsHarness`; what is taken is committed when the test says so.
+    """`Sessions` with a `RunsHarness`; a test decides when accepted messages are committed.
 
     Attributes:
-        kept: What the history has of sessions.
-        past: And of the last attempt of runs.
-        pid: Of each process that greets, as its connection tells; None while it does not.
-        taken: Receipts of what is accepted and not yet committed.
+        kept: The sessions in the history.
+        past: The last attempt of each run in the history.
+        pid: The pid that a connection reports for the process that greets; None for no answer.
+        taken: Receipts of messages that are accepted and not yet committed.
     """
 
     def __init__(self, **limits: int) -> None:
@@ -66,7 +66,7 @@ class SessionsHarness:
         return [read(one, one[0]) for one in answers if one is not None]
 
     def greet(self, who: FakeSession, acked: int = 0) -> list[Answer]:
-        """*who* says hello."""
+        """Receive the hello of *who*."""
         return self.say(*who.frames("hello", who.hello(self.house.after, acked=acked)))
 
     def exit(self, who: FakeSession, code: int | None, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, the daemon lives, counts them, and loses nothing of what stands between them."""
+"""Fuzzed messages: the daemon survives any bytes, counts them, and loses none of the valid messages between them."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ arrivals = st.lists(messages() | shaped | loose | raw, max_size=10)
 
 
 class SessionsHarness:
-    """Sessions before a house, where every message of the ones that count arrives in between others."""
+    """Sessions and runs, with a valid session whose messages arrive between others."""
 
     def __init__(self) -> None:
         self.house = RunsHarness(keys=50, runs=8, sessions=40)
@@ -204,7 +204,7 @@ class SessionsHarness:
         return batches
 
     def push(self) -> None:
-        """One good batch, whose samples have to be among the batches that come of it."""
+        """Push a valid batch, whose samples must be in the resulting batches."""
         self.sent += 1
         self.house.after += 0.001
         batches = self.say(self.good.batch(self.sent, after=self.house.after))

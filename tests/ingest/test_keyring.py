@@ -1,4 +1,4 @@
-"""The keys that are made, who they belong to, and who may push by them."""
+"""The keys: how they are made, their clients, and the permission to push by them."""
 
 from __future__ import annotations
 

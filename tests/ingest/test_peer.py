@@ -45,10 +45,10 @@ exec(sys.stdin.readline())
 
 
 class Caller:
-    """A process that says hello and ends as it is told.
+    """A process that sends a hello and ends on demand.
 
     Attributes:
-        identity: What it said of itself.
+        identity: The identity in its hello.
         name: The ROUTER's name for its connection, and *descriptor* its number.
     """
 

@@ -37,7 +37,7 @@ PATIENCE = 30.0
 
 
 class SlowState(State):
-    """A state that stands still while told to."""
+    """A state whose updates block while *go_on* is cleared."""
 
     def __init__(self) -> None:
         super().__init__()

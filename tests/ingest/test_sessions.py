@@ -1,4 +1,4 @@
-"""The protocol: who is greeted, what is taken in which order, and what is answered when."""
+"""The protocol: greetings, the order of accepted messages, and the answers."""
 
 from __future__ import annotations
 

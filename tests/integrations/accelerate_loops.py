@@ -1,4 +1,4 @@
-"""Small loops with Accelerate, one after the other; prints what Accelerate has reported, as JSON.
+"""Small loops with Accelerate, one after the other; prints the values that Accelerate has reported, as JSON.
 
 python tests/integrations/accelerate_loops.py FOLDER
 """
@@ -19,7 +19,7 @@ FOLDER = sys.argv[1]
 
 
 def plain() -> dict[str, Any]:
-    """All that a tracker is asked for."""
+    """Train with the tracker and use all of its methods; return the values to compare."""
     accelerator = Accelerator(cpu=True, log_with=TracksideTracker(tags=["small"], config={"author": "me"}))
     accelerator.init_trackers("plain", config={"width": 3})
     model, optimizer = accelerator.prepare(*made())

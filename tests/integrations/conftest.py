@@ -1,4 +1,4 @@
-"""With which frameworks the integrations are tested: the newest, and once more the oldest of tests/oldest.txt."""
+"""Versions of the frameworks that the integrations are tested with: the newest, and the oldest of tests/oldest.txt."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Scripts one after the other in one process, since most of the time of a short one is the imports.
 
-python tests/integrations/in_turn.py FIRST.py --its=1 --then-- SECOND.py --its=2     between what they print stands --then--
+python tests/integrations/in_turn.py FIRST.py --its=1 --then-- SECOND.py --its=2
+
+It prints --then-- between their outputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small fits with Lightning, one after the other; prints what Lightning and the models themselves have seen, as JSON.
+"""Small fits with Lightning, one after the other; prints the values of Lightning and the models, as JSON.
 
 python tests/integrations/lightning_fits.py FOLDER
 """
@@ -67,7 +67,7 @@ class Model(lightning.pytorch.LightningModule):
 
 
 class Two(Model):
-    """Optimizes by itself, with two optimizers, and breaks in its third batch."""
+    """A model with manual optimization and two optimizers, which fails in its third batch."""
 
     automatic_optimization = False
 
@@ -90,7 +90,7 @@ class Two(Model):
 
 
 class Silent(Model):
-    """Breaks in its first batch; of nothing else than that it was opened will its run tell."""
+    """A model that fails in its first batch, so that its run has no values."""
 
     def training_step(self, *_: Any) -> Any:
         raise MemoryError
@@ -141,7 +141,7 @@ def broken(name: str, model: Model, **made: Any) -> None:
 
 
 def tested() -> list[float]:
-    """A fit and then tests: the run of the callback goes on, also when it was ended by hand."""
+    """Fit and then test: the callback's run continues, also after it was finished by a call."""
     model = Model()
     callbacks = [TracksideCallback("tested", watch=True)]
     trainer = lightning.pytorch.Trainer(

@@ -1,4 +1,4 @@
-"""Short trainings of Trainer, one after the other in one process, each under the name of what it shows."""
+"""Short trainings of Trainer, one after the other in one process, each named after its subject."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Line(nn.Module):
         self.slope = nn.Linear(LENGTH, 1)
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
-        """From [batch, LENGTH] and [batch]."""
+        """Return the loss for inputs of shape [batch, LENGTH] and labels of shape [batch]."""
         return {"loss": (self.slope(input_ids.float())[:, 0] - labels).square().mean()}
 
 
@@ -65,7 +65,7 @@ class Failing(Trainer):
 
 
 class Looking(TrainerCallback):
-    """Looks in a training at what is led, and at what a copy of such a method is."""
+    """A callback that records the wrapped methods of a trainer, and a copy of one."""
 
     def __init__(self) -> None:
         self.trainer: Any = None
@@ -85,7 +85,7 @@ def led(trainer: Any) -> list[str]:
 
 
 def main(folder: Path) -> None:
-    """Train; print what is found in the process itself."""
+    """Train; print the values that the process itself has recorded."""
     found: dict[str, Any] = {}
     by_name = trainer("report-to", folder, report_to="trackside")
     by_name.train()

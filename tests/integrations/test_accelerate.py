@@ -1,4 +1,4 @@
-"""Accelerate with its tracker, as real loops: on /metrics and in the history stands what was logged, of every rank."""
+"""Accelerate with its tracker, as real loops: /metrics and the history have the logged values of every rank."""
 
 from __future__ import annotations
 

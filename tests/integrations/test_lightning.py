@@ -1,4 +1,4 @@
-"""Lightning with its callback and its logger, as real fits: on /metrics and in the history stands what Lightning reports."""
+"""Lightning with its callback and its logger, as real fits: /metrics and the history have Lightning's values."""
 
 from __future__ import annotations
 

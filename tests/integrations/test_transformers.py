@@ -1,4 +1,4 @@
-"""Trainer of Transformers with its callback, as real trainings: on /metrics and in the history stands what Trainer reports."""
+"""Trainer of Transformers with its callback, as real trainings: /metrics and the history have Trainer's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings with a daemon beside them: several at once, since each spends most of its time in imports."""
+"""Trainings with a daemon, several at once, since each spends most of its time in imports."""
 
 from __future__ import annotations
 
@@ -81,9 +81,10 @@ def trained(
     public: tuple[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Trained]:
-    """Python with each of the arguments at the same time, each in a directory of its own, which have to end with each status; without any, well.
+    """Run Python with each of the commands at the same time, each in a new directory.
 
-    And, as ``{folder}/changed.py``, a *public* script with the change that a section of docs/integrations.md shows.
+    Each must exit with its *status*, by default 0. The file ``{folder}/changed.py`` is the *public* script with the
+    change that a section of docs/integrations.md shows.
     """
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         folder = Path(directory)

@@ -1,4 +1,4 @@
-"""The limit of open files, as the kernel has it for a process of its own."""
+"""The limit of open files of a process, as the kernel reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel's table of mounts, in which anybody who may mount chooses names."""
+"""The kernel's table of mounts, in which every user with permission to mount chooses names."""
 
 from __future__ import annotations
 

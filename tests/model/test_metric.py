@@ -1,4 +1,4 @@
-"""A family's name says its kind and its unit."""
+"""Names of families, which state their kind and their unit."""
 
 from __future__ import annotations
 

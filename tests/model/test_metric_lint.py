@@ -1,4 +1,4 @@
-"""Every family and every page keeps the house's rules: base units, one type, true labels, and no number that is none."""
+"""Every family and every page follows the rules: base units, one type, true labels, and no invalid number."""
 
 from __future__ import annotations
 

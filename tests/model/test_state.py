@@ -1,4 +1,4 @@
-"""The newest of every series, and what is forgotten when."""
+"""The newest sample of every series, and the time when it is dropped."""
 
 from __future__ import annotations
 

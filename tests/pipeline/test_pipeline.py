@@ -1,4 +1,4 @@
-"""The one road: its order, its bounds, and that what fails on it fails alone."""
+"""The pipeline: its order, its bounds, and the isolation of failures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUIET = {(stage,): 0.0 for stage in module.STAGES}
 
 
 class Watched(State):
-    """A state that notes what it takes, stands still while told to, and fails on what is called bad."""
+    """A state that records the sources of its batches, blocks while *go_on* is cleared, and fails on ``bad`` ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ def test_a_history_that_stumbles_goes_on_and_is_counted(state: Watched, place: P
 
 
 class Nags:
-    """Says one thing wrong with each batch, and fails on what is called worse."""
+    """A stage with a finding for each batch that fails on ``worse`` ones."""
 
     def accept(self, batch: Batch) -> list[Finding]:
         if batch.source == "worse":

@@ -1,4 +1,4 @@
-"""The tick: what it says of each collector, and when it comes."""
+"""The tick: its samples about each collector, and its time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANSWER = Metric("trackside_answer", "gauge", "A number.")
 
 
 class Collects:
-    """A collector that does what it is told to."""
+    """A collector that returns samples or raises an error, as the test sets."""
 
     metrics = (ANSWER,)
 
@@ -41,7 +41,7 @@ class Collects:
 
 
 class Clock:
-    """A clock that stands until it is moved."""
+    """A clock that only advances when a test sets it."""
 
     now = 100.0
 
@@ -50,7 +50,7 @@ class Clock:
 
 
 class Hangs(Collects):
-    """A collector that hangs until it is released, while the clock goes on beyond every deadline; once, or each time."""
+    """A collector that hangs until it is released, while the clock passes every deadline; once, or each time."""
 
     def __init__(self, name: str, clock: Clock, seconds: float = 10) -> None:
         super().__init__(name, self._hang)
@@ -69,14 +69,14 @@ class Hangs(Collects):
         return answer
 
     def answer(self, sampled: Sampler) -> None:
-        """Answer at last, and wait until the sampler may know it."""
+        """Release the collector, and wait until its pass is finished."""
         assert self._hangs.wait(10)
         self._hangs.clear()
         self.released.set()
         self.is_done(sampled)
 
     def is_done(self, sampled: Sampler) -> None:
-        """Wait until the sampler may know it."""
+        """Wait until the collector's pass is finished."""
         assert sampled._threads._detached[self.name].collector_pass.finished.wait(10)
 
 
@@ -93,7 +93,7 @@ def stuck(clock: Clock) -> Iterator[Hangs]:
 
 
 def sampler(*collectors: Collects, clock: Clock | None = None) -> Sampler:
-    """One whose deadline no time but the clock's passes, which it looks at often."""
+    """Return a sampler whose deadline only the given clock reaches, with frequent checks."""
     return Sampler(collectors, lambda _: None, 1.0, deadline=0.02, clock=clock or Clock(), wall=lambda: 1.7e9)
 
 
@@ -217,7 +217,7 @@ def test_what_there_is_nothing_of_is_gone_at_once_and_what_failed_is_not() -> No
 
 
 def test_what_has_nothing_to_collect_fails_no_more_than_it_succeeds() -> None:
-    """An alert on what has worked before and fails must not come for GPUs that are paused."""
+    """Paused GPUs must not cause an alert about a collector that has worked before and now fails."""
     collector = Collects("gpu")
     sampled = sampler(collector)
     succeeded = ("last_success_timestamp_seconds", "gpu")

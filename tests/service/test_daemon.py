@@ -1,4 +1,4 @@
-"""The daemon as a process: how it starts, reloads and stops, and what it leaves behind."""
+"""The daemon as a process: its start, its reloads, its stop, and the files that it leaves behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def connect() -> Iterator[Callable[[Daemon], Client]]:
 
 
 def flags_of(place: Path) -> list[str]:
-    """All that a daemon needs in a directory of its own."""
+    """Return the flags of a daemon whose files are all in one directory."""
     (place / "history").mkdir()
     return [
         f"--push.endpoint=ipc://{place}/push.sock",
@@ -54,7 +54,7 @@ def flags_of(place: Path) -> list[str]:
 
 
 def run_script(script: str, *arguments: str, place: Path) -> subprocess.CompletedProcess[str]:
-    """Python code that runs the command in a changed house."""
+    """Run Python code that runs the command in a changed environment."""
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
         env=clean_environ({"PYTHONPATH": os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")])}),

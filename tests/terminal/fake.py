@@ -1,4 +1,4 @@
-"""A daemon that answers the contract of `/api/v1/overview` and `/api/v1/series`, with what a test says."""
+"""A daemon with the contract of `/api/v1/overview` and `/api/v1/series`, whose answers a test sets."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Process:
     """A process that sleeps until it is killed.
 
     Attributes:
-        identity: What of an `Identity` names it.
+        identity: The fields of an `Identity` that identify it.
     """
 
     def __init__(self) -> None:

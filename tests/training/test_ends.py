@@ -25,7 +25,7 @@ def house() -> RunsHarness:
 
 
 def watched(house: RunsHarness, *speakers: FakeSession) -> FakeSession:
-    """Speakers whose processes are watched have greeted and pushed; the first of them."""
+    """Let sessions whose processes are watched greet and push; return the first."""
     for who in speakers:
         house.runs.watch(process_of(who.identity))
         house.hello(who)
@@ -41,7 +41,7 @@ def exits(house: RunsHarness, who: FakeSession, code: int | None) -> None:
 
 
 def leaves(house: RunsHarness, who: FakeSession, status: str = "finished", cause: str = "") -> None:
-    """Atexit says *who*'s provisional bye."""
+    """End the session of *who* with the provisional bye of its exit handler."""
     bye = who.bye(status, house.after)
     bye.cause, bye.provisional = cause, True
     house.close(who.id, bye)

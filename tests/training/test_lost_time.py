@@ -32,7 +32,7 @@ CAUSES = ("data", "checkpoint", "eval", "restart", "stall")
 
 
 def lost(house: RunsHarness, rank: str = "0") -> dict[str, float]:
-    """Seconds by cause that are on the page, without those of which there are none."""
+    """Return the lost seconds on the page, by cause, without zeros."""
     told = {cause: house.get("lost_seconds_total", "train", rank, cause) for cause in CAUSES}
     return {cause: seconds for cause, seconds in told.items() if isinstance(seconds, float) and seconds}
 

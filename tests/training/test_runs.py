@@ -1,4 +1,4 @@
-"""A run's life as the page shows it: its states, its end, and what stays for how long."""
+"""A run's life on the page: its states, its end, and the time for which its series stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that stand still, as the page and the history have them; who finds that is told apart from who shows it."""
+"""Stalled ranks on the page and in the history; the detector that finds them is tested separately."""
 
 from __future__ import annotations
 
