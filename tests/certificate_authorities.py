@@ -47,5 +47,5 @@ class Authority:
 
 
 def hashed(password: str) -> str:
-    """Bcrypt's hash, of the least cost."""
+    """Return the bcrypt hash of a password, of the least cost."""
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()

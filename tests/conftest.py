@@ -45,7 +45,10 @@ _soaked: list[tuple[str, int, float]] = []
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> Iterator[Callable[[int, int], int]]:
-    """`count(reduced, full)`: how often to do a thing; the full number under --soak, where it is listed at the end."""
+    """A function ``count(reduced, full)`` that returns the number of repetitions.
+
+    It is the full number under --soak, which is listed at the end.
+    """
     soak = request.config.getoption("--soak")
     begun = time.monotonic()
     counted: list[int] = []
@@ -109,7 +112,7 @@ def scenario(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="session", autouse=True)
 def own_gpu_lock() -> Iterator[None]:
-    """No other worker on this machine keeps those of the tests from the driver, a fake one."""
+    """A separate lock, so that other workers on this machine do not keep those of the tests from the fake driver."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACKSIDE_NVML_LOCK", f"trackside-tests-{os.getpid()}")
         yield

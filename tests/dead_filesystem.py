@@ -35,7 +35,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class CannotMount(Exception):  # noqa: N818 - says what is so
-    """There is no /dev/fuse here, or this user may not mount."""
+    """An error: there is no /dev/fuse, or this user may not mount."""
 
 
 class FuseMount:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def generator() -> Any:
-    """docs/generate.py, as a module."""
+    """Import docs/generate.py as a module."""
     specification = spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert specification is not None
     assert specification.loader is not None
@@ -22,5 +22,5 @@ def generator() -> Any:
 
 
 def documented() -> list[Metric]:
-    """Every family of docs/metrics.md, from its generator."""
+    """Return every family of docs/metrics.md, from its generator."""
     return [metric for members in generator().sections().values() for metric in members]

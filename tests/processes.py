@@ -109,13 +109,13 @@ class Daemon:
         return self.get(f"/api/v1/{path}", authorization=f"Bearer {token}")
 
     def series(self, page: str | None = None) -> dict[str, float]:
-        """Every series of /metrics, as written, and its value."""
+        """Return every series of /metrics, as written, and its value."""
         text = page if page is not None else self.get("/metrics").text
         lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in lines}
 
     def values(self, run: str, key: str, rank: int = 0) -> dict[int, float]:
-        """Every value of a key that the history has of a rank, by step; of a run by its id."""
+        """Return every value of a key in the history, by step, of a rank of the run with this id."""
         (found,) = self.api(f"series?run={run}&points=0&rank={rank}&key={key}").json()["series"]
         return {step: float(value) for step, _, value in found["points"]}
 

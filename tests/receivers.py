@@ -55,7 +55,7 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Quiet."""
+                """Write nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
@@ -70,7 +70,7 @@ class Receiver:
         return self.got
 
     def stop(self) -> None:
-        """End."""
+        """Stop the server."""
         self.go.set()
         self._server.shutdown()
         self._server.server_close()

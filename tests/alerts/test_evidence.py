@@ -63,7 +63,7 @@ class Scene:
         return self.evidence.gather(alert, until)
 
     def ranks(self, steps: list[int], state: str = "running") -> None:
-        """Ranks of the run ``net`` at these steps."""
+        """Set the steps of the ranks of the run ``net``."""
         samples = []
         for rank, step in enumerate(steps):
             who = ("net", str(rank))

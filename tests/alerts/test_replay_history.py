@@ -21,7 +21,7 @@ SHIFT = int(BEGIN * 1e9)
 
 
 def train(history: History, run: str, rank: int, steps: int, size: int = 1000) -> None:
-    """Rank that pushes a loss, a norm and a key without detectors, one step per second."""
+    """Record a rank that pushes a loss, a norm and a key without detectors, one step per second."""
     session = run.encode() + bytes([rank])
     hello = Hello(Identity(run, f"name-{run}", rank=rank, world=2), Clock(SHIFT, 0), SHIFT, Totals())
     records: list[SessionOpened | BatchIngested] = [session_opened(session, hello, f"name-{run}", 0, BEGIN)]

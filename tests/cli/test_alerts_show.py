@@ -76,7 +76,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def ask(place: Path, *arguments: str, after: bool = True) -> subprocess.CompletedProcess[str]:
-    """`trackside alerts` on a terminal of 80 columns."""
+    """Run `trackside alerts` on a terminal of 80 columns."""
     where = [f"--storage.path={place}"]
     asked = command("alerts", *([] if after else where), *arguments, *(where if after else []))
     environ = clean_environ({"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"})

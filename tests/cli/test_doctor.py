@@ -297,7 +297,7 @@ def test_a_disk_that_is_full_fails_and_one_that_soon_is_warns(
 
 
 def test_what_this_user_cannot_look_at_is_told(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that is too long, which even root cannot read."""
+    """The name is too long, so that even root cannot read the file."""
     hidden = place / ("x" * 300) / "history"
     assert seen({"storage_path": str(hidden)}, _storage) == [
         f"warn storage: {hidden}: file name too long; to check it, run this as the daemon's user"

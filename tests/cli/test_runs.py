@@ -98,7 +98,7 @@ class Place:
 
 
 def fill(one: History) -> None:
-    """Three runs: one of two attempts and two ranks, one that failed with an evil name, one that runs."""
+    """Write three runs: one of two attempts and two ranks, one that failed with an evil name, one that is running."""
     one.put(
         [
             opened("aaaa1111", name="gpt-small", config={"lr": 0.1, "model": {"layers": 2}}, tags=("prod",)),

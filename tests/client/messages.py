@@ -43,7 +43,7 @@ def batches(session: Session) -> list[Pushes]:
 
 
 def rows(pushes: Pushes) -> Iterator[tuple[int, int, dict[str, float]]]:
-    """Step, time and values of each row."""
+    """Yield step, time and values of each row."""
     for block in pushes.blocks:
         steps, times, values = block.columns()
         width = len(block.keys)
@@ -56,7 +56,7 @@ def pushed(session: Session) -> list[tuple[int, int, dict[str, float]]]:
 
 
 def send(session: Outbox) -> list[Pending]:
-    """All that the window lets go."""
+    """Send all messages that the window permits; return them."""
     sent = []
     while (message := session.next_to_send()) is not None:
         session.sent(message)

@@ -76,7 +76,7 @@ class Router:
         self._socket.send_multipart([peer, *frames])
 
     def welcome(self, number: int = 0) -> Message:
-        """Take a hello, and welcome it."""
+        """Receive a hello, and welcome it."""
         hello = self.take("hello")
         self.tell(hello, "welcome", number)
         return hello
@@ -93,7 +93,7 @@ class Router:
         return said
 
     def close(self) -> None:
-        """Unbind."""
+        """Close the socket."""
         self._context.destroy(linger=0)
 
 

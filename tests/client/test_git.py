@@ -62,7 +62,7 @@ def write(repository: Repository, version: int) -> None:
 
 
 def script(repository: Repository) -> str:
-    """One that stays where it is, whatever becomes of the others."""
+    """Return the path of a script that no test changes."""
     return str(repository.folder / "deep" / "z")
 
 

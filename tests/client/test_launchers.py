@@ -113,7 +113,7 @@ def by_launcher(parent: int | None = None) -> str:
 
 
 def place(identity: Identity) -> tuple[int, int, int, int]:
-    """Rank, local rank, world and local world."""
+    """Return rank, local rank, world and local world."""
     return identity.rank, identity.local_rank, identity.world, identity.local_world
 
 

@@ -154,7 +154,7 @@ def travel(road: Road, happens: list[tuple[str, int]]) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory for a few messages, and segments for a few too."""
+    """Limits of memory and of a segment that hold only a few messages."""
     monkeypatch.setattr(outbox_module, "PENDING_BYTES", 900)
     monkeypatch.setattr(outbox_module, "WINDOW", 3)
     monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 1500)

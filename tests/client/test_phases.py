@@ -40,14 +40,17 @@ class Told:
 
 
 def marked(word: str) -> Mark:
-    """``+name`` or ``-name``, with a star if it was found; without a name and with numbers behind the star, `TIMED`."""
+    """Return the mark that ``+name`` or ``-name`` stands for.
+
+    A star follows the name of an automatic mark. Numbers of timed and of left-out steps may follow the star: ``-*1/9``.
+    """
     name, star, counts = word[1:].partition("*")
     timed, _, left_out = counts.partition("/")
     return Mark(word[0] == "+", name, automatic=bool(star), timed=int(timed or 0), left_out=int(left_out or 0))
 
 
 def times(*marks: tuple[float, str], end: float) -> dict[str, float]:
-    """Seconds by phase after marks at some seconds."""
+    """Return the seconds by phase after marks at some seconds."""
     found = PhaseTimes(0)
     for second, word in marks:
         found.accept(round(second * SECOND), marked(word))

@@ -183,7 +183,7 @@ def in_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def where() -> tuple[str, str, str]:
-    """Pod, namespace and container."""
+    """Return pod, namespace and container."""
     info_module._process_info.cache_clear()
     found = process_info()
     return found.k8s_pod, found.k8s_namespace, found.k8s_container

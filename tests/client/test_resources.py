@@ -49,7 +49,7 @@ def shm(monkeypatch: pytest.MonkeyPatch) -> Shm:
 
 @pytest.fixture
 def fill(shm: Shm) -> Callable[..., ResourceMonitor]:
-    """Lets a reader see shared memory, so full each time, in KiB."""
+    """A function that lets a monitor read shared memory, with so many KiB used each time."""
     kept = ResourceMonitor()
 
     def seen(*used: int) -> ResourceMonitor:
@@ -61,7 +61,7 @@ def fill(shm: Shm) -> Callable[..., ResourceMonitor]:
 
 
 def shared(told: ResourceUsage | None) -> tuple[float, ...] | None:
-    """Size, used and peak in KiB."""
+    """Return size, used and peak in KiB."""
     if told is None:
         return None
     return tuple(-1 if one is None else one / 1024 for one in (told.shm_size, told.shm_used, told.shm_peak))

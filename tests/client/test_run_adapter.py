@@ -34,7 +34,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, nowhere: str, process: Process) -> It
 
 
 class Owner:
-    """Has a method."""
+    """An object with a method."""
 
     def add(self, one: int, *, other: int = 1) -> int:
         """Return a sum."""

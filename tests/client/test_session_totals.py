@@ -22,14 +22,14 @@ LARGEST = 2**63 - 1
 
 
 def push(tally: SessionTotals, *steps: int | None, **values: float) -> SessionTotals:
-    """One push a step, a second apart, of the key loss unless others are named."""
+    """Push a value per step, a second apart, of the key loss by default."""
     for step in steps:
         tally.accept((tally.pushed_at or 0) + SECOND, step, values or {"loss": 0.5})
     return tally
 
 
 def durations(tally: SessionTotals) -> tuple[dict[float, int], float]:
-    """Observations by upper bound, and their sum in seconds."""
+    """Return the counts by upper bound, and the sum in seconds."""
     histogram = tally.totals.step_duration
     assert histogram is not None
     bounds = (*DURATION_BUCKETS, INF)

@@ -215,7 +215,7 @@ def test_a_model_that_calls_itself_has_one_forward_and_one_that_generates_has_no
 
 
 class Fails(torch.autograd.Function):  # type: ignore[misc]
-    """Cannot be differentiated."""
+    """A function whose backward fails."""
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:

@@ -146,7 +146,7 @@ class Training:
         return {one.labels[2]: one.value for one in found}
 
     def left_open(self) -> int:
-        """Pidfds that are open now, and were not when this began."""
+        """Return the number of pidfds opened and not closed since the beginning."""
         return descriptors() - self._descriptors
 
     def forget(self) -> None:
@@ -190,7 +190,7 @@ def children(pid: int) -> list[int]:
 
 
 def descriptors() -> int:
-    """Pidfds that are open here."""
+    """Return the number of open pidfds of this process."""
     links = []
     for one in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the one that reads the directory

@@ -350,7 +350,7 @@ def test_a_cgroup_that_comes_again_under_its_name_counts_on(v2: Machine) -> None
 
 
 def test_those_above_that_come_again_too_are_asked_anew(v2: Machine) -> None:
-    """A requeued job; its second step comes a tick later than the first."""
+    """The second step of a requeued job comes a tick later than the first."""
     v2.has("job/other", memory__events=EVENTS.format(0), memory__current="1", memory__stat="")
     v2.trains(8, "0::/job/other\n")
     v2.page()

@@ -61,7 +61,7 @@ class House:
         }
 
     def gpus(self, answer: Reading | Exception) -> tuple[Any, Any]:
-        """Visible and expected."""
+        """Return the numbers of visible and of expected GPUs."""
         found = self.tick(answer)
         return found.get(("gpus_visible",)), found.get(("gpus_expected",))
 

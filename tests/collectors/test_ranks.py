@@ -67,7 +67,7 @@ class Machine:
         self.members = (*self.members, one._replace(**more))
 
     def use(self, first: Sequence[int] = (), second: Sequence[int] = ()) -> None:
-        """NVML lists processes on the GPUs from now on."""
+        """Set the processes that NVML lists on the GPUs."""
         self.gpus = [gpu(0, FIRST, *first), gpu(1, SECOND, *second)]
 
     def told(self, family: str) -> list[tuple[str, ...]]:
@@ -75,11 +75,11 @@ class Machine:
         return [one.labels for one in self.collector.collect() if one.metric.name == family]
 
     def ranks(self) -> list[tuple[str, ...]]:
-        """GPU and rank, of each that trains on one."""
+        """Return GPU and rank of each rank that trains on one."""
         return [(labels[0], labels[3]) for labels in self.told("trackside_gpu_rank_info")]
 
     def processes(self) -> list[tuple[str, ...]]:
-        """Pid, role and rank of each process."""
+        """Return pid, role and rank of each process."""
         return [(one[0], one[1], one[6]) for one in self.told("trackside_process_info")]
 
 
@@ -460,7 +460,7 @@ def test_it_keeps_the_contract_of_a_collector(machine: Machine) -> None:
 
 
 def peaks(machine: Machine) -> dict[str, float]:
-    """FLOP/s by rank."""
+    """Return FLOP/s by rank."""
     told = [one for one in machine.collector.collect() if one.metric.name == "trackside_training_peak_flops_per_second"]
     return {one.labels[1]: one.value for one in told if isinstance(one.value, float)}
 

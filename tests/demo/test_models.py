@@ -30,7 +30,7 @@ def pieces(model: train.Model, random: Random) -> list[bytes]:
 
 
 def trained(model: train.Model, *, steps: int, learning_rate: float = 3e-3) -> list[tuple[float, float]]:
-    """Loss and gradient norm of each of the first *steps* steps."""
+    """Return the loss and gradient norm of each of the first *steps* steps."""
     random = Random(1)
     return [model.step(pieces(model, random), learning_rate) for _ in range(steps)]
 

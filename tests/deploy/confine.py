@@ -73,7 +73,7 @@ def settings(unit: Path) -> dict[str, list[str]]:
 
 
 def calls(names: list[str]) -> set[str]:
-    """System calls, and those of the groups with @."""
+    """Return the system calls of a list, including those of groups with @."""
     found: set[str] = set()
     for name in names:
         if name.startswith("@"):
@@ -98,7 +98,7 @@ def allowed(lines: list[str]) -> set[str]:
 
 
 def confine(unit: dict[str, list[str]]) -> None:
-    """Hold this process to the unit."""
+    """Apply the settings of the unit to this process."""
     only = allowed(unit["SystemCallFilter"])
     os.umask(int(unit["UMask"][0], 8))
     for option, value in ((PR_SET_NO_NEW_PRIVS, 1), (PR_SET_MDWE, REFUSE_EXEC_GAIN)):

@@ -137,13 +137,13 @@ def pod(one: Object) -> Object:
 
 
 def containers(one: Object) -> list[Object]:
-    """All containers of its Pods, those that begin first before the others."""
+    """Return all containers of an object's Pods, init containers first."""
     found = pod(one)
     return [*found.get("initContainers", ()), *found.get("containers", ())]
 
 
 def canonical(objects: list[Object]) -> list[str]:
-    """Objects to be compared: without the digits, and with all lists of mappings in one order."""
+    """Return objects in a form for comparison: without digits, and with lists of mappings in one order."""
     return sorted(json.dumps(_ordered(one)) for one in objects)
 
 

@@ -18,17 +18,17 @@ def falling(count: int, *, start: float = 8.0, end: float = 2.0, noise: float = 
 
 
 def column(values: Sequence[float], steps: Sequence[int] | None = None) -> Column:
-    """*values* of steps that count from nought."""
+    """Return a column of *values*, by default with steps that count from 0."""
     return Column(steps or range(len(values)), [float(i) for i in range(len(values))], values)
 
 
 def found(detector: Detector, samples: Column, context: Context | None = None) -> list[Detection]:
-    """All that is found, at once."""
+    """Return the detections in all samples at once."""
     return list(detector.evaluate(samples, context or Context()))
 
 
 def one_by_one(make: Callable[[], Detector], samples: Column) -> list[Detection]:
-    """All that is found where each sample comes alone."""
+    """Return the detections when each sample comes alone."""
     detector, context = make(), Context()
     return [
         finding._replace(at=i)

@@ -26,7 +26,7 @@ LABELS = {"key": "loss", "rank": "0", "run": "name-id"}
 
 
 def past(losses: Sequence[float], *, run: str = "id", seconds: float = 1.0) -> Past:
-    """One rank that has pushed these."""
+    """Return the past of a rank that has pushed these losses."""
     steps = [*range(len(losses))]
     times = [1.7e9 + seconds * step for step in steps]
     pushes = [*zip(times, steps, strict=True)]

@@ -22,7 +22,7 @@ DELAY, BATCHES, EPOCHS = 0.02, 11, 2
 
 
 class Slow(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing where types are checked
-    """Gives the moments at which it began with a sample and had it, by a clock that all processes share."""
+    """A dataset of the moments at which a sample was begun and ready, by a clock that all processes share."""
 
     def __len__(self) -> int:
         return BATCHES
@@ -67,7 +67,7 @@ class Clocked:
 
 
 def main() -> None:
-    """Each loader is a run."""
+    """Train a run with each loader."""
     seen = {}
     for workers in (0, 2):
         loader = Clocked(workers)

@@ -26,7 +26,7 @@ class Instruction(NamedTuple):
 
 
 def instructions() -> list[Instruction]:
-    """All, in order, without comments, each on one line."""
+    """Return all instructions in order, without comments, each on one line."""
     lines = [line for line in FILE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     whole = "\n".join(lines).replace("\\\n", " ").splitlines()
     return [Instruction(*line.split(maxsplit=1)) for line in whole if line.strip()]

@@ -74,7 +74,7 @@ def leak() -> Iterator[dict[str, Any]]:
 
 
 def starved() -> Iterator[dict[str, Any]]:
-    """Most of the time goes into waiting for data."""
+    """Yield pushes of steps that spend most of their time on waiting for data."""
     until = time.monotonic() + STARVED_SECONDS
     while time.monotonic() < until:
         with trackside.phase("data"):
@@ -102,7 +102,7 @@ TROUBLES: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
 
 
 def main() -> None:
-    """Each as a run that is called as its alert; the process lives until a line comes."""
+    """Run each training under the name of its alert; then wait for a line of standard input."""
     for alert in [one for one in sys.argv[1:] if one in TROUBLES] or TROUBLES.keys() - {"DataLoaderBottleneck"}:
         name = f"quiet-{alert}" if QUIET else alert
         trackside.init(name, id=name)

@@ -17,7 +17,7 @@ event = trackside.event
 
 
 def held(kind: str, /, **fields: Any) -> None:
-    """`trackside.event`."""
+    """Record an event, and block after the first attempt's first checkpoint."""
     event(kind, **fields)
     if kind == "checkpoint" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         threading.Event().wait()

@@ -123,7 +123,7 @@ class Slurm:
         )
 
     def submit(self, directory: Path, script: str | Path, environ: Mapping[str, str], *flags: str) -> str:
-        """Submit a batch script, by its path or its text, and wait for its end; the job's id."""
+        """Submit a batch script, by its path or its text, and wait for its end; return the job's id."""
         if isinstance(script, str):
             (directory / "job.sh").write_text(script)
             script = directory / "job.sh"
@@ -138,7 +138,7 @@ class Slurm:
         return "".join(path.read_text(errors="replace") for path in self._place.glob("*.log"))
 
     def reason(self) -> str:
-        """Why Slurm would give the node no further job; empty when it would."""
+        """Return the reason why Slurm would give the node no further job; empty if it would."""
         found = re.search("Reason=(.*)", self.run(["scontrol", "show", "node", "gpu1"]).stdout)
         return found[1] if found is not None else ""
 

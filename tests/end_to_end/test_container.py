@@ -70,7 +70,7 @@ def built() -> Iterator[Path]:
 
 @pytest.fixture
 def contained(built: Path) -> Iterator[subprocess.Popen[str]]:
-    """ENTRYPOINT and CMD as process 1, of the image's user, with its variables."""
+    """The ENTRYPOINT and CMD as process 1, of the image's user, with the image's variables."""
     user = dockerfile.last("USER").partition(":")[0]
     environ = dockerfile.environ() | {"PATH": f"{built}/bin:{os.environ['PATH']}", "HOME": "/nonexistent"}
     alone = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]

@@ -41,7 +41,7 @@ class Job:
             whole.receive(rank.frames("hello", rank.hello(whole.after)))
 
     def train(self) -> None:
-        """One step of all ranks, with an evaluation or a checkpoint after it when it is time for that."""
+        """Make a step of all ranks, followed by an evaluation or a checkpoint when one is due."""
         self.step += 1
         self._pass(STEP_SECONDS * self._noise.uniform(0.97, 1.03))
         self._number += 1

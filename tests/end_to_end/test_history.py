@@ -183,7 +183,7 @@ def test_a_run_that_died_while_no_daemon_was_there_is_lost_and_one_that_lives_go
 
 
 def ended(daemon: Daemon) -> list[dict[str, Any]]:
-    """All runs of the history, when one of them has ended."""
+    """Return all runs of the history once one of them has ended."""
     runs: list[dict[str, Any]] = daemon.api("runs").json()["runs"]
     return runs if any(run["ended"] for run in runs) else []
 

@@ -52,7 +52,7 @@ with trackside.init(name) as run:
 
 @pytest.fixture
 def push(start_daemon: Callable[..., Daemon], run_training: Callable[..., str]) -> Callable[..., Daemon]:
-    """Pushes keys under a name to a new daemon, which is still there afterwards."""
+    """A function that pushes keys under a name to a new daemon, and returns the daemon."""
 
     def run(name: str, *keys: str) -> Daemon:
         daemon = start_daemon()

@@ -122,7 +122,7 @@ class Readings(NamedTuple):
 
 @pytest.fixture(scope="module")
 def names() -> set[str]:
-    """Every family of the host that is defined, without ``trackside_host_``."""
+    """The names of all families of the host, without ``trackside_host_``."""
     defined = [metric.name for members in generator().sections().values() for metric in members]
     return {name.removeprefix(HOST) for name in defined if name.startswith(HOST)}
 
@@ -220,7 +220,7 @@ def differences(name: str, readings: Readings, *, strict: bool) -> Iterator[str]
 
 
 def _of(theirs: Family, labels: dict[str, str], name: str) -> list[float]:
-    """Their values of these labels, as far as they have them."""
+    """Return node_exporter's values of the series whose labels do not contradict these."""
     wanted = {RENAMED.get(label, label): text for label, text in labels.items()}
     found = [
         value

@@ -243,7 +243,7 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
 
 
 def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> None:
-    """At a terminal, with a daemon that is already running."""
+    """The command runs at a terminal, with a daemon that is already running."""
     ours, theirs = os.openpty()
     terminal = Terminal(ours)
     process = started.at(os.ttyname(theirs), sys.executable, "-c", COUNTING)

@@ -36,7 +36,7 @@ def run(
 
 @pytest.mark.parametrize("alert", OF_TIME)
 def test_it_fires_through_the_whole_pipeline(whole: InProcessDaemon, alert: str) -> None:
-    """And not before, nor in a quiet time as long."""
+    """The alert fires neither earlier nor in a quiet time of the same length."""
     within, trouble = next((within, trouble) for name, _, within, trouble in TROUBLES if name == alert)
     run(whole, max(TROUBLE_AT, within), healthy)
     assert whole.alerts == []

@@ -125,7 +125,7 @@ def series(url: str) -> dict[str, float]:
 
 
 def settled(url: str) -> dict[str, float]:
-    """All series, once those of GPUs are among them, which take longest; else none."""
+    """Return all series once they include those of GPUs, which take longest; else none."""
     now = series(url)
     return now if any(name.startswith("trackside_gpu_utilization_ratio") for name in now) else {}
 

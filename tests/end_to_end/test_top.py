@@ -64,7 +64,7 @@ class Terminal:
         self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
 
     def end(self) -> None:
-        """Take it away."""
+        """Kill the tmux server."""
         self._tmux("kill-server")
 
     def _tmux(self, *arguments: str) -> str:

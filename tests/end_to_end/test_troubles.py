@@ -114,7 +114,7 @@ def start(daemon: Daemon, script: str, *arguments: str, **environ: str) -> Popen
 
 
 def end(training: Popen[str]) -> None:
-    """However far it is."""
+    """Kill a training, however far it has come."""
     training.kill()
     training.wait(DEADLINE)
     for stream in (training.stdin, training.stdout):

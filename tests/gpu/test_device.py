@@ -34,7 +34,7 @@ pytestmark = [  # PyTorch's own: its sync debug mode, say, is a prototype
 
 @pytest.fixture
 def no_sync(gpu: None) -> Iterator[None]:
-    """PyTorch raises wherever the host would wait for the device."""
+    """A mode in which PyTorch raises an error wherever the host would wait for the device."""
     torch.cuda.set_sync_debug_mode("error")
     yield
     torch.cuda.set_sync_debug_mode("default")

@@ -27,7 +27,7 @@ pytestmark = [  # PyTorch's own: its sync debug mode, say, is a prototype
 
 
 class Sleeping(torch.autograd.Function):  # type: ignore[misc]
-    """Keeps the GPU busy for some time forward, and three times as long backward."""
+    """A function that keeps the GPU busy for some time forward, and three times as long backward."""
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
@@ -49,7 +49,7 @@ class Slow(torch.nn.Linear):  # type: ignore[misc]
 
 @pytest.fixture
 def no_sync(gpu: None) -> Iterator[None]:
-    """PyTorch raises wherever the host would wait for the device."""
+    """A mode in which PyTorch raises an error wherever the host would wait for the device."""
     torch.cuda.set_sync_debug_mode("error")
     yield
     torch.cuda.set_sync_debug_mode("default")

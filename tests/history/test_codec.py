@@ -35,7 +35,7 @@ COLUMNS = (
 
 
 def runs(first: int, stride: int, count: int, noise: list[int]) -> list[int]:
-    """Integers that rise evenly, nearly."""
+    """Return integers that rise almost evenly."""
     found = [first + stride * number + noise[number % len(noise)] for number in range(count)]
     return [max(-(2**63), min(2**63 - 1, one)) for one in found]
 

@@ -68,7 +68,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(directory: Path) -> Iterator[Callable[..., JsonLines]]:
-    """Begins to write, and closes when the test ends."""
+    """A function that starts a writer; the writers are closed when the test ends."""
     begun: list[JsonLines] = []
 
     def begin(**settings: int) -> JsonLines:

@@ -42,7 +42,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Pusher:
-    """Pushes at random: keys that come and go, several sessions and ranks, steps that fall and repeat."""
+    """A source of random pushes: keys that come and go, several sessions and ranks, steps that fall and repeat."""
 
     def __init__(self, bench: Bench, dice: random.Random, *, most: int) -> None:
         self.bench = bench
@@ -56,12 +56,12 @@ class Pusher:
             self.join()
 
     def join(self) -> None:
-        """One more session, of the first rank or of the second."""
+        """Open another session, of the first rank or the second."""
         self.sessions.append(session_id(len(self.sessions)))
         self.bench.open(self.sessions[-1], rank=self.dice.randrange(2))
 
     def push(self) -> None:
-        """One more message."""
+        """Send another message."""
         blocks = [self.block() for _ in range(self.dice.choice((1, 1, 1, 2, 3)))]
         self.bench.send(self.dice.choice(self.sessions), *blocks, shift=SHIFT + self.dice.choice((0, -7, 10**12)))
 

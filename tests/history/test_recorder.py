@@ -64,7 +64,7 @@ def settle(recorder: Recorder) -> None:
 
 
 def tick(recorder: Recorder, after: float) -> None:
-    """GPU and CPU are sampled."""
+    """Record a tick of GPU and CPU."""
     heat, work = Sample(HEAT, ("0",), 50 + after), Sample(WORK, (), after)
     recorder.accept(
         Batch("gpu", [heat, Sample(SPREAD, (), Distribution((1, 0), 0.5))], complete=True, time=BEGIN + after)

@@ -38,7 +38,7 @@ def test_blocks_are_cut_after_each_so_manieth_push_and_nothing_else_changes(
 
 
 def pushes_of(columns: Columns) -> list[tuple[object, ...]]:
-    """Each push of some columns."""
+    """Return each push of some columns."""
     keys, steps, times, values = columns
     width = len(keys)
     return [

@@ -28,7 +28,7 @@ UID = os.getuid()
 
 @pytest.fixture
 def bind() -> Iterator[Callable[..., PushSocket]]:
-    """Binds sockets, and closes them when the test ends."""
+    """A function that binds sockets; they are closed when the test ends."""
     bound: list[PushSocket] = []
 
     def start(*endpoints: str) -> PushSocket:
@@ -263,7 +263,7 @@ def test_a_directory_that_is_there_already_is_used(place: Path) -> None:
 
 @pytest.fixture
 def two_places(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Only two directories are looked in."""
+    """A search order of only two directories."""
     monkeypatch.setattr(
         "trackside_daemon.ingest.endpoint.directories", lambda *_: iter([place / "trackside", place / "next"])
     )

@@ -250,7 +250,7 @@ def spoilt(chance: random.Random, frames: list[bytes]) -> list[bytes]:
 
 
 def held() -> int:
-    """Bytes of memory that are in use."""
+    """Return the bytes of memory in use."""
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 

@@ -372,7 +372,7 @@ def events(desk: Any) -> list[tuple[str, int, int | None]]:
 
 
 def standings(desk: Any) -> list[tuple[int, str, bool]]:
-    """Attempt, state, and whether it has ended."""
+    """Return attempt, state, and whether it has ended, for each record of the run's state."""
     return [(one.attempt, one.state, one.ended is not None) for one in records(desk, RunState)]
 
 

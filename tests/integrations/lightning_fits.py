@@ -26,7 +26,7 @@ QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "accelerat
 
 
 class Model(lightning.pytorch.LightningModule):
-    """Keeps the loss of each batch in ``losses``, and the learning rate of each step in ``rates``."""
+    """A model that keeps the loss of each batch in ``losses``, and the learning rate of each step in ``rates``."""
 
     def __init__(self, width: int = 3, nan_at: int = -1) -> None:
         super().__init__()

@@ -38,7 +38,7 @@ class Line(nn.Module):
 
 
 def trainer(name: str, folder: Path, *callbacks: Any, kind: type[Any] = Trainer, **arguments: Any) -> Any:
-    """One that makes three steps."""
+    """Return a Trainer that makes three steps."""
     chosen = {"max_steps": 3, "save_strategy": "no", "report_to": "none", **arguments}
     return kind(
         model=Line(),

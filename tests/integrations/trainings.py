@@ -60,7 +60,7 @@ class Trained(NamedTuple):
         ]
 
     def page(self, name: str) -> dict[str, Any]:
-        """All that the API has of a run, but its samples."""
+        """Return the API's page of a run, which has no samples."""
         return dict(self.daemon.api(f"runs/{self.run(name)['id']}").json())
 
     def config(self, name: str) -> dict[str, Any]:

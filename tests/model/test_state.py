@@ -37,7 +37,7 @@ def page(state: State, now: float = 0.0, wanted: Callable[[str], bool] | None = 
 
 
 def batch(source: str, *, complete: bool = False, until: float | None = None, **values: float) -> Batch:
-    """Values of `GAUGE` by name."""
+    """Return a batch with values of `GAUGE` by name."""
     samples = [Sample(GAUGE, (name,), value) for name, value in values.items()]
     return Batch(source, samples, complete=complete, until=until)
 

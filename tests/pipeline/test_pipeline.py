@@ -51,7 +51,7 @@ class Watched(State):
 
 
 class Acknowledged:
-    """Notes the receipts, and can be waited for."""
+    """A callable that records receipts, and can wait for a number of them."""
 
     def __init__(self) -> None:
         self.receipts: list[Any] = []

@@ -60,7 +60,7 @@ def gpu(number: int, **more: Any) -> dict[str, Any]:
 
 
 def alert(severity: str, name: str, **more: Any) -> dict[str, Any]:
-    """One that fires."""
+    """Return a firing alert, as the API describes it."""
     return {
         "id": 1,
         "alert": name,
@@ -167,7 +167,7 @@ def serving(fake: Fake, port: int = 0) -> Iterator[Fake]:
             self.wfile.write(text)
 
         def log_message(self, *_: Any) -> None:
-            """Nothing."""
+            """Write nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))

@@ -48,7 +48,7 @@ JSON = st.recursive(
 
 
 def rows(whole: dict[str, Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Rows with the names of one that is whole, and any values."""
+    """Return a strategy for rows with any of the names of a whole one, and any values."""
     return st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(whole, JSON)), max_size=3)
 
 

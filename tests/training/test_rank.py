@@ -35,7 +35,7 @@ def nonfinite(house: RunsHarness) -> dict[str, object]:
 
 
 def durations(*counts: int, total: float) -> Histogram:
-    """Observations in the first buckets, and their sum in seconds."""
+    """Return a histogram with counts in the first buckets, and its sum in seconds."""
     return Histogram([*counts, *[0] * (len(DURATION_BUCKETS) + 1 - len(counts))], total)
 
 

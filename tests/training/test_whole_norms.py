@@ -36,7 +36,7 @@ def parts(*rows: tuple[int, float], rank: int = 0) -> list[Columns]:
 
 
 def told(made: dict[RankSession, list[Columns]]) -> dict[RankSession, dict[int, float]]:
-    """Norms by session and step."""
+    """Return the norms by session and step."""
     found = {}
     for session, blocks in made.items():
         ((_, steps, _, values),) = blocks
