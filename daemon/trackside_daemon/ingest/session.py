@@ -10,14 +10,16 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.wire import Envelope, Nack, encode
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
 from trackside_daemon.model.session import SessionRef, process_of
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trackside.wire import Bye, Clock, Hello, Identity, Pushes, TrainingAlert, TrainingEvent
-    from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Record
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import RankSession
@@ -44,6 +46,10 @@ class Outcome(NamedTuple):
     answers: list[list[bytes]]
     batches: list[Batch]
 
+    def add_records(self, records: Sequence[Record], receipt: Receipt | None = None) -> None:
+        """Add a batch of records, which *receipt* answers once they are committed."""
+        self.batches.append(Batch("ingest", records=records, receipt=receipt))
+
 
 class IngestSession:
     """A client session: its messages, and what it belongs to.
@@ -59,17 +65,19 @@ class IngestSession:
         bye: The bye of a stray session.
         opened: A hash of its last `SessionOpened`; 0 if the history has none.
         over: It sent its bye to an earlier daemon and nothing but a hello since.
+        resumed: It has sent more after that bye, so that it is not over.
         peer: The ROUTER's name for the connection of its last message.
-        heard_at: When that arrived, in monotonic seconds.
+        received_at: When that arrived, in monotonic seconds.
         refused: Reasons by number of refused messages whose nack the client may have missed.
-        shift: Nanoseconds from its monotonic clock to Unix time, as of its last batch.
+        shift: Nanoseconds from its monotonic clock to Unix time, as of its last hello or batch.
     """
 
     def __init__(self, id: bytes) -> None:  # noqa: A002  the wire's word
         self.ref = SessionRef(id)
         self.training: RankSession | None = None
         self.peer = b""
-        self.heard_at = 0.0
+        self.received_at = 0.0
+        self.resumed = False
         self._announced = False
         self._paused = 0.0
         self.restart()
@@ -94,21 +102,20 @@ class IngestSession:
         """The session in `Runs` while its run is on the page and counts it, else None."""
         return self.training if self.training is not None and self.training.attached else None
 
-    def open(
+    def resolve(
         self, hello: Hello, bounded: Identity, name: str, attempt: int, now: Moment, *, same_boot: bool
-    ) -> SessionOpened | None:
-        """Resolve the session; return the record that opens it in the history, None if that would not be new.
+    ) -> None:
+        """Resolve the session.
 
         Args:
-            hello: The message; *bounded* is its identity within the limits.
-            bounded: The identity as the page has it.
+            hello: Its hello.
+            bounded: The hello's identity within the limits, as the page has it.
             name: The exported name of the run.
             attempt: The attempt of the run.
             now: When the hello arrived.
             same_boot: The client runs on this machine, and so has the same clock.
         """
-        identity = hello.identity
-        self.stray = None if self.exported is not None or hello.late else identity
+        self.stray = None if self.exported is not None or hello.late else hello.identity
         self.identity = bounded
         self.ref = SessionRef(
             id=self.ref.id,
@@ -116,20 +123,28 @@ class IngestSession:
             name=name,
             attempt=attempt,
             rank=bounded.rank,
-            world=bounded.world,
-            process=process_of(identity),
+            process=process_of(hello.identity),
             late=hello.late,
         )
         # By how much the clock of a late session's client differed is unknown.
         self.offset = 0.0 if hello.late or same_boot else now.wall - hello.clock.wall / 1e9
-        hello = replace(hello, identity=replace(identity, run=bounded.run, attempt=bounded.attempt, rank=bounded.rank))
-        content = (name, attempt, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about)
+        self.shift = shift(hello.clock, self.offset)
+
+    def announce(self, hello: Hello, bounded: Identity, now: Moment) -> list[Record]:
+        """Return the record that opens the session in the history, none if that would not be new; arguments as before."""
+        identity = replace(hello.identity, run=bounded.run, attempt=bounded.attempt, rank=bounded.rank)
+        hello = replace(hello, identity=identity)
+        ref = self.ref
+        content = (ref.name, ref.attempt, identity, hello.config, hello.tags, hello.total_steps, hello.about)
         opened = hash(msgspec.msgpack.encode(content)) or 1
         if opened == self.opened:
-            return None
+            return []
         self.opened = opened
-        again = not hello.late and self._announce(hello.totals.paused)
-        return SessionOpened(self.ref, hello, now.wall, self.offset, again=again)
+        again = self._announced
+        if not (again or hello.late):
+            self._announced = True
+            self._paused = hello.totals.paused
+        return [SessionOpened(ref, hello, now.wall, self.offset, again=again)]
 
     def commit(self, number: int) -> None:
         """Note that all messages up to *number* are committed, by this daemon or an earlier one."""
@@ -161,14 +176,6 @@ class IngestSession:
         log.info("run %s rank %d ended: %s", ref.run, ref.rank, ": ".join(filter(None, (state, cause))))
         fields = {"state": state, "cause": cause}
         return end, [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]
-
-    def _announce(self, paused: float) -> bool:
-        """Note a `SessionOpened` for the detectors, and return whether they had one before; *paused* as in `pause`."""
-        again = self._announced
-        if not again:
-            self._paused = paused
-        self._announced = True
-        return again
 
 
 def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Record]:

@@ -77,7 +77,6 @@ class Sessions:
         self._rejected_before = rejected
         self._sessions: dict[bytes, IngestSession] = {}
         self._counts = MessageCounts()
-        self._resumed: set[bytes] = set()
         self._questions = Questions()
 
     def receive(self, peer: bytes, frames: list[bytes], now: Moment, *, room: bool = True) -> Outcome:
@@ -105,10 +104,11 @@ class Sessions:
     def tick(self, now: Moment) -> list[Batch]:
         """Apply once a second what time alone changes, and return the daemon's own counters."""
         for key, session in list(self._sessions.items()):
-            if now.monotonic - session.heard_at >= FORGET_SECONDS:
+            if now.monotonic - session.received_at >= FORGET_SECONDS:
                 session.restart()
                 if session.exported is None:
                     del self._sessions[key]
+            session.training = session.exported  # a run that has left the page must not stay in memory
         samples = [*self._counts.samples(self._rejected_before()), *self._runs.rejected()]
         return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *self._lost_strays(now)]
 
@@ -141,13 +141,15 @@ class Sessions:
             UnreadableError: The history cannot be read.
         """
         for id_, hello in hellos.items():
-            known = self._stored(id_)
+            stored = self._stored(id_)
             session = self._sessions[id_] = IngestSession(id_)
-            session.heard_at = now.monotonic
-            if known is not None:
-                session.commit(known.committed)
+            session.received_at = now.monotonic
+            if stored is not None:
+                session.commit(stored.committed)
             session.greeted = True
-            yield from self._open(session, replace(hello, late=True), now, known)
+            late = replace(hello, late=True)
+            bounded = self._resolve(session, late, now, stored)
+            yield Batch("ingest", records=session.announce(late, bounded, now))
 
     def forget(self, session: bytes | None = None) -> None:
         """Require a hello of a session, or of all: what was accepted and not committed has to be sent again."""
@@ -155,15 +157,15 @@ class Sessions:
             one.restart()
 
     def ask(self, question: Question, now: Moment) -> list[list[bytes]]:
-        """Return the messages that ask the ranks of a run; of several sessions of a rank the last heard is asked."""
+        """Return the messages that ask the ranks of a run; of several sessions of a rank the last active one."""
         last: dict[int, IngestSession] = {}
-        for session in sorted(self._sessions.values(), key=lambda session: session.heard_at):
+        for session in sorted(self._sessions.values(), key=lambda session: session.received_at):
             if (
                 session.greeted
                 and session.ref.run == question.run
                 and (question.ranks is None or session.ref.rank in question.ranks)
                 and not (session.ref.late or session.over)
-                and now.monotonic - session.heard_at < SPEAKING_SECONDS
+                and now.monotonic - session.received_at < SPEAKING_SECONDS
             ):
                 last[session.ref.rank] = session
         question.begin(frozenset(last))
@@ -183,10 +185,10 @@ class Sessions:
         session = self._sessions.get(envelope.session)
         if session is not None and session.greeted:
             session.peer = peer
-            session.heard_at = now.monotonic
-            if session.over and len(self._resumed) < SESSIONS:
+            session.received_at = now.monotonic
+            if session.over:
                 # It is alive after all, and its run has to be on the page again.
-                self._resumed.add(envelope.session)
+                session.resumed = True
                 session.restart()
             elif envelope.kind not in UNNUMBERED and room and not session.opened:
                 # It greeted while there was no room, so that the history has no `SessionOpened`.
@@ -231,27 +233,29 @@ class Sessions:
 
     def _welcome(self, peer: bytes, id_: bytes, hello: Hello, now: Moment, outcome: Outcome, *, room: bool) -> None:
         session = self._entry(id_)
-        known = None if session.greeted else self._stored(id_)
+        stored = None if session.greeted else self._stored(id_)
         session.greeted = True
-        session.commit(max(hello.acked, 0 if known is None else known.committed))
+        session.commit(max(hello.acked, 0 if stored is None else stored.committed))
         if hello.late and not session.peer:
             log.info(
                 "run %s rank %d: reading the spool that its process left", hello.identity.name, hello.identity.rank
             )
         session.peer = peer
-        session.heard_at = now.monotonic
+        session.received_at = now.monotonic
         welcome = [peer, *encode(Envelope("welcome", id_, session.committed))]
-        if known is not None:
-            session.over = known.ended and id_ not in self._resumed and not hello.late
+        if stored is not None:
+            session.over = stored.ended and not session.resumed and not hello.late
         if not session.over:  # otherwise it only missed the ack of its bye, and ends with the welcome
             attached: list[Batch] = []
             if not hello.late:
-                attempt = None if known is None else known.attempt
+                attempt = None if stored is None else stored.attempt
                 session.training, attached = self._runs.open(session.training, hello, now, attempt)
-            opened = self._open(session, hello, now, known)
+            bounded = self._resolve(session, hello, now, stored)
             if not room:
                 session.opened = 0  # the history has no room for it: its next message is answered with ``hello?``
-            outcome.batches.extend([*opened, *attached] if room else attached)
+            elif records := session.announce(hello, bounded, now):
+                outcome.add_records(records)
+            outcome.batches.extend(attached)
         outcome.answers.append(welcome)
 
     def _entry(self, id_: bytes) -> IngestSession:
@@ -265,23 +269,20 @@ class Sessions:
 
     def _eviction_order(self, id_: bytes) -> tuple[bool, float]:
         session = self._sessions[id_]
-        return session.exported is not None, session.heard_at
+        return session.exported is not None, session.received_at
 
-    def _open(self, session: IngestSession, hello: Hello, now: Moment, known: StoredSession | None) -> list[Batch]:
-        """Resolve a session, and return the record that opens it in the history; also if it is over a limit of the page.
-
-        The record is made once: while the disk is full, clients greet every other second, and records queue up.
-        """
-        identity, bounded = hello.identity, self._runs.bounded(hello.identity)
-        attempt = session.ref.attempt if known is None else known.attempt
-        name = identity.name
+    def _resolve(self, session: IngestSession, hello: Hello, now: Moment, stored: StoredSession | None) -> Identity:
+        """Resolve a session, also one over a limit of the page; return its identity within the limits."""
+        bounded = self._runs.bounded(hello.identity)
+        attempt = session.ref.attempt if stored is None else stored.attempt
+        name = hello.identity.name
         if (exported := session.exported) is not None:
             name = exported.run.name
             attempt = exported.run.attempt
-        elif known is None and not session.opened:
+        elif stored is None and not session.opened:
             attempt = self._runs.attempt(bounded, hello.started / 1e9 if hello.late else None)
-        record = session.open(hello, bounded, name, attempt, now, same_boot=identity.boot == self._boot)
-        return [] if record is None else [Batch("ingest", records=[record])]
+        session.resolve(hello, bounded, name, attempt, now, same_boot=hello.identity.boot == self._boot)
+        return bounded
 
     def _lost_strays(self, now: Moment) -> list[Batch]:
         """Return the ends of lost processes whose sessions are over a limit, so that `Runs` does not follow them."""
@@ -290,7 +291,7 @@ class Sessions:
             if (
                 session.stray is not None
                 and session.bye is None
-                and self._runs.is_lost(session.stray, now.monotonic - session.heard_at)
+                and self._runs.is_lost(session.stray, now.monotonic - session.received_at)
             ):
                 session.stray = None
                 state, cause = verdict(None, None)
@@ -310,40 +311,38 @@ class Sessions:
         if envelope.number > expected and envelope.kind != "skip":
             outcome.answers.append(session.answer(session.committed))
             return
-        receipt = Receipt(envelope.session, envelope.number)
-        records: list[Record] = [BatchIngested(session.ref, envelope.number)]
         try:
             message = decode_body(envelope.kind, body)
             if envelope.kind == "batch":
-                records = self._accept_batch(envelope.number, message, session, now, outcome)
+                self._accept_batch(envelope.number, message, session, now, outcome)
             elif envelope.kind == "bye":
-                records = self._accept_bye(envelope.number, message, session, now, outcome)
+                self._accept_bye(envelope.number, message, session, now, outcome)
             elif message.first > expected:
                 outcome.answers.append(session.answer(session.committed))
                 return
             else:
-                records = self._accept_skip(envelope.number, message, session, now, outcome)
+                self._accept_skip(envelope.number, message, session, now, outcome)
         except WireError as error:
             self._counts.reject(envelope.session, error)
-            receipt = receipt._replace(refused=error.reason)
+            receipt = Receipt(envelope.session, envelope.number, error.reason)
+            outcome.add_records([BatchIngested(session.ref, envelope.number)], receipt)
         else:
             self._counts.accept(envelope.kind)
         session.accepted = envelope.number
-        outcome.batches.append(Batch("ingest", records=records, receipt=receipt))
 
     def _accept_batch(
         self, number: int, message: Pushes, session: IngestSession, now: Moment, outcome: Outcome
-    ) -> list[Record]:
-        """Apply a batch; return the records that belong into one transaction with its number."""
-        columns = decode(message.blocks)
+    ) -> None:
+        """Apply a batch; its records and its number belong into one transaction."""
+        ref, columns = session.ref, decode(message.blocks)
         session.shift = shift(message.clock, session.offset)
-        late = session.ref.late or now.wall - message.clock.wall / 1e9 - session.offset > LATE_SECONDS
-        if (exported := session.exported) is not None and not session.ref.late:
+        late = ref.late or now.wall - message.clock.wall / 1e9 - session.offset > LATE_SECONDS
+        if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.push(exported, message, columns, now, late=late))
             if not late:
                 self._derive(exported, columns, outcome)
         ingested = BatchIngested(
-            session.ref,
+            ref,
             number,
             columns,
             session.shift,
@@ -351,32 +350,31 @@ class Sessions:
             session.pause(message.totals.paused),
             late,
         )
-        return [ingested, *events(session.ref, message, session.shift)]
+        outcome.add_records([ingested, *events(ref, message, session.shift)], Receipt(ref.id, number))
 
-    def _accept_skip(
-        self, number: int, message: Skip, session: IngestSession, now: Moment, outcome: Outcome
-    ) -> list[Record]:
-        """Apply a known gap; return its records."""
+    def _accept_skip(self, number: int, message: Skip, session: IngestSession, now: Moment, outcome: Outcome) -> None:
+        """Apply a known gap."""
         ref = session.ref
         missing = number - session.accepted
         self._counts.gaps += missing
         if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.skip(exported, message.totals, now))
         gap = Event(ref.run, ref.attempt, now.wall, "gap", ref.rank, fields={"batches": missing})
-        return [BatchIngested(ref, number, phases=message.totals.phases), gap]
+        ingested = BatchIngested(ref, number, phases=message.totals.phases)
+        outcome.add_records([ingested, gap], Receipt(ref.id, number))
 
-    def _accept_bye(
-        self, number: int, message: Bye, session: IngestSession, now: Moment, outcome: Outcome
-    ) -> list[Record]:
-        """Apply the end of a session; return its records."""
-        records: list[Record] = [BatchIngested(session.ref, number, phases=message.totals.phases)]
+    def _accept_bye(self, number: int, message: Bye, session: IngestSession, now: Moment, outcome: Outcome) -> None:
+        """Apply the end of a session."""
+        ref = session.ref
+        records: list[Record] = [BatchIngested(ref, number, phases=message.totals.phases)]
         if (exported := session.exported) is not None:
             outcome.batches.extend(self._runs.close(exported, message, now, session.offset))
-            return records
-        end, ended = session.end(message)
-        if session.ref.late and session.identity is not None:
-            outcome.batches.extend(self._runs.missed(session.identity, session.ref.attempt, end, now))
-        return records + ended
+        else:
+            end, ended = session.end(message)
+            records += ended
+            if ref.late and session.identity is not None:
+                outcome.batches.extend(self._runs.missed(session.identity, ref.attempt, end, now))
+        outcome.add_records(records, Receipt(ref.id, number))
 
     def _derive(self, exported: RankSession, columns: list[Columns], outcome: Outcome) -> None:
         """Append what follows for all ranks of a run from the parts that each pushes: as if each had pushed the whole."""
@@ -390,4 +388,4 @@ class Sessions:
             if one.training is not None and one.training in derived and one.greeted
         ]
         if records:
-            outcome.batches.append(Batch("ingest", records=records))
+            outcome.add_records(records)

@@ -64,7 +64,7 @@ class RankSession(SessionTotals):
         self.rank = rank
         self.identity = identity
         self.process = process_of(identity)
-        self.heard_at = 0.0
+        self.received_at = 0.0
         self.ended_at = 0.0
         self.status = ""
         self.cause = ""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.training.limits import Limits
     from trackside_daemon.training.moment import Moment
-from trackside_daemon.training.verdict import Exit
+    from trackside_daemon.training.verdict import Exit
 
 log = logging.getLogger("trackside")
 
@@ -203,7 +203,7 @@ class Runs:
         """Once a second: apply stalls, end sessions whose process is gone, and forget runs whose series expire."""
         batches: list[Batch] = []
         for session in list(self._sessions()):
-            silence = now.monotonic - session.heard_at
+            silence = now.monotonic - session.received_at
             if session.waits_until is not None and now.monotonic > session.waits_until:
                 batches += self._settle(session, now)
             elif session.status or session.process in self._watched:
@@ -233,7 +233,7 @@ class Runs:
 
     def _receive(self, session: RankSession, now: Moment) -> list[Batch]:
         """Note a message of a session, and return what follows if the session counted as lost."""
-        session.heard_at = now.monotonic
+        session.received_at = now.monotonic
         if session.status != "lost" or session.exit is not None:
             return []
         log.info("run %s rank %s is back", session.run.name, session.rank.labels[1])
