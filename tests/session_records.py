@@ -21,9 +21,7 @@ _opened: dict[bytes, SessionRef] = {}
 def reference(session: bytes, hello: Hello, name: str, attempt: int) -> SessionRef:
     """Return the reference of a session that has sent this hello."""
     identity = hello.identity
-    return SessionRef(
-        session, identity.run, name, attempt, identity.rank, identity.world, process_of(identity), hello.late
-    )
+    return SessionRef(session, identity.run, name, attempt, identity.rank, process_of(identity), hello.late)
 
 
 def session_opened(

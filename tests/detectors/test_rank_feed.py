@@ -109,6 +109,13 @@ def test_time_in_evaluation_is_no_step_s(watch: RankWatch) -> None:
     )
 
 
+def test_a_pause_that_is_reported_without_rows_counts_for_the_next_steps(watch: RankWatch) -> None:
+    seconds = [1.0 + number % 3 / 100 for number in range(40)]
+    seconds[30] = 10.0
+    pause = taken(phases={"eval": 9.0, "train": 40.0}, paused=9.0)
+    assert told(watch, opened(), pause, taken(block(0, {"x": [0.0] * 40}, seconds))) == []
+
+
 def test_durations_do_not_depend_on_how_steps_are_cut_into_messages(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(60)]
     seconds[30] = seconds[45] = 10.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -540,6 +542,18 @@ def test_without_room_numbered_messages_are_left_and_greetings_and_beats_are_not
     assert desk.commit() == [answer("ack", 1)]
 
 
+def test_a_session_that_opened_without_room_is_new_to_later_stages_once_there_is_room(desk: Any) -> None:
+    who = FakeSession()
+    who.totals = replace(who.totals, paused=5.0)
+    desk.say(*who.frames("hello", who.hello()), room=False)
+    who.totals = replace(who.totals, paused=7.0)
+    desk.greet(who)
+    assert [record.again for record in records(desk, SessionOpened)] == [False]
+    who.totals = replace(who.totals, paused=8.0)
+    desk.say(*who.batch(1))
+    assert [record.paused for record in records(desk, BatchIngested)] == [1.0]
+
+
 def test_what_a_beat_has_told_is_not_undone_by_the_batches_that_come_later(desk: Any, who: FakeSession) -> None:
     desk.say(*who.frames("beat", Heartbeat(clock(9.0), 0, Totals(pushes=7, steps=7), {"loss": 0.5}, 7)))
     desk.say(*who.batch(1, {"loss": 2.5}, after=1.0))
@@ -571,6 +585,30 @@ def test_after_a_renouncement_all_that_was_not_acknowledged_is_asked_for_again(d
         desk.say(*who.batch(number))
     assert desk.commit() == [answer("ack", 2), answer("ack", 3), answer("ack", 4)]
     assert len(records(desk, SessionOpened)) == 2, "the new history is told of it too"
+
+
+def test_derived_rows_of_a_session_that_greets_again_have_the_right_time(desk: Any) -> None:
+    ranks = [FakeSession(rank=rank, world=2) for rank in range(2)]
+    for who in ranks:
+        desk.greet(who)
+    desk.say(*ranks[0].batch(1, {"grad_norm_local_squared": 9.0}))
+    desk.sessions.forget()
+    for who in ranks:
+        desk.greet(who)
+    desk.say(*ranks[1].batch(1, {"grad_norm_local_squared": 16.0}))
+    derived = [record for record in records(desk, BatchIngested) if record.number == 0]
+    assert [record.columns[0].values[0] for record in derived] == [5.0, 5.0]
+    assert [(record.columns[0].times[0] + record.shift) / 1e9 for record in derived] == [WALL, WALL]
+
+
+def test_a_run_that_has_left_the_page_leaves_memory(desk: Any, who: FakeSession) -> None:
+    run = weakref.ref(desk.sessions._sessions[who.id].training.run)
+    desk.say(*who.frames("bye", who.bye(), 1))
+    for after in (1000.0, 1001.0):
+        desk.house.after = after
+        desk.tick()
+    gc.collect()
+    assert run() is None
 
 
 def test_what_happens_to_a_run_is_told_as_events_and_states(desk: Any) -> None:

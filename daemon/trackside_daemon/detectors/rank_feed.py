@@ -160,7 +160,7 @@ class RankWatch:
         findings, self._restored = self._restored, []
         for record in batch.records:
             if isinstance(record, BatchIngested):
-                findings += self._ingested(record) if record.columns else ()
+                findings += self._ingested(record)
             elif isinstance(record, SessionOpened):
                 findings += self._opened(record)
             elif isinstance(record, RunState):

@@ -47,5 +47,5 @@ class RankProcesses:
         self._current = processes
 
     def get(self) -> tuple[RankProcess, ...]:
-        """Return all, in the order in which their sessions opened."""
+        """Return all, run by run, each in the order in which its sessions opened."""
         return self._current

@@ -1,6 +1,6 @@
 """Typed references to client sessions, to the processes behind them, and to ranks and runs.
 
-Ingest resolves a session once. Later stages read these references and look nothing up by session id.
+Ingest resolves a session once, and later stages read these references. Only the history's tables have session ids as keys.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SessionRef(NamedTuple):
         run: The id of its run.
         name: The run's name, as it is exported.
         attempt: The attempt of the run, as this daemon counts.
-        rank: The global rank; *world* is the number of ranks.
+        rank: The global rank.
         process: The client's process.
         late: The sender speaks for a process that is gone: its messages go to the history only.
     """
@@ -45,7 +45,6 @@ class SessionRef(NamedTuple):
     name: str = ""
     attempt: int = 0
     rank: int = 0
-    world: int = 1
     process: Process = NO_PROCESS
     late: bool = False
 

@@ -23,9 +23,9 @@ class CurrentStalls:
         """Queue what detectors have found. Any thread may call it."""
         self._new.extend(stalls)
 
-    def apply(self) -> list[tuple[str, int]]:
+    def apply(self) -> set[tuple[str, int]]:
         """Apply what was queued; return the runs and attempts whose stalls have changed."""
-        changed = []
+        changed = set()
         while self._new:
             stall = self._new.popleft()
             key = (stall.run, stall.attempt)
@@ -33,7 +33,7 @@ class CurrentStalls:
                 self._current.pop(key, None)
             else:
                 self._current[key] = stall
-            changed.append(key)
+            changed.add(key)
         return changed
 
     def get(self, run: str, attempt: int) -> Stall | None:
