@@ -56,8 +56,10 @@ class Ingest:
         bound = PushSocket([endpoint or f"ipc://{place}/push.sock"])
         (self.endpoint,) = bound.endpoints
         self.state = SlowState()
-        requests = IngestRequests()
-        self.history = Recorder(place, Bounds(0), acknowledge=requests.acknowledge, request_resend=requests.restart)
+        self.requests = IngestRequests()
+        self.history = Recorder(
+            place, Bounds(0), acknowledge=self.requests.acknowledge, request_resend=self.requests.restart
+        )
         self.sessions = Sessions(Runs(Limits(), 60.0, last_attempt=self.history.last_attempt), self.history.session)
         self.pipeline = Pipeline(self.state, self.history)
         self.server = Server(
@@ -66,7 +68,7 @@ class Ingest:
             self.pipeline.push,
             self.pipeline.has_room,
             lambda: self.history.writer.stuck,
-            requests=requests,
+            requests=self.requests,
         )
         self.history.start()
         self.pipeline.start()
@@ -80,6 +82,7 @@ class Ingest:
             self.pipeline.stop()
             self.history.stop()
             self.server.close()
+            self.requests.close()
             self.history.close()
 
     def losses(self) -> list[float]:
@@ -324,7 +327,11 @@ def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) 
             return super().tick(now)
 
     server = Server(
-        PushSocket([f"ipc://{place}/push.sock"]), Ticking(Runs(Limits(), 60.0)), lambda _: None, lambda: True
+        PushSocket([f"ipc://{place}/push.sock"]),
+        Ticking(Runs(Limits(), 60.0)),
+        lambda _: None,
+        lambda: True,
+        requests=(requests := IngestRequests()),
     )
     server.start()
     try:
@@ -332,13 +339,19 @@ def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) 
     finally:
         server.stop()
         server.close()
+        requests.close()
 
 
 def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
     server = Server(
-        PushSocket([f"ipc://{place}/push.sock"]), Sessions(Runs(Limits(), 60.0)), lambda _: None, lambda: True
+        PushSocket([f"ipc://{place}/push.sock"]),
+        Sessions(Runs(Limits(), 60.0)),
+        lambda _: None,
+        lambda: True,
+        requests=(requests := IngestRequests()),
     )
     server.close()
+    requests.close()
     assert not (place / "push.sock").exists()
 
 

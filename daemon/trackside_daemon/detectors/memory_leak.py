@@ -70,9 +70,9 @@ class MemoryLeak:
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  memory counts in every phase
         """Yield what the next values show, in bytes."""
         first = self._open[0]
-        for at, (step, time, held) in enumerate(zip(*column, strict=True)):
-            if 0 < held < inf:
-                first.append(Bin(held, step, time))
+        for at, (step, time, level) in enumerate(zip(*column, strict=True)):
+            if 0 < level < inf:
+                first.append(Bin(level, step, time))
                 if len(first) == BIN:
                     yield from self._close(at, 0)
 
@@ -94,18 +94,18 @@ class MemoryLeak:
                 yield from self._close(at, size + 1)
 
     def _judge(self, at: int, size: int, bins: deque[Bin], last: Bin) -> Iterator[Detection]:
-        held = [each.least for each in bins]
-        leaks = last.step > bins[0].step and _grows(held, self._grew) and self._beyond(held, size)
+        levels = [each.least for each in bins]
+        leaks = last.step > bins[0].step and _grows(levels, self._grew) and self._beyond(levels, size)
         self._hits[size] = self._hits[size] + 1 if leaks else 0
         if self._reported_size is None and self._hits[size] >= TWICE:
-            self._reported_size, self._calm, self._grown = size, 0, held[-1] - held[0]
+            self._reported_size, self._calm, self._grown = size, 0, levels[-1] - levels[0]
             yield Detection("HostMemoryLeak", "warning", at, self._text(bins, BIN * MERGED**size))
         elif self._reported_size == size:
-            stands = held[-1] - held[0] < SLOWED * self._grown or _rises(held) <= 0
-            self._calm = self._calm + 1 if stands else 0
+            slowed = levels[-1] - levels[0] < SLOWED * self._grown or _rises(levels) <= 0
+            self._calm = self._calm + 1 if slowed else 0
             if self._calm >= TWICE:
-                how = "no longer grows" if _rises(held) <= 0 else "grows less than a third as fast as before"
-                text = f"memory {how}: {in_bytes(held[-1])} at step {last.step:,}"
+                how = "no longer grows" if _rises(levels) <= 0 else "grows less than a third as fast as before"
+                text = f"memory {how}: {in_bytes(levels[-1])} at step {last.step:,}"
                 self._forget()
                 yield Detection("HostMemoryLeak", "warning", at, text, over=True)
 
@@ -117,10 +117,10 @@ class MemoryLeak:
             before.extend(each.least for each in bins)
             bins.clear()
 
-    def _beyond(self, held: list[float], size: int) -> bool:
+    def _beyond(self, levels: list[float], size: int) -> bool:
         """Return whether the last bin is the highest recent one, by most of the growth."""
-        least = held[-1] - BEYOND * (held[-1] - held[0])
-        return held[-1] == max(held) and all(before < least for before in self._before[size])
+        least = levels[-1] - BEYOND * (levels[-1] - levels[0])
+        return levels[-1] == max(levels) and all(before < least for before in self._before[size])
 
     def _text(self, bins: deque[Bin], samples: int) -> str:
         first, last = bins[0], bins[-1]
@@ -138,25 +138,25 @@ class MemoryLeak:
         return text
 
 
-def _rises(held: list[float]) -> float:
+def _rises(levels: list[float]) -> float:
     """Return the excess of rising over falling pairs, as a fraction of all pairs: 1 for steady growth, 0 for none."""
-    signs = [(later > earlier) - (later < earlier) for earlier, later in combinations(held, 2)]
+    signs = [(later > earlier) - (later < earlier) for earlier, later in combinations(levels, 2)]
     return sum(signs) / len(signs)
 
 
-def _grows(held: list[float], grew: float) -> bool:
+def _grows(levels: list[float], grew: float) -> bool:
     """Return whether the bins rise enough, and still rise at the end; slopes are Theil-Sen."""
-    if held[-1] - held[0] < grew * held[0] or _rises(held) < RISING:
+    if levels[-1] - levels[0] < grew * levels[0] or _rises(levels) < RISING:
         return False
-    slope = _slope(held, 0)
-    return slope * len(held) >= grew * held[0] and _slope(held, len(held) - LAST) >= STILL * slope
+    slope = _slope(levels, 0)
+    return slope * len(levels) >= grew * levels[0] and _slope(levels, len(levels) - LAST) >= STILL * slope
 
 
-def _slope(held: list[float], since: int) -> float:
+def _slope(levels: list[float], since: int) -> float:
     """Return the median slope per bin of the pairs whose later bin comes after *since*."""
     slopes = sorted(
-        (held[later] - held[earlier]) / (later - earlier)
-        for later in range(since + 1, len(held))
+        (levels[later] - levels[earlier]) / (later - earlier)
+        for later in range(since + 1, len(levels))
         for earlier in range(since, later)
     )
     return slopes[len(slopes) // 2]

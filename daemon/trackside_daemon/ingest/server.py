@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import zmq
 
 from trackside_daemon.ingest.process_watch import RETRY_SECONDS, ProcessWatch
-from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.training.moment import Moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.ingest.push_socket import PushSocket
+    from trackside_daemon.ingest.requests import IngestRequests
     from trackside_daemon.ingest.sessions import Sessions
     from trackside_daemon.model.metric import Batch
 
@@ -34,8 +34,8 @@ class Server:
         deliver: Receives the batches.
         has_room: Returns whether the pipeline has room. Answers and ticks continue while it has none.
         is_stuck: Returns whether there is no room because the disk accepts nothing: hellos and beats are then read still.
+        requests: The requests of other threads. They may outlive the server, so that it does not close them.
         watch: Follows the processes of the clients.
-        requests: The requests of other threads; None for queues of its own.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Server:
         has_room: Callable[[], bool],
         is_stuck: Callable[[], bool] = lambda: False,
         *,
+        requests: IngestRequests,
         watch: ProcessWatch | None = None,
-        requests: IngestRequests | None = None,
     ) -> None:
-        self.requests = requests or IngestRequests()
+        self._requests = requests
         self._push_socket = push_socket
         self._sessions = sessions
         self._deliver = deliver
@@ -72,7 +72,7 @@ class Server:
     def stop(self) -> None:
         """End the thread."""
         self._stopping = True
-        self.requests.wake()
+        self._requests.wake()
         self._thread.join()
 
     def close(self) -> None:
@@ -80,13 +80,12 @@ class Server:
         self._acknowledge()
         self._watch.close()
         self._push_socket.close()
-        self.requests.close()
 
     def _run(self) -> None:
         socket = self._push_socket.socket
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
-        poller.register(self.requests.fileno(), zmq.POLLIN)
+        poller.register(self._requests.fileno(), zmq.POLLIN)
         poller.register(self._watch, zmq.POLLIN)
         tick_at = time.monotonic()
         while not self._stopping:
@@ -94,8 +93,8 @@ class Server:
             reads = self._has_room() or self._is_stuck()
             poller.modify(socket, zmq.POLLIN if reads else 0)
             ready = dict(poller.poll(max(0, round(self._timeout(tick_at, reads=reads) * 1000))))
-            if self.requests.fileno() in ready:
-                self.requests.drain()
+            if self._requests.fileno() in ready:
+                self._requests.drain()
             self._acknowledge()
             self._handle_requests()
             # A process that restarts a run comes after the one that it replaces, so ends come before messages.
@@ -131,10 +130,10 @@ class Server:
             self._deliver(outcome.batches)
 
     def _handle_requests(self) -> None:
-        while self.requests.restarts:
-            self._sessions.forget(self.requests.restarts.popleft())
-        while self.requests.questions:
-            for frames in self._sessions.ask(self.requests.questions.popleft(), _now()):
+        while self._requests.restarts:
+            self._sessions.forget(self._requests.restarts.popleft())
+        while self._requests.questions:
+            for frames in self._sessions.ask(self._requests.questions.popleft(), _now()):
                 self._send(frames)
 
     def _deliver_ends(self) -> None:
@@ -143,8 +142,8 @@ class Server:
             self._deliver(self._sessions.exited(process, ended, at.wall, now))
 
     def _acknowledge(self) -> None:
-        while self.requests.receipts:
-            answer = self._sessions.committed(self.requests.receipts.popleft())
+        while self._requests.receipts:
+            answer = self._sessions.committed(self._requests.receipts.popleft())
             if answer is not None:
                 self._send(answer)
 

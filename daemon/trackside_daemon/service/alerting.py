@@ -140,7 +140,7 @@ class Alerting:
         """Return the counters of the sinks."""
         return Batch("notifications", self._delivery.samples(), complete=True)
 
-    def standings(self) -> dict[str, Any]:
+    def sink_statuses(self) -> dict[str, Any]:
         """Return the state of the sinks by name, for the API."""
         return self._delivery.statuses()
 

@@ -164,8 +164,8 @@ def assemble(config: Config, push_socket: PushSocket, url: str) -> Parts:
         pipeline.push,
         pipeline.has_room,
         lambda: history.writer.stuck,
-        watch=watch,
         requests=requests,
+        watch=watch,
     )
     deliver = partial(_deliver_tick, pipeline, alerting, rates)
     sampler = Sampler(enabled, deliver, config.sample.interval, reports=process.reports)

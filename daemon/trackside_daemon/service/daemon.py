@@ -242,6 +242,7 @@ class Daemon:
         parts.ingest.close()
         if self._serving:
             self._web.stop()
+        parts.requests.close()  # not before the pages, which ask clients for stacks
         parts.history.close()
         parts.nvml.close()
         for collector in parts.collectors:

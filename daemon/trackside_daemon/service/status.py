@@ -64,6 +64,6 @@ class Status:
             "storage_path": str(parts.history.database.path.parent),
             **(parts.nvml_calls.status() if self._gpus else {"gpus": [], "nvml": None}),
             "collectors": parts.sampler.states(),
-            "notifications": parts.alerting.standings(),
+            "notifications": parts.alerting.sink_statuses(),
             "metrics": family_values(parts.state, time.monotonic(), *FAMILIES),
         }

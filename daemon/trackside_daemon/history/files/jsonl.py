@@ -15,7 +15,7 @@ import json
 import re
 from collections import OrderedDict
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,6 +32,7 @@ from trackside_daemon.model.records import (
     SessionOpened,
     Silence,
 )
+from trackside_daemon.model.session import RankRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -52,12 +53,6 @@ _HASHED = re.compile(r".*-[0-9a-f]{16}")
 _encode = msgspec.json.Encoder().encode
 
 
-class _SessionRank(NamedTuple):
-    run: str
-    attempt: int
-    rank: int
-
-
 class JsonLines:
     """Appends records to files in a directory.
 
@@ -72,7 +67,7 @@ class JsonLines:
 
     def __init__(self, directory: Path, rotate_bytes: int = ROTATE_BYTES, open_files: int = OPEN_FILES) -> None:
         self._files = RotatingFiles(writable_directory(directory, OPTION, make=True), rotate_bytes, open_files)
-        self._sessions: OrderedDict[bytes, _SessionRank] = OrderedDict()
+        self._sessions: OrderedDict[bytes, RankRef] = OrderedDict()
 
     def write(self, records: Iterable[Record]) -> None:
         """Append committed records in their order.
@@ -120,12 +115,12 @@ class JsonLines:
     def _run_lines(self, record: SessionOpened) -> list[bytes]:
         """Return a line if the session is new: a client sends hello again after each reconnect."""
         session = record.session
-        place = _SessionRank(session.run, session.attempt, session.rank)
+        rank = RankRef(session.run, session.attempt, session.rank)
         before = self._sessions.pop(session.id, None)
-        self._sessions[session.id] = place
+        self._sessions[session.id] = rank
         while len(self._sessions) > SESSIONS:
             self._sessions.popitem(last=False)
-        return [] if before == place else [_line(_run(record, record.hello))]
+        return [] if before == rank else [_line(_run(record, record.hello))]
 
 
 def folder(run: str) -> str:

@@ -47,7 +47,7 @@ class AlertsApi:
     Args:
         history: The history.
         silences: The active silences.
-        trial: Raises test alerts.
+        tester: Raises test alerts.
         push: Queues a batch for the pipeline, so that it evaluates a test alert at once.
     """
 
@@ -55,12 +55,12 @@ class AlertsApi:
         self,
         history: HistoryAccess,
         silences: Silences,
-        trial: AlertTester,
+        tester: AlertTester,
         push: Callable[[Sequence[Batch]], None],
     ) -> None:
         self._history = history
         self._silences = silences
-        self._trial = trial
+        self._tester = tester
         self._push = push
 
     async def alerts(self, request: Request) -> Response:
@@ -91,7 +91,7 @@ class AlertsApi:
         run, name = await self._history.read(lambda connection: _resolve_run(connection, wanted.run))
         now = time.time()
         try:
-            test = self._trial.request(wanted.severity, run, name, now)
+            test = self._tester.request(wanted.severity, run, name, now)
         except test_alert.TooManyError as error:
             raise HTTPException(409, str(error)) from None
         self._push([Batch("test")])
