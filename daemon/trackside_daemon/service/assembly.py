@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +41,6 @@ from trackside_daemon.web.api.overview.rates import RateTracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.collectors.base import Collector
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
@@ -52,19 +50,23 @@ class StartError(Exception):
     """The daemon cannot start as configured; the message states why and what to do."""
 
 
-@dataclass(frozen=True)
 class Parts:
-    """The parts of one daemon, without the web server, in the order in which they are built.
+    """The parts of one daemon, without the web server, built in the order in which they need each other.
+
+    Args:
+        config: The settings.
+        push_socket: The bound socket.
+        url: The address of the web server, for notifications.
 
     Attributes:
         state: The newest values.
         rates: Rates of the counters, for the dashboard.
+        ranks: The training processes of this machine.
+        requests: Requests of other threads to ingest.
         nvml: The worker process that reads the GPUs.
         gpu: The collector of the GPUs; *nvml_calls* is that of the NVML calls.
-        ranks: The training processes of this machine.
         process: The collector of processes.
         collectors: All collectors that are enabled.
-        requests: Requests of other threads to ingest.
         history: The history.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
@@ -74,123 +76,81 @@ class Parts:
         sessions: The protocol with the clients.
         ingest: The thread of the push socket.
         sampler: The tick.
+
+    Raises:
+        StartError: A rule or a sink cannot be used.
+        HistoryError: The history cannot be opened.
     """
 
-    state: State
-    rates: RateTracker
-    nvml: Nvml
-    gpu: GpuCollector
-    nvml_calls: NvmlCollector
-    ranks: RankProcesses
-    process: ProcessCollector
-    collectors: list[Collector]
-    requests: IngestRequests
-    history: Recorder
-    liveness: Liveness
-    alerting: Alerting
-    runs: Runs
-    pipeline: Pipeline
-    spools: OrphanedSpools
-    sessions: Sessions
-    ingest: Server
-    sampler: Sampler
+    def __init__(self, config: Config, push_socket: PushSocket, url: str) -> None:
+        self.state = State()
+        self.rates = RateTracker(self.state)
+        self.ranks = RankProcesses()
+        self.requests = IngestRequests()
+        self.nvml = Nvml(worker_settings(config.collector.gpu))
+        self.gpu = GpuCollector(self.nvml, reading_timeout(config.sample.interval), GpuEventLog())
+        self.nvml_calls = _nvml_calls(config, self.nvml, self.gpu)
+        sys = Path(config.path.sysfs)
+        self.process = ProcessCollector(self.ranks.get, PROC, sys, smaps=config.collector.process.smaps)
+        directory = prepare(Path(config.storage.path) if config.storage.path else None)
+        self.collectors = collectors(
+            config.collector,
+            config.path,
+            directory,
+            self.ranks.get,
+            process=self.process,
+            gpu=self.gpu,
+            nvml=self.nvml_calls,
+        )
+        # The families of the NVML calls are too many for the history.
+        machine = [collector.name for collector in self.collectors if collector is not self.nvml_calls]
+        self.history = _history(config, directory, machine, self.state, self.requests)
+        self.liveness = Liveness()
+        queue = BatchQueue()
+        self.alerting = _alerting(
+            config, self.state, self.history, url, requests=self.requests, queue=queue, process=self.process
+        )
+        self.runs = Runs(
+            Limits(**config.limits.model_dump()),
+            config.run.linger,
+            self.liveness,
+            self.history.last_attempt,
+            before=self.history.earlier_attempts,
+            peak=partial(_peak_flops, self.state),
+            processes=self.ranks,
+            stalls=self.alerting.restored_stalls(),
+        )
+        self.pipeline = Pipeline(
+            self.state,
+            self.history,
+            self.alerting.sources,
+            self.alerting.active,
+            listeners=self.alerting.listeners,
+            stalls=self.runs.accept_stalls,
+            queue=queue,
+        )
+        self.spools = OrphanedSpools(push_socket.endpoints)
+        watch = ProcessWatch(PROC, sys)
+        rejected = partial(_rejected, push_socket, self.spools)
+        self.sessions = Sessions(self.runs, self.history.session, boot_id(Path("/proc")), watch.follow, rejected)
+        self.ingest = Server(
+            push_socket,
+            self.sessions,
+            self.pipeline.push,
+            self.pipeline.has_room,
+            lambda: self.history.writer.stuck,
+            requests=self.requests,
+            watch=watch,
+        )
+        deliver = partial(_deliver_tick, self.pipeline, self.alerting, self.rates)
+        self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
+        self.set_interval(config.sample.interval)
 
     def set_interval(self, seconds: float) -> None:
         """Set the interval of the tick and of the NVML worker; the GPU collector waits at most a quarter of it."""
         self.sampler.interval = seconds
         self.nvml.interval = seconds
         self.gpu.timeout = reading_timeout(seconds)
-
-
-def assemble(config: Config, push_socket: PushSocket, url: str) -> Parts:
-    """Build the parts.
-
-    Args:
-        config: The settings.
-        push_socket: The bound socket.
-        url: The address of the web server, for notifications.
-
-    Raises:
-        StartError: A rule or a sink cannot be used.
-        HistoryError: The history cannot be opened.
-    """
-    state = State()
-    rates = RateTracker(state)
-    ranks = RankProcesses()
-    queue = BatchQueue()
-    requests = IngestRequests()
-    nvml = Nvml(worker_settings(config.collector.gpu))
-    gpu = GpuCollector(nvml, reading_timeout(config.sample.interval), GpuEventLog())
-    nvml_calls = _nvml_calls(config, nvml, gpu)
-    process = ProcessCollector(ranks.get, PROC, Path(config.path.sysfs), smaps=config.collector.process.smaps)
-    directory = prepare(Path(config.storage.path) if config.storage.path else None)
-    enabled = collectors(config.collector, config.path, directory, ranks.get, process=process, gpu=gpu, nvml=nvml_calls)
-    # The families of the NVML calls are too many for the history.
-    machine = [collector.name for collector in enabled if collector is not nvml_calls]
-    history = _history(config, directory, machine, state, requests)
-    liveness = Liveness()
-    alerting = _alerting(config, state, history, url, requests=requests, queue=queue, process=process)
-    runs = Runs(
-        Limits(**config.limits.model_dump()),
-        config.run.linger,
-        liveness,
-        history.last_attempt,
-        before=history.earlier_attempts,
-        peak=partial(_peak_flops, state),
-        processes=ranks,
-        stalls=alerting.restored_stalls(),
-    )
-    pipeline = Pipeline(
-        state,
-        history,
-        alerting.sources,
-        alerting.active,
-        listeners=alerting.listeners,
-        stalls=runs.accept_stalls,
-        queue=queue,
-    )
-    spools = OrphanedSpools(push_socket.endpoints)
-    watch = ProcessWatch(PROC, Path(config.path.sysfs))
-    sessions = Sessions(
-        runs,
-        history.session,
-        boot_id(Path("/proc")),
-        watch.follow,
-        partial(_rejected, push_socket, spools),
-    )
-    ingest = Server(
-        push_socket,
-        sessions,
-        pipeline.push,
-        pipeline.has_room,
-        lambda: history.writer.stuck,
-        requests=requests,
-        watch=watch,
-    )
-    deliver = partial(_deliver_tick, pipeline, alerting, rates)
-    sampler = Sampler(enabled, deliver, config.sample.interval, reports=process.reports)
-    parts = Parts(
-        state=state,
-        rates=rates,
-        nvml=nvml,
-        gpu=gpu,
-        nvml_calls=nvml_calls,
-        ranks=ranks,
-        process=process,
-        collectors=enabled,
-        requests=requests,
-        history=history,
-        liveness=liveness,
-        alerting=alerting,
-        runs=runs,
-        pipeline=pipeline,
-        spools=spools,
-        sessions=sessions,
-        ingest=ingest,
-        sampler=sampler,
-    )
-    parts.set_interval(config.sample.interval)
-    return parts
 
 
 def _nvml_calls(config: Config, nvml: Nvml, gpu: GpuCollector) -> NvmlCollector:

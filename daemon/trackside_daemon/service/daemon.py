@@ -21,7 +21,7 @@ from trackside_daemon.nvml.handle.handle import NvmlUnavailable
 from trackside_daemon.nvml.handle.wait_for_gpu import wait_for_first_reading
 from trackside_daemon.service import interpreter
 from trackside_daemon.service import logging as log
-from trackside_daemon.service.assembly import StartError, assemble
+from trackside_daemon.service.assembly import Parts, StartError
 from trackside_daemon.service.build_info import build_info
 from trackside_daemon.service.config import needs_restart
 from trackside_daemon.service.status import Status
@@ -90,7 +90,7 @@ class Daemon:
         self._reloaded = True
         self._failed = False
         self._serving = False
-        self._parts = assemble(config, push_socket, self._url)
+        self._parts = Parts(config, push_socket, self._url)
         self._status = Status(
             self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled
         )
