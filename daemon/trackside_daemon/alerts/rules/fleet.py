@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import BEGAN
 from trackside_daemon.alerts.rules.recording import PLACE, attempts
+from trackside_daemon.model import training_families as f
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,12 +83,12 @@ def _runs(place: str) -> list[FleetRule]:
     # A daemon that is up again reports how its runs ended, so its own series are left out.
     vanished = f"""\
   max without ({place}, state) (
-      last_over_time(trackside_training_state{{state=~"starting|running|stalled"}}[1h]) == 1
+      last_over_time({f.STATE.name}{{state=~"starting|running|stalled"}}[1h]) == 1
     unless on (job, instance)
       up == 1
   )
 unless on (run)
-  trackside_training_state"""
+  {f.STATE.name}"""
     return [
         FleetRule(
             "TracksideRunVanished",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.alerts.rules.query import listed
+from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
+from trackside_daemon.model import training_families as f
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +46,7 @@ def attempts(place: str, window: str) -> str:
     rest = "host, world_size, git_commit, framework, job_id"
     return f"""\
 count without (attempt) (
-  group without ({place}, {rest}) (last_over_time(trackside_training_run_info[{window}]))
+  group without ({place}, {rest}) (last_over_time({f.RUN_INFO.name}[{window}]))
 )"""
 
 
@@ -59,18 +61,18 @@ def _summed(family: str, labels: str) -> str:
 
 
 def _speed(place: str) -> list[RecordingRule]:
-    duration = "trackside_training_step_duration_seconds"
+    duration = f.STEP_DURATION.name
     ranks = f"{place}, rank"
     means = {
         level: f"  {_summed(f'{duration}_sum', labels)}\n/\n  {_summed(f'{duration}_count', labels)}"
         for level, labels in (("run", ranks), ("run_rank", place))
     }
     return [
-        RecordingRule("run:trackside_training_tokens:rate5m", _summed("trackside_training_tokens_total", ranks)),
-        RecordingRule("run:trackside_training_samples:rate5m", _summed("trackside_training_samples_total", ranks)),
+        RecordingRule("run:trackside_training_tokens:rate5m", _summed(f.TOKENS.name, ranks)),
+        RecordingRule("run:trackside_training_samples:rate5m", _summed(f.SAMPLES.name, ranks)),
         RecordingRule(
             "run:trackside_training_steps:max_rate5m",
-            f"max without ({ranks}) (rate(trackside_training_steps_total[{WINDOW}]))",
+            f"max without ({ranks}) (rate({f.STEPS.name}[{WINDOW}]))",
         ),
         *(RecordingRule(f"{level}:{duration}:mean5m", expr) for level, expr in means.items()),
     ]
@@ -81,7 +83,7 @@ def _phases(place: str) -> list[RecordingRule]:
 
     A run either measures these waits in separate phases, or they are part of the backward phase.
     """
-    family = "trackside_training_phase_seconds_total"
+    family = f.PHASE_SECONDS.name
     own = "run_rank:trackside_training_phase_seconds:own_rate5m"
     syncs = "|".join(sorted(SYNC_PHASES))
     data = f'{family}{{phase="data"}}'
@@ -110,7 +112,7 @@ sum without ({place}, phase) (
 
 def _waits(place: str) -> list[RecordingRule]:
     """Return the percentiles of the data wait over all ranks, for each batch except the first of an epoch."""
-    family = "trackside_training_data_wait_seconds"
+    family = f.DATA_WAIT.name
     buckets = _summed(f"{family}_bucket", f"{place}, rank")
     return [
         RecordingRule(f"run:{family}:p{percent}_rate5m", f"histogram_quantile(0.{percent}, {buckets})")
@@ -120,8 +122,8 @@ def _waits(place: str) -> list[RecordingRule]:
 
 def _efficiency(place: str) -> list[RecordingRule]:
     """Return the rules for goodput, the share of time spent training, and for MFU, model FLOPs over peak FLOPs."""
-    lost, done = "trackside_training_lost_seconds_total", "trackside_training_model_flops_total"
-    peak = "trackside_training_peak_flops_per_second"
+    lost, done = f.LOST.name, f.MODEL_FLOPS.name
+    peak = PEAK_FLOPS.name
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",
@@ -139,7 +141,7 @@ def _norms(place: str) -> list[RecordingRule]:
 
     Different daemons export the parts, and each is the latest, so the steps may differ by one.
     """
-    squared = "trackside_training_grad_norm_local_squared"
+    squared = f.KNOWN["grad_norm_local_squared"].name
     return [RecordingRule("run:trackside_training_grad_norm:l2", f"sqrt(sum without ({place}, rank) ({squared}))")]
 
 

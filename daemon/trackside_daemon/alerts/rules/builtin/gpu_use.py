@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model import training_families as f
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -22,7 +23,7 @@ GPU = ("gpu", "uuid")
 IDLE = 0.005  # utilization below which a GPU counts as idle; the driver reports whole percents
 
 # Selects the GPUs whose rank makes steps.
-STEPS = Query("trackside_training_steps_total", function="rate", window=300.0, above=0.0)
+STEPS = Query(f.STEPS.name, function="rate", window=300.0, above=0.0)
 TRAINS = Query("trackside_gpu_rank_info", on=("run", "rank"), only=(STEPS,))
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
+from trackside_daemon.model import training_families as f
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -29,8 +30,8 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "ShmFull",
             "warning",
             Query(
-                "trackside_training_shm_peak_bytes",
-                over=Query("trackside_training_shm_size_bytes"),
+                f.SHM_PEAK.name,
+                over=Query(f.SHM_SIZE.name),
                 on=RANK,
                 by=RANK,
                 above=thresholds.shm_ratio,
@@ -44,8 +45,8 @@ def rules(thresholds: ThresholdsSection) -> list[Rule]:
             "FdsExhausted",
             "warning",
             Query(
-                "trackside_training_open_fds",
-                over=Query("trackside_training_max_fds"),
+                f.OPEN_FDS.name,
+                over=Query(f.MAX_FDS.name),
                 on=RANK,
                 by=RANK,
                 above=thresholds.fds_ratio,
