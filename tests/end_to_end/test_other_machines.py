@@ -146,8 +146,8 @@ def test_an_unknown_key_is_refused_counted_and_costs_the_training_one_line(
 
 def test_without_a_key_nothing_is_sent_to_another_machine(remote: Daemon, start: Callable[..., Process]) -> None:
     assert complaint(start(remote, None)).startswith(
-        f"trackside: no daemon found at {remote.endpoint} (pushing to another machine needs a key: make one with"
-        " `trackside keys` where the daemon is, bring its file here, and name it in $TRACKSIDE_KEY_FILE); training goes on"
+        f"trackside: no daemon found at {remote.endpoint} (pushing to another machine needs a key: create one with"
+        " `trackside keys` on the daemon's machine, copy its file here, and name it in $TRACKSIDE_KEY_FILE); training goes on"
     )
     assert remote.series()[REFUSED] == 0, "it did not even try"
 
