@@ -18,7 +18,7 @@ SECONDS = 60
 GPUS = 8
 STARTS = 9
 IMPORTS = (
-    *("zmq", "msgspec", "typer", "yaml", "pydantic_settings", "prometheus_client", "starlette.applications", "uvicorn"),
+    *("zmq", "msgspec", "typer", "yaml", "pydantic", "prometheus_client", "starlette.applications", "uvicorn"),
     *("pynvml", "trackside", "trackside_daemon.cli.main", "trackside_daemon.service.daemon"),
 )
 MEASURE = """

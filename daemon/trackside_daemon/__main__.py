@@ -9,6 +9,8 @@ def main() -> None:
     """Run the command line."""
     try:
         from trackside_daemon.cli.main import app
+
+        app(prog_name="trackside")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("trackside"):
             raise
@@ -19,7 +21,6 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:  # Ctrl-C while it is still importing: stopped as asked
         sys.exit(0)
-    app(prog_name="trackside")
 
 
 if __name__ == "__main__":

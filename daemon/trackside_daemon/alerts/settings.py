@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -155,7 +156,12 @@ _PATTERNS = {
 
 
 def _rules(values: object) -> object:
-    """Return the rules, checked one by one, so that an error names its rule."""
+    """Return the rules, checked one by one, so that an error names its rule; a variable has them as JSON."""
+    if isinstance(values, str):
+        try:
+            values = json.loads(values)
+        except ValueError:
+            raise ValueError(f"{values!r:.80} is not a JSON list of rules") from None
     if isinstance(values, (list, tuple)):
         return [rule if isinstance(rule, RuleSection) else _rule(rule, at) for at, rule in enumerate(values)]
     return values

@@ -1,42 +1,123 @@
-"""The command line: every command, and the options that all share."""
+"""The command line: the table of commands, and the options that all share.
+
+A command's module is imported when the command runs: ``--help`` and ``--version`` need none of them.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from trackside_daemon import __version__
-from trackside_daemon.cli.commands import (
-    alerts,
-    check_config,
-    daemon,
-    dashboards,
-    demo,
-    doctor,
-    gpu,
-    keys,
-    replay,
-    rules,
-    run,
-    runs,
-    silence,
-    spool,
-    test_alert,
-    top,
-)
-from trackside_daemon.cli.sources import credentials
+from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE, split_flag
+
+
+class _Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        source: Its module in `cli.commands`, and the name there of its function, or of the app that it belongs to.
+        summary: One line for the list of commands.
+        example: Arguments for the example below its help; a command of an app has its own.
+        interspersed: Options may follow arguments.
+    """
+
+    source: str
+    summary: str
+    example: str = ""
+    interspersed: bool = True
+
+
+COMMANDS = {
+    "daemon": _Command(
+        "daemon:daemon",
+        "Run the daemon: sample, accept pushes, serve /metrics.",
+        "--sample.interval=500ms --web.listen-address=127.0.0.1:9999",
+    ),
+    "demo": _Command(
+        "demo:demo",
+        "Run the daemon with a small real training.",
+        "--ranks 4 --gpus 8 --trouble straggler",
+    ),
+    "run": _Command(
+        "run:run",
+        "Run a command with the daemon; print a summary at its end.",
+        "--storage.path=/data/history -- python train.py",
+        interspersed=False,
+    ),
+    "check-config": _Command(
+        "check_config:check_config",
+        "Check a configuration file, and print all settings.",
+        "/etc/trackside/trackside.yml",
+    ),
+    "runs": _Command("runs:app", "List the runs in the history, the newest first."),
+    "show": _Command("runs:app", "Show a run: its state, metrics, configuration and alerts."),
+    "compare": _Command("runs:app", "Compare runs: their configurations and results."),
+    "export": _Command("runs:app", "Export a run with every sample."),
+    "import": _Command("runs:app", "Import runs from files into the history."),
+    "pin": _Command("runs:app", "Pin a run, so that retention never deletes it."),
+    "delete": _Command("runs:app", "Delete runs from the history permanently."),
+    "alerts": _Command("alerts:app", "List alerts, the newest first, or show one."),
+    "top": _Command(
+        "top:top",
+        "Show runs, GPUs, host and alerts in the terminal.",
+        "--url=http://127.0.0.1:21790 --interval 2s",
+    ),
+    "silence": _Command(
+        "silence:silence",
+        "Mute alerts for a while.",
+        'LossSpike --run "debug-*" --for 2h',
+    ),
+    "test-alert": _Command(
+        "test_alert:raise_test_alert",
+        "Raise a test alert, and report which sinks deliver it.",
+        "--severity critical",
+    ),
+    "replay": _Command(
+        "replay:replay",
+        "Run the detectors over a file or a stored run.",
+        "pushes.jsonl --severity warning",
+    ),
+    "rules": _Command(
+        "rules:rules",
+        "Print Prometheus rules for a configuration.",
+        "--config.file=/etc/trackside/trackside.yml > trackside.rules.yml",
+    ),
+    "dashboards": _Command(
+        "dashboards:dashboards", "Write the Grafana dashboards and their provisioning.", "/etc/grafana"
+    ),
+    "spool": _Command("spool:app", "Show or send what jobs stored while no daemon was running."),
+    "pause-gpu": _Command("gpu:pause", "Release the GPUs, for a reset or a new driver.", "--for 10m"),
+    "resume-gpu": _Command("gpu:resume", "Read the GPUs again."),
+    "doctor": _Command("doctor:doctor", "Check everything that trackside needs."),
+    "keys": _Command(
+        "keys:keys",
+        "Make keys for training jobs on other machines.",
+        "/etc/trackside/keys --client gpu7 --client gpu8",
+    ),
+}
 
 
 class _Commands(TyperGroup):
-    """Accepts the option that all commands share before the command and after it."""
+    """Commands that are loaded when they run, after the option that all share, wherever it stands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Move the shared option before the command."""
-        shared, others = credentials.split_flag(args)
+        shared, others = split_flag(args)
         return super().parse_args(ctx, [*shared, *others])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Load the command that the arguments name."""
+        name, _, rest = super().resolve_command(ctx, args)
+        try:
+            return name, load(name) if name else None, rest
+        except KeyboardInterrupt:  # stopped as asked, before it began
+            raise typer.Exit from None
 
 
 app = typer.Typer(
@@ -49,6 +130,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
+
+
+def load(name: str) -> Any:
+    """Import a command, and return it as click has it."""
+    command = COMMANDS[name]
+    module, _, attribute = command.source.partition(":")
+    found = getattr(import_module(f"trackside_daemon.cli.commands.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        group: Any = get_command(found)
+        return group.commands.get(name, group)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    settings = {"allow_interspersed_args": command.interspersed}
+    epilog = f"\b\nExample: trackside {name} {command.example}".rstrip()
+    alone.command(name, epilog=epilog, context_settings=settings)(found)
+    return get_command(alone)
 
 
 def _print_version(wanted: bool) -> None:
@@ -66,7 +162,7 @@ def root(
     credentials_file: Annotated[
         str,
         typer.Option(
-            credentials.FLAG,
+            FLAG,
             help="YAML file with basic_auth and tls_config, for commands that query a daemon with a web configuration.",
             metavar="FILE",
             show_default=False,
@@ -75,32 +171,8 @@ def root(
 ) -> None:
     """Monitor a training job, its GPUs and its host, step by step, for Prometheus."""
     if credentials_file:
-        os.environ[credentials.VARIABLE] = credentials_file
+        os.environ[VARIABLE] = credentials_file
 
 
-def _add(name: str, function: Any, example: str, **options: Any) -> None:
-    app.command(name, epilog=f"\b\nExample: trackside {name} {example}".rstrip(), **options)(function)
-
-
-_add("daemon", daemon.daemon, "--sample.interval=500ms --web.listen-address=127.0.0.1:9999")
-_add("demo", demo.demo, "--ranks 4 --gpus 8 --trouble straggler")
-_add(
-    "run",
-    run.run,
-    "--storage.path=/data/history -- python train.py",
-    context_settings={"allow_interspersed_args": False},
-)
-_add("check-config", check_config.check_config, "/etc/trackside/trackside.yml")
-app.add_typer(runs.app)
-app.add_typer(alerts.app, name="alerts")
-_add("top", top.top, "--url=http://127.0.0.1:21790 --interval 2s")
-_add("silence", silence.silence, 'LossSpike --run "debug-*" --for 2h')
-_add("test-alert", test_alert.raise_test_alert, "--severity critical")
-_add("replay", replay.replay, "pushes.jsonl --severity warning")
-_add("rules", rules.rules, "--config.file=/etc/trackside/trackside.yml > trackside.rules.yml")
-_add("dashboards", dashboards.dashboards, "/etc/grafana")
-app.add_typer(spool.app, name="spool")
-_add("pause-gpu", gpu.pause, "--for 10m")
-_add("resume-gpu", gpu.resume, "")
-_add("doctor", doctor.doctor, "")
-_add("keys", keys.keys, "/etc/trackside/keys --client gpu7 --client gpu8")
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_command.summary)(lambda: None)  # stands for the command in the list of all

@@ -1,22 +1,11 @@
-"""Options that commands share, and those that are made from the daemon's settings."""
+"""Options that commands share."""
 
 from __future__ import annotations
 
-import inspect
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-
-from trackside_daemon.config.names import describe, dotted, path_of, setting, setting_paths
-from trackside_daemon.service.config import Config
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-Flags = dict[tuple[str, ...], Any]
-"""The settings that the user gave on the command line, by path; the values are texts, lists of texts or booleans."""
 
 ConfigFile = Annotated[
     Path | None,
@@ -63,70 +52,3 @@ Runs = Annotated[
     list[str],
     typer.Argument(metavar="RUN", help="Ids, beginnings of ids, or names: the newest run of each.", show_default=False),
 ]
-
-
-def from_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each of the settings or sections *names*.
-
-    The command receives those that the user gave as ``flags``.
-    """
-    paths = [path for name in names for path in setting_paths(Config) if path[: len(path_of(name))] == path_of(name)]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def with_flags(**values: Any) -> None:
-            flags = {path: values.pop("__".join(path)) for path in paths}
-            command(**values, flags={path: value for path, value in flags.items() if value not in (None, [], ())})
-
-        own = inspect.signature(command, eval_str=True).parameters
-        parameters = [parameter for name, parameter in own.items() if name != "flags"]
-        parameters += [
-            inspect.Parameter("__".join(path), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(path))
-            for path in paths
-        ]
-        with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        with_flags.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return with_flags
-
-    return decorate
-
-
-def nested(flags: Flags) -> dict[str, Any]:
-    """Return flags nested as the settings are: ``{("sample", "interval"): "2s"}`` as ``{"sample": {"interval": "2s"}}``."""
-    values: dict[str, Any] = {}
-    for (*sections, last), value in flags.items():
-        section = values
-        for name in sections:
-            section = section.setdefault(name, {})
-        section[last] = value
-    return values
-
-
-def arguments(flags: Flags) -> list[str]:
-    """Return flags as on the command line: ``--sample.interval=2s``; a list has one argument per item."""
-    several = {path: value if isinstance(value, list) else [value] for path, value in flags.items()}
-    return [f"--{dotted(path)}={value}" for path, values in several.items() for value in values]
-
-
-def _option(path: tuple[str, ...]) -> Any:
-    """Return the annotation of a setting's option.
-
-    Texts are checked when the configuration is loaded, so that an error reads the same wherever a setting was set.
-    """
-    field = setting(Config, path)
-    name = dotted(path)
-    if path[-1] == "enabled":
-        name = dotted(path[:-1])
-        default = "on" if field.default else "off"
-        return _flag(f"--{name}/--no-{name}", f"Turn the {path[-2]} collector on or off. [default: {default}]")
-    text = describe(Config, name)
-    if field.annotation is bool:
-        return _flag(f"--{name}/--no-{name}" if field.default else f"--{name}", text)
-    repeatable = isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("repeatable")
-    kind: Any = list[str] | None if repeatable else str | None
-    metavar = name.rpartition(".")[2].upper()
-    return Annotated[kind, typer.Option(f"--{name}", help=text, metavar=metavar, show_default=False)]
-
-
-def _flag(declaration: str, text: str) -> Any:
-    return Annotated[bool | None, typer.Option(declaration, help=text, show_default=False)]

@@ -7,60 +7,32 @@ from __future__ import annotations
 
 import difflib
 import os
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ValidationError
-from pydantic_settings import BaseSettings, EnvSettingsSource, InitSettingsSource, SettingsConfigDict
 
-from trackside_daemon.config.environment import PREFIX, variable, variables
+from trackside_daemon.config.environment import variable, variables
 from trackside_daemon.config.names import dotted, sections, setting, setting_paths
 from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
-
-    from pydantic_settings import PydanticBaseSettingsSource
 
 
 class ConfigError(Exception):
     """The configuration cannot be used; the message names where, which setting, and what to write instead."""
 
 
-class Settings(BaseSettings):
+class Settings(Section):
     """The base class of a whole configuration.
 
     Attributes:
         misplaced: Hints for keys of other files, which a user may mistake for this one.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, case_sensitive=False
-    )
     misplaced: ClassVar[Mapping[str, str]] = {}
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003  _Environment replaces it
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  unused
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  unused
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Order flags over environment over file; `load` passes the file's settings with the flags, as ``file``."""
-        flags = cast("InitSettingsSource", init_settings).init_kwargs
-        file = InitSettingsSource(settings_cls, flags.pop("file", {}))
-        return init_settings, _Environment(settings_cls), file
-
-
-class _Environment(EnvSettingsSource):
-    """The variables that are settings; `environment.warn_of_unknown_variables` reports others, which are no errors."""
-
-    def _load_env_vars(self) -> Mapping[str, str | None]:
-        names = set(variables(self.settings_cls))
-        return {name.lower(): value for name, value in os.environ.items() if name in names}
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
@@ -77,10 +49,9 @@ def load(model: type[AnySettings], file: Path | None = None, flags: Mapping[str,
     Raises:
         ConfigError: The first error, in one line.
     """
-    values = _read(file) if file is not None else {}
-    given = _Given(file, values, flags or {})
+    given = _Given(file, _read(file) if file is not None else {}, flags or {})
     try:
-        return model(**{**given.flags, "file": values})
+        return model(**_merge(_merge(given.values, _environment(model)), given.flags))
     except ValidationError as error:
         raise ConfigError(_explain(error, model, given)) from None
 
@@ -100,6 +71,27 @@ class _Given(NamedTuple):
         if (name := variable(path)) in os.environ:
             return name
         return f"{self.file}: {key}" if _holds(self.values, path) else key
+
+
+def _environment(model: type[Settings]) -> dict[str, Any]:
+    """Return the settings that are set in the environment; `environment.warn_of_unknown_variables` reports other variables."""
+    values: dict[str, Any] = {}
+    for name, (*outer, last) in variables(model).items():
+        if name in os.environ:
+            section = values
+            for part in outer:
+                section = section.setdefault(part, {})
+            section[last] = os.environ[name]
+    return values
+
+
+def _merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, those of *over* in place of the others."""
+    merged = dict(values)
+    for name, value in over.items():
+        below = merged.get(name)
+        merged[name] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
-from pydantic_settings import NoDecode
 
 LEAST_BYTES = 16 * 1024**2  # minimum size of a history: its WAL alone needs 4 MiB
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -84,5 +83,5 @@ Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False, 
 Bytes = Annotated[int, BeforeValidator(size_bytes), AfterValidator(bound_bytes)]
 Pattern = Annotated[str, AfterValidator(pattern)]
 AbsolutePath = Annotated[str, AfterValidator(absolute)]
-Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
-AbsolutePaths = Annotated[tuple[AbsolutePath, ...], NoDecode, BeforeValidator(_listed)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+AbsolutePaths = Annotated[tuple[AbsolutePath, ...], BeforeValidator(_listed)]

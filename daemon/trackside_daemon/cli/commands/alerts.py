@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.sources.source import Source
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 OfRun = Annotated[
     str,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from trackside_daemon.cli.errors import fail
-from trackside_daemon.cli.options import ConfigFile, Flags, from_settings, nested
+from trackside_daemon.cli.options import ConfigFile
+from trackside_daemon.cli.setting_options import Flags, from_settings, nested
 from trackside_daemon.linux.signals import block_signals
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
     TRACKSIDE_SAMPLE__INTERVAL. Some settings have no option: docs/configuration.md lists all.
     """
     block_signals()  # before the imports, which take so long that a signal may come
-    from trackside_daemon.cli.sources import credentials
+    from trackside_daemon.cli import credentials_flag
     from trackside_daemon.config.environment import warn_of_unknown_variables
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.ingest.endpoint import EndpointError
@@ -46,7 +47,7 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
         config = reload()
         check_roots(config.path)
         logging.set_up(config.log.level, config.log.format)
-        warn_of_unknown_variables(Config, (lock.LOCK_VARIABLE, credentials.VARIABLE))
+        warn_of_unknown_variables(Config, (lock.LOCK_VARIABLE, credentials_flag.VARIABLE))
         raise_limit()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
             status = _serve(config, reload, push_socket, listen(config.web.listen_address))

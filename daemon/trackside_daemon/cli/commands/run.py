@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from trackside_daemon.cli.errors import fail
-from trackside_daemon.cli.options import ConfigFile, Flags, arguments, from_settings, nested
+from trackside_daemon.cli.options import ConfigFile
+from trackside_daemon.cli.setting_options import Flags, arguments, from_settings, nested
 
 
 @from_settings(

@@ -27,7 +27,7 @@ FORMS = ("csv", "json", "jsonl")
 
 STALE = "no daemon answers: the state of live runs and alerts is the last one stored"
 
-app = typer.Typer(rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _ID = 8  # minimum number of letters of an id to show
 

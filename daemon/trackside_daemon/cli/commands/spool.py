@@ -18,7 +18,9 @@ from trackside_daemon.cli.errors import fail
 CONNECT_SECONDS = 5.0
 
 app = typer.Typer(
-    help="Spools: samples that training jobs stored on disk while no daemon was running.", rich_markup_mode=None
+    help="Spools: samples that training jobs stored on disk while no daemon was running.",
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 

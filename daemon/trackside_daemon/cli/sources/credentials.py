@@ -11,23 +11,18 @@ import socket
 import ssl
 from functools import cache
 from ipaddress import ip_address
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError
 
 from trackside.transport.paths import open_regular
+from trackside_daemon.cli.credentials_flag import FLAG, VARIABLE
 from trackside_daemon.cli.sources.errors import LockedError
 from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-FLAG = "--web.credentials-file"
-VARIABLE = "TRACKSIDE_WEB__CREDENTIALS_FILE"
 MOST_BYTES = 64 * 1024
 _OTHER_NAME = frozenset({62, 64})  # openSSL's X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH
 
@@ -114,21 +109,6 @@ def load() -> Credentials:
 @cache
 def _none() -> Credentials:
     return Credentials("", "", "", _context(Path(), _Tls()), encrypted=False)
-
-
-def split_flag(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the flag, which may come before or after the command, and the other arguments."""
-    flag: list[str] = []
-    others: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "--":
-            others += [argument, *rest]
-        elif argument == FLAG:
-            flag += [argument, *islice(rest, 1)]
-        else:
-            (flag if argument.startswith(f"{FLAG}=") else others).append(argument)
-    return flag, others
 
 
 def _read(file: Path) -> _File:
