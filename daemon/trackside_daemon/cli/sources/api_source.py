@@ -8,7 +8,7 @@ from http.client import HTTPException, IncompleteRead
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
+from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
@@ -56,7 +56,10 @@ class ApiSource:
         bearer = f"Bearer {token}" if token else ""
         basic = credentials.authorization_for(self.url, self._credentials)
         self._authorizations = [header for header in (basic, bearer) if header]
-        self._open = build_opener(_NoRedirects, ProxyHandler({}), HTTPSHandler(context=self._credentials.tls)).open
+        handlers: list[BaseHandler] = [_NoRedirects(), ProxyHandler({})]
+        if self.url.startswith("https:"):
+            handlers.append(HTTPSHandler(context=self._credentials.tls_context))
+        self._open = build_opener(*handlers).open
 
     def status(self) -> dict[str, Any]:
         """Return the daemon's status."""

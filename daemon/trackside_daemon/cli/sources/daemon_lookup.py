@@ -94,7 +94,7 @@ def find_local_daemon(file: Path | None = None) -> LocalDaemon:
 
 
 def _named(url: str) -> ApiSource:
-    scheme = "https" if credentials.load().encrypted else "http"
+    scheme = "https" if credentials.load().tls is not None else "http"
     parts = _split(url if "//" in url else f"{scheme}://{url}")
     if parts is None:
         raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
