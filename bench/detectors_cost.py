@@ -16,7 +16,7 @@ from bench.table import head, row
 
 from trackside_daemon.detectors import rank_detectors
 from trackside_daemon.detectors.base import Column, Context
-from trackside_daemon.detectors.roles import role
+from trackside_daemon.detectors.key_roles import role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -15,7 +15,7 @@ from trackside_daemon.model.columns import decode
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import EarlierAttempts
 from trackside_daemon.model.state import State
-from trackside_daemon.training.limits import Limits
+from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
 

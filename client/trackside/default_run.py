@@ -15,7 +15,7 @@ from trackside.row_queue import whole_number
 from trackside.run import Run
 from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, TimedLoader
-from trackside.transport.process import Process
+from trackside.transport.process_state import Process
 from trackside.transport.session import Session
 
 if TYPE_CHECKING:

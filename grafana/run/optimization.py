@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.board import Row
 from grafana.panels import HIGHEST, LOWEST, Query, band, lines
 
-from trackside_daemon.detectors.roles import ROLES
+from trackside_daemon.detectors.key_roles import ROLES
 
 KEYS = {name: f"(?i){pattern.pattern}" for name, pattern in ROLES}
 """The keys of each role, as a regular expression for a matcher."""

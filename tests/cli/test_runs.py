@@ -15,7 +15,7 @@ import pytest
 from histories import BEGIN, History, column, finished, history, opened
 from processes import DEADLINE, clean_environ, command
 
-from trackside_daemon.alerts.firing import FiringAlerts
+from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.cli.commands.run_report import best
@@ -29,8 +29,8 @@ from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
-from trackside_daemon.web.api.overview.pages import OverviewApi
 from trackside_daemon.web.api.overview.rates import RateTracker
 from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.app import WebApp

@@ -11,7 +11,7 @@ import pytest
 from client.router import Router
 
 from trackside import default_run
-from trackside.transport.process import Process
+from trackside.transport.process_state import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

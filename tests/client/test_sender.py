@@ -28,7 +28,7 @@ from trackside.wire import Envelope, Nack, Refused, encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.transport.process import Process
+    from trackside.transport.process_state import Process
 
 SECOND = 1_000_000_000
 
@@ -133,7 +133,7 @@ def test_at_the_end_of_the_process_all_runs_share_one_time_to_flush(
     given: list[float] = []
     monkeypatch.setattr(sender.Sender, "end", lambda *_, timeout, **__: given.append(timeout))
     clock = itertools.chain([100.0, 100.0, 101.5, 102.5], itertools.repeat(200.0))
-    monkeypatch.setattr("trackside.transport.process.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trackside.transport.process_state.monotonic", lambda: next(clock))
     for _ in range(3):
         trackside.init(endpoint=router.endpoint)
     process.exit()

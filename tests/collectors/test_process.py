@@ -12,8 +12,8 @@ from trackside_daemon.collectors.base import NothingToCollect
 from trackside_daemon.collectors.process import child_processes, process_tree, rank_usage, smaps
 from trackside_daemon.collectors.process.child_processes import GENERATION_SECONDS
 from trackside_daemon.collectors.process.process import ProcessCollector
+from trackside_daemon.collectors.process.process_roles import WORKER
 from trackside_daemon.collectors.process.rank_usage import LATER_SECONDS
-from trackside_daemon.collectors.process.roles import WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

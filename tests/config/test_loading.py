@@ -16,7 +16,7 @@ from trackside_daemon.config.environment import CLIENT_VARIABLES, variables, war
 from trackside_daemon.config.loading import ConfigError, load
 from trackside_daemon.config.names import describe, setting_paths
 from trackside_daemon.model.setting_types import seconds, size_bytes
-from trackside_daemon.nvml.groups import GROUPS
+from trackside_daemon.nvml.reader_groups import GROUPS
 from trackside_daemon.service.config import Config, check_roots
 from trackside_daemon.web.http.config import WebConfig
 

@@ -13,7 +13,7 @@ import yaml
 from documents import documented, generator
 from processes import ROOT, clean_environ, command
 
-from trackside_daemon.alerts import process_leaks
+from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.settings import ThresholdsSection
@@ -118,7 +118,7 @@ def test_rules_have_only_what_prometheus_2_42_knows() -> None:
 
 
 def test_every_alert_of_the_code_has_texts() -> None:
-    found = {*rank_detectors.ALERTS, *run_watch.ALERTS, process_leaks.HOST, process_leaks.GPU}
+    found = {*rank_detectors.ALERTS, *run_watch.ALERTS, process_memory_leaks.HOST, process_memory_leaks.GPU}
     assert found == set(DETECTED) - {"TestAlert"}
     assert {rule.alert for rule in builtin.rules(ThresholdsSection())} == set(RULED)
     assert {rule["alert"] for rule in ALERTS} > {f"Trackside{name}" for name in {*DETECTED, *RULED}}

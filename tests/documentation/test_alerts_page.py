@@ -11,7 +11,7 @@ import yaml
 from documents import documented
 from processes import ROOT, clean_environ, command
 
-from trackside_daemon.alerts import process_leaks
+from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.fleet import fleet
@@ -34,7 +34,7 @@ def rules() -> list[dict[str, Any]]:
 
 def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
     by_rules = {rule.alert for rule in builtin.rules(ThresholdsSection())}
-    by_watching = {*ALERTS, *NEXT, process_leaks.HOST, process_leaks.GPU}
+    by_watching = {*ALERTS, *NEXT, process_memory_leaks.HOST, process_memory_leaks.GPU}
     assert sorted(SECTIONS) == sorted({*by_rules, *by_watching, *DETECTED, *RULED, *FLEET, "Watchdog"})
 
 

@@ -12,7 +12,7 @@ import pytest
 from documents import generator
 from processes import DEADLINE, ROOT, clean_environ, command, eventually
 
-from trackside_daemon.nvml.groups import GROUPS
+from trackside_daemon.nvml.reader_groups import GROUPS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,7 +35,7 @@ from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.gpu.nvml import NvmlCollector
+from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
@@ -53,7 +53,7 @@ from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.pipeline.pipeline import FAILURES, STAGES
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.build_info import BUILD_INFO, RELOADED, RELOADED_AT
-from trackside_daemon.training.limits import Limits
+from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
 
-from trackside_daemon.alerts.process_leaks import ADVICE
+from trackside_daemon.alerts.process_memory_leaks import ADVICE
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
 from trackside_daemon.detectors.run_watch import ALERTS as OF_RUNS

@@ -12,7 +12,7 @@ import pytest
 from histories import BEGIN, column, finished, history, ingested, opened
 from history.builders import Bench, block, session_id
 
-from trackside_daemon.history import rows
+from trackside_daemon.history import log_rows
 from trackside_daemon.history.files.export import FORMATS, Format, Selection, count, export
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.series import Window
@@ -197,13 +197,13 @@ def test_the_log_is_not_read_anew_for_each_series(form: Format, bench: Bench, mo
     for number in range(10):
         bench.send(session_id(1), block([f"k{key}" for key in range(40)], [number], [0.5] * 40))
     read: list[int] = []
-    add = rows.LogRows.add
+    add = log_rows.LogRows.add
 
-    def counted(self: rows.LogRows, number: int, data: bytes, shift: int) -> int:
+    def counted(self: log_rows.LogRows, number: int, data: bytes, shift: int) -> int:
         read.append(number)
         return add(self, number, data, shift)
 
-    monkeypatch.setattr(rows.LogRows, "add", counted)
+    monkeypatch.setattr(log_rows.LogRows, "add", counted)
     assert b"k39" in b"".join(export(bench.database, "run", form))
     assert len(read) == 2 * 10, "to find its series, and to read them"
 

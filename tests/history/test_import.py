@@ -22,7 +22,7 @@ from trackside_daemon.history.files.importing import ImportingError, RunFile, im
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.record.commands import delete, pin
+from trackside_daemon.history.record.run_changes import delete, pin
 from trackside_daemon.model.records import Alert, Event, Record
 
 if TYPE_CHECKING:

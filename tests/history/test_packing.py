@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import SHIFT, Bench, block, check_tables, session_id
 
-from trackside_daemon.history import codec, rows
+from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.read import series
 from trackside_daemon.history.record import packing, store
 from trackside_daemon.history.record.packing import Packing
@@ -229,13 +229,13 @@ def test_a_large_log_is_read_and_dropped_in_slices_and_packed_in_batches(
     for number in range(200, 210):
         bench.send(session_id(1), block(["a"], range(50 * number, 50 * number + 5000), [0.5] * 5000))
     read = [0]
-    add = rows.LogRows.add
+    add = log_rows.LogRows.add
 
-    def counted(self: rows.LogRows, number: int, data: bytes, shift: int) -> int:
+    def counted(self: log_rows.LogRows, number: int, data: bytes, shift: int) -> int:
         read.append(number)
         return add(self, number, data, shift)
 
-    monkeypatch.setattr(rows.LogRows, "add", counted)
+    monkeypatch.setattr(log_rows.LogRows, "add", counted)
     count = "SELECT count(*) FROM log"
     blocks = "SELECT count(*) FROM block"
     left = [bench.connection.execute(count).fetchone()[0]]
@@ -275,4 +275,4 @@ def test_nothing_to_pack_changes_nothing(bench: Bench) -> None:
     bench.pack(1)
     assert bench.connection.execute("SELECT count(*) FROM series").fetchone()[0] == 0
     check_tables(bench.connection)
-    assert rows.decode(rows.encode([]), 0) == []
+    assert log_rows.decode(log_rows.encode([]), 0) == []

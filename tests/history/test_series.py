@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import WALL, Bench, Range, bits, block, brute_extremes, same, session_id
 
-from trackside_daemon.history import codec, rows
+from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.read import charts, series
 from trackside_daemon.history.read.charts import Chart
 from trackside_daemon.history.read.series import StoredSeries, Window
@@ -298,9 +298,9 @@ def test_a_tail_that_is_shared_is_read_on_and_not_anew(bench: Bench, monkeypatch
     bench.open(ONE)
     keys = [f"k{number}" for number in range(5)]
     read: list[int] = []
-    add = rows.LogRows.add
+    add = log_rows.LogRows.add
 
-    def counted(self: rows.LogRows, number: int, data: bytes, shift: int) -> int:
+    def counted(self: log_rows.LogRows, number: int, data: bytes, shift: int) -> int:
         read.append(number)
         return add(self, number, data, shift)
 
@@ -310,7 +310,7 @@ def test_a_tail_that_is_shared_is_read_on_and_not_anew(bench: Bench, monkeypatch
             bench.send(ONE, block(keys, [10 * round_ + number], [float(round_)] * 5))
         read.clear()
         with monkeypatch.context() as patched:
-            patched.setattr(rows.LogRows, "add", counted)
+            patched.setattr(log_rows.LogRows, "add", counted)
             for key in keys:
                 found = series.samples(bench.database, StoredSeries(1, key), tail)
                 assert [step for columns in found for step in columns[0]] == list(range(10 * round_ + 10))

@@ -23,7 +23,7 @@ from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.state import State
 from trackside_daemon.pipeline.batch_queue import PUSHES_WAITING
 from trackside_daemon.pipeline.pipeline import Pipeline
-from trackside_daemon.training.limits import Limits
+from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pynvml
 
-from trackside_daemon.nvml.groups import selected_groups
+from trackside_daemon.nvml.reader_groups import selected_groups
 from trackside_daemon.nvml.worker.driver import Driver
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.groups import selected_groups
+from trackside_daemon.nvml.reader_groups import selected_groups
 from trackside_daemon.nvml.readers import gpm
 from trackside_daemon.nvml.readers.unsupported import Unsupported
 from trackside_daemon.nvml.worker.driver import Driver

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.groups import selected_groups
+from trackside_daemon.nvml.reader_groups import selected_groups
 from trackside_daemon.nvml.readers import host_pids
 from trackside_daemon.nvml.readers.host_pids import HostPids
 from trackside_daemon.nvml.readers.processes import MPS, Accounting, Processes, ProcessUtilization

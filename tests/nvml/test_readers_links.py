@@ -10,7 +10,7 @@ import pytest
 from nvml.answers import UINT, ULL, Refused
 from nvml.first import of, read
 
-from trackside_daemon.nvml.groups import SLOW_SECONDS, selected_groups
+from trackside_daemon.nvml.reader_groups import SLOW_SECONDS, selected_groups
 from trackside_daemon.nvml.readers.fields import ALL_LINKS
 from trackside_daemon.nvml.worker.driver import Driver
 

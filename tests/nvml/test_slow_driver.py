@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 
-from trackside_daemon.nvml.groups import selected_groups
+from trackside_daemon.nvml.reader_groups import selected_groups
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.gpu import Gpu
 from trackside_daemon.nvml.worker.library import CountedNvml

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import clean_environ, command
 
-from trackside_daemon.alerts.process_leaks import ProcessLeaks
+from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.settings import AlertsSection, RuleSection
 from trackside_daemon.model.state import State

@@ -13,7 +13,7 @@ from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.records import BatchIngested
-from trackside_daemon.training.limits import Limits
+from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.rank import RankStatus
 from trackside_daemon.training.run import RankSession, RunStatus
 from trackside_daemon.training.runs import Runs

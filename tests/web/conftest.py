@@ -9,7 +9,7 @@ import httpx
 import pytest
 from wire_messages import RunsHarness
 
-from trackside_daemon.alerts.firing import FiringAlerts
+from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.collectors.host.cpu import CPUS
@@ -21,8 +21,8 @@ from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
-from trackside_daemon.web.api.overview.pages import OverviewApi
 from trackside_daemon.web.api.overview.rates import RateTracker
 from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.app import WebApp

@@ -22,7 +22,7 @@ from trackside_daemon.history.files.export import count
 from trackside_daemon.history.files.importing import ImportResult, RunFile
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import Window
-from trackside_daemon.history.record import commands
+from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.client_commands import Answer
@@ -412,7 +412,7 @@ def test_a_run_that_has_ended_is_deleted_and_a_live_one_is_not(site: Site, api: 
 def test_whether_a_run_has_ended_is_looked_at_where_it_is_deleted(site: Site, api: Callable[[str], Any]) -> None:
     site.keep(opened(FakeSession()))
     with pytest.raises(ValueError, match=r"^run 'id-1' has not ended; it can be deleted when it has$"):
-        site.history.writer.call(lambda store: commands.delete(store, "id-1", live=False)).result(60)
+        site.history.writer.call(lambda store: run_changes.delete(store, "id-1", live=False)).result(60)
     assert [run["id"] for run in api("runs")["runs"]] == ["id-1"]
 
 
@@ -573,7 +573,7 @@ def test_an_export_waits_for_the_history_in_a_thread_and_a_run_that_was_deleted_
     assert site.client().get("/api/v1/runs/id-1/export", headers=site.key).status_code == 200
 
     def delete(*asked: Any) -> int:
-        site.history.writer.call(lambda store: commands.delete(store, who.identity.run, live=False)).result(60)
+        site.history.writer.call(lambda store: run_changes.delete(store, who.identity.run, live=False)).result(60)
         return count(*asked)
 
     monkeypatch.setattr(f"{pages.__name__}.count", delete)

@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Column
+from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.detectors.recalled_samples import Past
-from trackside_daemon.detectors.roles import role
 from trackside_daemon.history.read.latest_samples import last_samples, live_streams
 
 if TYPE_CHECKING:

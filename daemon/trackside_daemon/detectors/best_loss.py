@@ -6,7 +6,7 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.roles import role
+from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.detectors.wording import count, number
 
 if TYPE_CHECKING:

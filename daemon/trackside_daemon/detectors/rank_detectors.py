@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Column, Context, Detection, Detector
 from trackside_daemon.detectors.gradient import Gradient
+from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
 from trackside_daemon.detectors.loss_plateau import LossPlateau
@@ -16,7 +17,6 @@ from trackside_daemon.detectors.loss_restart import LossRestart
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.nonfinite import NonFinite
-from trackside_daemon.detectors.roles import role
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.firing import Firing
+from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.detectors.rank_detectors import DEFAULTS, Found, RankDetectors
-from trackside_daemon.detectors.roles import role
+from trackside_daemon.detectors.rank_firing import Firing
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.finding import SEVERITIES, Finding
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened

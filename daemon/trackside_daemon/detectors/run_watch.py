@@ -11,7 +11,7 @@ from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
-from trackside_daemon.detectors.run_parts import WatchedRun, last_words
+from trackside_daemon.detectors.run_detectors import WatchedRun, last_words
 from trackside_daemon.detectors.run_view import RankProgress, RunProgress
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled

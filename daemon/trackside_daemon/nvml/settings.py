@@ -42,7 +42,7 @@ class NvmlSection(Section):
     @field_validator("extra", "skip")
     @classmethod
     def _groups_exist(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        from trackside_daemon.nvml.groups import GROUPS  # every reader of NVML: rarely needed
+        from trackside_daemon.nvml.reader_groups import GROUPS  # every reader of NVML: rarely needed
 
         valid = [*GROUPS, "all"] if info.field_name == "extra" else [*GROUPS]
         for name in names:

@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.registry import MeasuringSource, StallSource
+from trackside_daemon.alerts.stages import MeasuringSource, StallSource
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.pipeline.batch_queue import BatchQueue
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.alerts.active_alerts import ActiveAlerts
-    from trackside_daemon.alerts.registry import AlertListener, FindingSource
+    from trackside_daemon.alerts.stages import AlertListener, FindingSource
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.stall import Stall

@@ -14,13 +14,13 @@ from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
-from trackside_daemon.alerts.firing import FiringAlerts
-from trackside_daemon.alerts.layer_norms import LayerNormRequests
-from trackside_daemon.alerts.registry import StallSource
+from trackside_daemon.alerts.firing_alerts import FiringAlerts
+from trackside_daemon.alerts.layer_norm_requests import LayerNormRequests
 from trackside_daemon.alerts.restored import usable
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.registry import sinks
+from trackside_daemon.alerts.stages import StallSource
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from trackside_daemon.alerts.evidence.sources import RequestStacks
-    from trackside_daemon.alerts.registry import FindingSource
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
+    from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.collectors.process.process import Process
     from trackside_daemon.history.recorder import Recorder
     from trackside_daemon.model.records import Alert

@@ -13,7 +13,7 @@ from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
-from trackside_daemon.collectors.gpu.nvml import NvmlCollector, sees_part
+from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.history.directory import prepare, writable_directory
@@ -33,7 +33,7 @@ from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import Alerting
 from trackside_daemon.service.hardware import hardware
-from trackside_daemon.training.limits import Limits
+from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.api.overview.rates import RateTracker

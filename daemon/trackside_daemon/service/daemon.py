@@ -34,8 +34,8 @@ from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
-from trackside_daemon.web.api.overview.pages import OverviewApi
 from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.address import format_address, security_warnings, write_url_file

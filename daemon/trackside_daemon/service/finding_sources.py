@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.disabled import unknown_names
-from trackside_daemon.alerts.process_leaks import ProcessLeaks
-from trackside_daemon.alerts.registry import RestorableSource, sources
+from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
 from trackside_daemon.alerts.replay_history import past_ranks
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.rules.fleet import fleet
+from trackside_daemon.alerts.stages import RestorableSource, sources
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline.pipeline import FAILURES
@@ -22,9 +22,9 @@ from trackside_daemon.sampling.sampler import Sampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from trackside_daemon.alerts.registry import FindingSource
     from trackside_daemon.alerts.rules.rule import Rule
     from trackside_daemon.alerts.settings import AlertsSection
+    from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.history.read.series import Readable
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State

@@ -14,7 +14,7 @@ from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import ENDED, EarlierAttempts
 from trackside_daemon.model.session import process_of
 from trackside_daemon.training.attempts import AttemptNumbers
-from trackside_daemon.training.limits import Rejections, bounded, cut, pod
+from trackside_daemon.training.export_limits import Rejections, bounded, cut, pod
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.lost_time import LostTime
 from trackside_daemon.training.missed_ends import MissedEnds
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.records import Record
     from trackside_daemon.model.session import Process
     from trackside_daemon.model.stall import Stall
-    from trackside_daemon.training.limits import Limits
+    from trackside_daemon.training.export_limits import Limits
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.verdict import Exit
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.openapi import Endpoint
-    from trackside_daemon.web.api.overview.pages import OverviewApi
+    from trackside_daemon.web.api.overview.endpoints import OverviewApi
     from trackside_daemon.web.api.processes import ProcessesApi
 
 _REASONS = {

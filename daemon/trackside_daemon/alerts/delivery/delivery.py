@@ -46,7 +46,7 @@ LAST_SUCCESS = Metric(
 
 
 class Delivery:
-    """Delivers alerts to sinks, each by a thread of its own; see `trackside_daemon.alerts.registry.AlertListener`.
+    """Delivers alerts to sinks, each by a thread of its own; see `trackside_daemon.alerts.stages.AlertListener`.
 
     Args:
         sinks: Sinks to use.

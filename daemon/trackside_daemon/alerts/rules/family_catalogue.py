@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.gpu.nvml import NvmlCollector
+from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.disk import DiskCollector
 from trackside_daemon.collectors.host.filesystem.filesystem import FilesystemCollector

@@ -108,7 +108,7 @@ def _read_status() -> dict[str, Any]:
         NvmlLocked: Another process samples the GPUs.
     """
     from trackside_daemon.collectors.gpu.gpu import GpuCollector
-    from trackside_daemon.collectors.gpu.nvml import NvmlCollector, sees_part
+    from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
     from trackside_daemon.config.loading import load
     from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
     from trackside_daemon.service.config import Config

@@ -17,7 +17,7 @@ from trackside_daemon.history.files import export as exports
 from trackside_daemon.history.files.importing import ImportResult, RunFile, import_run
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
-from trackside_daemon.history.record import commands
+from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 
@@ -81,11 +81,11 @@ class FileSource:
 
     def pin(self, uid: str, *, pinned: bool) -> None:
         """See `Source`."""
-        self._change(lambda store: commands.pin(store, uid, pinned=pinned))
+        self._change(lambda store: run_changes.pin(store, uid, pinned=pinned))
 
     def delete(self, uid: str) -> None:
         """See `Source`."""
-        self._change(lambda store: commands.delete(store, uid))
+        self._change(lambda store: run_changes.delete(store, uid))
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""

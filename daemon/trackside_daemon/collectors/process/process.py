@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.base import HIDDEN, NothingToCollect
 from trackside_daemon.collectors.process.child_processes import ChildProcesses, RankLabels
+from trackside_daemon.collectors.process.process_roles import Role, Roles
 from trackside_daemon.collectors.process.process_tree import ProcessTree
 from trackside_daemon.collectors.process.rank_usage import RankUsage
-from trackside_daemon.collectors.process.roles import Role, Roles
 from trackside_daemon.collectors.process.shm import ShmHistory
 from trackside_daemon.collectors.process.smaps import Smaps
 from trackside_daemon.collectors.process.worker_deaths import WorkerDeaths

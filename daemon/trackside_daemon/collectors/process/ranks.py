@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations
 from trackside_daemon.collectors.process.gpu_claims import by_index, by_uuid, has_mig_devices
 from trackside_daemon.collectors.process.process_names import FirstNames, ProcessKey
-from trackside_daemon.collectors.process.roles import role
+from trackside_daemon.collectors.process.process_roles import role
 from trackside_daemon.collectors.process.status import ProcessStatuses
 from trackside_daemon.collectors.process.user_names import UserNames
 from trackside_daemon.model.metric import Metric, Sample
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from trackside_daemon.collectors.process.roles import Role
+    from trackside_daemon.collectors.process.process_roles import Role
     from trackside_daemon.model.rank_process import RankProcess
     from trackside_daemon.nvml.reading import GpuReading
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.history import rows
+from trackside_daemon.history import log_rows
 from trackside_daemon.history.schema import LOG_BITS
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class LatestValues:
         ).fetchall()
         for id_, shift, data in reversed(newest):
             self._read[stream] = id_ - base
-            for part in rows.decode(data, shift):
+            for part in log_rows.decode(data, shift):
                 last_push = part.values[-len(part.keys) :]
                 for key, value in zip(part.keys, last_push, strict=True):
                     self.values.setdefault(key, {})[rank] = LatestValue(part.steps[-1], part.times[-1] / 1e6, value)

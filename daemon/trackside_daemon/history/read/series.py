@@ -7,7 +7,7 @@ from itertools import compress
 from math import inf, isinf
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from trackside_daemon.history import codec, rows
+from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
@@ -81,7 +81,7 @@ class LogTail:
 
     def __init__(self, connection: sqlite3.Connection | None, stream: int) -> None:
         self._stream = stream
-        self._rows = rows.LogRows()
+        self._rows = log_rows.LogRows()
         self._before = 0
         self._last = 0
         if connection is not None:
@@ -93,7 +93,7 @@ class LogTail:
         first = connection.execute("SELECT min(id) FROM log WHERE id >= ? AND id < ?", (base, end)).fetchone()[0]
         before = self._last if first is None else first - base - 1
         if 2 * (before - self._before) > self._last - self._before:  # most of it is packed
-            self._rows = rows.LogRows()
+            self._rows = log_rows.LogRows()
             self._before = before
             self._last = before
         new = connection.execute(

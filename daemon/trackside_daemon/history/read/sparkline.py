@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.history import rows
+from trackside_daemon.history import log_rows
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import EVERYTHING, LogTail, StoredSeries
 from trackside_daemon.history.schema import LOG_BITS
@@ -58,7 +58,7 @@ def _log_points(connection: sqlite3.Connection, series: StoredSeries, count: int
     chosen = connection.execute(
         "SELECT data FROM log WHERE id BETWEEN ? AND ? AND (? - id) % ? = 0 ORDER BY id", (first, last, last, every)
     )
-    return [point for (data,) in chosen if (point := rows.last_push(data, series.key)) is not None]
+    return [point for (data,) in chosen if (point := log_rows.last_push(data, series.key)) is not None]
 
 
 def _rising(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

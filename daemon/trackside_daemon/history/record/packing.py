@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.history import codec, rows
+from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.codec import BLOCK, CELL
 from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
 
@@ -62,7 +62,7 @@ class Packing:
     def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
         self._connection = connection
         self.stream = stream
-        self._rows = rows.LogRows()
+        self._rows = log_rows.LogRows()
         self._last = 0
         self._axes: dict[tuple[int, ...], _Axis] = {}
         self._work = self._steps()
@@ -77,7 +77,7 @@ class Packing:
         row = self._connection.execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", (first, last)).fetchone()
         end = 0 if row[0] is None else row[0] - first
         while self._last < end:
-            self._rows = rows.LogRows()
+            self._rows = log_rows.LogRows()
             self._axes = {}
             slices: list[int] = []
             pushes = size = 0

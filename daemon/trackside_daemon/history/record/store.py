@@ -7,7 +7,7 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.history import rows, time_accounting
+from trackside_daemon.history import log_rows, time_accounting
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.summary import update_run
 from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
@@ -181,8 +181,8 @@ class Store:
         return True
 
     def _append(self, stream: Stream, columns: Sequence[Columns], shift: int) -> None:
-        for part in rows.split(columns, stream.pushes, BLOCK):
-            data = rows.encode(part)
+        for part in log_rows.split(columns, stream.pushes, BLOCK):
+            data = log_rows.encode(part)
             stream.number += 1
             self.connection.execute(
                 "INSERT INTO log VALUES (?, ?, ?)", (stream.id << LOG_BITS | stream.number, shift, data)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trackside_daemon.linux.parent_death import end_with_parent
-from trackside_daemon.nvml.groups import selected_groups
+from trackside_daemon.nvml.reader_groups import selected_groups
 from trackside_daemon.nvml.reading import Reading, Request, WorkerSettings
 from trackside_daemon.nvml.simulation.calls import SimulatedCalls
 from trackside_daemon.nvml.simulation.simulate import WorkerStart, simulate

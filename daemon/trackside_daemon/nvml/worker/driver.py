@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.nvml.groups import selected_groups
+from trackside_daemon.nvml.reader_groups import selected_groups
 from trackside_daemon.nvml.readers.identity import identity, text_or_empty
 from trackside_daemon.nvml.readers.unsupported import lasts
 from trackside_daemon.nvml.reading import DOWN, NO_PERMISSION, NOT_ANSWERING, GpuReading, Reading
@@ -18,7 +18,7 @@ from trackside_daemon.nvml.worker.slow_driver import CycleBudget
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from trackside_daemon.nvml.groups import Group
+    from trackside_daemon.nvml.reader_groups import Group
 
 
 QUARANTINED = "a worker hung at it, so it is skipped for a while"

@@ -11,7 +11,7 @@ from trackside_daemon.nvml.readers.unsupported import Unsupported
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trackside_daemon.nvml.groups import Group
+    from trackside_daemon.nvml.reader_groups import Group
     from trackside_daemon.nvml.reading import Value
     from trackside_daemon.nvml.worker.library import CountedNvml
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.nvml.groups import GROUPS
+from trackside_daemon.nvml.reader_groups import GROUPS
 
 if TYPE_CHECKING:
     from collections.abc import Collection

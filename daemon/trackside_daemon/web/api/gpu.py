@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from trackside_daemon.collectors.gpu.nvml import paused_until
+from trackside_daemon.collectors.gpu.nvml_worker import paused_until
 from trackside_daemon.nvml.holders import holders
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import POINTS
 from trackside_daemon.history.read.reader import RunFilter
-from trackside_daemon.history.record import commands
+from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.web.api import current_values
 from trackside_daemon.web.api.bands import rank_bands
@@ -189,13 +189,13 @@ class HistoryApi:
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError):
             raise HTTPException(400, 'the body must be {"pinned": true} or {"pinned": false}') from None
         uid = await self._history.read(lambda connection: _resolve(connection, request))
-        await self._history.change(lambda store: commands.pin(store, uid, pinned=pinned))
+        await self._history.change(lambda store: run_changes.pin(store, uid, pinned=pinned))
         return json_response({"pinned": pinned})
 
     async def delete(self, request: Request) -> Response:
         """Delete a run that has ended, with all its samples."""
         uid = await self._history.read(lambda connection: _resolve(connection, request))
-        await self._history.change(lambda store: commands.delete(store, uid, live=False))
+        await self._history.change(lambda store: run_changes.delete(store, uid, live=False))
         return json_response({"deleted": uid})
 
     async def export(self, request: Request) -> Response:

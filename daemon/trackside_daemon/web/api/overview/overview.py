@@ -21,7 +21,7 @@ from trackside_daemon.web.api.overview.runs import Moment, RunExtras
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alerts.firing import FiringAlerts
+    from trackside_daemon.alerts.firing_alerts import FiringAlerts
     from trackside_daemon.history.database import Database
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.detectors.roles import role
+from trackside_daemon.detectors.key_roles import role
 
 ALONE = [
     "loss",

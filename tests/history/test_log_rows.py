@@ -10,7 +10,7 @@ from history.builders import SHIFT, block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside_daemon.history import rows
+from trackside_daemon.history import log_rows
 from trackside_daemon.model.columns import Columns, decode
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
@@ -26,7 +26,7 @@ def test_blocks_are_cut_after_each_so_manieth_push_and_nothing_else_changes(
     ]
     columns = decode(blocks)
     whole = [part for one in columns for part in pushes_of(one)]
-    found = list(rows.split(columns, pushes, size))
+    found = list(log_rows.split(columns, pushes, size))
     assert [part for group in found for one in group for part in pushes_of(one)] == whole
     counts = [sum(len(one.steps) for one in group) for group in found]
     assert all(counts)
@@ -48,8 +48,8 @@ def pushes_of(columns: Columns) -> list[tuple[object, ...]]:
 
 
 def test_a_row_comes_back_with_unix_microseconds() -> None:
-    data = rows.encode(decode([block(["a", "b"], [7, 8], [1.0, 2.0, 3.0, 4.0], [1999, 2000])]))
-    (part,) = rows.decode(data, SHIFT)
+    data = log_rows.encode(decode([block(["a", "b"], [7, 8], [1.0, 2.0, 3.0, 4.0], [1999, 2000])]))
+    (part,) = log_rows.decode(data, SHIFT)
     assert (part.keys, list(part.steps)) == (["a", "b"], [7, 8])
     assert list(part.times) == [SHIFT // 1000 + 1, SHIFT // 1000 + 2]
     assert (list(part.column(0)), list(part.column(1))) == ([1.0, 3.0], [2.0, 4.0])
@@ -57,15 +57,15 @@ def test_a_row_comes_back_with_unix_microseconds() -> None:
 
 @given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 255))
 def test_a_damaged_row_is_a_value_error(data: bytes, at: int, byte: int) -> None:
-    written = bytearray(rows.encode(decode([block(["a"], [1, 2], [1.0, 2.0])])))
+    written = bytearray(log_rows.encode(decode([block(["a"], [1, 2], [1.0, 2.0])])))
     written[at % len(written)] = byte
     for one in (data, bytes(written), bytes(written[:at])):
         with suppress(ValueError):
-            rows.decode(one, 0)
+            log_rows.decode(one, 0)
 
 
 @pytest.mark.parametrize("wrong", [{"keys": ["a", "a"]}, {"steps": b"12345678" * 3}, {"values": b""}])
 def test_columns_that_do_not_fit_each_other_are_a_value_error(wrong: dict[str, object]) -> None:
     fields = {"keys": ["a"], "steps": bytes(16), "times": bytes(16), "values": bytes(16)}
     with pytest.raises(ValueError, match="damaged log row"):
-        rows.decode(msgspec.msgpack.encode([{**fields, **wrong}]), 0)
+        log_rows.decode(msgspec.msgpack.encode([{**fields, **wrong}]), 0)

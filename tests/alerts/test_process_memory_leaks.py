@@ -6,7 +6,7 @@ import random
 
 from alerts.ticking import EPOCH, sample
 
-from trackside_daemon.alerts.process_leaks import EVERY, FORGET, ProcessLeaks
+from trackside_daemon.alerts.process_memory_leaks import EVERY, FORGET, ProcessLeaks
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State

@@ -10,7 +10,7 @@ import pytest
 
 from trackside_daemon.collectors.base import Collector, NothingToCollect
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.gpu.nvml import NvmlCollector, sees_part
+from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 

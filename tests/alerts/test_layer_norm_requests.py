@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trackside_daemon.alerts.layer_norms import AGAIN_SECONDS, RUNS, STEPS, LayerNormRequests
+from trackside_daemon.alerts.layer_norm_requests import AGAIN_SECONDS, RUNS, STEPS, LayerNormRequests
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
