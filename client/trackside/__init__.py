@@ -10,24 +10,23 @@ The first push opens a run; `init` opens one with a name, a configuration and mo
 append to a list, never waits for the network, the disk or the daemon, and never raises.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+__all__ = ["Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
 
 if TYPE_CHECKING:
     from trackside.default_run import alert, data, event, finish, init, phase, push, watch
     from trackside.run import Run
+else:
 
-__all__ = ["Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
+    def __getattr__(name: str) -> object:
+        """Import the client at its first use: the daemon and its commands need only parts of the package."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from trackside import default_run, run
 
+        globals().update({public: getattr(run if public == "Run" else default_run, public) for public in __all__})
+        return globals()[name]
 
-def __getattr__(name: str) -> Any:
-    """Import the client at its first use: the daemon and its commands need only the wire format of this package."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from trackside import default_run, run
-
-    globals().update({public: getattr(run if public == "Run" else default_run, public) for public in __all__})
-    return globals()[name]
-
-
-def __dir__() -> list[str]:
-    return __all__
+    def __dir__() -> list[str]:
+        return __all__

@@ -110,7 +110,7 @@ def test_a_method_is_led_and_given_back_and_none_of_it_is_in_a_copy() -> None:
     owner = Owner()
     led = MethodPatch(owner, "add", twice)
     assert owner.add(1, other=2) == 6
-    assert owner.add.__doc__ == "A sum."
+    assert owner.add.__doc__ == "Return a sum."
     for copied in (pickle.loads(pickle.dumps(owner)), copy.deepcopy(owner)):
         assert copied.add(1, other=2) == 3
         assert getattr(copied.add, "__self__", None) is copied

@@ -13,7 +13,7 @@ from processes import DEADLINE
 from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
-from trackside_daemon.web.api.overview import pages as pages_module
+from trackside_daemon.web.api.overview import endpoints as endpoints_module
 from trackside_daemon.web.api.overview import stream as module
 from trackside_daemon.web.api.overview.stream import COMMENT, Frame, FullError, Listener, Stream, format_event
 from trackside_daemon.web.http.server import ABORT
@@ -286,7 +286,7 @@ class Stuck(Asked):
 def test_a_client_that_takes_nothing_is_cut_off_in_the_end(
     site: Site, monkeypatch: pytest.MonkeyPatch, patience: float, stops: bool
 ) -> None:
-    monkeypatch.setattr(pages_module, "SEND_TIMEOUT", patience)
+    monkeypatch.setattr(endpoints_module, "SEND_TIMEOUT", patience)
 
     async def listen() -> None:
         cut = asyncio.Event()
