@@ -24,6 +24,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = [os.read(descriptor, _BYTES)]
+        # The kernel reports a size of 0 for such files and may return a part of one: only an empty read is the end.
         while parts[-1]:
             parts.append(os.read(descriptor, _BYTES))
     except OSError as error:

@@ -103,6 +103,7 @@ def _read(file: Path) -> dict[str, Any]:
         ) from error
     except YamlError as error:
         raise ConfigError(f"{file}: {error}") from error
+    # An empty file, or one with comments only.
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -130,6 +131,7 @@ def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
 def _explain(error: ValidationError, model: type[Settings], given: _Given) -> str:
     """Return the first error as one line."""
     problem = error.errors()[0]
+    # pydantic adds the position in a list, which is no part of a setting's name.
     path = tuple(str(part) for part in problem["loc"] if not isinstance(part, int))
     origin = given.origin(path)
     secret = any(issubclass(section, Section) and section.secret for section in sections(model, path))

@@ -41,6 +41,7 @@ def path_of(name: str) -> tuple[str, ...]:
 def sections(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[type[BaseModel]]:
     """Yield the models along *path*, from the outermost; the path may end in a setting or in an unknown name."""
     current: type[BaseModel] | None = model
+    # The last name has no model of its own: an empty name, which no model has, lets the loop yield the innermost one.
     for name in (*path, ""):
         if current is None:
             return

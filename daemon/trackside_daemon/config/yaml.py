@@ -34,6 +34,7 @@ class _Loader(yaml.SafeLoader):
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep)
+        # PyYAML's constructors raise these without a position, for example for the date 2024-13-45.
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
             value = None
         else:
@@ -68,7 +69,7 @@ def parse(text: bytes) -> Any:
         raise YamlError(f"not YAML: {where}{_without_values(error.problem or '')}") from error
     except RecursionError:
         raise YamlError("not YAML: it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: the file is not UTF-8
         raise YamlError(f"not YAML: {' '.join(str(error).split())}") from error
 
 

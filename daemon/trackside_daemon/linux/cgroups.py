@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 V2 = ""  # name of the v2 hierarchy in /proc/PID/cgroup, where a hierarchy of v1 has the names of its controllers
 
 LABEL_BYTES = 256
+# The kernel appends this for a zombie whose cgroup has been removed.
 _GONE = " (deleted)"
 
 
@@ -94,6 +95,7 @@ def mounts(proc: Path, sys: Path, root: Path) -> dict[str, list[Mount]]:
         if line.fstype in {"cgroup", "cgroup2"}:
             for name in (V2,) if line.fstype == "cgroup2" else line.super_options:
                 by_name.setdefault(name, []).append(Mount(_below(root, line.point), line.root))
+    # In a container with the host's /sys, the container's own cgroup mount may show only a part of the tree.
     first = _below(root, str(sys))
     for hierarchy in by_name.values():
         hierarchy.sort(key=lambda mount: not mount.point.is_relative_to(first))
@@ -108,10 +110,12 @@ def directory_of(mount: Mount, cgroup: str, pid: int) -> Path | None:
     """Return the directory of a process's cgroup; None when it lies outside of the mount."""
     top_up, top = _steps(mount.root)
     up, names = _steps(cgroup)
+    # The kernel writes .. only at the beginning; elsewhere it would lead out of the mount.
     if ".." in names:
         return None
     if top_up == up and names[: len(top)] == top:
         return mount.point.joinpath(*names[len(top) :])
+    # The mount begins above the namespace's root, and no file has the names in between: search them for the process.
     if top_up > up and not top:
         return _search(mount.point, top_up - up, names, pid)
     return None
@@ -145,6 +149,7 @@ def label(text: str) -> str:
     paths = _paths(text)
     candidates = [paths[name].removesuffix(_GONE) for name in ("memory", "cpu", V2) if name in paths]
     chosen = next((path for path in candidates if path != "/"), "/" if candidates else "")
+    # The cut may split a character, whose remaining bytes are dropped.
     return chosen.encode(errors="replace")[-LABEL_BYTES:].decode(errors="ignore")
 
 

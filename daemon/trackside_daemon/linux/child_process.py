@@ -93,6 +93,7 @@ class Command:
     def send(self, number: int) -> None:
         """Send it a signal, if it still runs."""
         if self.status is None:
+            # Not Popen.send_signal(): it polls first, which would reap the zombie.
             os.kill(self._process.pid, number)
 
     def reap(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+# For example NFS without a lock server, or Lustre mounted without flock.
 _UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
@@ -34,6 +35,7 @@ class FileLock:
 
     def __init__(self, path: Path, *, required: bool = True) -> None:
         self.supported = True
+        # O_NOFOLLOW: a link that another user placed there must not have its target overwritten.
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,6 +52,7 @@ class FileLock:
 
     def close(self) -> None:
         """Release the lock. You may call it again."""
+        # The file stays: after a deletion, a second process could lock a new file while the first one is still ending.
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

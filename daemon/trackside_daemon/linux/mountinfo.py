@@ -35,14 +35,13 @@ class MountLine(NamedTuple):
 
 
 def parse(text: bytes) -> list[MountLine]:
-    r"""Return the lines of a mountinfo file in their order; malformed lines are left out.
-
-    Only ``\n`` ends a line: the kernel writes a newline in a name as octal, but ``\r`` unchanged.
-    """
+    """Return the lines of a mountinfo file in their order; malformed lines are left out."""
     lines = []
+    # Not splitlines(): the kernel writes a newline in a name as octal, but a carriage return unchanged.
     for line in text.split(b"\n"):
         with suppress(ValueError):  # too few columns or an id that is not a number; the kernel writes neither
             before, after = line.split(b" - ", 1)
+            # Optional fields such as shared:1 follow, any number of them; a lone hyphen ends them.
             number, parent, device, root, point, options, *_ = before.split(b" ")
             fstype, _, super_options = after.split(b" ", 2)
             lines.append(
@@ -67,5 +66,6 @@ def _options(word: bytes) -> tuple[str, ...]:
 def _unescape(word: bytes) -> str:
     """Decode a word in which the kernel writes space, tab, newline, backslash and # in octal."""
     if b"\\" in word:
+        # Three octal digits can exceed a byte, and bytes() would raise an error.
         word = _OCTAL.sub(lambda match: bytes([int(match[1], 8) & 0xFF]), word)
     return os.fsdecode(word)

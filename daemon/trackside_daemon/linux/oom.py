@@ -52,6 +52,7 @@ class OomKills:
             readable = counter.read(now)
             if counter.increased_at > max(watch.since, now - TEARDOWN_SECONDS):
                 return True
+            # The nearest counter that still exists saw no kill, so those above it counted others' kills.
             if readable:
                 break
         return False

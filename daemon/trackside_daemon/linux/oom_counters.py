@@ -25,6 +25,7 @@ _BYTES = 65536
 def kill_counts(cgroup: Cgroup) -> list[Path]:
     """Return the files that may count the kill of a process in a cgroup, the nearest first."""
     if "memory" in cgroup.v1:
+        # With v1, a counter above does not include this cgroup's kills.
         return [level / "memory.oom_control" for level in cgroup.v1["memory"][:1]]
     return [level / "memory.events" for level in cgroup.v2]
 
@@ -40,6 +41,7 @@ class Counter:
     """
 
     def __init__(self, path: Path) -> None:
+        # Kept open: once its cgroup is removed, a read fails, even when another cgroup has the same name by then.
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.users = 0
         self.count: int | None = None
@@ -94,6 +96,7 @@ class Counters(dict["Path", Counter]):
                 counter = Counter(path)
             except OSError:
                 return False
+        # A followed counter stays even if its cgroup is gone: its last increase still matters to its users.
         if not counter.read(now) and not counter.users:
             counter.close()
             return False

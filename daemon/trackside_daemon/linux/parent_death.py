@@ -21,6 +21,7 @@ def end_with_parent(parent: int | None, number: int) -> None:
         number: The signal.
     """
     if hasattr(_libc, "prctl"):
+        # prctl is variadic and reads unsigned longs, while ctypes passes a plain number as an int.
         _libc.prctl(_PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (int(number), 0, 0, 0)))
     # A parent that died before the call sends no signal.
     if parent is not None and os.getppid() != parent:

@@ -18,6 +18,7 @@ class PidfdPoller:
         if self.supported:
             self._epoll = select.epoll()
         else:
+            # Nothing ever writes to it.
             self._pipe = os.pipe()
 
     def fileno(self) -> int:
@@ -32,6 +33,7 @@ class PidfdPoller:
         """
         if self._pipe is not None:
             raise OSError("this system has no pidfds")
+        # The pidfd of an ended process stays readable: without EPOLLONESHOT each poll would report it again.
         self._epoll.register(pidfd, select.EPOLLIN | select.EPOLLONESHOT)
 
     def unregister(self, pidfd: int) -> None:
@@ -40,6 +42,7 @@ class PidfdPoller:
 
     def ended(self) -> list[int]:
         """Return the pidfds of processes that ended since the last call, in the order of their ends."""
+        # epoll lists descriptors in the order in which they became ready.
         return [] if self._pipe is not None else [pidfd for pidfd, _ in self._epoll.poll(0)]
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PIDFD_INFO_EXIT = 1 << 3
 _INFO_BYTES = 64
-_INFO_EXIT_CODE = 60
+_INFO_EXIT_CODE = 60  # offset of exit_code, the last field of struct pidfd_info in its first form
 # <linux/pidfd.h>: _IOWR(0xFF, 11, struct pidfd_info) in its first form; the exit code came with Linux 6.15.
 PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
 

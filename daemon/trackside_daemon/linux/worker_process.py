@@ -50,10 +50,12 @@ class WorkerProcess:
     def __init__(self, command: list[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         pipe = subprocess.PIPE
+        # Unbuffered, because poll(2) does not see bytes that Python has read ahead.
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)  # noqa: S603 - ours
         self._requests = cast("IO[bytes]", self._process.stdin)
         self._answers = cast("IO[bytes]", self._process.stdout)
         self._errors = cast("IO[bytes]", self._process.stderr)
+        # `_drain_errors` reads until nothing is left, and must not wait for more.
         os.set_blocking(self._errors.fileno(), False)
         self._poller = select.poll()
         self._poller.register(self._answers, select.POLLIN)
@@ -165,6 +167,7 @@ class WorkerProcess:
 
     def _send_kill(self) -> None:
         self._process.kill()
+        # `is_reaped` may send SIGKILL at every tick; the time of the first one counts.
         self._killed_at = self._killed_at or self._clock()
 
     def _read_answers(self) -> None:
@@ -183,6 +186,7 @@ class WorkerProcess:
 
     def _ended_error(self) -> WorkerFailed:
         try:
+            # The kernel closes a process's files some time before it can be reaped.
             status = self._process.wait(0.2)
         except subprocess.TimeoutExpired:
             return WorkerFailed("it closed its output")

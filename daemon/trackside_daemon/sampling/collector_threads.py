@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trackside_daemon.collectors.base import Collector
     from trackside_daemon.model.metric import Sample
 
+# A collector that hangs is given up at the second check after the deadline, so after 1.25 to 1.5 deadlines.
 CHECKS_PER_DEADLINE = 4
 
 
@@ -89,6 +90,8 @@ class CollectorPass:
             running = self._running = Running(collector, self._clock())
             outcome = self._outcome(running)
             with self._lock:
+                # The lock decides the race with `wait`: a collector that returns just now counts either as in time or
+                # as late.
                 if self._detached:
                     self.late = outcome
                     break
@@ -137,6 +140,7 @@ class CollectorThread:
 
     def __init__(self) -> None:
         self._passes: queue.SimpleQueue[CollectorPass | None] = queue.SimpleQueue()
+        # A daemon thread: one that hangs in the kernel must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="collectors", daemon=True)
         self._thread.start()
 
@@ -202,6 +206,7 @@ class CollectorThreads:
                 break
             self._detached[running.collector.name] = _Detached(thread, current, running)
             left = left[left.index(running.collector) + 1 :]
+        # The outcome of a late run that has just ended replaces that of the run that was started in its place.
         return {name: self._no_answer(detached.running) for name, detached in self._detached.items()} | outcomes
 
     def stop(self) -> None:

@@ -43,6 +43,7 @@ def collectors(
     """
     ranks = RanksCollector(lambda: gpu.snapshot.gpus, rank_processes, others=on.ranks.others)
     linux = has_procfs(PROC)
+    # The order matters: `nvml` and `ranks` use the GPUs that `gpu` reads in the same tick.
     built: list[tuple[bool, Collector]] = [
         (on.cgroup.enabled and linux, CgroupCollector(rank_processes, PROC, Path(path.sysfs))),
         (on.process.enabled and linux, process),
@@ -50,6 +51,7 @@ def collectors(
         (on.gpu.enabled, nvml),
         (on.ranks.enabled, ranks),
     ]
+    # With another root, the history's path belongs to the container and not to the host.
     history_path = (str(directory.absolute()),) if path.rootfs == "/" else ()
     host = host_collectors(on, path, (*on.filesystem.paths, *history_path))
     return [*host, *(collector for enabled, collector in built if enabled)]

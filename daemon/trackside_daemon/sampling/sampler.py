@@ -105,7 +105,7 @@ class Sampler:
         self._clock = clock
         self._wall = wall
         self._stopped = threading.Event()
-        self._due = math.inf
+        self._due = math.inf  # `behind` is 0 before the first tick
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._last_success: dict[str, float] = {}
         self._failing: dict[str, set[type[Exception]]] = {}
@@ -128,6 +128,7 @@ class Sampler:
     def behind(self) -> float:
         """Return the seconds by which the next tick is late, beyond the delay that all collectors hanging at once cause."""
         limit = self._deadline or deadline(self.interval)
+        # Twice the deadline, because a collector that hangs is given up only after up to 1.5 deadlines.
         return max(0.0, self._clock() - self._due - 2 * limit * len(self._collectors))
 
     def states(self) -> dict[str, dict[str, str]]:
@@ -135,6 +136,7 @@ class Sampler:
 
         ``state`` is ``ok``, ``nothing``, ``busy``, ``slow``, ``hangs`` or ``fails``; all but the first have ``why``.
         """
+        # A copy, because other threads iterate over it while the sampler's thread changes it.
         return dict(self._states)
 
     def tick(self, now: float) -> list[Batch]:
@@ -154,6 +156,8 @@ class Sampler:
             about.append(Sample(DURATION, (name,), outcome.duration))
             about.append(Sample(SUCCESS, (name,), float(_has_samples(outcome))))
             self._record(name, outcome)
+            # Without samples, the batch is empty and complete, so the collector's series end now instead of when they
+            # expire.
             if _has_samples(outcome) or isinstance(outcome.error, NothingToCollect):
                 batches.append(Batch(name, outcome.samples, complete=True, until=until, time=outcome.time))
         about += (Sample(LAST_SUCCESS, (name,), when) for name, when in self._last_success.items())
@@ -233,10 +237,8 @@ class Sampler:
 
 
 def deadline(interval: float) -> float:
-    """Return the seconds that a tick waits for one collector.
-
-    It is half the interval, so that two collectors that hang at once cost little more than one tick.
-    """
+    """Return the seconds that a tick waits for one collector."""
+    # Half the interval, so that two collectors that hang at once cost little more than one tick.
     return min(max(interval / 2, 0.25), 5.0)
 
 

@@ -20,8 +20,8 @@ from trackside_daemon.web.settings import WebSection
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# By name: what each root is, and a file that proves it.
 _WEB_CONFIG_KEYS = ("tls_server_config", "http_server_config", "basic_auth_users", "rate_limit")
+# By name: what each root is, and a file that proves it.
 _ROOTS = {"procfs": ("procfs", "stat"), "sysfs": ("sysfs", "class"), "rootfs": ("directory", "")}
 
 

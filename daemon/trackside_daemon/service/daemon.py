@@ -79,6 +79,7 @@ class Daemon:
     def __init__(
         self, config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket
     ) -> None:
+        # First, because it removes the service manager's variables from the environment that child processes inherit.
         self._notifier = Notifier()
         self._config = config
         self._load = reload
@@ -129,6 +130,7 @@ class Daemon:
             received = self._wait_for_gpu() if self._config.require_gpu else None
             if received is None:
                 self._start()
+                # Now that the parts exist: what is frozen is never examined again by the garbage collector.
                 interpreter.settle()
                 self._notifier.ready(self._status.line())
                 self._watchdog.start()
@@ -149,6 +151,7 @@ class Daemon:
         self._notifier.reloading()
         try:
             config = self._load()
+            # Before anything changes, so that a sink that cannot be used leaves the old configuration whole.
             sinks = self._parts.alerting.sinks(config.alerts)
         except (ConfigError, SinkError) as error:
             wrong = str(error)
@@ -164,6 +167,7 @@ class Daemon:
             self._parts.set_interval(config.sample.interval)
             self._reloaded_at = time.time()
             logger.info("configuration reloaded")
+        # After RELOADING=1, systemd waits for READY=1 even when the reload failed.
         self._reloaded = not wrong
         self._parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
         self._notifier.ready(self._status.line())
@@ -203,6 +207,7 @@ class Daemon:
         self._lost_runs.start()
         parts.sampler.start()
         self._web.start()
+        # Not before the server accepts requests: other commands find the daemon by this file.
         write_url_file(self._url, self._address_file)
         self._serving = True
         endpoints = ", ".join(self._push_socket.endpoints)
@@ -228,6 +233,7 @@ class Daemon:
         self._watchdog.stop()
         self._notifier.stopping()
         self._stopping.set()
+        # This thread writes to the history, which stops below.
         if self._lost_runs.is_alive():
             self._lost_runs.join()
         if self._serving:
@@ -281,6 +287,7 @@ class Daemon:
         self._failed = True
         name = getattr(problem.thread, "name", "a thread")
         logger.error("%s failed: %r", name, problem.exc_value, exc_info=problem.exc_value)
+        # The main thread waits in sigwait(), which only a signal ends.
         os.kill(os.getpid(), signal.SIGTERM)
 
 

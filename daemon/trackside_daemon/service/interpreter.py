@@ -15,6 +15,7 @@ TURN_SECONDS = 0.001
 
 def settle() -> None:
     """Exempt all objects that exist by now from garbage collection, and set both intervals."""
+    # First, because garbage that is frozen would never be freed.
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE)

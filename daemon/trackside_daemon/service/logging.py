@@ -23,6 +23,7 @@ def set_up(level: str, style: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if style == "json" else _Logfmt())
     root = logging.getLogger()
+    # Replaced and not added: a second handler after a reload would write each line twice.
     root.handlers = [handler]
     root.setLevel(logging.ERROR)
     logging.getLogger("trackside").setLevel(level.upper())

@@ -99,9 +99,11 @@ class CgroupCollector:
         """
         now = self._clock()
         pids = {process.pid for process in self._rank_processes()}
+        # The pid is 0 where it is hidden from this pid namespace.
         self._find(pids - {0}, now)
         used = {cgroup.path: cgroup for cgroup in self._by_pid.values() if cgroup is not None and _is_visible(cgroup)}
         self._follow(used, now)
+        # All at once, before the loop: `CgroupOomKills` compares the counter of a cgroup with those above it.
         self._counters.read(now)
         samples = []
         for path, followed in list(self._followed.items()):
@@ -130,6 +132,7 @@ class CgroupCollector:
             before = self._followed.get(path)
             if before is not None and before.cgroup == cgroup and not before.kills.is_recreated:
                 continue
+            # The path is up to `FIND_SECONDS` old, so the cgroup may be gone.
             if _exists(cgroup):
                 throttling = Throttling() if before is None else before.throttling
                 self._followed[path] = _FollowedCgroup(cgroup, self._kills(before, cgroup, now), throttling, now)

@@ -126,4 +126,5 @@ def _cores_v2(level: str) -> float | None:
 def _cores_v1(level: str) -> float | None:
     quota = number(f"{level}/cpu.cfs_quota_us")
     period = number(f"{level}/cpu.cfs_period_us")
+    # A quota of -1 means no limit.
     return quota / period if quota is not None and quota > 0 and period else None

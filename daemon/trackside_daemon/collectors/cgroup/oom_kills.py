@@ -37,6 +37,7 @@ class CgroupOomKills:
         self._counters = counters
         self._paths = counters.follow(kill_counts(cgroup), now) if bounded(cgroup.levels("memory")[:1]) else ()
         self._own = self._paths[0].parent if self._paths else None
+        # No cgroup above counts: with v1 by design, with v2 because only the root is above it.
         if len(self._paths) == 1:
             self._paths += counters.follow([machine], now)
         self._before = before

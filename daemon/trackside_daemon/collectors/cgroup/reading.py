@@ -64,6 +64,7 @@ def sources(cgroup: Cgroup) -> list[tuple[Reader, str]]:
     cpu = _cpu_v1 if "cpuacct" in cgroup.v1 else _cpu_v2
     candidates: list[tuple[Reader, list[str]]] = [
         (memory, _with("memory.stat", cgroup.levels("memory"))),
+        # With v2, cpu.stat and the pressure files exist even where no controller is enabled.
         (cpu, bounded(cgroup.levels("cpuacct")[:1])),
         (_processes, _with("pids.current", cgroup.levels("pids"))),
         (_pressure, bounded(cgroup.v2[:1])),

@@ -103,6 +103,7 @@ class GpuCollector:
             StillBusy: The worker is busy with an earlier request.
             NvmlUnavailable: There is no reading this time.
         """
+        # Only this thread writes the snapshot, so `forget` leaves a mark for it instead of a lock.
         if self._reset:
             self._reset = False
             self.snapshot = GpuSnapshot(error=self.snapshot.error)

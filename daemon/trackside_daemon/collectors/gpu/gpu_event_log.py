@@ -37,6 +37,7 @@ class GpuEventLog:
             reading: Has the driver's version, the GPUs that this process may not open, and the counts of Xid errors
                 since the daemon started.
         """
+        # First, because an Xid often gives the reason for the loss that is logged after it.
         self._log_xids(gpus, reading)
         up = {gpu.uuid: gpu.values != DOWN for gpu in gpus}
         if self._up is None:

@@ -63,6 +63,7 @@ REJECTED = Metric(
     ("family",),
 )
 
+# Variables that Kubernetes, systemd-nspawn and Podman (`container`), Apptainer, Singularity and Slurm set.
 PARTIAL_VARIABLES = (
     "KUBERNETES_SERVICE_HOST",
     "container",

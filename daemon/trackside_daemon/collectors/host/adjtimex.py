@@ -34,7 +34,7 @@ class _Timex(ctypes.Structure):
         *((name, c_long) for name in ("offset", "freq", "maxerror", "esterror")),
         ("status", c_int),
         *((name, c_long) for name in ("constant", "precision", "tolerance", "seconds", "fraction", "tick")),
-        ("more", c_long * 16),
+        ("more", c_long * 16),  # room for the fields that are not used, which the kernel writes too
     ]
 
 

@@ -80,6 +80,7 @@ class CpuCollector:
             value = number(data, name, self._stat)
             if value is not None:
                 samples.append(Sample(metric, (), value))
+        # The line of all CPUs is not counted: as the first one, it has no newline before it.
         if (cpus := data.count(b"\ncpu")) > 0:
             samples.append(Sample(CPUS, (), cpus))
         return samples

@@ -65,6 +65,7 @@ class DiskCollector:
 
     def __init__(self, proc: Path, exclude: str) -> None:
         self._diskstats = proc / "diskstats"
+        # Cached, because a pattern costs more than a lookup and the devices are the same in each tick.
         self._excluded = lru_cache(maxsize=1024)(re.compile(exclude).fullmatch)
 
     def collect(self) -> list[Sample]:

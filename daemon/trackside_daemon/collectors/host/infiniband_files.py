@@ -95,7 +95,7 @@ def _hw_counters() -> dict[str, tuple[Metric, int]]:
 # Family and factor by directory and file; of two files of one family, the first is read.
 FILES: dict[str, dict[str, tuple[Metric, int]]] = {
     "counters": {
-        "port_rcv_data": (RECEIVED, 4),
+        "port_rcv_data": (RECEIVED, 4),  # the InfiniBand specification counts data in units of 4 bytes
         "port_xmit_data": (TRANSMITTED, 4),
         "port_rcv_packets": (PACKETS_RECEIVED, 1),
         "port_xmit_packets": (PACKETS_TRANSMITTED, 1),

@@ -52,5 +52,5 @@ class LoadCollector:
         try:
             hung = number(read(self._hung), b"", self._hung)
         except OSError:
-            return samples
+            return samples  # an older kernel, or one without the detection of hung tasks
         return samples if hung is None else [*samples, Sample(HUNG_TASKS, (), hung)]

@@ -86,6 +86,7 @@ class NetworkCollector:
         first = proc / "1" / "net" / "dev"
         self._dev = first if _readable(first) else proc / "net" / "dev"
         self._class = f"{sys}/class/net"
+        # Bounded, because container engines name their devices at random, so new names never end.
         self._excluded = lru_cache(maxsize=1024)(re.compile(exclude).fullmatch)
         self._clock = clock
         self._due = clock()
@@ -128,6 +129,7 @@ class NetworkCollector:
         if _names(self._class) == every and self._is_same_network(devices):
             self._links = {device: _link(f"{self._class}/{device}", (device,)) for device in devices}
             self._due = now + INTERVAL
+        # A device that came or went between the two reads explains one difference, but not one that lasts.
         elif now >= self._due + INTERVAL:
             self._links = {}
 
@@ -135,6 +137,7 @@ class NetworkCollector:
         """Return whether the byte counters of sysfs agree with those of procfs."""
         # Names are no proof: lo and eth0 exist in every network namespace.
         sysfs = {device: _bytes(f"{self._class}/{device}/statistics") for device in before}
+        # procfs is read before and after sysfs, because the counters of a busy device increase in between.
         after = self._read()
         return all(
             count is None or _number(before[device], column) <= count <= _number(after.get(device, []), column)
@@ -146,7 +149,7 @@ class NetworkCollector:
 def _names(directory: str) -> set[str]:
     try:
         with os.scandir(directory) as entries:
-            return {entry.name for entry in entries} - {"bonding_masters"}
+            return {entry.name for entry in entries} - {"bonding_masters"}  # a file of the bonding driver, no device
     except OSError:
         return set()
 
@@ -180,6 +183,7 @@ def _link(directory: str, labels: tuple[str]) -> list[Sample]:
     changes = _text(f"{directory}/carrier_changes")
     if changes.isdigit():
         samples.append(Sample(CARRIER_CHANGES, labels, int(changes)))
+    # For a link that is down, the read of this file fails.
     speed = _text(f"{directory}/speed")
     if speed.isdigit() and int(speed) and int(speed) not in UNKNOWN:
         samples.append(Sample(SPEED, labels, int(speed) * MEGABIT))

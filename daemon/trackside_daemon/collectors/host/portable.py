@@ -211,6 +211,7 @@ def _room(point: str, fstype: str, options: Sequence[str]) -> Iterator[Sample]:
     yield Sample(filesystem.READONLY, labels, float("ro" in options))
     if usage.total:
         yield Sample(filesystem.SIZE, labels, usage.total)
+        # psutil's `free` is f_bavail, and its `used` is the size without f_bfree.
         yield Sample(filesystem.FREE, labels, usage.total - usage.used)
         yield Sample(filesystem.AVAIL, labels, usage.free)
 

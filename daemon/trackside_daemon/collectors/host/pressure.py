@@ -46,6 +46,7 @@ def stalls(path: str | Path) -> dict[bytes, float]:
     try:
         lines = read_base(path).splitlines()
     except OSError as error:
+        # ENOENT: the kernel lacks the file. EOPNOTSUPP: it has the file, but PSI is off.
         if error.errno in (errno.ENOENT, errno.EOPNOTSUPP):
             return {}
         raise
@@ -53,7 +54,7 @@ def stalls(path: str | Path) -> dict[bytes, float]:
     for line in lines:
         head, _, total = line.rpartition(b"total=")
         try:
-            totals[head[:4]] = int(total) / 1e6
+            totals[head[:4]] = int(total) / 1e6  # "some" or "full"; the unit is µs
         except ValueError as error:
             raise not_a_number(path, "a total", total) from error
     return totals

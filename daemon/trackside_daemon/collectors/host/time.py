@@ -116,7 +116,7 @@ class TimeCollector:
             synchronized, offset = self._kernel()
         except OSError as error:
             log.info("the clock's offset is left out: %s; allow adjtimex in the container's seccomp profile", error)
-            self._kernel = None
+            self._kernel = None  # a seccomp filter stays until the process ends, so another try is useless
             return []
         samples = [Sample(SYNCHRONIZED, (), int(synchronized))]
         return samples if offset is None else [*samples, Sample(OFFSET, (), offset)]

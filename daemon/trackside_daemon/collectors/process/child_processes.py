@@ -108,6 +108,7 @@ class Accumulator:
 
     def __init__(self) -> None:
         self.totals: dict[tuple[str, ...], float] = {}
+        # Two generations forget ended processes after one to two minutes, without a time for each process.
         self._older: dict[ProcessKey, float] = {}
         self._newer: dict[ProcessKey, float] = {}
 

@@ -124,6 +124,7 @@ class ProcessCollector:
         self._usage.keep(keys)
         self._children.keep(ranks, {process.pid for process in visible})
         self._remember(trees, visible)
+        # Not earlier: the state of ended processes is dropped also while all pids are hidden.
         if every and not visible:
             raise NothingToCollect(HIDDEN)
         return samples

@@ -67,6 +67,7 @@ def read_stat(proc: str, pid: int) -> Stat | None:
         data = read(f"{proc}/{pid}/stat")
         begin = data.index(b"(") + 1  # the name may contain spaces and parentheses
         end = data.rindex(b")")
+        # The first of these is field 3 of proc_pid_stat(5).
         fields = data[end + 1 :].split(None, 22)
         return Stat(
             pid,
@@ -94,6 +95,7 @@ class ProcessTree:
 
     def __init__(self, proc: Path) -> None:
         self._proc = str(proc)
+        # Kernels without CONFIG_PROC_CHILDREN lack these files.
         self._has_children_files = (proc / "thread-self" / "children").exists()
         self._children: dict[int, list[int]] = {}
         self._before: dict[int, list[int]] = {}
@@ -119,6 +121,7 @@ class ProcessTree:
         left = DESCENDANTS
         for pid in ranks:
             if (rank := read_stat(self._proc, pid)) is not None:
+                # One more than is left, so that a tree that exceeds the limit is noticed.
                 trees[pid] = [rank, *islice(self._below(rank, ranks), left + 1)]
                 left -= len(trees[pid]) - 1
                 if left < 0:
@@ -132,6 +135,7 @@ class ProcessTree:
         waiting = self._children_of(rank.pid, ranks)
         while waiting:
             process = waiting.pop()
+            # A process may appear below two parents, when the first one ends during the walk.
             if process.pid not in self._children:
                 yield process
                 waiting += self._children_of(process.pid, ranks)
@@ -140,6 +144,8 @@ class ProcessTree:
         """Return the children of a process that are not ranks, in descending order of pids."""
         threads = (str(pid), *self._starting_threads.get(pid, ())) if self._has_children_files else ()
         listed = [child for thread in threads for child in self._listed(pid, thread)]
+        # The kernel's list may lack children while others end (proc_tid_children(5)), so the last tick's are checked
+        # too.
         pids = {*listed, *self._before.get(pid, ()), *self._later.get(pid, ())}.difference(ranks)
         stats = (read_stat(self._proc, child) for child in sorted(pids, reverse=True))
         # A child counts only while its own stat names this parent: the pid may belong to another process by now.

@@ -126,6 +126,8 @@ class RankUsage:
     def __init__(self, proc: Path) -> None:
         self._proc = str(proc)
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
+        # Read once: btime changes when the clock is stepped, and every process would seem to have started at another
+        # time.
         self._boot = _boot_time(self._proc)
         self._fd_size_is_count = _size(f"{proc}/self/fd") > 0
         self._fds: dict[ProcessKey, tuple[float, int]] = {}

@@ -76,15 +76,16 @@ class Smaps:
                 sizes = _parse(read(f"{self._proc}/{key.pid}/smaps_rollup"))
             except (OSError, ValueError, IndexError):  # it is gone, may not be read by this user, or has no memory left
                 continue
+            # After the read, because the pid may have passed to another process before it.
             process = read_stat(self._proc, key.pid)
             if process is not None and process.key == key:
                 by_key[key] = sizes
-        self._sizes = by_key
+        self._sizes = by_key  # replaced as a whole, because `samples` runs in another thread without a lock
 
 
 def _parse(text: bytes) -> tuple[int, int]:
     """Return unique and proportional bytes."""
-    lines = (line.split() for line in text.splitlines()[1:])
+    lines = (line.split() for line in text.splitlines()[1:])  # the first line is an address range
     amounts = {fields[0]: int(fields[1]) * 1024 for fields in lines}
     unique = sum(amount for name, amount in amounts.items() if name.startswith(b"Private_"))
     return unique, amounts.get(b"Pss:", 0)

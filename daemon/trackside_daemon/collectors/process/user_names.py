@@ -32,6 +32,7 @@ class UserNames:
 
     def name(self, uid: int) -> str:
         """Return the user's name; the number where there is no name, or none yet."""
+        # No lock: entries are only added, each by one assignment, which is atomic in CPython.
         if uid in self._names:
             return self._names[uid]
         now = self._clock()

@@ -170,6 +170,8 @@ class FollowedWorkers:
         if isinstance(process, _FollowedWorker):
             rank = process.rank
             process.after_rank = rank.ended_at is not None or (rank.is_init and self._is_ending(rank))
+            # Even without the code, which may be readable only later: by then an increase of the counter would not be
+            # recent.
             process.oom = process.code in {None, -signal.SIGKILL} and self._kills.killed(process.oom_watch, now)
 
     def _settle(self, now: float) -> Iterator[DeadWorker]:
@@ -202,6 +204,7 @@ class FollowedWorkers:
         rank_code = worker.rank.read_code(self._proc)
         if rank_code is None:
             return None
+        # A rank that then exits with an error mostly does so because its worker died. SIGKILL for both has one cause.
         return rank_code != -signal.SIGKILL if worker.oom and code == -signal.SIGKILL else rank_code > 0
 
     def _is_ending(self, rank: _FollowedRank) -> bool:

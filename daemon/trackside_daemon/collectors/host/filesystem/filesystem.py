@@ -150,7 +150,7 @@ class FilesystemCollector:
             yield Sample(SIZE, labels, answer.unit * answer.blocks)
             yield Sample(FREE, labels, answer.unit * answer.free)
             yield Sample(AVAIL, labels, answer.unit * answer.avail)
-        if answer.files:
+        if answer.files:  # btrfs, for example, counts no inodes
             yield Sample(FILES, labels, answer.files)
             yield Sample(FILES_FREE, labels, answer.files_free)
 

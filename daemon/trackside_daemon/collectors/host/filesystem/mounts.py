@@ -58,8 +58,7 @@ class Mounts:
 
     They come from this process's own mountinfo, because only those can be read. Whether one is read-only comes from the
     mountinfo of process 1 where it has the mount, since a service or a container may see a mount read-only that others
-    can write. Where that file may not be read and / is read-only for this process alone, as with systemd's
-    ProtectSystem=strict, the options of the whole file system decide.
+    can write.
 
     Args:
         proc: Path of procfs.
@@ -110,6 +109,8 @@ class Mounts:
         self._by_point = {}
         self._by_number = {}
         own_root = self._table.at(self.prefix or "/")
+        # With systemd's ProtectSystem=strict, / is read-only for this process alone. Where the mountinfo of process 1 may
+        # not be read, the options of the whole file system then decide.
         self._sheltered = init_text is None and bool(own_root) and own_root[-1].readonly and not own_root[-1].frozen
         host_devices = {mount.device for mount in self._host.at("/")}
         at_root = self._at("/")
@@ -118,6 +119,7 @@ class Mounts:
                 f"{self._own_file} has no mount at {self.prefix or '/'}; --path.rootfs must be the mount point of the "
                 "host's /, and in a chroot, bind-mount its directory first"
             )
+        # A file system has the same device number in every mount namespace.
         self._same_root = bool(self.prefix) and any(mount.device in host_devices for mount in at_root)
         self._root = self._top(at_root[0], "/")
         self._read_at = now

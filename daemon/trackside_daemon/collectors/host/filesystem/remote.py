@@ -151,6 +151,7 @@ class RemoteFilesystems:
         state.worker = worker
         state.requested_at = self._clock()
         try:
+            # In hexadecimal digits, because a path may contain the newline that ends a request.
             worker.send(path.hex().encode())
         except (OSError, WorkerFailed) as error:
             self._fail(state, worker, error)
@@ -166,7 +167,7 @@ class RemoteFilesystems:
         try:
             line = worker.receive(until)
             answer = _decode(line) if line is not None else None
-        except (WorkerFailed, ValueError, TypeError) as error:
+        except (WorkerFailed, ValueError, TypeError) as error:  # TypeError: too few or too many numbers
             self._fail(state, worker, error)
             return
         if answer is not None:
