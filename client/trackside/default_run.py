@@ -115,7 +115,7 @@ def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None,
     Example:
         >>> trackside.push(step=step, loss=loss)
     """
-    (_process.default or _default()).queue.push(values, step, named)
+    (_process.default or _default()).queue.push(values, step, named)  # the lock is for opening a run only
 
 
 def phase(name: str) -> Phase:
@@ -164,7 +164,7 @@ def finish(status: str = "finished") -> None:
         if run is None or run is _process.inherited:
             return
         _process.default = None
-    run.finish(status)
+    run.finish(status)  # without the lock: it can wait for seconds, and a push of another thread opens the next run
 
 
 def _default() -> Run:
@@ -187,6 +187,7 @@ def _pushing_ranks(ranks: str | None) -> str:
 
 def _is_loader_worker() -> bool:
     """Return whether this is a worker process of PyTorch's DataLoader: a dataset's pushes there open no run."""
+    # A process that has not imported torch is no such worker, and importing it takes seconds.
     worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
     return worker is not None and worker() is not None
 

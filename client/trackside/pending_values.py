@@ -71,7 +71,7 @@ class PendingValues:
 
     def join(self, named: dict[str, Any]) -> dict[str, Any]:
         """Return the user's numbers followed by the pending ones."""
-        self.is_waiting = self._device is not None
+        self.is_waiting = self._device is not None  # numbers of a device may arrive at any push
         if not self.keys.isdisjoint(named):
             self.overridden |= self.keys & named.keys()
         values, self._values = self._values, {}

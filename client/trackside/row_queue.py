@@ -127,6 +127,7 @@ class RowQueue:
             named = self._merge(values, named)
         if type(step) is not int and step is not None:
             step = self._whole_step(step)
+        # First, since the values that have arrived belong to earlier pushes.
         for source in self._polled:
             source.poll()
         every = self.pending
@@ -140,7 +141,7 @@ class RowQueue:
         rows = self._rows
         if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._count_heavy(len(named))):
             self._drop_oldest()
-        rows.append((pushed_at, step, named))
+        rows.append((pushed_at, step, named))  # without a lock: a deque's append is atomic
         if pending is not None:
             pending.run_callbacks()
 
@@ -236,6 +237,7 @@ class RowQueue:
         """Find out anew what each push has to poll; to be called when `StepTimer.polls` changes."""
         with self._lock:
             timers = tuple(timer for timer in self.timers if timer.polls)
+            # A new tuple: a push may iterate over the old one.
             self._polled = timers if self._device is None else (self._device, *timers)
 
     def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
@@ -261,7 +263,7 @@ class RowQueue:
             if key in self._warned or len(self._warned) >= WARNINGS:
                 return
             self._warned.add(key)
-        warn(message)
+        warn(message)  # without the lock, since a log handler may be slow
 
     def close(self, status: str, cause: str = "", *, provisional: bool = False, timeout: float | None = None) -> None:
         """End the run: read what is still on a device, and send or spool everything. Later calls do nothing.
@@ -282,11 +284,11 @@ class RowQueue:
     def forked(self) -> None:
         """Close the queue in a forked child: the parent's sender thread does not exist there."""
         self.is_open, self._sender = False, None
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # another thread of the parent may have locked the old one
 
     def _close(self, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
         with self._lock:
-            sender, self._sender = self._sender, None
+            sender, self._sender = self._sender, None  # so that only one of concurrent calls ends the session
             self.is_open = False
         if sender is not None:
             try:
@@ -375,7 +377,8 @@ class RowQueue:
                 if row is None:  # no push
                     continue
                 values = len(row)
-                session.heavy_in -= values if values > HEAVY else 0
+                session.heavy_in -= values if values > HEAVY else 0  # `heavy_out` is written by the sender thread alone
+                # A push of several rows counts once.
                 session.overrun += not (isinstance(step, Deferred) and step.resolved)
                 if isinstance(step, Deferred):
                     step.resolved = True

@@ -17,6 +17,8 @@ def stacks() -> dict[str, list[str]]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     lines = {}
     for ident, frame in sys._current_frames().items():  # noqa: SLF001  the only way to see other threads
+        # The walk begins at the innermost call, so the limit cuts the outermost. Source lines are not looked up, since
+        # that reads files.
         calls = StackSummary.extract(walk_stack(frame), limit=FRAMES, lookup_lines=False)
         name = f"{names.get(ident, 'thread')} {ident}"
         lines[name] = [f"{call.filename}:{call.lineno} {call.name}" for call in reversed(calls)]

@@ -501,6 +501,7 @@ def open_envelope(frames: list[bytes]) -> Envelope:
     """
     if not frames or not frames[0].startswith(b"trackside/"):
         raise WireError("frames", "the first frame is not trackside/VERSION")
+    # Before the number of frames, which another version may have changed.
     if frames[0] != PROTOCOL:
         raise WireError("version", f"got {frames[0][:32]!r}, this side reads {PROTOCOL!r}")
     if len(frames) != 3:
@@ -525,5 +526,6 @@ def _guarded(reason: str, decode: Any, frame: bytes) -> Any:
         raise WireError("size", f"{len(frame)} bytes, at most {MESSAGE_BYTES}")
     try:
         return decode(frame)
+    # All that malformed bytes can raise: a client must not end the daemon's thread.
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError, OverflowError) as error:
         raise WireError(reason, str(error)[:200]) from error

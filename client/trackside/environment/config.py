@@ -30,7 +30,7 @@ def as_json(config: Mapping[str, Any] | None, what: str = "the configuration") -
     except Exception as error:  # noqa: BLE001  a value's own __str__ may raise anything, and a cycle has no end
         warn(f"{what} cannot be written as JSON ({type(error).__name__}: {error}); it is left out")
         return ""
-    if len(text) > CONFIG_BYTES:
+    if len(text) > CONFIG_BYTES:  # ASCII, so characters are bytes
         warn(f"{what} has {len(text)} bytes, more than the limit of {CONFIG_BYTES}; it is left out")
         return ""
     return text

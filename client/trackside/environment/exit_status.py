@@ -10,7 +10,9 @@ STATUSES = ("finished", "stopped", "failed")
 FLUSH_SECONDS = 365 * 86400.0  # longest flush timeout, for `inf`: a part of it must be left for the senders
 SHM = "/dev/shm"  # noqa: S108  only its size is read
 
+# Words of PyTorch's messages if /dev/shm is full: a tensor gets no room, or SIGBUS kills a loader's worker.
 _FULL = (("shared memory", "No space left on device"), ("DataLoader worker", "Bus error"))
+# Some releases of PyTorch 2 write "capacty".
 _GPU = re.compile(
     r"out of memory\. Tried to allocate (?P<requested>[\d.]+ \w+)\. (?:GPU (?P<gpu>\d+) has a total capaci?ty of "
     r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"

@@ -145,6 +145,7 @@ def _entries(index: bytes) -> list[_Entry]:
             kept = len(path) - cut
         end = index.index(b"\0", at)
         path = path[:kept] + index[at:end]
+        # Before version 4, 1 to 8 NUL bytes pad an entry to a multiple of 8.
         start = end + 1 if version == 4 else end + 8 - (end - start) % 8
         if not (flags & _ASSUME_VALID or more & _SKIP_WORKTREE or mode == _GITLINK):
             unmerged = bool(flags & _STAGE)
@@ -166,7 +167,7 @@ def _refuse_extensions(index: bytes, at: int) -> None:
     """Raise ValueError for an extension that changes the meaning of the entries: a split or sparse index, or a new one."""
     while at < len(index) - _CHECKSUM_BYTES:
         name, size = struct.unpack_from(">4sI", index, at)
-        if not name[:1].isupper():
+        if not name[:1].isupper():  # a capital marks an optional extension
             raise ValueError(f"the extension {name!r}")
         at += 8 + size
 
@@ -194,6 +195,7 @@ def _is_as_old(status: os.stat_result, entry: _Entry, written: tuple[int, int]) 
     A file with the index's own time can have changed just after the index was written.
     """
     seconds, nanoseconds = divmod(status.st_mtime_ns, 10**9)
+    # A git that was built without nanoseconds writes 0.
     same = (seconds & 0xFFFFFFFF, nanoseconds if entry.modified[1] else 0) == entry.modified
     return same and (entry.modified[0], entry.modified[1] or 10**9) < written
 
@@ -209,6 +211,7 @@ def _has_other_content(place: str, status: os.stat_result, blob: bytes) -> bool 
         else:
             with Path(place).open("rb") as file:
                 content = file.read(HASHED_BYTES + 1)
+        # Without the flag, OpenSSL refuses SHA-1 in FIPS mode.
         return sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).digest() != blob
     except (OSError, ValueError):
         return None

@@ -98,6 +98,7 @@ def _place(environ: Mapping[str, str]) -> _Place:
         place = _Place(*group, _number(environ, "LOCAL_RANK"), _number(environ, "LOCAL_WORLD_SIZE") or spread)
     if place.rank is None or place.local_world is not None or _address(environ):
         return place
+    # Without the address of another machine, all ranks run on this one.
     local_rank = place.rank if place.local_rank is None else place.local_rank
     return place._replace(local_rank=local_rank, local_world=place.world)
 
@@ -180,9 +181,8 @@ def _launch(environ: Mapping[str, str], proc: Path, place: _Place) -> str:
         return f"torchrun-{elastic}"
     address, port = _address(environ), environ.get("MASTER_PORT", "")
     if address and world != place.local_world:
-        return f"launch-{address}-{port}".rstrip(
-            "-"
-        )  # several nodes have several launchers, so their pids are left out
+        # Several nodes have several launchers, so their pids are left out.
+        return f"launch-{address}-{port}".rstrip("-")
     return _launcher(environ, proc, place.rank)
 
 

@@ -108,7 +108,7 @@ class TracksideLogger(Logger):
     @never_raises
     def finalize(self, status: str) -> None:
         """End or keep the run: a fit has ended (``success``), failed, or is requeued by Slurm (``finished``)."""
-        if status == "failed":
+        if status == "failed":  # while Lightning handles the exception
             self.adapter.end(sys.exc_info()[1], "" if sys.exc_info()[1] else "failed")
         elif status == "success":
             self.adapter.rest()
@@ -189,7 +189,7 @@ class TracksideCallback(Callback):
 
     @never_raises
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._rates = _rates(trainer.optimizers)
+        self._rates = _rates(trainer.optimizers)  # now, since the schedulers step before `on_train_batch_end`
 
     @never_raises
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -207,7 +207,7 @@ class TracksideCallback(Callback):
     @never_raises
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         if not trainer.sanity_checking:
-            self._before = dict(trainer.callback_metrics)
+            self._before = dict(trainer.callback_metrics)  # it has the training's metrics as well
             self._phase = self._adapter.open().phase("eval").__enter__()
 
     @never_raises
@@ -261,6 +261,7 @@ class TracksideCallback(Callback):
         is_async = "AsyncCheckpointIO" in {kind.__name__ for kind in type(trainer.strategy.checkpoint_io).__mro__}
 
         def save(original: Callable[..., Any], filepath: Any, *given: Any, **named: Any) -> Any:
+            # An asynchronous writer returns before the file is complete, so that its size and time are unknown.
             reports = trainer.is_global_zero and not is_async
             return save_checkpoint(
                 run, lambda: original(filepath, *given, **named), lambda _: filepath, reports=reports

@@ -66,10 +66,8 @@ class TracksideCallback(TrainerCallback):
             return
         _training.append(self._adapter)
         self._run, self._pushed = run, {}
-        counts = getattr(args, "include_num_input_tokens_seen", "no") not in {
-            "no",
-            False,
-        }  # Trainer's own count can exclude padding
+        # Trainer's own count can exclude padding.
+        counts = getattr(args, "include_num_input_tokens_seen", "no") not in {"no", False}
         self._tokens = state.num_input_tokens_seen if counts else None
         if state.global_step:
             run.event("resume", step=state.global_step)

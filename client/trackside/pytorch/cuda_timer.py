@@ -94,6 +94,7 @@ class CudaTimer:
     def collect(self) -> dict[str, float]:
         """Return seconds by stage that are done since the last call; only the training's thread may call this."""
         done: dict[str, float] = {}
+        # `first` too: the stream may have changed between the two, and then they are not in order.
         while self.pending and self.pending[0].last.query() and self.pending[0].first.query():
             span = self.pending.popleft()
             seconds = self._gpus.seconds(span.first, span.last) * span.weight

@@ -277,6 +277,7 @@ class _Ring:
         self._busy = True
         try:
             while self.pending and self.pending[0].event.query():
+                # Removed only when it is read, so that Ctrl-C in between loses nothing.
                 copy = self.pending[0]
                 values = {key: float(slot) for key, slot in copy.slots.items()}
                 self.pending.popleft()

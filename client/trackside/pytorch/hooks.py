@@ -36,6 +36,7 @@ class Hook:
             self._fail(error)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # Of the standard library: the model can be loaded without trackside.
         return getattr, (nullcontext(), "__exit__")
 
 

@@ -77,6 +77,7 @@ class _MemoryHistory:
             self._peak = max(self._peak, peak)
         self._peak = max(self._peak, allocated)
         failures = int(stats.get("num_ooms", 0))
+        # Fewer than before: the user has reset the statistics.
         self._failures += failures - self._last_failures if failures >= self._last_failures else failures
         self._last_failures = failures
         return Memory(allocated, _amount(stats, "reserved_bytes", "current"), self._peak, self._failures)

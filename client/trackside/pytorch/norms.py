@@ -37,6 +37,7 @@ class Norms:
     @property
     def total_squared(self) -> Any:
         """Square of `total`."""
+        # In float64, since the square of a large float32 is infinite.
         return self._stack.double().square().sum() if self.each is None else _squared(self.each)
 
     def subset(self, places: Sequence[int], *, squared: bool = False) -> Any:
@@ -44,7 +45,7 @@ class Norms:
         if self.each is not None:
             some = [self.each[place] for place in places]
             return _squared(some) if squared else sqrt(_squared(some))
-        part = self._stack[places[0] : places[-1] + 1]
+        part = self._stack[places[0] : places[-1] + 1]  # a list as the index would be copied to the device
         return part.double().square().sum() if squared else self._torch.linalg.vector_norm(part)
 
     def nonfinite(self) -> tuple[Any, Any]:

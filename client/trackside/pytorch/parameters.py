@@ -67,9 +67,8 @@ class Parameters:
         if model is None:
             self._named = []
             return
-        every = [
-            (_plain_name(name), one) for name, one in model.named_parameters()
-        ]  # a frozen one may be trained later
+        # A frozen one may be trained later.
+        every = [(_plain_name(name), one) for name, one in model.named_parameters()]
         flat = _is_flat(model)
         self.sharded = flat or any(_is_sharded(one) for _, one in every)
         first = flat or (self._rank == 0 and not _is_replica(model))

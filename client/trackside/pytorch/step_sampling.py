@@ -49,7 +49,7 @@ class StepSampler:
         if self.is_sampled:
             self._budget.add_cost(self.marks * self._cost)
             self.marks, self._last_timed = 0, number
-            self._next_sample = number + self._random.randint(1, 2 * self._budget.every - 1)
+            self._next_sample = number + self._random.randint(1, 2 * self._budget.every - 1)  # with mean `every`
         self.is_sampled = number + 1 >= self._next_sample
         self.weight = number + 1 - self._last_timed
         self.next_step = number + 1 if self.is_sampled else self._next_sample - 1

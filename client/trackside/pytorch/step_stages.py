@@ -230,7 +230,7 @@ class StepStages:
     def _hook_model(self, model: Any) -> None:
         self._model_handles += [
             model.register_forward_pre_hook(self._hook(self._forward_begins), prepend=True),
-            model.register_forward_hook(self._hook(self._forward_ends), always_call=True),
+            model.register_forward_hook(self._hook(self._forward_ends), always_call=True),  # also after an exception
         ]
 
     def _hook_optimizer(self, reference: weakref.ref[Any]) -> None:

@@ -228,9 +228,8 @@ class Watcher:
 
     def _end(self, optimizer: Any) -> None:
         stages = self._stages
-        if (
-            "before any" in self._handles
-        ):  # the optimizer is found; PyTorch may iterate over the hooks in another thread
+        # The optimizer is found. PyTorch may iterate over the hooks in another thread.
+        if "before any" in self._handles:
             _over.append(self._handles.pop("before any"))
         if self._reads_after_step:
             self._reads_after_step = False

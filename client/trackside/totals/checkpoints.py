@@ -48,7 +48,7 @@ class CheckpointCounter:
         seconds = max(0, time - began) / 1e9
         self._ended = (time, seconds)
         self._count(time, more=self._phases > self._events)
-        if self._durations < self._phases:
+        if self._durations < self._phases:  # else an event of this step has stated the duration
             self._observe(seconds)
 
     def handle_event(self, event: TrainingEvent) -> None:

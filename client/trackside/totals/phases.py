@@ -130,6 +130,7 @@ class TimedLoader(Generic[T]):
         self._begun = True
         return _TimedIterator(self._accept, batches, None if resumes else now - since)
 
+    # Without it, `if batches` would call `__len__`, which loaders of an IterableDataset refuse.
     def __bool__(self) -> bool:
         return bool(self._loader)
 
@@ -137,6 +138,7 @@ class TimedLoader(Generic[T]):
         return len(self._loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
+        # copy and pickle look up special methods before `_loader` exists, which would recurse without end.
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._loader, name)
@@ -165,7 +167,7 @@ class _TimedIterator(Generic[T]):
         self._accept(since, _WAIT_BEGINS)
         try:
             batch = next(self._batches)
-        except BaseException:
+        except BaseException:  # also at the end of the data, and for Ctrl-C
             self._accept(monotonic_ns(), _WAIT_ENDS)
             raise
         now = monotonic_ns()
@@ -244,6 +246,7 @@ class PhaseTimes:
 
     def advance(self, time: int) -> None:
         """Count the time up to a moment."""
+        # A heartbeat may have counted up to a later moment than that of a mark in the queue.
         spent = max(0, time - self._since)
         self._since = max(self._since, time)
         name = self.innermost or OTHER

@@ -197,6 +197,7 @@ class SessionTotals:
     def _weigh(self, values: dict[str, float]) -> dict[str, float]:
         """Return the values without those that are refused, and count amounts and non-finite values."""
         try:
+            # The sum is finite only if all values are: one call in C for the usual push.
             plain = isfinite(fsum(values.values())) and "samples" not in values and "tokens" not in values
         except (OverflowError, ValueError):  # a huge int, a huge sum, infinities of both signs
             plain = False

@@ -34,14 +34,14 @@ class BatchBuilder:
         if keys != self._keys or not self._blocks:
             self._keys = keys
             self._blocks.append((keys, [], [], []))
-            self.size += sum(len(key.encode()) + 5 for key in keys)
+            self.size += sum(len(key.encode()) + 5 for key in keys)  # msgpack puts 5 bytes at most before a text
         _, steps, times, numbers = self._blocks[-1]
         steps.append(step)
         times.append(time)
         numbers.extend(values.values())
         self.rows += 1
         self.values += len(keys)
-        self.size += 16 + 8 * len(keys)
+        self.size += 16 + 8 * len(keys)  # a step, a time and the values, 8 bytes each
 
     @property
     def is_full(self) -> bool:
@@ -51,6 +51,7 @@ class BatchBuilder:
     def blocks(self) -> list[Block]:
         """Return the rows as the wire has them."""
         return [
+            # msgspec refuses subclasses of str, such as the members of a StrEnum.
             Block(list(map(str.__str__, keys)), pack("q", steps), pack("q", times), pack("d", numbers))
             for keys, steps, times, numbers in self._blocks
         ]

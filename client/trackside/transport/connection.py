@@ -33,7 +33,7 @@ def new_context() -> Context:
         for descriptor in (*spare, reading, writing):
             os.close(descriptor)
     context: Context = zmq.Context(io_threads=1)
-    context.socket(zmq.DEALER).close(linger=0)
+    context.socket(zmq.DEALER).close(linger=0)  # starts the threads while the descriptors are still free
     return context
 
 
@@ -49,7 +49,7 @@ def connect(context: Context, endpoint: str, environ: Mapping[str, str]) -> tupl
     socket = None
     try:
         socket = context.socket(zmq.DEALER)
-        socket.linger = 0
+        socket.linger = 0  # closing never waits: the session keeps what is not acknowledged, and sends it again
         socket.immediate = True  # never queue for a daemon that is absent: the session sends again what it misses
         socket.reconnect_ivl = 100
         socket.ipv6 = endpoint.startswith("tcp://[")
@@ -63,5 +63,6 @@ def connect(context: Context, endpoint: str, environ: Mapping[str, str]) -> tupl
     except (zmq.ZMQError, keys.KeyFileError) as error:
         if socket is not None:
             socket.close()
+        # pyzmq appends the address, which the log line has already.
         return None, str(error) if isinstance(error, keys.KeyFileError) else str(error).partition(" (addr=")[0].lower()
     return socket, failure

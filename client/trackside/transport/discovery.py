@@ -67,7 +67,7 @@ def find(explicit: str | None, environ: Mapping[str, str], uid: int | None = Non
         reason = _unfit_name(endpoint, environ)
         return (None, [f"{endpoint} ({reason})"]) if reason else (endpoint, [])
     failures: list[str] = []
-    for directory in dict.fromkeys(directories(environ, uid)):
+    for directory in dict.fromkeys(directories(environ, uid)):  # $XDG_RUNTIME_DIR is usually /run/user/UID, too
         path = directory / SOCKET
         reason = _unfit(path, None if directory == SYSTEM_DIRECTORY else uid)
         if not reason:
@@ -104,10 +104,12 @@ def _unfit(path: Path, owner: int | None) -> str:
         return "not found" if isinstance(error, FileNotFoundError) else reason
     if not stat.S_ISSOCK(status.st_mode):
         return "not a socket"
+    # Otherwise another user could create the directory in /tmp first, and receive the pushes.
     if owner is not None and {status.st_uid, directory.st_uid} != {owner}:
         return f"belongs to another user, uid {status.st_uid}"
     if owner is not None and directory.st_mode & 0o022:
         return "others may write to its directory"
+    # connect(2) needs the permission to write to the socket (unix(7)).
     return socket_failure(path) if os.access(path, os.W_OK) else _denied(path, stat.S_IWGRP)
 
 

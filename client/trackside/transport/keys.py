@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 VARIABLE = "TRACKSIDE_KEY_FILE"
 FILE_BYTES = 4096  # limit of bytes that are read, whatever file is named; a key file is smaller
 
-# A line of a key file, with a key in Z85, https://rfc.zeromq.org/spec/32/.
 _LOOPBACK = re.compile(r"tcp://(?:localhost|127(?:\.\d{1,3}){3}|\[::1\]):(?:\d{1,5}|\*)", re.ASCII)
+
+# A line of a key file, with a key in Z85, https://rfc.zeromq.org/spec/32/.
 _LINE = re.compile(r'([a-z]+-key)\s*=\s*"([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})"')
 
 
@@ -88,6 +89,7 @@ def read(file: Path, *names: str) -> list[bytes]:
     missing = [name for name in names if name not in keys]
     if missing:
         raise KeyFileError(f"{file}: not a key file for this: it has no {missing[0]}; `trackside keys` creates them")
+    # ZeroMQ would only repeat its handshake for ever, without an error.
     if "secret-key" in names and _public(keys["secret-key"]) != keys["public-key"].encode():
         raise KeyFileError(f"{file}: its secret-key and its public-key do not belong together; copy the file again")
     return [keys[name].encode() for name in names]

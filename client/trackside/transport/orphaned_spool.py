@@ -76,7 +76,7 @@ def orphaned_hellos(directories: Iterable[Path], machine: str | None) -> Iterato
     """Yield the sessions of ended processes in some directories with their hellos, oldest first."""
     for directory, name, session in _spool_names(directories):
         with suppress(OSError, ValueError):
-            os.close(acquire_lock(directory / f"{name}.lock"))
+            os.close(acquire_lock(directory / f"{name}.lock"))  # fails, and so skips the spool, while its process lives
             reader = Reader(min(directory.glob(f"{name}.*.spool")))
             if machine in {None, reader.machine}:
                 yield session, decode_body("hello", reader.hello[2])
@@ -113,6 +113,7 @@ def _open(directory: Path, name: str, machine: str | None) -> OrphanedSession | 
         ValueError: It is not a spool.
     """
     first = min(directory.glob(f"{name}.*.spool"))
+    # The machine comes first: on a shared home the locks of another machine's spools are left alone.
     reader = Reader(first)
     if machine is not None and reader.machine != machine:
         return None

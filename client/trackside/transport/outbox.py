@@ -104,9 +104,10 @@ class Outbox(ABC):
         crowded = self.size > PENDING_BYTES or (stuck and len(self.pending) > WINDOW)
         if everything or stuck or crowded or self._unspooled:
             self._spool(clock.monotonic - STUCK_SECONDS * 1e9, clock, everything=everything or crowded)
+        # The newest leave the memory: they are on disk, and their turn comes last.
         while crowded and self.pending and self.pending[-1].spooled and self._is_full():
             self.size -= self.pending.pop().size
-        self._in_flight = min(self._in_flight, len(self.pending))
+        self._in_flight = min(self._in_flight, len(self.pending))  # the popped ones may have been in flight
         if self.size > PENDING_BYTES:
             self._drop_oldest(self._unspooled or self.pending)
         self._refill()
@@ -157,6 +158,7 @@ class Outbox(ABC):
 
     def resend_after(self, seconds: float, moment: float) -> None:
         """Rewind if the oldest message has been in flight for *seconds*; *moment* is now, in monotonic seconds."""
+        # An ack can be lost without a broken connection: the daemon drops it if the queue to this client is full.
         oldest = self.pending[0].number if self._in_flight else 0
         if oldest != self._oldest:
             self._oldest, self._oldest_since = oldest, moment
@@ -190,7 +192,7 @@ class Outbox(ABC):
         message.made_at = clock.monotonic
         if not self.backlog:
             self.pending.append(message)
-        elif self._unspooled or not self._spool_message(message, clock):
+        elif self._unspooled or not self._spool_message(message, clock):  # the spool is in order: nothing may pass them
             self._unspooled.append(message)
         else:
             return
@@ -227,6 +229,7 @@ class Outbox(ABC):
             while self._unspooled and len(self.pending) < WINDOW:
                 self._skip_up_to(self._unspooled[0].first)
                 self.pending.append(self._unspooled.popleft())
+        # The daemon accepts no number out of order. So the skip of a gap goes first, and what was sent is sent again.
         if self.pending and self.pending[0].first > self._acked + 1:
             self.pending.appendleft(self._gap(self._acked + 1, self.pending[0].first - 1, 0))
             self.size += self.pending[0].size
@@ -262,4 +265,5 @@ class Outbox(ABC):
 
     def _gap(self, first: int, last: int, made_at: int) -> Pending:
         frames = encode(Envelope("skip", self.id, last), Skip(first, self.totals))
+        # "Spooled", since a reader of the spool finds the gap between the numbers itself.
         return Pending(first, last, frames, made_at=made_at, spooled=True)

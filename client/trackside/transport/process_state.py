@@ -31,7 +31,7 @@ class Process:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # an RLock, since opening the default run calls `init`
         self.default: Run | None = None
         self.inherited: Run | None = None
         self.queues: set[RowQueue] = set()
@@ -42,7 +42,7 @@ class Process:
 
     def sender(self, endpoint: str | None) -> Sender | None:
         """Return the sender for an endpoint, None if there can be none; the first call also watches for the exit."""
-        if self._exiting:
+        if self._exiting:  # nothing would stop another sender
             return None
         if endpoint not in self._senders or not self._senders[endpoint].alive:
             try:
@@ -63,14 +63,16 @@ class Process:
         from multiprocessing.util import Finalize
 
         def ended() -> None:
+            # multiprocessing runs finalizers in a `finally` around the target, so its exception is still current.
             kind, error, _ = sys.exc_info()
             self.outcome = self.outcome if kind is None else outcome(kind, error)
             self.exit()
 
-        Finalize(None, ended, exitpriority=0)
+        Finalize(None, ended, exitpriority=0)  # one without a priority does not run at the end
 
     def _watch_exit(self) -> None:
         self._watching = True
+        # An atexit function cannot find out which exception, if any, ends the process.
         previous = sys.excepthook
 
         def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -89,7 +91,7 @@ class Process:
         timeout = flush_timeout()
         deadline = monotonic() + timeout
         interrupted = False
-        for queue in list(self.queues):
+        for queue in list(self.queues):  # a copy, since each removes itself when it has closed
             left = 0.0 if interrupted else max(0.0, deadline - timeout / 4 - monotonic())
             try:
                 queue.close(*self.outcome, provisional=True, timeout=left)
@@ -105,7 +107,7 @@ class Process:
             queue.forked()
         for sender in self._senders.values():
             sender.forked()
-        self.lock = threading.RLock()
+        self.lock = threading.RLock()  # another thread may have locked the old one, and it does not exist in the child
         self.inherited = self.default
         # References are kept: freeing objects of ZeroMQ or CUDA in the child would abort it.
         self._parents += (*self._senders.values(), *self.queues)

@@ -144,7 +144,7 @@ class Sender:
         except Exception as error:  # noqa: BLE001  whatever it is, training goes on, without a traceback
             warn(f"sending has stopped, training goes on: {type(error).__name__}: {error}")
         finally:
-            self._shut_down()
+            self._shut_down()  # first, since closing the context can hang
             self._disconnect()
             if self._context is not None:
                 self._context.term()
@@ -212,6 +212,7 @@ class Sender:
         poller.register(self._wakes, zmq.POLLIN)
         if self._socket is not None:
             hello_due = any(session.asked_at < 0 for session in self._sessions)
+            # A connected socket can nearly always be written, so POLLOUT would end each wait at once.
             poller.register(self._socket, zmq.POLLIN | (zmq.POLLOUT if hello_due else 0))
         while True:
             ready = dict(poller.poll(max(0, round((deadline - time.monotonic()) * 1000))))
@@ -220,7 +221,7 @@ class Sender:
                 self._transmit()
                 self._notify()
             if self._wakes.fileno() in ready:
-                self._wakes.recv(4096)
+                self._wakes.recv(4096)  # all wake-ups at once
                 return
             if ready.get(self._socket, 0) & zmq.POLLOUT or time.monotonic() >= deadline:
                 return

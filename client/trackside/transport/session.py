@@ -104,7 +104,7 @@ class Session(Outbox):
         """Send details that were unknown when the session began, with another hello; any thread may call this."""
         self._config = config or self._config
         self._total_steps = self._total_steps if total_steps is None else total_steps
-        self._described = True
+        self._described = True  # last: the sender thread reads the details once this is set
 
     def hello(self, clock: Clock) -> list[bytes]:
         """Return the hello, with all that a daemon needs of this session, as frames."""
@@ -146,6 +146,7 @@ class Session(Outbox):
     def drain(self, clock: Clock) -> None:
         """Turn the rows that wait now into batches. Counts without a row, as of a push of only text, are sent as well."""
         self._resources.poll()
+        # Read once, since other threads increase them meanwhile.
         refused, overrun = self.refused, self.overrun
         self.totals.dropped += refused - self._refused_counted
         self.totals.pushes += overrun - self._overrun_counted
@@ -198,7 +199,7 @@ class Session(Outbox):
 
     def acknowledged(self, number: int) -> None:
         """Drop the messages up to *number*, which are committed."""
-        super().acknowledged(min(number, self._number))
+        super().acknowledged(min(number, self._number))  # a wrong number must not cover messages that follow
 
     def _gap(self, first: int, last: int, made_at: int) -> Pending:
         self._sent_counts = (self.totals.pushes, self.totals.dropped)  # a skip carries them
@@ -211,7 +212,7 @@ class Session(Outbox):
         if values is None:
             self._handle_message(pushed_at, step)
             return []
-        self.heavy_out += len(values) if len(values) > HEAVY else 0
+        self.heavy_out += len(values) if len(values) > HEAVY else 0  # also if it is refused: it has left the queue
         try:
             counted = self._counts.accept(pushed_at, step, self._sendable(values))
         except Exception:  # noqa: BLE001  a key of a type of the user's own may raise anything
@@ -276,7 +277,7 @@ class Session(Outbox):
 
     def _sendable(self, values: dict[str, float]) -> dict[str, float]:
         """Return the values whose keys can be sent: text of at most `KEY_BYTES` in UTF-8."""
-        if values.keys() <= self._counts.last.keys():
+        if values.keys() <= self._counts.last.keys():  # these keys were checked before
             return values
         kept = {key: value for key, value in values.items() if _is_sendable(key)}
         self.totals.dropped += len(values) - len(kept)
@@ -291,5 +292,5 @@ def _is_sendable(key: object) -> bool:
         return False
     try:
         return len(key.encode()) <= KEY_BYTES
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # half of a surrogate pair
         return False

@@ -116,7 +116,7 @@ class Spool:
             if self._file < 0 or self._segments[-1].size >= SEGMENT_BYTES:
                 self._begin(record.number, hello)
             self._write_record(record)
-        except (OSError, LookupError) as error:
+        except (OSError, LookupError) as error:  # LookupError: the user has no home
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             self.failure = f"{self._directory}: {reason}" if self._directory else reason
             return False
@@ -154,9 +154,11 @@ class Spool:
         Returns:
             Number of values that are lost. The outbox sends a skip when it reaches the gap.
         """
+        # Once for each segment, since `_make_room` lists the directory.
         begun, self._begun = self._begun, False
         if not begun or self._directory is None:
             return 0
+        # The last one is open for writing.
         spare = next((each for each in list(self._segments)[:-1] if each.first > read), None)
         if not self._make_room(spare) or spare is None:
             return 0
@@ -177,7 +179,7 @@ class Spool:
         self._reader = None
         with suppress(OSError):
             if lock >= 0 and not forked and not self._segments:
-                self._path("lock").unlink()
+                self._path("lock").unlink()  # before it is released, or another process could have locked it by then
         for descriptor in (file, lock):
             if descriptor >= 0:
                 with suppress(OSError):  # closed already, if the fork happened within this method
@@ -189,7 +191,9 @@ class Spool:
         if self._lock < 0:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = acquire_lock(self._path("lock"))
-        path = self._path(f"{number:016d}.spool")
+        path = self._path(f"{number:016d}.spool")  # padded, so that the names sort by number
+        # O_APPEND: after a half record was truncated, the next one must begin at the new end.
+        # O_NOFOLLOW: in a shared directory another user could have put a link there.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(path, flags, 0o600)
         try:
@@ -200,11 +204,12 @@ class Spool:
             os.close(file)
             path.unlink(missing_ok=True)
             raise
+        # Closed only now: if the new segment cannot begin, the old one is still open.
         before, self._file = self._file, file
         if before >= 0:
             os.close(before)
         segment = Segment(path)
-        segment.last, segment.size = self.last, len(head)
+        segment.last, segment.size = self.last, len(head)  # so that `last` does not fall while it is empty
         self._segments.append(segment)
         self._begun = True
 
@@ -225,7 +230,7 @@ class Spool:
     def _remove(self, segment: Segment) -> None:
         if self._reader is not None and self._reader.path == segment.path:
             self._reader = None
-        if not self._segments and self._file >= 0:
+        if not self._segments and self._file >= 0:  # it was the segment that is written
             file, self._file = self._file, -1
             os.close(file)
         with suppress(OSError):
@@ -304,6 +309,7 @@ class Reader:
         if len(header) < _HEADER.size:
             return None
         length, checksum, first, number, values = _HEADER.unpack(header)
+        # A damaged length must not make this read gigabytes.
         payload = self._file.read(length) if length <= 2 * MESSAGE_BYTES else b""
         if len(payload) == length and crc32(payload) == checksum:
             with suppress(msgspec.MsgspecError):
@@ -387,5 +393,6 @@ def _write(file: int, data: bytes) -> None:
     Raises:
         OSError: The disk is full, also after a part of it.
     """
+    # Without fsync: the page cache outlives the process, and that is what a spool is for.
     if os.write(file, data) < len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

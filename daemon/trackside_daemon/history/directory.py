@@ -152,8 +152,7 @@ def network_file_system(path: Path, mountinfo: Path = Path("/proc/self/mountinfo
     mount, kind = "", ""
     for line in lines:
         point = line.point.rstrip("/")
-        if len(point) >= len(mount) and target.startswith(
-            f"{point}/"
-        ):  # of two mounts on one point the later one counts
+        # Of two mounts on one point the later one counts.
+        if len(point) >= len(mount) and target.startswith(f"{point}/"):
             mount, kind = point, line.fstype
     return kind if _NETWORK.fullmatch(kind) else ""

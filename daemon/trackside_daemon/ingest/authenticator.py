@@ -14,9 +14,8 @@ from zmq.utils.monitor import recv_monitor_message
 if TYPE_CHECKING:
     from trackside_daemon.ingest.keyring import Keyring
 
-# How many sources are remembered, so that each is logged once; refusals of later ones are only counted.
 DOMAIN = "trackside"
-LOGGED = 1000
+LOGGED = 1000  # number of sources that are remembered, so that each is logged once; later ones are only counted
 
 log = logging.getLogger("trackside")
 
@@ -66,7 +65,7 @@ class Authenticator:
     def stop(self) -> None:
         """End the thread. The socket must be closed before its context."""
         os.write(self._waker, b"\0")
-        self._thread.join()
+        self._thread.join()  # first: only one thread at a time may use a socket of ZeroMQ
         self._socket.disable_monitor()
         self._failures.close()
         self._zap.stop()

@@ -77,7 +77,7 @@ class Questions:
             return question.number
         self._number += 1
         self._waiting[self._number] = question
-        if len(self._waiting) > UNANSWERED:
+        if len(self._waiting) > UNANSWERED:  # clients that have ended never answer
             del self._waiting[next(iter(self._waiting))]
         return self._number
 

@@ -46,7 +46,7 @@ def default_directory(environ: Mapping[str, str], uid: int) -> Path:
             if directory == SYSTEM_DIRECTORY and uid != 0:
                 continue
             directory.mkdir(mode=0o700, exist_ok=True)
-            status = directory.lstat()
+            status = directory.lstat()  # another user may have put a link into /tmp
         except OSError as error:
             failures.append(f"{directory} ({(error.strerror or str(error)).lower()})")
             continue
@@ -201,5 +201,6 @@ class SocketLock:
 
     def release(self) -> None:
         """Remove the socket and release the lock."""
+        # The lock file stays: another daemon may have opened it already, and would lock a deleted file.
         self._path.unlink(missing_ok=True)
         self._lock.close()

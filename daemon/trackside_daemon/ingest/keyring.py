@@ -24,8 +24,9 @@ from trackside.transport.keys import KeyFileError
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A directory that changed so recently may change again without a new modification time.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+
+# A directory that changed so recently may change again without a new modification time.
 SETTLED_NANOSECONDS = 2 * 10**9
 
 _DAEMON = """\
@@ -78,7 +79,7 @@ class Keyring:
                 self._allowed = frozenset(self._read())
                 self._read_at = changed_at if time.time_ns() - changed_at > SETTLED_NANOSECONDS else 0
         except OSError as error:
-            self._allowed = frozenset()
+            self._allowed = frozenset()  # nobody may push while the directory cannot be read
             self._read_at = 0
             self._warn_once(self.authorized, f"{self.authorized}: {(error.strerror or str(error)).lower()}")
         return public in self._allowed

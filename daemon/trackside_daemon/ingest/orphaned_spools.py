@@ -81,7 +81,7 @@ def _make_shared() -> None:
         spool.mkdir(mode=0o700)
         try:
             os.chown(spool, -1, group)
-            spool.chmod(0o3770)
+            spool.chmod(0o3770)  # setgid: files get the group; sticky: no other user may delete them
         except OSError:
             spool.rmdir()
             raise

@@ -62,6 +62,7 @@ def find_peer(descriptor: int, identity: Identity, proc: Path = Path("/proc")) -
             pidfd = _pidfd(connection, pid)
     except OSError:
         return None
+    # SO_PEERCRED reports pid 0 for a process that this pid namespace does not show.
     if pid > 0 and _is(proc, pid, identity):  # checked while the pidfd is open, so that the pid is not reused
         return Peer(pid, uid, identity.start, pidfd, proc)
     os.close(pidfd)
@@ -70,7 +71,7 @@ def find_peer(descriptor: int, identity: Identity, proc: Path = Path("/proc")) -
 
 def _borrowed(descriptor: int) -> socket.socket:
     """Return a duplicate of the socket."""
-    copy = os.dup(descriptor)
+    copy = os.dup(descriptor)  # ZeroMQ may close its descriptor meanwhile
     try:
         return socket.socket(fileno=copy)
     except OSError:
@@ -80,6 +81,7 @@ def _borrowed(descriptor: int) -> socket.socket:
 
 def _pidfd(connection: socket.socket, pid: int) -> int:
     try:
+        # Unlike a pid, it cannot belong to a process that has reused the number.
         return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError:  # before Linux 6.5
         return os.pidfd_open(pid)

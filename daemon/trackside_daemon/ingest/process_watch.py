@@ -82,6 +82,7 @@ class ProcessWatch:
         peer = find_peer(descriptor, identity, self._proc)
         if peer is None:
             return None
+        # It has greeted before: for another session, or before it reconnected.
         if any((one.peer.pid, one.peer.start) == (peer.pid, peer.start) for one in self._followed.values()):
             peer.close()
             return peer.pid
@@ -102,6 +103,7 @@ class ProcessWatch:
         for pidfd in self._poller.ended():
             followed = self._followed[pidfd]
             followed.ended_at = now
+            # At once and not with the exit code: the cgroup and its counter disappear with a container.
             followed.killed = self._oom.killed(followed.oom, now.monotonic)
             self._ending.append(followed)
         ended = [end for followed in self._ending if (end := self._settle(followed, now)) is not None]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LINGER_MILLISECONDS = 200  # how long closing the socket waits until the last acknowledgements are sent
 
 # ZeroMQ drops a connection that announces a larger frame, before it allocates memory for it.
+# With twice the limit of a message, one that is just too large gets a reason instead of a lost connection.
 FRAME_BYTES = 2 * MESSAGE_BYTES
 
 KEEPALIVE_SECONDS = 60  # A TCP connection that has been silent for so long is probed
@@ -61,7 +62,7 @@ class PushSocket:
         self.socket.linger = LINGER_MILLISECONDS
         self.socket.maxmsgsize = FRAME_BYTES
         self.socket.rcvhwm = MESSAGES_WAITING
-        self.socket.tcp_keepalive = 1
+        self.socket.tcp_keepalive = 1  # a machine that loses its power or network closes no connection
         self.socket.tcp_keepalive_idle = KEEPALIVE_SECONDS
         self._locks: list[SocketLock] = []
         self._authenticator: Authenticator | None = None

@@ -94,7 +94,7 @@ class Server:
             poller.modify(socket, zmq.POLLIN if reads else 0)
             ready = dict(poller.poll(max(0, round(self._timeout(tick_at, reads=reads) * 1000))))
             if self._requests.fileno() in ready:
-                self._requests.drain()
+                self._requests.drain()  # before the queues, so that a later request wakes this thread again
             self._acknowledge()
             self._handle_requests()
             # A process that restarts a run comes after the one that it replaces, so ends come before messages.
@@ -119,6 +119,8 @@ class Server:
             if not room and not self._is_stuck():
                 return
             try:
+                # As a zmq.Frame, which alone has the descriptor of the connection. The second call does not wait, since
+                # ZeroMQ delivers all frames of a message at once.
                 first = self._push_socket.socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return

@@ -136,7 +136,7 @@ class IngestSession:
         hello = replace(hello, identity=identity)
         ref = self.ref
         content = (ref.name, ref.attempt, identity, hello.config, hello.tags, hello.total_steps, hello.about)
-        opened = hash(msgspec.msgpack.encode(content)) or 1
+        opened = hash(msgspec.msgpack.encode(content)) or 1  # 0 stands for none
         if opened == self.opened:
             return []
         self.opened = opened

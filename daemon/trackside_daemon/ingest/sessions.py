@@ -325,6 +325,7 @@ class Sessions:
         except WireError as error:
             self._counts.reject(envelope.session, error)
             receipt = Receipt(envelope.session, envelope.number, error.reason)
+            # Through the history, since a client takes a nack to mean that everything before it is committed.
             outcome.add_records([BatchIngested(session.ref, envelope.number)], receipt)
         else:
             self._counts.accept(envelope.kind)

@@ -38,7 +38,7 @@ class BatchQueue:
 
     def has_room(self) -> bool:
         """Return whether more may be pushed."""
-        return len(self._pushes) < PUSHES_WAITING
+        return len(self._pushes) < PUSHES_WAITING  # without the lock: at worst a few more get in
 
     def get(self) -> Batch | None:
         """Wait for the next batch; return None if none is left after `stop`."""

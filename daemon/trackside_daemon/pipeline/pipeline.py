@@ -102,6 +102,7 @@ class Pipeline:
 
     def accept(self, batch: Batch) -> None:
         """Pass a batch through all stages. A stage that fails is counted, and the others continue."""
+        # State first, so that /metrics is right even with a full disk or a broken detector.
         self._stage("state", self._state.update, batch)
         self._stage("history", self._history.accept, batch)
         if self._alerts is not None:
@@ -126,10 +127,10 @@ class Pipeline:
     def _update_alerts(self, batch: Batch) -> None:
         """Pass the findings to the active alerts; what changes goes to state, history and listeners."""
         now, findings = self._wall(), self._findings
-        due = abs(now - self._ticked) >= ALERTS_SECONDS
+        due = abs(now - self._ticked) >= ALERTS_SECONDS  # abs: the wall clock may be set back
         if self._alerts is None or not (findings or due):
             return
-        self._findings = []
+        self._findings = []  # first: findings on which the alerts fail must not come again
         changes = self._alerts.accept(findings, now) if findings else []
         if due:
             self._ticked = now

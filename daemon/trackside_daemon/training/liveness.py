@@ -46,4 +46,5 @@ class Liveness:
             return True
         except OSError:  # hidden from this user
             return None
+        # Another start time: the pid was reused. Z and X: it has ended, and its parent has not reaped it.
         return int(fields[19]) != identity.start or fields[0] in {b"Z", b"X"}

@@ -92,6 +92,7 @@ class LostTime:
 
     def tick(self, wall: float, monotonic: float, peak: Callable[[], object], *, stalled: bool) -> Update:
         """Update once a second while the rank is alive; *peak* returns the GPUs' FLOP/s."""
+        # By the monotonic clock: a step of the wall clock is no stall.
         passed = 0.0 if self._updated_at is None else monotonic - self._updated_at
         spent = sum(self._phases.values())
         if not self._now.caught:
@@ -116,7 +117,7 @@ class LostTime:
     def _extend_restart(self, until: float) -> None:
         """Extend the restart to *until*, in Unix seconds."""
         spent = 0.0 if self._since is None else until - self._since - sum(self._phases.values())
-        self._now = self._now._replace(restart=max(self._now.restart, spent))
+        self._now = self._now._replace(restart=max(self._now.restart, spent))  # the wall clock may be set back
 
     def _store(self, monotonic: float, peak: Callable[[], object]) -> Update:
         changed = self._export()

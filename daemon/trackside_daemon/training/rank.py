@@ -292,7 +292,7 @@ class RankStatus:
             self.keys += 1
             self._series[key] = f.VALUE, (*self.labels, key)
         elif len(self._refused) < REFUSED_KEYS:
-            self._refused.add(hash(key))
+            self._refused.add(hash(key))  # a hash, since a key may have 64 KiB
 
 
 def _cut(totals: Totals) -> Totals:

@@ -78,7 +78,7 @@ def _norms(key: str, complete: Sequence[tuple[int, dict[int, Part[S]]]]) -> dict
     """Return the norms as columns, for each session with the times of its client's clock."""
     rows: dict[S, list[tuple[int, int, float]]] = {}
     for step, parts in complete:
-        squared = sum(parts[rank].squared for rank in sorted(parts))
+        squared = sum(parts[rank].squared for rank in sorted(parts))  # in a fixed order, since float sums depend on it
         norm = sqrt(squared) if squared >= 0 else squared  # NaN stays NaN
         for part in parts.values():
             rows.setdefault(part.session, []).append((step, part.time, norm))

@@ -157,9 +157,8 @@ def samples(
     place = 0
     tail = tail or LogTail(None, series.stream)
     while True:
-        with (
-            database.reading() as connection
-        ):  # a transaction a block: a slow caller must not keep the WAL from shrinking
+        # A transaction for each block: a slow caller must not keep the WAL from shrinking.
+        with database.reading() as connection:
             series = _reload(connection, series)
             if place < series.end:
                 place, columns = _rest_of_block(connection, series, place, window)
