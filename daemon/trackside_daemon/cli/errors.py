@@ -32,7 +32,7 @@ def errors_reported() -> Iterator[None]:
         fail(str(error), error.status)
     except (CommandError, HistoryError, UnknownRunError) as error:
         fail(str(error))
-    except BrokenPipeError:
+    except BrokenPipeError:  # click ends quietly when the reader of the output is gone
         raise
     except (OSError, sqlite3.Error, ValueError, FutureTimeoutError) as error:
         fail(_reason(error), 1)

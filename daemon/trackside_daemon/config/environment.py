@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-# Variables of the client; if they are set for a whole job, the daemon's environment has them too.
 PREFIX = "TRACKSIDE_"
+# Variables of the client; if they are set for a whole job, the daemon's environment has them too.
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
     for name in ("RUN_ID", "RUN_NAME", "TAGS", "DISABLED", "ENDPOINT", "SPOOL", "FLUSH_TIMEOUT", "KEY_FILE", "LAUNCH")

@@ -74,7 +74,8 @@ def run(web: WebSection, endpoints: Sequence[str], options: DemoOptions) -> int:
         return 2
     settings = SETTINGS | dict(TROUBLES[options.trouble].settings if options.trouble else {})
     for name, value in settings.items():
-        os.environ.setdefault(name, value)
+        os.environ.setdefault(name, value)  # the user's own value has precedence
+    # One list, to which `_run` adds the ranks, so that every child is stopped whatever fails.
     children: list[ChildProcess] = []
     # A temporary history keeps the demo out of the history of real runs.
     with TemporaryDirectory(prefix="trackside-demo-") as history:
@@ -113,6 +114,7 @@ def _run(demo: _Demo, children: list[ChildProcess], stop: StopRequest) -> int:
     ranks = _start_ranks(demo)
     children += ranks
     stage = _trouble_stage(demo, ranks)
+    # Once the trouble has begun, the demo outlives the training, so that the user can examine the alerts.
     while (stage.begun or _is_training(ranks)) and daemon.status is None and not stop.wait(REPORT_SECONDS):
         _report(address, stage, training=_is_training(ranks))
     if daemon.status is not None and not stop.is_set():

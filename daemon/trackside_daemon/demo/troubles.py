@@ -139,6 +139,7 @@ class TroubleMaker:
 
 def hang() -> None:
     """Wait for a lock that this thread holds; only a signal ends that."""
+    # The handler of `stop_on_signals` only sets a flag, which this rank no longer reads.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     lock = Lock()
     lock.acquire()
@@ -167,6 +168,7 @@ class LossReduction:
         if self._is_distributed:
             from torch import distributed
 
+            # By default, gloo looks up the address of the host's name, which not every machine has.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             rank = int(os.environ["RANK"])
             distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=self._ranks)

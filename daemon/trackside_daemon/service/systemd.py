@@ -46,7 +46,7 @@ class Notifier:
 
     def reloading(self) -> None:
         """Report that the daemon loads its configuration; `ready` follows."""
-        # Type=notify-reload requires the time, to tell this reload from an earlier one.
+        # Type=notify-reload requires the time, to distinguish this reload from an earlier one.
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def keep_alive(self, status: str) -> None:

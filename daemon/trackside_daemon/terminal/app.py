@@ -49,11 +49,11 @@ class Top(App[None]):
     Help { align: center middle; }
     Help > Static { width: auto; max-width: 100%; height: auto; border: round ansi_default; padding: 0 1; }
     """
-    AUTO_FOCUS = None
+    AUTO_FOCUS = None  # otherwise the filter's input gets the keys
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
-        Binding("ctrl+c", "quit", "quit", priority=True),
+        Binding("ctrl+c", "quit", "quit", priority=True),  # by default, Textual only shows how to quit
         Binding("s", "save", "snapshot"),
         Binding("r", "reset", "reset"),
         Binding("slash", "filter", "filter"),
@@ -79,7 +79,9 @@ class Top(App[None]):
 
     def __init__(self, daemon: Daemon, interval: float = 1.0, directory: Path | None = None) -> None:
         if no_colour():
+            # Textual reads this variable, but not the names of terminals without colour.
             os.environ["NO_COLOR"] = "1"
+        # The terminal's palette instead of a theme of Textual.
         super().__init__(ansi_color=True)
         self.view = View()
         self._directory = directory
@@ -90,7 +92,11 @@ class Top(App[None]):
         self._panes = {name: Pane(id=name) for name in (*Frame._fields, "status")}
         self._filter = FilterLine(compact=True, placeholder="part of a run's name, id or state")
         self._poller = Poller(
-            daemon, self.view.series_query, lambda result: self.post_message(self.Polled(result)), interval
+            # The poller's thread may call post_message, but no other method of a Textual app.
+            daemon,
+            self.view.series_query,
+            lambda result: self.post_message(self.Polled(result)),
+            interval,
         )
 
     def compose(self) -> ComposeResult:
@@ -120,6 +126,7 @@ class Top(App[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         """See Textual."""
+        # The daemon reduces the series to the plot's width, so another width needs other data.
         self.view.columns = plot_columns(event.size.width)
         self._draw()
         self._poller.poll_now()

@@ -49,6 +49,7 @@ def with_prefix(value: object, base: int = 1000) -> str:
     if number is None or not isfinite(number):
         return ABSENT
     for prefix in ("", "k" if base == 1000 else "K", "M", "G", "T", "P"):
+        # A larger number would be rounded to a digit too many, such as 999.6 to 1000.
         if abs(number) < base * 0.9995:
             return f"{number:.0f}{prefix}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}{prefix}"
         number /= base

@@ -37,6 +37,7 @@ def render_once(daemon: Daemon) -> Iterator[str]:
     is_terminal = sys.stdout.isatty()
     size = shutil.get_terminal_size()
     width = max(MIN_WIDTH, size.columns)
+    # One line is left for the shell's prompt.
     height = size.lines - 1 if is_terminal or os.environ.get("LINES", "").isdecimal() else None
     view = View(columns=plot_columns(width))
     data = fetch(daemon, view.series_query)

@@ -73,6 +73,7 @@ class Pane(Static):
             for number, line in enumerate(lines)
             for text, style in (*([("\n", "")] if number else []), *line)
         ]
+        # Not a string, in which Textual would interpret brackets in a run's name as markup.
         self.update(Content.assemble(*parts))
 
     def on_click(self, event: events.Click) -> None:

@@ -107,6 +107,7 @@ class Poller:
 
     def _run(self) -> None:
         while not self._stopped:
+            # Before the poll: a request that arrives during it starts another one.
             self._wakeup.clear()
             now = time.time()
             try:

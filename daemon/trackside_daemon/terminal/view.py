@@ -119,6 +119,7 @@ class View:
         if run is None:
             return []
         attempts = max(1, int(_finite(run.get("attempt"))))
+        # A braille character has two dots across, and all attempts share the plot.
         points = max(2, 2 * self.columns // attempts)
         parameters = {"by": "step", "points": points, **self.window.parameters(_finite(run.get("step")))}
         pairs = [("run", str(run.get("id"))), *(("key", key) for key in KEYS)]

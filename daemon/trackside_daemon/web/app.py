@@ -120,6 +120,8 @@ class WebApp:
         body = render(snapshot, openmetrics=chosen.openmetrics, process_metrics=own)
         headers = {"Content-Type": chosen.content_type, "Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
+            # Level 1: Prometheus scrapes often, and the page is repetitive. 31 selects a gzip header with the largest
+            # window.
             compressor = zlib.compressobj(1, zlib.DEFLATED, 31)
             body = compressor.compress(body) + compressor.flush()
             headers["Content-Encoding"] = "gzip"
@@ -173,6 +175,7 @@ class _ApiRoute(Route):
     """A route that matches the percent-encoded path, so that an encoded slash in an id does not split the path."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        # ASGI's `path` is decoded already, so that a slash in an id would look like a separator.
         raw = scope.get("raw_path") or quote(scope["path"]).encode()
         match, child_scope = super().matches({**scope, "path": raw.partition(b"?")[0].decode("ascii", "replace")})
         if match is not Match.NONE:

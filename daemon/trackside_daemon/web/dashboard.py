@@ -18,10 +18,10 @@ from trackside_daemon.web.http.negotiation import accepts_gzip
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-# No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once.
 STATIC = Path(__file__).parent / "static"
 PAGE = "index.html"
 ADDRESSES = ("/", "/runs/{run:path}", "/compare", "/system", "/alerts", "/alerts/{alert}", "/export")
+# No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -42,12 +42,14 @@ class StaticFile:
 
     def __init__(self, path: Path) -> None:
         self._plain = path.read_bytes()
+        # Without a time, the compressed bytes are the same after each start.
         self._compressed = gzip.compress(self._plain, mtime=0) if len(self._plain) >= MIN_GZIP_BYTES else b""
         self._type = guess_type(path.name)[0] or "text/plain"
         self._hash = f'"{sha256(self._plain).hexdigest()[:16]}"'
 
     def respond(self, request: Request) -> Response:
         """Return the file, compressed if the browser accepts that, or 304 if the browser's copy is current."""
+        # Weak, because the plain and the compressed form share the tag.
         headers = {**HEADERS, "ETag": f"W/{self._hash}", "Vary": "Accept-Encoding"}
         if self._hash in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
@@ -75,5 +77,6 @@ async def _file(request: Request) -> Response:
 
 def routes() -> list[BaseRoute]:
     """Return the routes of the dashboard's pages and static files."""
+    # Now and not at the first request, so that an upgrade of the package cannot mix two versions.
     _files()
     return [*(Route(address, _page) for address in ADDRESSES), Route("/static/{path:path}", _file)]

@@ -87,6 +87,7 @@ def _format_numbers(values: list[float]) -> list[str]:
 def _render_registry(registry: CollectorRegistry, *, openmetrics: bool) -> bytes:
     if openmetrics:
         page: bytes = openmetrics_exposition.generate_latest(registry)  # type: ignore[no-untyped-call]
+        # The end may be only once on a page, and `render` adds it.
         return page.removesuffix(b"# EOF\n")
     return bytes(generate_latest(registry))
 

@@ -9,9 +9,9 @@ from trackside_daemon.model import training_families as f
 if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case
 
-# Most characters of all threads of a rank; threads beyond it are omitted, except the main thread.
 RANKS = 8
 FRAMES = 12
+# Most characters of all threads of a rank; threads beyond it are omitted, except the main thread.
 RANK_CHARACTERS = 5000
 
 CHARACTERS = 300  # most characters of a frame; paths are rarely that long

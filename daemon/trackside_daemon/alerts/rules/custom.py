@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import RuleSection
     from trackside_daemon.model.metric import Metric
 
-# Names of the alerts of trackside, which a rule of the configuration must not have.
 KEY = "key:"
 LIKE = "~"
+# Names of the alerts of trackside, which a rule of the configuration must not have.
 RESERVED_NAMES = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAMES)}
 
 # Selects the live ranks: the series of an ended rank stay constant for a while, and must raise no alert.

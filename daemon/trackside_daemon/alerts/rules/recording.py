@@ -13,8 +13,8 @@ from trackside_daemon.model import training_families as f
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Labels that differ between the machines of one run, including those of a PodMonitor.
 GPU = ("gpu", "uuid")
+# Labels that differ between the machines of one run, including those of a PodMonitor.
 PLACE = ("instance", "node", "pod")
 
 # Labels of trackside that identify runs, ranks and GPUs, within one machine or beyond.

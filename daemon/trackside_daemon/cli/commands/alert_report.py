@@ -189,8 +189,8 @@ def _next(alert: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-# By key of the evidence, in the order of the output.
 _LISTS = ("clocks_kept_down_by", "ranks")
+# By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
     "ranks": _ranks,
     "samples": _samples,

@@ -30,6 +30,7 @@ def check_config(
 
     try:
         config = load(Config, file)
+        # `load` checks only the settings themselves, not the rules and files that they name.
         finding_sources.rules(config.alerts)
         sinks(config.alerts.sinks, DaemonInfo("this machine"))
         check_roots(config.path)

@@ -58,6 +58,7 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
 
 def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket) -> int:
     """Run the daemon on sockets that are already bound; return its exit status."""
+    # Only now that the sockets are bound: these imports take long, and clients should find the daemon soon.
     from trackside_daemon.history.directory import HistoryError
     from trackside_daemon.service.assembly import StartError
     from trackside_daemon.service.daemon import Daemon
@@ -65,6 +66,7 @@ def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket
 
     try:
         running = Daemon(config, reload, push_socket, listener)
+        # The link contains the token, which must not get into a log.
         if sys.stdout.isatty():
             typer.echo(f"dashboard: {running.link}")
         return running.run()

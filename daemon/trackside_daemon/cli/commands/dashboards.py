@@ -13,9 +13,9 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported
 from trackside_daemon.model.text import shown
 
-# A separate directory, so that Grafana loads nothing else as a dashboard of trackside.
 PROVIDER = Path("provisioning", "dashboards", "trackside.yml")
 SOURCE = Path("provisioning", "datasources", "trackside.yml")
+# A separate directory, so that Grafana loads nothing else as a dashboard of trackside.
 DASHBOARDS = Path("dashboards", "trackside")
 # Path of the dashboards in the provisioning of the project's containers; `files` replaces it.
 READ_AT = "/var/lib/grafana/dashboards/trackside"
@@ -114,6 +114,7 @@ def _url(text: str) -> str:
     try:
         parts = urlsplit(text)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and text.isprintable() and " " not in text
+        # urlsplit checks the port only when it is read.
         _ = parts.port
     except ValueError:
         valid = False

@@ -66,6 +66,7 @@ def _target(output: Path | None) -> Iterator[BinaryIO]:
         with output.open("wb") as file:
             yield file
         return
+    # In the same directory, because a file can be renamed only within its file system.
     unfinished = output.with_name(f"{output.name}.unfinished-{os.getpid()}")
     try:
         with unfinished.open("wb") as file:

@@ -75,6 +75,7 @@ class Rows:
 
 def lines(stream: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file; a line that is too long is cut, but stays too long."""
+    # With a limit, because a file without newlines would fill the memory.
     for line in iter(partial(stream.readline, LINE_BYTES + 1), b""):
         yield line
         rest = line

@@ -115,6 +115,7 @@ class SharedDaemon:
         try:
             return self._find(flags) or self._start(flags, signals)
         except NoDaemonError:
+            # Another daemon may have got the socket first, for example one that the system starts.
             if (running := self._find(flags)) is None:
                 raise
             return running
@@ -157,6 +158,7 @@ class SharedDaemon:
             raise NoDaemonError(str(error)) from None
         until = time.monotonic() + READY_SECONDS
         while child.status is None and time.monotonic() < until:
+            # Until the file changes, the address in it is that of an earlier daemon.
             source = _query(self._socket) if _address_time(self._socket) != before else None
             if source is not None or signals.ending:
                 return self._started(child, history, source, remark)

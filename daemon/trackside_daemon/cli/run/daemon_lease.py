@@ -44,7 +44,7 @@ class DaemonLease:
         """Become the only command that searches for the daemon and starts it, until `end_start`; return whether it worked."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # independent of the lock of flock(2)
-        except (BlockingIOError, PermissionError):
+        except (BlockingIOError, PermissionError):  # POSIX permits both errors for a lock that is taken
             return False
         return True
 
@@ -56,6 +56,7 @@ class DaemonLease:
         """Stop being a user, and wait *timeout* seconds for a daemon that ends as a result."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
         time.sleep(HANDOVER_SECONDS)
+        # Waits only if the daemon got the lock alone, and then until it has ended.
         self.acquire(timeout)
         os.close(self._file)
 

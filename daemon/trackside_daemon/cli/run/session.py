@@ -99,6 +99,7 @@ class _Session:
             if daemon is not None:
                 self._summarize(daemon)
         finally:
+            # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
             command.reap()
         return status
 

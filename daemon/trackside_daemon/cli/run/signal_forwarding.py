@@ -30,9 +30,11 @@ class Signals:
     """
 
     def __init__(self) -> None:
+        # Its put() may interrupt another put(), as a signal handler does.
         self._received: SimpleQueue[int] = SimpleQueue()
         self.ending = 0
         self.handled = [number for number in FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+        # SIGCHLD ends a wait in `get` when the command ends.
         for number in (*self.handled, signal.SIGCHLD):
             signal.signal(number, self._handle)
 
@@ -66,6 +68,7 @@ class GroupProbe:
         self._reports, theirs = os.pipe()
         self._seen = b""
         parent = os.getpid()
+        # Before the fork, so that the probe is never without this mask and misses no signal.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._pid = os.fork()
         if not self._pid:

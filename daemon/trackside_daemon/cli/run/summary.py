@@ -187,6 +187,7 @@ def speeds(run: Mapping[str, Any]) -> Speeds:
     seconds = _span(longest) - sum(phases.get(str(lowest), {}).get(phase, 0.0) for phase in _BETWEEN_STEPS)
     steps = longest["last_step"] - longest["first_step"]
     tokens = [metric for metric in metrics if metric["key"] == "tokens" and metric["mean"] != "nan"]
+    # The tokens of the first sample were processed before the span begins.
     rate = sum(metric["mean"] * (metric["count"] - 1) / _span(metric) for metric in tokens)
     return Speeds(seconds / steps if steps > 0 and seconds > 0 else None, rate or None)
 

@@ -56,6 +56,7 @@ class ApiSource:
         bearer = f"Bearer {token}" if token else ""
         basic = credentials.authorization_for(self.url, self._credentials)
         self._authorizations = [header for header in (basic, bearer) if header]
+        # No proxy, whatever $http_proxy is: it would get the token.
         handlers: list[BaseHandler] = [_NoRedirects(), ProxyHandler({})]
         if self.url.startswith("https:"):
             handlers.append(HTTPSHandler(context=self._credentials.tls_context))

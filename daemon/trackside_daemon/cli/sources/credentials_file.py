@@ -58,6 +58,7 @@ class _NamedContext(ssl.SSLContext):
     def wrap_socket(self, sock: socket.socket, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
         """See `ssl.SSLContext`."""
         if self.server_name:
+            # urllib has no parameter for this name and always passes the host of the address.
             kwargs["server_hostname"] = self.server_name
         return super().wrap_socket(sock, *args, **kwargs)
 

@@ -74,8 +74,8 @@ PARTIAL_VARIABLES = (
 # Files that container engines create in their containers.
 CONTAINER_FILES = (".dockerenv", "run/.containerenv", "run/systemd/container")
 
-# PCI classes of a 3D controller and a VGA controller, without the programming interface.
 NVIDIA = "0x10de"
+# PCI classes of a 3D controller and a VGA controller, without the programming interface.
 CLASSES = ("0x0302", "0x0300")
 
 

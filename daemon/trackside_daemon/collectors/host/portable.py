@@ -38,8 +38,8 @@ MEMORY = {
     "free": memory.FIELDS["MemFree"],
 }
 
-# Families and divisors by field of psutil.disk_io_counters(), with times in milliseconds; macOS has no busy_time.
 _DISK = {column: (metric, divisor) for column, metric, divisor in disk.FIELDS}
+# Families and divisors by field of psutil.disk_io_counters(), with times in milliseconds; macOS has no busy_time.
 DISK = {
     "read_count": (_DISK[3][0], 1),
     "read_bytes": (_DISK[5][0], 1),
@@ -50,8 +50,8 @@ DISK = {
     "busy_time": _DISK[12],
 }
 
-# Families by field of psutil.net_io_counters().
 _NETWORK = dict(network.FIELDS)
+# Families by field of psutil.net_io_counters().
 NETWORK = {
     "bytes_recv": _NETWORK[0],
     "packets_recv": _NETWORK[1],

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trackside_daemon.linux.oom import OomKills
     from trackside_daemon.model.rank_process import RankProcess
 
-# Their counters start at 0, so that the first death is an increase.
 # Causes with a counter from the start; the counter of another cause starts with its first death.
+# Their counters start at 0, so that the first death is an increase.
 CAUSES = ("SIGBUS", "SIGSEGV", "SIGABRT", "SIGKILL", "OOM", "exit")
 
 # A rank mostly ends because its workers died.

@@ -131,7 +131,7 @@ class Nvml:
     @property
     def paused_until(self) -> float | None:
         """End of the pause in Unix seconds, infinite if it has no end; None without a pause."""
-        pause = self._active_pause
+        pause = self._active_pause  # read once, because another thread may end the pause meanwhile
         return pause.unix if pause is not None and self._clock() < pause.until else None
 
     def read(self, timeout: float) -> Reading:
@@ -164,6 +164,7 @@ class Nvml:
             self._start_pause(seconds, "paused")
             self._end_worker("pause")
             child = self._child
+        # Not under the lock, for which the sampler's thread would wait in `read`.
         return child is None or child.wait_reaped()
 
     def resume(self) -> None:
@@ -192,6 +193,7 @@ class Nvml:
             raise self._late_error(client)
         if answer.reading.error:
             raise self._worker_error(answer.reading)
+        # The answer skipped GPUs that are no longer quarantined. What is left of the timeout is for another request.
         if not self._quarantine.accept(answer.reading.gpus, answer.skipped):
             return self._read(until)
         return self._accept(answer.reading)
@@ -264,6 +266,7 @@ class Nvml:
 
     def _worker_error(self, reading: Reading) -> NvmlUnavailable:
         """Return the exception for an error from the worker, which ends after it."""
+        # Another daemon reads the GPUs, so the lack of readings here is no sign of a fault.
         if reading.reason == "locked":
             self._silent_since = None
             return self._replace_worker(reading.error, "", self._absence_backoff, NvmlLocked)
@@ -300,6 +303,7 @@ class Nvml:
         self._problem = NvmlUnavailable, "the pause is over"
         self._retry_at = -math.inf
         self._silent_since = None
+        # During the pause, GPUs may be reset, added or removed, so nothing that was seen of them still applies.
         self._quarantine = Quarantine()
         self._lost_gpus = LostGpuPolicy()
         self._known_gpus = KnownGpus()

@@ -60,6 +60,7 @@ class Quarantine:
 
     def indexes(self, now: float) -> frozenset[int]:
         """Return the indexes of the GPUs to skip now."""
+        # A copy, because the thread that reads may add an index meanwhile.
         return frozenset(index for index, until in self._until.copy().items() if now < until)
 
 

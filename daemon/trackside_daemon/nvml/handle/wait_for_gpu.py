@@ -33,5 +33,6 @@ def wait_for_first_reading(nvml: Nvml) -> int | None:
         # Not sigtimedwait: when a stopped process continues, it reports signals that were never sent.
         if signal.sigpending() & set(STOP):
             return signal.sigwait(STOP)
+        # While no worker runs, `read` fails at once.
         time.sleep(0.1)
     raise problem

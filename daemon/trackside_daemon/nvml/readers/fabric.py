@@ -56,9 +56,11 @@ def _problems(nvml: Any, info: Any) -> dict[str, bool]:
     for condition, word in CONDITIONS.items():
         shift = getattr(nvml, f"NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_{word}")
         width = getattr(nvml, f"NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_{word}")
-        if shift is None or width is None:
+        if shift is None or width is None:  # `CountedNvml` returns None for a constant that an older pynvml lacks
             continue
         state = info.healthMask >> shift & width
         if state:
+            # 0 means not supported. 1 means no error in the configuration, but for the other conditions that they are
+            # present.
             problems[condition] = state > 1 if word == "INCORRECT_CONFIGURATION" else state == 1
     return problems

@@ -101,6 +101,7 @@ class SamplePair:
             return []
         self._samples = self._samples[::-1] or [self._allocate(nvml), self._allocate(nvml)]
         comparable = generation == self._generation and elapsed <= MAX_SECONDS
+        # If this sample fails, the next one has no predecessor with which it can be compared.
         self._sampled_at = float("-inf")
         # The first sample shows whether the GPU supports GPM: the query for it has been wrong (NVIDIA/go-nvml#168).
         # The GPUs are sampled one after the other, because parallel samples can crash (leptonai/gpud).

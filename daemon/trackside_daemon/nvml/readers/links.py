@@ -86,6 +86,7 @@ def nvlink(nvml: Any, handle: Any, unsupported: Unsupported) -> list[Value]:
         values.append(("nvlink_links_up", (), sum(states.values())))
     up = [link for link, state in states.items() if state]
     speeds = [speed for speed in read_field_by_link(nvml, handle, SPEED, up, unsupported).values() if speed]
+    # GPUs that do not report the speed of each link may report one that all links have.
     if up and not speeds:
         speeds = [speed for _, _, speed in read_fields(nvml, handle, (COMMON_SPEED,), unsupported)]
     if speeds:

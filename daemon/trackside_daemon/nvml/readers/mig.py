@@ -118,6 +118,7 @@ def _read_devices(nvml: Any, handle: Any, unsupported: Unsupported) -> list[MigD
 
 
 def _read_device(nvml: Any, mig: Any) -> MigDevice:
+    # A name is, for example, NVIDIA A100-SXM4-40GB MIG 1g.5gb.
     _, _, profile = text_or_empty(nvml, lambda: nvml.nvmlDeviceGetName(mig)).partition(" MIG ")
     if not profile:
         attributes = nvml.nvmlDeviceGetAttributes_v2(mig)

@@ -59,6 +59,7 @@ class ProcessUtilization:
             return [(sample.timeStamp, sample) for sample in nvml.nvmlDeviceGetProcessUtilization(handle, since)]
 
         samples = self._cursor.new_samples(nvml, read_since)
+        # The samples are in the order of time, so the last one of each process stays.
         newest = {sample.pid: sample for _, sample in samples if sample.pid in self._pids}
         values: list[Value] = []
         for pid, sample in newest.items():

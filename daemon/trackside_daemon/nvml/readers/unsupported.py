@@ -69,6 +69,7 @@ class Unsupported:
 
     def reasons(self) -> dict[str, str]:
         """Return the reasons, by name."""
+        # A copy, because the check removes entries that are due for another try.
         return {name: why for name, why in list(self._why.items()) if name in self}
 
     def clear(self) -> None:

@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.nvml.reading import GpuReading
 
-# A family that each function reads in every cycle; functions that run rarely are left out.
 HANDLE = "nvmlDeviceGetHandleByIndex"
 COUNT = "nvmlDeviceGetCount"
+# A family that each function reads in every cycle; functions that run rarely are left out.
 FAMILIES = {
     "nvmlDeviceGetUtilizationRates": "utilization_ratio",
     "nvmlDeviceGetSamples": "busy_seconds_total",

@@ -6,8 +6,8 @@ import math
 
 XID = 94  # uncorrected memory error that ends only the program that met it
 
-# Period of a lost GPU: it is up in the first half and lost in the second, so that both can be seen.
 XID_SECONDS = 60.0
+# Period of a lost GPU: it is up in the first half and lost in the second, so that both can be seen.
 LOST_SECONDS = 240.0
 
 

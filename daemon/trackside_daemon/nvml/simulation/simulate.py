@@ -85,7 +85,7 @@ def _info(board: Board, index: int, count: int) -> dict[str, str]:
         "architecture": board.architecture,
         "compute_capability": board.compute_capability,
         "minor": str(index),
-        "numa_node": str(2 * index // count),
+        "numa_node": str(2 * index // count),  # as on a machine with two sockets
         "source": "simulated",
     }
 

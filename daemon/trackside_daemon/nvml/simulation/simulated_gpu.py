@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from trackside_daemon.nvml.simulation.boards import Board
 
-# Waves of the utilization around its mean: amplitudes, whose sum keeps it below 1, and periods in seconds.
 MEAN_UTILIZATION = 0.88
+# Waves of the utilization around its mean: amplitudes, whose sum keeps it below 1, and periods in seconds.
 WAVES = ((0.06, 90.0), (0.04, 17.0), (0.015, 4.1))
 
 THERMAL_LAG = 15.0  # seconds by which the temperature follows the power

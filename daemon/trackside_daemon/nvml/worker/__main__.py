@@ -93,6 +93,7 @@ def _simulation(settings: WorkerSettings) -> Callable[[Request], Reading]:
 
 def _set_signals() -> None:
     """Set the signal handlers that this process needs, whatever it inherited."""
+    # The daemon blocks the signals that it waits for, and a child process inherits the mask.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # A Python handler would never run inside a driver call that hangs.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -95,6 +95,7 @@ class GpuEvents:
                 gpus = self._gpus
             self._watch(gpus)
             with self._lock:
+                # Under the lock: either `watch` finds no thread and starts one, or this thread sees the change.
                 if not self._gpus_changed.is_set():
                     self._thread = None
                     return

@@ -50,6 +50,7 @@ def lock(name: str = "") -> None:
         raise Locked(f"{_holder(address)} already samples the GPUs of this machine; {REMEDY}") from error
     # Connections are never accepted: a client only reads the holder's credentials.
     listener.listen(socket.SOMAXCONN)
+    # The descriptor must outlive the Python object, which closes it when it is collected.
     listener.detach()
 
 
@@ -59,6 +60,7 @@ def _holder(address: str) -> str:
     The parent is the daemon: if you stop only the worker, the daemon starts another.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        # connect() would wait once the backlog is full, because nothing accepts connections.
         client.setblocking(False)
         try:
             client.connect(address)
@@ -66,7 +68,7 @@ def _holder(address: str) -> str:
             return "another process"
         credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
-    if not pid:
+    if not pid:  # SO_PEERCRED has no pid for a process outside of this pid namespace
         return "a process of another container"
     return f"process {pid} of user {user_name(uid) or uid}{_parent(pid)}"
 

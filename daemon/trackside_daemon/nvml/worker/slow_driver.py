@@ -45,4 +45,5 @@ class CycleBudget:
             return
         why = f"it took {costs[costliest]:.2f} s of a cycle that is longer than the interval"
         for gpu in gpus:
+            # Until `PROBE_SECONDS` are over, after which the reader is tried again.
             gpu.unsupported.add(costliest, why)

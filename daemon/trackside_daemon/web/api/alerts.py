@@ -94,6 +94,7 @@ class AlertsApi:
             test = self._tester.request(wanted.severity, run, name, now)
         except test_alert.TooManyError as error:
             raise HTTPException(409, str(error)) from None
+        # An empty batch is enough: the pipeline asks every finding source after each batch, so no tick is awaited.
         self._push([Batch("test")])
         return json_response(
             {"alert": test_alert.TEST_ALERT, "test": test, "run": run, "severity": wanted.severity, "started": now}
@@ -143,6 +144,7 @@ class AlertsApi:
         """
         self._history.writer.put([silence])
         try:
+            # The writer handles its queue in order, so this returns only after the silence was written.
             await self._history.change(lambda _: None)
         except HTTPException as error:
             return str(error.detail)

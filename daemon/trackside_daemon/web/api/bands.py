@@ -55,6 +55,7 @@ def _band(ranks: Sequence[dict[str, Any]], axis: int) -> dict[str, Any]:
     for number, chart in enumerate(ranks):
         points: _Points = chart["points"]
         for point, count in zip(points, chart.get("nonfinite") or repeat(0), strict=False):
+            # A rank that is ahead of the one with the most buckets ends in the last bucket.
             bucket = min(bisect_left(ends, point[axis]), len(ends) - 1)
             lows[bucket].append(float(point[2]))
             highs[bucket].append(float(point[3]))

@@ -43,6 +43,8 @@ class GpuApi:
     async def pause_gpu(self, request: Request) -> Response:
         """Close the driver's device files; answer once they are closed, with the processes that still hold them."""
         seconds = _pause_seconds(await request.body())
+        # In a thread, because the pause waits some seconds for the worker's end, and the event loop serves all other
+        # requests.
         released = await run_in_threadpool(self._nvml.pause, seconds)
         log.info("GPU readings paused on request, %s", _pause_end_text(self._nvml.paused_until))
         self._forget()

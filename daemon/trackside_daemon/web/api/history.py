@@ -156,6 +156,7 @@ class HistoryApi:
         database = self._history.database
         if not points:
             return StreamingResponse(stream_series(database, series, selected), media_type="application/json")
+        # All charts of a response are in memory at once, so many series share the limit.
         points = min(points, max(2, MAX_BUCKETS // max(1, len(series))))
         charts = await self._history.run_in_thread(lambda: read_charts(database, series, selected, points))
         return json_response({"series": rank_bands(charts, selected.by) if band else charts})
@@ -174,6 +175,7 @@ class HistoryApi:
         database = self._history.database
         if not points:
             return StreamingResponse(stream_points(database, attempts, selected), media_type="application/json")
+        # The attempts follow each other in one chart, so they share the number of points.
         points = max(1, points // len(attempts))
         charts = await self._history.run_in_thread(lambda: read_charts(database, attempts, selected, points))
         return json_response({"key": params["key"], **concatenate(charts)})
@@ -223,6 +225,7 @@ class HistoryApi:
         self._history.check_writable()
         with await self._receive_file(request) as file:
             try:
+                # Each import occupies a thread of the pool, which all other requests need too.
                 async with self._importing:
                     result = await run_in_threadpool(
                         lambda: import_run(self._history.writer, RunFile(file, name, **names, begin=time.time()))
@@ -241,11 +244,13 @@ class HistoryApi:
         try:
             file = TemporaryFile(dir=directory)  # noqa: SIM115  the caller closes it
             try:
+                # Half of the free space, because the samples in the history need room as well.
                 limit = min(MAX_IMPORT_BYTES, shutil.disk_usage(directory).free // 2)
                 size = 0
                 async for piece in request.stream():
                     size += len(piece)
                     _check_size(size, limit, directory)
+                    # In a thread, because a disk that does not answer would stop the event loop.
                     await run_in_threadpool(file.write, piece)
                 await run_in_threadpool(file.seek, 0)
             except BaseException:

@@ -32,6 +32,7 @@ def parse_number(params: QueryParams, name: str, limit: float = _MAX_SECONDS) ->
         number = float(text) if text else None
     except ValueError:
         number = float("nan")
+    # Negated, because every comparison with NaN is false.
     if number is not None and not abs(number) <= limit:
         raise HTTPException(400, f"{name}: {text[:60]!r} is not a number from -{limit:g} to {limit:g}")
     return number
@@ -43,6 +44,7 @@ def parse_integer(text: str) -> int:
     Raises:
         ValueError: The text is not such a number.
     """
+    # isdecimal() alone accepts digits of other scripts; 18 digits always fit into 64 bits.
     if not (text.isascii() and text.isdecimal()) or len(text) > 18:
         raise ValueError(text)
     return int(text)

@@ -88,6 +88,7 @@ def _listening_process(port: int) -> str:
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         for line in table.read_text().splitlines()[1:] if table.exists() else ():
             fields = line.split()
+            # 0A is the state LISTEN.
             if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
                 inodes.add(f"socket:[{fields[9]}]")
     for process in Path("/proc").glob("[0-9]*"):
@@ -116,6 +117,7 @@ def write_url_file(url: str, path: Path) -> None:
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags, 0o600), "w") as file:
+            # The mode of open() does not apply to a file that an earlier daemon left.
             os.fchmod(file.fileno(), 0o600)
             file.write(f"{url}\n")
     except OSError as error:

@@ -36,6 +36,7 @@ class Token:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.value = secrets.token_urlsafe(24)
+        # With O_EXCL below, neither a link nor an open descriptor of the old file can get the new token.
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(self.value + "\n")
@@ -43,6 +44,7 @@ class Token:
     def matches(self, authorization: str) -> bool:
         """Return True when an Authorization header contains the token, as ``Bearer TOKEN``."""
         scheme, _, given = authorization.partition(" ")
+        # Takes the same time wherever the texts differ, so that it does not reveal the token byte by byte.
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self.value.encode())
 
     def remove(self) -> None:
@@ -87,6 +89,7 @@ class TokenMiddleware:
             return error_response(403, "cross_site", message) if foreign else None
         host = _name(headers.get("host", ""))
         if host not in self._hosts:
+            # Against DNS rebinding: a foreign page's host name may point to this address.
             return error_response(421, "host", f"the host {host!r} is not served; to allow it, set web.allowed-hosts")
         if not path.startswith("/api/") or (self._public_read and scope["method"] in READING):
             return None
@@ -98,6 +101,7 @@ class TokenMiddleware:
 
 def _is_same_site(scope: Scope, headers: Headers) -> bool:
     """Return True when the request comes from the dashboard or from no web page."""
+    # Pages cannot set this header. Browsers that do not send it send Origin with requests that change something.
     site = headers.get("sec-fetch-site")
     if site is not None:
         return site in ("same-origin", "none")

@@ -224,6 +224,7 @@ def read_config(text: bytes, file: Path) -> WebConfig:
         return WebConfig()
     if not isinstance(values, dict):
         raise WebConfigError(f"{file}: expected a mapping of sections, not a {type(values).__name__}")
+    # A section whose lines are all commented out is None in YAML.
     empty = {name for name, value in values.items() if name in WebConfig.model_fields and value in (None, {})}
     try:
         return WebConfig.model_validate({name: value for name, value in values.items() if name not in empty})

@@ -74,6 +74,7 @@ class ConfigFile:
     def _reload(self) -> None:
         try:
             new = self._read()
+            # Only the stamps have changed, for example after `touch`.
             if new.sources == self._active.sources:
                 self._last_error = ""
                 return
@@ -113,6 +114,7 @@ class ConfigFile:
         directory = self._file.parent
         files = {name: getattr(section, f"{name}_file") for name in PemFiles._fields}
         self._referenced_files = tuple(directory / file for file in files.values() if file)
+        # Before the content is read, for the same reason as above.
         self._stamps = (stamp, *map(_stamp, self._referenced_files))
         self._warn_of_exposed_key(directory / section.key_file if section.key_file else None)
         pems = PemFiles(

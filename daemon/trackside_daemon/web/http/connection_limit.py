@@ -32,6 +32,7 @@ class LimitedListener(socket.socket):
         super().__init__(listener.family, listener.type, listener.proto, fileno=os.dup(listener.fileno()))
         self._open: WeakSet[socket.socket] = WeakSet()
         self._idle: dict[int, socket.socket] = {}
+        # Without a descriptor in reserve, a process at its limit could not even accept a connection to close it.
         self._spare: int | None = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._logged = False
 
@@ -48,6 +49,7 @@ class LimitedListener(socket.socket):
                 raise
             self._reject_one()
             raise ConnectionAbortedError from None
+        # Closed sockets stay in the set until they are garbage-collected, so they are removed before the limit applies.
         if len(self._open) >= MAX_CONNECTIONS:
             self._open = WeakSet(entry for entry in self._open if entry.fileno() >= 0)
         if len(self._open) >= MAX_CONNECTIONS:

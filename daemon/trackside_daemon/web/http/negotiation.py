@@ -49,6 +49,7 @@ def _escaping(accept: str) -> str:
 
 def _split(text: str, separator: str) -> list[str]:
     """Split a header at each separator that is not inside quotes."""
+    # A quote without an end lasts to the end of the text.
     parts = re.findall(rf'(?:[^"{separator}]|"[^"]*"?)+', text)
     return [part.strip() for part in parts if part.strip()]
 

@@ -95,6 +95,7 @@ class Passwords:
 
     def _digest(self, hashed: str, user: str, password: bytes) -> bytes:
         parts = (hashed.encode(), user.encode(), password)
+        # The lengths keep parts apart that are equal when joined, such as ab + c and a + bc.
         return hmac.digest(self._key, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")
 
 
@@ -106,6 +107,7 @@ def _dummy_hash(users: Mapping[str, str]) -> str:
 
 def _check(password: bytes, hashed: str) -> bool:
     try:
+        # Since version 5, bcrypt rejects longer passwords; before, it ignored the rest.
         return bcrypt.checkpw(password[:PASSWORD_BYTES], hashed.encode())
     except ValueError:  # some versions of bcrypt reject a NUL byte
         return False

@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 
 MAX_CONCURRENCY = 256  # connections or requests that uvicorn serves at once; further requests get status 503
 
+# Seconds until a connection without a complete request is closed, so that idle ones do not lock out scrapes. The limit
+# also applies to an unfinished TLS handshake and to an unfinished request head.
 REQUEST_TIMEOUT = 10.0
-"""Seconds until a connection without a complete request is closed, so that idle ones do not lock out scrapes.
-
-The limit also applies to an unfinished TLS handshake and to an unfinished request head.
-"""
 
 # ASGI scope key: a function that closes the request's connection at once and drops unsent data.
 ABORT = "trackside.abort"
@@ -40,8 +38,9 @@ ABORT = "trackside.abort"
 # Seconds until a refused client's connection is aborted if the client does not close its side of TLS.
 REFUSED_LINGER_SECONDS = 1.0
 
-# Bytes of asyncio's receive buffer per TLS connection; the default of 256 KiB is wasted on idle connections.
 BACKLOG = 128
+
+# Bytes of asyncio's receive buffer per TLS connection; the default of 256 KiB is wasted on idle connections.
 TLS_BUFFER = 32 * 1024
 
 
@@ -81,6 +80,7 @@ class WebServer:
     def start(self) -> None:
         """Start the thread and return once it serves requests."""
         self._thread.start()
+        # In short waits: if the thread fails, the event is never set.
         while self._thread.is_alive() and not self._server.serving.wait(0.1):
             pass
 
@@ -124,6 +124,7 @@ class _Connection(H11Protocol):
         self._update_deadline()
         peer: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if peer is not None:
+            # Made for each connection, because uvicorn's scope does not contain the client's certificate.
             self.app = _ClientCertificateCheck(self.app, self.config.web_config, peer, transport)
         self.app = _AbortHandle(self.app, transport)
 
@@ -216,6 +217,7 @@ class _Server(uvicorn.Server):
             context = ReloadingContext(ssl.PROTOCOL_TLS_SERVER)
             context.file = self.config.web_config
             tls = {"ssl": context, "ssl_handshake_timeout": REQUEST_TIMEOUT}
+            # asyncio has no parameter for this size.
             SSLProtocol.max_size = TLS_BUFFER  # type: ignore[attr-defined]
         self.servers = []
         for listener in map(LimitedListener, sockets or ()):
@@ -228,6 +230,7 @@ class _Server(uvicorn.Server):
         self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.serving.set()
+        # `request_stop` may have come before the two attributes above were set.
         if not self._stopping.is_set():
             await self._stopped.wait()
 

@@ -70,7 +70,9 @@ def make_context(section: TlsSection, pems: PemFiles) -> TlsContext:
     context.allowed_sans = frozenset(map(_canonical, section.client_allowed_sans))
     context.minimum_version = _MINIMUM.get(section.min_version, ssl.TLSVersion.TLSv1_2)
     context.maximum_version = _MAXIMUM.get(section.max_version, ssl.TLSVersion.TLSv1_3)
+    # Renegotiation lets a client cause much work, and would change the certificate after the check.
     context.options |= ssl.OP_NO_RENEGOTIATION
+    # uvicorn does not implement HTTP/2, whatever http2 is set to.
     context.set_alpn_protocols(["http/1.1"])
     _choose_ciphers(context, section)
     _load_pair(context, section, pems)
@@ -93,6 +95,7 @@ def _choose_ciphers(context: TlsContext, section: TlsSection) -> None:
     try:
         if older:
             context.set_ciphers(":".join(older))
+        # All listed suites are of TLS 1.3, so older versions are off; set_ciphers() handles only the older suites.
         elif section.cipher_suites:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
         if section.curve_preferences:  # Python accepts only one curve, so the later ones are ignored

@@ -19,11 +19,11 @@ from trackside_daemon.alerts.rules.rule import Rule
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
 
-# Reasons whose time drivers count. They report `hw_slowdown`, which covers both, only as a current state.
 GPU = ("gpu", "uuid")
 MINUTE = 60.0
 CORE = (Matcher("sensor", "gpu"),)
 SLOWDOWN = (Matcher("threshold", "slowdown"),)
+# Reasons whose time drivers count. They report `hw_slowdown`, which covers both, only as a current state.
 COUNTED = (Matcher("reason", "hw_thermal|hw_power_brake", "=~"),)
 ACTIVE = (Matcher("reason", "hw_slowdown|hw_thermal|hw_power_brake", "=~"),)
 HOT_ADVICE = (

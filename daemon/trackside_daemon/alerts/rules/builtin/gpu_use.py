@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 GPU = ("gpu", "uuid")
 IDLE = 0.005  # utilization below which a GPU counts as idle; the driver reports whole percents
 
-# Selects the GPUs whose rank makes steps.
 STEPS = Query(f.STEPS.name, function="rate", window=300.0, above=0.0)
+# Selects the GPUs whose rank makes steps.
 TRAINS = Query("trackside_gpu_rank_info", on=("run", "rank"), only=(STEPS,))
 
 

@@ -30,6 +30,7 @@ class CounterGroup:
         if self._points and self._points[-1].time == time:
             return
         self._points.append(_Point(time, values))
+        # The newest point that is at least `SPAN` old stays, so that the growth covers the whole span.
         while len(self._points) > 2 and self._points[1].time <= time - SPAN:
             self._points.popleft()
 

@@ -38,6 +38,7 @@ MAX_SERIES = 4096  # series of a run in one event; beyond that, the lowest ranks
 SEND_TIMEOUT = 30.0  # seconds after which a listener that reads nothing is disconnected
 END_TIMEOUT = 0.5  # seconds that the end of a stream is awaited when the daemon stops
 
+# X-Accel-Buffering: without it, nginx collects events before it forwards them.
 HEADERS = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 log = logging.getLogger("trackside")
@@ -128,6 +129,7 @@ class _EventStreamResponse(Response):
 
     def __init__(self, stream: Stream, run: str) -> None:
         super().__init__(headers=HEADERS)
+        # Starlette sets it to 0 for an empty body.
         del self.headers["Content-Length"]
         self._stream = stream
         self._run = run
@@ -150,6 +152,7 @@ class _EventStreamResponse(Response):
             if ended.done():
                 await asyncio.wait((disconnected, sending), timeout=END_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             if not disconnected.done() and not (sending.done() and sending.result()):
+                # The client reads nothing, so a regular close would wait for its buffer to empty.
                 scope.get(ABORT, disconnected.cancel)()
                 await asyncio.wait((disconnected,))
         finally:

@@ -58,6 +58,7 @@ class LossCurve:
         """Double the distance between points when there are too many; drop those closest to their predecessor."""
         while len(self._points) > 2 * MAX_POINTS:
             span = self._points[-1][0] - self._points[0][0]
+            # At least one more, so that the loop ends even if the span is small.
             self._stride = max(self._stride + 1, span // MAX_POINTS)
             kept = self._points[:1]
             for point in self._points[1:]:

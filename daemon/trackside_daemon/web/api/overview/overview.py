@@ -59,6 +59,7 @@ class Overview:
     def build(self) -> dict[str, Any]:
         """Return the overview as of now, as JSON content."""
         now = Moment(time.monotonic(), time.time())
+        # The API and the stream build in threads of a pool, and both change the caches.
         with self._lock:
             self.build_count += 1
             all_firing = self._firing.now()

@@ -62,6 +62,7 @@ def visible_runs(state: State, now: Moment) -> list[VisibleRun]:
         )
         for labels in infos
     ]
+    # `STARTED` is the first of `GAUGES`.
     visible = [run for run in runs if run.ranks[0] or run.state not in ENDED]
     return sorted(visible, key=lambda run: min(run.ranks[0].values(), default=0.0), reverse=True)
 

@@ -129,6 +129,7 @@ class Stream:
             await asyncio.sleep(self._next_frame - loop.time())
             begun = loop.time()
             on_time = begun < self._next_frame + PERIOD / 2
+            # After a long delay the grid starts anew, so that no frames follow in quick succession.
             self._next_frame = self._next_frame + PERIOD if on_time else begun + PERIOD
             runs = {listener.run for listener in self._listeners} - {""}
             frame = await self._make_frame(runs)
