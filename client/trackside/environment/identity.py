@@ -79,7 +79,7 @@ def framework() -> str:
 
 def _number(environ: Mapping[str, str], *keys: str) -> int | None:
     texts = (environ.get(key, "") for key in keys)
-    return next((int(text) for text in texts if text.isdecimal() and len(text) < 18), None)
+    return next((int(text) for text in texts if text.isdecimal() and len(text) < 18), None)  # in int64
 
 
 def _place(environ: Mapping[str, str]) -> _Place:

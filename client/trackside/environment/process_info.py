@@ -42,7 +42,7 @@ def process_info() -> ProcessInfo:
 @lru_cache(maxsize=1)
 def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child determines its own
     return ProcessInfo(
-        command=_or((), lambda: command(sys.orig_argv)),
+        command=_or((), lambda: command(sys.orig_argv)),  # sys.argv lacks the interpreter and its options
         directory=_or("", lambda: _cut(str(Path.cwd()), DIRECTORY_BYTES)),
         python=_or("", lambda: _cut(sys.version.partition(" ")[0], VERSION_LENGTH)),
         platform=_or("", _platform),

@@ -172,7 +172,7 @@ def save_checkpoint(run: Run, save: Callable[[], T], path_of: Callable[[T], obje
 def report_checkpoint(run: Run, path: object, seconds: float | None = None) -> None:
     """Record an event for a checkpoint in a file or a folder, with its size in bytes and the seconds it took."""
     place = os.fspath(path) if isinstance(path, str | os.PathLike) else str(path)
-    size = None if "://" in place else size_of(Path(place))
+    size = None if "://" in place else size_of(Path(place))  # not in an object store
     fields = {"bytes": size, "seconds": None if seconds is None else round(seconds, 6)}
     run.event("checkpoint", path=place, **{name: value for name, value in fields.items() if value is not None})
 

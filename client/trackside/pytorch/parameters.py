@@ -87,7 +87,7 @@ class Parameters:
 
     def has_any_of(self, optimizer: Any) -> bool:
         """Return whether an optimizer has any of the parameters."""
-        own = {id(one.parameter()) for one in self._named}
+        own = {id(one.parameter()) for one in self._named}  # by identity: `==` of tensors compares their elements
         return any(id(one) in own for one in optimizer_parameters(optimizer))
 
     def layers(self, patterns: Sequence[str] | None) -> list[tuple[str, list[str]]]:

@@ -259,7 +259,7 @@ class StepStages:
 
     def _around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap the call of a module that was compiled in place, so that the hooks run around it."""
-        compiled = getattr(compiled, "trackside_compiled", compiled)
+        compiled = getattr(compiled, "trackside_compiled", compiled)  # not the wrapper of an earlier watch
         begins, ends = self._hook(self._forward_begins), self._hook(self._forward_ends)
 
         @wraps(compiled)

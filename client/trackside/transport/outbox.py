@@ -190,7 +190,7 @@ class Outbox(ABC):
     def _add(self, message: Pending, clock: Clock) -> None:
         """Append the newest message."""
         message.made_at = clock.monotonic
-        if not self.backlog:
+        if not self.backlog:  # else it would overtake what waits in the spool
             self.pending.append(message)
         elif self._unspooled or not self._spool_message(message, clock):  # the spool is in order: nothing may pass them
             self._unspooled.append(message)

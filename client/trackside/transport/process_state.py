@@ -98,7 +98,7 @@ class Process:
             except KeyboardInterrupt:
                 interrupted = True
         for sender in self._senders.values():
-            sender.stop(max(0.2, deadline - monotonic()))
+            sender.stop(max(0.2, deadline - monotonic()))  # time to write to the spool, even if the runs used all
         self._senders = {}
 
     def forked(self) -> None:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
 
-STEPS, LEAST_STEPS = 100, 5
 # A window has STEPS steps and LEAST_SECONDS or more, or SECONDS seconds and LEAST_STEPS or more.
+STEPS, LEAST_STEPS = 100, 5
 SECONDS, LEAST_SECONDS = 60.0, 10.0
 
 SHARE, CALM = 0.3, 0.2  # shares of the time spent waiting: an alert begins above the first and ends below the second

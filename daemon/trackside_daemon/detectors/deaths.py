@@ -119,7 +119,7 @@ class Deaths:
         """Record the death of a data loader worker, which is often detected after that of its rank."""
         rank, pid, cause = event.rank or 0, event.fields.get("pid"), str(event.fields.get("cause", ""))
         how = f"was {cause}" if cause.startswith("killed") else f"exited: {cause}"
-        self._workers.pop((event.run, rank), None)
+        self._workers.pop((event.run, rank), None)  # so that it moves to the end: the first one is forgotten
         self._workers[event.run, rank] = event.time, f"The likely cause: its data loader worker {pid} {how}."
         if len(self._workers) > RANKS:
             del self._workers[next(iter(self._workers))]

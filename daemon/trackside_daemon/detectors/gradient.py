@@ -97,7 +97,7 @@ class Gradient:
         if len(self._near) < NEAR:
             return
         over = size - self._near.median()
-        context.gradient = exp(min(over, 700.0))
+        context.gradient = exp(min(over, 700.0))  # exp() raises OverflowError above 709
         if over > self._times and len(self._off) >= ENOUGH and over > self._beyond():
             self._high.append(self._index)
             lasting = len(self._high) == OFTEN and self._index - self._high[0] < AMONG

@@ -99,4 +99,5 @@ def _gain(blocks: list[float]) -> tuple[float, float]:
     rests = [block - slope * index for index, block in enumerate(blocks)]
     middle = median(rests)
     noise = _NORMAL * median(abs(rest - middle) for rest in rests)
+    # The variance of a slope over n evenly spaced blocks is about 12 / n**3 times that of a block; here it is for n.
     return -slope * many, noise * (12 / many) ** 0.5

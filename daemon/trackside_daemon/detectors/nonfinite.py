@@ -39,6 +39,7 @@ class NonFinite:
         self._firing = False
         self._first = self._count = self._calm = self._seen = 0
         self._good: float | None = None
+        # As if the last skips were long ago, so that the first one counts alone.
         self._lately: deque[int] = deque([-OF] * (SKIPPED if skips else 1), maxlen=SKIPPED if skips else 1)
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key

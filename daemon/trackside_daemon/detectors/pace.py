@@ -15,8 +15,9 @@ GAPS = 512  # the number of recent gaps whose 99th percentile counts
 # A silence is a stall if it exceeds the usual gap by the first factor and the longest gap by the second.
 OVER_USUAL, OVER_LONGEST = 5.0, 3.0
 
+# Least gaps and steps of a pace. Before that, kernels are compiled and caches filled.
 ENOUGH = 3
-ENOUGH_STEPS = 5  # Least gaps and steps of a pace. Before that, kernels are compiled and caches filled.
+ENOUGH_STEPS = 5
 
 # Seconds of silence that are a stall before there is a pace, and in a pause of a kind that is new.
 BEGINNING = 1800.0

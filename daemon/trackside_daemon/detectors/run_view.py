@@ -298,6 +298,6 @@ def _quantile(times: Distribution, bounds: tuple[float, ...], share: float) -> f
     left = share * sum(times.counts)
     for bound, count in zip(bounds, times.counts, strict=False):
         left -= count
-        if left <= 1e-9:
+        if left <= 1e-9:  # not 0, since the share is rounded
             return bound
     return times.sum

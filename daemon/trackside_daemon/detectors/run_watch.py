@@ -140,7 +140,7 @@ class RunWatch:
         run_ref = ref._replace(rank=None)
         rank = self._ranks.get(ref)
         if rank is None:
-            if not batch.samples:
+            if not batch.samples:  # it only removes the series of a forgotten rank
                 return
             rank = self._watch_rank(ref, run_ref, batch.samples[0].labels[0])
         ended = rank.ended

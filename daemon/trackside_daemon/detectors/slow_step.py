@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 BEFORE = 50  # recent samples that a step is compared with: at most BEFORE, at least ENOUGH
 ENOUGH = 16
 
-LEARNT, LEARNT_PART = 1.4, 0.8
 # Thresholds for remembering a pause: a little lower than those for reporting, so that a pause near the limit is
-# known.
+# remembered.
+LEARNT, LEARNT_PART = 1.4, 0.8
 LEARNT_SCALES = 3.0
 
 # Relative resolution of logged times: to the millisecond or to a per mille. Equal durations differ by this much.

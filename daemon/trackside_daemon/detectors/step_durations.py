@@ -53,6 +53,7 @@ class StepDurations:
 
     def _subtract_pauses(self, spans: list[float]) -> None:
         """Subtract one pause from the longest span; several from the longest ones, until those are equally long."""
+        # In which step a pause was is unknown, but it made that step long.
         longest = sorted(range(len(spans)), key=spans.__getitem__, reverse=True)
         paused, self._paused = self._paused, 0.0
         if spans[longest[0]] >= paused:

@@ -74,9 +74,8 @@ class Straggler:
         self._ratios: dict[int, float] | None = None
         self._marks: dict[int, Mark] = {}
         self._slow: dict[int, int] = {}
-        self._began = (
-            run.at - crc32(run.id.encode()) % 1000 / 1000 * window
-        )  # spreads the comparisons of many runs over the ticks
+        # Spreads the comparisons of many runs over the ticks; hash() of a text would differ after each restart.
+        self._began = run.at - crc32(run.id.encode()) % 1000 / 1000 * window
         self._steps = 0.0
         self._reported: int | None = None
 
@@ -93,7 +92,7 @@ class Straggler:
             self._ratios = None
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """Once a window, which is when each rank is looked at."""
+        """Yield what changed, once per window."""
         run = self._run
         if self._restored is not None:
             yield run.restored_finding(self._restored, clock.now)

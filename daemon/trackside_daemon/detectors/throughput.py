@@ -67,6 +67,7 @@ class Throughput:
         usual = self._window.median()
         least = max((self._ratio - 1) * usual, self._scales * self._window.spread(), self._lost)
         if level - usual <= least:
+            # The slower blocks join only now: those of a lasting slowdown must not become part of the usual duration.
             for held in (*self._slower, level):
                 self._window.add(held)
             self._slower.clear()

@@ -36,7 +36,7 @@ class UserAlerts:
         if last is not None and clock.at - last < APART:
             self._left_out[event.run] = self._left_out.get(event.run, 0) + 1
             return
-        self._last.pop(event.run, None)
+        self._last.pop(event.run, None)  # so that it moves to the end: the first one is forgotten
         self._last[event.run] = clock.at
         if len(self._last) > RUNS:
             oldest = next(iter(self._last))

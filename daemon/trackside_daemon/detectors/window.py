@@ -39,6 +39,7 @@ class Window:
     def spread(self) -> float:
         """Return a robust standard deviation: the distance of the quartiles, in units of the normal distribution's."""
         count = len(self.ordered)
+        # The quartiles of a normal distribution are 1.349 standard deviations apart.
         return (self.ordered[3 * count // 4] - self.ordered[count // 4]) / 1.349
 
     def clear(self) -> None:

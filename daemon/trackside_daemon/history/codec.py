@@ -93,7 +93,7 @@ def encode_integers(column: array[int]) -> bytes:
         return _integers.pack(len(column), 0, 0, 1, ord("q")) + _squeeze(column)
     if least == highest:
         return _integers.pack(len(column), column[0], least, 0, 0)
-    divisor = gcd(*map(sub, steps, repeat(least)))
+    divisor = gcd(*map(sub, steps, repeat(least)))  # logged each n steps, only multiples of n are left
     width = next(code for code in "BHIQ" if (highest - least) // divisor < 256 ** array(code).itemsize)
     rest = array(width, map(floordiv, map(sub, steps, repeat(least)), repeat(divisor)))
     return _integers.pack(len(column), column[0], least, divisor, ord(width)) + _squeeze(rest)

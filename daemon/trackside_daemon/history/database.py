@@ -24,8 +24,8 @@ FILE = "history.db"
 CHECK_SECONDS = 1.0  # longest time of the check for damage at the start; a large file is not checked to its end
 
 BUSY_SECONDS = 10.0
-WAL_PAGES = 1000
-PAGE_BYTES = 4096
+WAL_PAGES = 1000  # SQLite's default
+PAGE_BYTES = 4096  # SQLite's default
 
 log = logging.getLogger("trackside")
 
@@ -235,7 +235,7 @@ class Database:
         if self._exclusive:
             yield self.connection
             return
-        generation = self._generation
+        generation = self._generation  # `close` raises it: a connection from before may be to another file
         try:
             connection = self._readers.pop()
         except IndexError:
@@ -294,6 +294,7 @@ def _set_aside(path: Path) -> Path:
     stamp = time.strftime("%Y-%m-%dT%H%M%S")
     names = (f"{path.name}.damaged-{stamp}{more}" for more in ("", *(f"-{number}" for number in range(2, 1000))))
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    # The file itself comes last: a new one must never be next to the old WAL, also after a crash in between.
     for suffix in ("-wal", "-shm", ""):
         file = Path(f"{path}{suffix}")
         if file.exists():

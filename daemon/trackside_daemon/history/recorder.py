@@ -250,7 +250,7 @@ class Recorder:
 
     def _cache_attempt(self, run: str, attempt: int, ended: float | None) -> None:
         """Cache a run's last attempt: it may take long until the attempt is written."""
-        cached = self._last_attempts.pop(run, None)
+        cached = self._last_attempts.pop(run, None)  # so that it moves to the end: the first one is forgotten
         self._last_attempts[run] = (attempt, ended) if cached is None or attempt >= cached[0] else cached
         if len(self._last_attempts) > MAX_LAST_ATTEMPTS:
             self._last_attempts.popitem(last=False)

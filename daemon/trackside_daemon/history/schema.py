@@ -212,7 +212,7 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[tuple[str, Sequ
     for number, (name, statements) in enumerate(migrations, 1):
         if number <= version(connection):
             continue
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("BEGIN IMMEDIATE")  # SQLite rolls back new tables as well
         try:
             for statement in statements:
                 connection.execute(statement)

@@ -88,7 +88,7 @@ class PushSocket:
     def close(self) -> None:
         """Close the socket, and release its locks."""
         if self._authenticator is not None:
-            self._authenticator.stop()
+            self._authenticator.stop()  # before the socket, which it monitors
             self._authenticator = None
         self.socket.close()
         self.context.term()

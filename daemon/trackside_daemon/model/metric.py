@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Kind = Literal["gauge", "counter", "histogram", "info"]
 
 
+# Compared by identity: each sample looks its metric up in a dict, and a hash of all fields would cost more.
 @dataclass(frozen=True, slots=True, eq=False)
 class Metric:
     """A metric family; the only place that defines its name, unit and help text.

@@ -44,7 +44,7 @@ class RankProcesses:
 
     def set(self, processes: tuple[RankProcess, ...]) -> None:
         """Replace all."""
-        self._current = processes
+        self._current = processes  # a single assignment, so that readers need no lock
 
     def get(self) -> tuple[RankProcess, ...]:
         """Return all, run by run, each in the order in which its sessions opened."""

@@ -28,8 +28,10 @@ ENDED = frozenset(ENDS)
 # The kind of event that a training raises with `run.alert`; its fields are `title`, `severity` and `text`.
 USER_ALERT = "user_alert"
 
+# The most phases of a client, and the longest name of one in UTF-8: a client has 128 characters at most, of 4 bytes.
+# `bounded` drops the rest, so that another program on the socket cannot fill the page.
 PHASES = 65
-PHASE_BYTES = 512  # the most phases of a client, and the longest name of one in UTF-8; `bounded` drops the rest
+PHASE_BYTES = 512
 
 
 def bounded(values: Mapping[str, T]) -> dict[str, T]:

@@ -77,6 +77,7 @@ class State:
                 if wanted is not None:
                     series = [one for one in series if wanted(one.source)]
                 if series:
+                    # Copied, so that the page is rendered without the lock, and a scrape does not delay the pipeline.
                     page.append(Rows(metric, series, [one.value for one in series]))
         return sorted(page, key=lambda rows: rows.metric.name)
 
@@ -111,6 +112,7 @@ class State:
         before = self._complete.get(batch.source)
         if before is None or len(before) != len(batch.samples):
             return False
+        # If a later series differs, `_replace` applies the values again that are set here.
         for series, (metric, labels, value) in zip(before, batch.samples, strict=True):
             if series.metric is not metric or series.labels != labels:
                 return False

@@ -86,7 +86,7 @@ class LostTime:
         for columns in pushed:
             for step, time in zip(columns.steps, columns.times, strict=True):
                 if self._goal is None or step > self._goal:
-                    self._extend_restart(min(wall, clock.wall_seconds(time)))
+                    self._extend_restart(min(wall, clock.wall_seconds(time)))  # the client's clock may be ahead
                     self._now = self._now._replace(caught=True)
                     return
 

@@ -123,7 +123,7 @@ class RankStatus:
         samples: list[Sample] = []
         if pushed:
             # Values of a GPU arrive late, so the last block is not always the newest.
-            _, steps, times, _ = max(reversed(pushed), key=lambda columns: columns.times[-1])
+            _, steps, times, _ = max(reversed(pushed), key=lambda columns: columns.times[-1])  # at a tie, the later one
             # A client that greets again resends what was not acknowledged. The page has newer values from the hello.
             if session.reported_at is None or times[-1] >= session.reported_at:
                 samples = self._values(newest) + self._progress(steps[-1], clock, times[-1])
@@ -245,7 +245,7 @@ class RankStatus:
         samples.append(Sample(f.STEP, self.labels, step))
         samples.append(Sample(f.LAST_STEP, self.labels, self._pushed[1]))
         if self._total_steps > 0:
-            done = min(self._total_steps, max(0, step + self._zero_based))
+            done = min(self._total_steps, max(0, step + self._zero_based))  # a loop from 0 ends one step earlier
             samples.append(Sample(f.PROGRESS, self.labels, done / self._total_steps))
             if self._recent is not None:
                 samples.append(Sample(f.REMAINING, self.labels, (self._total_steps - done) * self._recent))

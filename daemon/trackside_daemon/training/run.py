@@ -156,7 +156,7 @@ class RunStatus:
         self.live_until: float | None = None
         self.until: float | None = None
         self.forgotten = False
-        self.norms: WholeNorms[RankSession] = WholeNorms(max(1, identity.world))
+        self.norms: WholeNorms[RankSession] = WholeNorms(max(1, identity.world))  # a client may send 0
         self.stall = stall
         self._exported_state = ""
 

@@ -206,7 +206,7 @@ class Runs:
             silence = now.monotonic - session.received_at
             if session.waits_until is not None and now.monotonic > session.waits_until:
                 batches += self._settle(session, now)
-            elif session.status or session.process in self._watched:
+            elif session.status or session.process in self._watched:  # a watched process is reported by its exit
                 continue
             elif self._liveness.is_lost(session.identity, silence, elsewhere=session.elsewhere):
                 batches += self._lose(session, now)
@@ -234,7 +234,7 @@ class Runs:
     def _receive(self, session: RankSession, now: Moment) -> list[Batch]:
         """Note a message of a session, and return what follows if the session counted as lost."""
         session.received_at = now.monotonic
-        if session.status != "lost" or session.exit is not None:
+        if session.status != "lost" or session.exit is not None:  # a process that has exited cannot come back
             return []
         log.info("run %s rank %s is back", session.run.name, session.rank.labels[1])
         session.status = ""

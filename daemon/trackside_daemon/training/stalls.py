@@ -21,7 +21,7 @@ class CurrentStalls:
 
     def accept(self, stalls: Iterable[Stall]) -> None:
         """Queue what detectors have found. Any thread may call it."""
-        self._new.extend(stalls)
+        self._new.extend(stalls)  # without a lock: each append to a deque is atomic
 
     def apply(self) -> set[tuple[str, int]]:
         """Apply what was queued; return the runs and attempts whose stalls have changed."""

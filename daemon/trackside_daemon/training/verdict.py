@@ -50,7 +50,7 @@ def verdict(bye: Bye | None, ended: Exit | None) -> tuple[str, str]:
         return "lost", UNKNOWN
     if code >= 0:
         return ("failed", f"exit status {code}") if code else ("finished", "")
-    if -code == signal.SIGKILL and ended.oom:
+    if -code == signal.SIGKILL and ended.oom:  # the counter alone may be about another process of the cgroup
         return "failed", "OOM killed"
     return "stopped" if -code in _STOP_SIGNALS else "failed", signal_name(-code)
 

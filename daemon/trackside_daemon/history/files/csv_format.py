@@ -46,7 +46,7 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
     Raises:
         FormatError: A line is invalid.
     """
-    text = io.TextIOWrapper(buffered, "utf-8-sig", newline="")
+    text = io.TextIOWrapper(buffered, "utf-8-sig", newline="")  # spreadsheets write a byte order mark
     rows = csv.reader(_lines(text, file))
     try:
         header = next(rows)
@@ -135,7 +135,7 @@ def _index(names: Sequence[str], wanted: Sequence[str]) -> int:
 
 def _whole(text: str, column: str) -> int:
     try:
-        number = int(text)
+        number = int(text)  # first, since float() rounds above 2**53
     except ValueError:
         number = int(value) if (value := _decimal(text, column)) == value // 1 else INT64
     if not -INT64 <= number < INT64 or (number < 0 and column != "step"):

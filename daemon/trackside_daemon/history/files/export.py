@@ -162,7 +162,7 @@ def _csv(database: Readable, run: dict[str, Any], selection: Selection) -> Itera
         for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
             cells = [""] * len(keys)
             for number, value in zip(places, values, strict=True):
-                cells[column[number]] = repr(value)
+                cells[column[number]] = repr(value)  # the shortest text from which the same float is read
             yield f"{begin}{step},{_seconds(time)},{','.join(cells)}\n"
 
 

@@ -135,7 +135,7 @@ def read_lines(buffered: io.BufferedReader, file: str, clock: Clock, notes: list
         try:
             item = _line(line, clock, skipped)
         except PARSE_ERRORS as error:
-            if not line.endswith(b"\n") and not _is_json(line):
+            if not line.endswith(b"\n") and not _is_json(line):  # it is being written, or a crash has cut it
                 notes.append(f"line {number}, the last one, is incomplete and was skipped")
                 break
             raise FormatError(f"{file}: line {number}: {_expected(error)}") from error

@@ -61,7 +61,7 @@ class RotatingFiles:
         file = self._open.get(name)
         if file is not None:
             status = os.fstat(file)
-            if status.st_nlink:
+            if status.st_nlink:  # none once the file was deleted
                 self._open.move_to_end(name)
                 return status.st_size
             self._close_file(name)

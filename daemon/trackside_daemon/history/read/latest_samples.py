@@ -54,7 +54,7 @@ def last_samples(
 def _last(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, count: int) -> Samples:
     """Read backwards from the end of the series, block by block."""
     steps, times, values = tail.read(series)
-    number = -(-series.end // BLOCK) - 1
+    number = -(-series.end // BLOCK) - 1  # the last block, also if it is not full
     while len(steps) < count and number >= 0:
         row = connection.execute(
             "SELECT axis.data, block.data FROM block JOIN axis ON axis.id = block.axis WHERE block.id = ?",

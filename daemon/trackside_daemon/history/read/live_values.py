@@ -92,7 +92,7 @@ class LatestValues:
             "SELECT id, shift, data FROM log WHERE id > ? AND id < ? ORDER BY id DESC LIMIT ?",
             (base + self._read[stream], base + (1 << LOG_BITS), ROWS),
         ).fetchall()
-        for id_, shift, data in reversed(newest):
+        for id_, shift, data in reversed(newest):  # the newest last, so that its values stay
             self._read[stream] = id_ - base
             for part in log_rows.decode(data, shift):
                 last_push = part.values[-len(part.keys) :]

@@ -102,7 +102,7 @@ def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> lis
     conditions = ["NOT deleted"]
     values: list[Any] = []
     for condition, value in (
-        ("(instr(name, ?) OR instr(uid, ?) = 1)", wanted.name),
+        ("(instr(name, ?) OR instr(uid, ?) = 1)", wanted.name),  # not LIKE, where % and _ are wildcards
         ("EXISTS (SELECT 1 FROM json_each(tags) WHERE json_each.value = ?)", wanted.tag),
         ("state = ?", wanted.state),
         ("started >= ?", wanted.since),
@@ -215,7 +215,7 @@ def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) 
     for condition, value in (
         ("run.uid = ?", wanted.run),
         ("alert.severity = ?", wanted.severity),
-        ("lower(alert.alert) GLOB ?", wanted.alert.lower().replace("[", "[[]")),
+        ("lower(alert.alert) GLOB ?", wanted.alert.lower().replace("[", "[[]")),  # [ begins a set of characters in GLOB
         (f"alert.ended IS NULL AND {_OWN}", None if wanted.firing is None else wanted.firing + AHEAD_SECONDS),
     ):
         if value not in ("", None):

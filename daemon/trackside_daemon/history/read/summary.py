@@ -89,7 +89,7 @@ def update_run(connection: sqlite3.Connection, stream: int) -> None:
         return
     run, *place = row
     connection.execute("UPDATE run SET step = ? WHERE id = ? AND coalesce(step < ?, 1)", (step, run, step))
-    connection.execute("UPDATE run SET trimmed = 0 WHERE id = ? AND trimmed", (run,))
+    connection.execute("UPDATE run SET trimmed = 0 WHERE id = ? AND trimmed", (run,))  # new blocks have samples again
     lowest = connection.execute(
         "SELECT attempt, rank FROM stream WHERE run = ? ORDER BY attempt DESC, rank LIMIT 1", (run,)
     ).fetchone()

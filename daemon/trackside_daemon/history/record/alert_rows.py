@@ -73,4 +73,4 @@ def write_silence(connection: sqlite3.Connection, record: Silence) -> None:
 
 
 def _labels(labels: Mapping[str, str]) -> str:
-    return to_json(dict(sorted(labels.items())))
+    return to_json(dict(sorted(labels.items())))  # sorted, since the text is a part of the alert's key

@@ -129,7 +129,7 @@ class Queue:
         with self._changed:
             self._closed = True
             while self._calls:
-                self._calls.popleft().future.cancel()
+                self._calls.popleft().future.cancel()  # or its caller would wait for ever
 
 
 def _size(record: Record) -> int:

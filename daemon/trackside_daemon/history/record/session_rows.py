@@ -36,6 +36,7 @@ def write_session(
     connection.execute(
         "INSERT INTO session (id, stream, committed, clock_offset, pid, start, boot) VALUES (?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (id) DO UPDATE SET "
+        # max: the client may have missed the last ack.
         "stream = excluded.stream, committed = max(committed, excluded.committed), "
         "clock_offset = excluded.clock_offset",
         (
@@ -59,6 +60,7 @@ def _write_run(connection: sqlite3.Connection, record: SessionOpened) -> int:
     """Insert or update the run's row; return its id."""
     hello, uid = record.hello, record.hello.identity.run
     started = hello.started / 1e9 + record.offset
+    # The column is UNIQUE, and the rows of a deleted run disappear only step by step.
     connection.execute("UPDATE run SET uid = uid || '/deleted/' || id WHERE uid = ? AND deleted = 1", (uid,))
     run = run_id(connection, uid)
     if run is None:

@@ -163,7 +163,7 @@ class Store:
 
     def _open_session(self, record: SessionOpened) -> None:
         write_session(self.connection, record, self._hardware)
-        self._sessions.pop(record.session.id, None)
+        self._sessions.pop(record.session.id, None)  # it may belong to another stream now
 
     def _write_batch(self, record: BatchIngested) -> bool:
         session = self._session(record.session.id)
@@ -273,6 +273,7 @@ class Store:
             "SELECT coalesce((SELECT max(packed) FROM series WHERE stream = ?), 0), pushes FROM stream WHERE id = ?",
             (id_, id_),
         ).fetchone()
+        # With an empty log, numbers continue after those that are packed, or new rows would count as packed.
         return Stream(id_, max(number, packed), pushes, tail, size)
 
     def _unpacked(self, stream: int | None = None) -> list[int]:

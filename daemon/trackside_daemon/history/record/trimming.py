@@ -30,7 +30,8 @@ FREE = 0.02  # share of the file that may stay free, for new rows
 WAL_BYTES = WAL_PAGES * PAGE_BYTES
 
 WARN_SECONDS = 20.0  # a warning is logged after the WAL was too large for this long
-MICROSECONDS = 2.0**63 - 1024  # the furthest time, in microseconds, that a column holds
+# The furthest time, in microseconds, that a column can have: the largest float below 2**63.
+MICROSECONDS = 2.0**63 - 1024
 
 log = logging.getLogger("trackside")
 

@@ -116,7 +116,7 @@ class Writer:
         """Write what is queued, if the disk accepts it, and end the thread."""
         self._queue.stop()
         self._thread.join()
-        self._queue.close()
+        self._queue.close()  # nobody would answer a later call
 
     def put(self, records: Sequence[Record], receipt: Any = None) -> None:
         """Queue the records of one transaction; drop them if the queue is full and they are mere samples or accounts."""
@@ -318,6 +318,7 @@ class Writer:
 
     def _maintain(self) -> bool:
         """Pack and trim for a slice of time; return whether more is due."""
+        # While stuck, a slice without work finds out whether the disk accepts writes again.
         if (self._maintenance.is_idle() and not self.stuck) or self._queue.stopping:
             return False
         try:
