@@ -249,7 +249,7 @@ class Daemon:
         if self._serving:
             self._web.stop()
         parts.requests.close()  # not before the pages, which ask clients for stacks
-        parts.history.close()
+        parts.history.close()  # after the web server has stopped, because its requests read the history
         parts.nvml.close()
         for collector in parts.collectors:
             if isinstance(collector, Closes):

@@ -61,6 +61,7 @@ class Watchdog:
     def check(self, watchdog: float) -> None:
         """Send a keep-alive unless a part is stuck, which is logged once; *watchdog* is the interval in seconds."""
         bound = watchdog / 2
+        # While the disk does not answer, the readers are stuck for that reason alone.
         parts = self._parts if self._disk() >= bound else {**self._parts, **self._readers}
         stuck = [name for name, behind in parts.items() if behind() >= bound]
         if stuck and stuck != self._stuck:

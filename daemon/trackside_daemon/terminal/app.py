@@ -91,12 +91,9 @@ class Top(App[None]):
         self._note: Line = []
         self._panes = {name: Pane(id=name) for name in (*Frame._fields, "status")}
         self._filter = FilterLine(compact=True, placeholder="part of a run's name, id or state")
+        # Textual permits post_message in any thread, such as the poller's, but not most other methods.
         self._poller = Poller(
-            # The poller's thread may call post_message, but no other method of a Textual app.
-            daemon,
-            self.view.series_query,
-            lambda result: self.post_message(self.Polled(result)),
-            interval,
+            daemon, self.view.series_query, lambda result: self.post_message(self.Polled(result)), interval
         )
 
     def compose(self) -> ComposeResult:

@@ -96,8 +96,10 @@ def _render_registry(registry: CollectorRegistry, *, openmetrics: bool) -> bytes
 def _header(metric: Metric, *, openmetrics: bool) -> str:
     help_text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
     if not openmetrics:
+        # The text format has no type "info".
         kind = "gauge" if metric.kind == "info" else metric.kind
         return f"# HELP {metric.name} {help_text}\n# TYPE {metric.name} {kind}\n"
+    # Only OpenMetrics escapes quotes in help texts.
     help_text = help_text.replace('"', '\\"')
     unit = f"# UNIT {metric.family} {metric.unit}\n" if metric.unit else ""
     return f"# HELP {metric.family} {help_text}\n# TYPE {metric.family} {metric.kind}\n{unit}"

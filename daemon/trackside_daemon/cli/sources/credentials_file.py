@@ -116,6 +116,7 @@ def _context(file: Path, tls: _Tls) -> ssl.SSLContext:
         else:
             context.load_default_certs()
         if tls.cert_file or tls.key_file:
+            # Without a callback, OpenSSL would ask for the password of an encrypted key on the terminal.
             context.load_cert_chain(file.parent / tls.cert_file, file.parent / tls.key_file, password=_refuse)
     except (OSError, ValueError) as error:
         names = ", ".join(filter(None, (tls.ca_file, tls.cert_file, tls.key_file)))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FIND_SECONDS = 5.0  # interval of looking up the cgroup of each process, which may be moved
 LIMITS_SECONDS = 10.0  # interval of reading limits
+# Longer than the ten minutes within which the rule OomKilled counts an increase.
 HOLD_SECONDS = 900.0  # time for which the OOM kills of a cgroup are served after it is gone or unused
 
 
@@ -134,6 +135,7 @@ class CgroupCollector:
                 continue
             # The path is up to `FIND_SECONDS` old, so the cgroup may be gone.
             if _exists(cgroup):
+                # Continued, because the totals must not fall when a cgroup is recreated or moved.
                 throttling = Throttling() if before is None else before.throttling
                 self._followed[path] = _FollowedCgroup(cgroup, self._kills(before, cgroup, now), throttling, now)
 

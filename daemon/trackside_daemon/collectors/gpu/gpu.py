@@ -143,8 +143,10 @@ class GpuCollector:
         seen = self.snapshot
         text = str(error)
         if isinstance(error, NvmlPaused):
+            # Without `most`: during a pause, GPUs may be removed on purpose.
             return GpuSnapshot(driver=seen.driver, error=text)
         if isinstance(error, NvmlLocked):
+            # Another daemon reads the GPUs, so their state is unknown here, but not their number.
             return GpuSnapshot(most=seen.most, driver=seen.driver, error=text)
         if isinstance(error, NvmlDown) or seen.visible == 0:
             return GpuSnapshot(_all(seen.gpus, DOWN), 0, seen.most, seen.driver, text, isinstance(error, NvmlAbsent))

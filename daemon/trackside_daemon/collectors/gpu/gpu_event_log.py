@@ -42,6 +42,7 @@ class GpuEventLog:
         up = {gpu.uuid: gpu.values != DOWN for gpu in gpus}
         if self._up is None:
             _log_found(gpus, reading)
+            # All of them, so that the loop below also logs a GPU that is lost from the start.
             self._up = dict.fromkeys(up, True)
         for gpu in gpus:
             if self._up.get(gpu.uuid, True) and not up[gpu.uuid]:

@@ -81,6 +81,7 @@ class InfinibandCollector:
         self._ports = {}
         for device in sorted(devices):
             ports = os.path.realpath(f"{self._class}/{device}/ports")  # otherwise each read would follow all links
+            # By length first, so that port 10 follows port 9.
             for number in sorted(_names(ports), key=lambda name: (len(name), name)):
                 directory = f"{ports}/{number}"
                 port = before.get(directory) or _Port(directory, (device, number))

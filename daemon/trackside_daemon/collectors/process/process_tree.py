@@ -147,6 +147,7 @@ class ProcessTree:
         # The kernel's list may lack children while others end (proc_tid_children(5)), so the last tick's are checked
         # too.
         pids = {*listed, *self._before.get(pid, ()), *self._later.get(pid, ())}.difference(ranks)
+        # In descending order, because `_below` removes the last one first.
         stats = (read_stat(self._proc, child) for child in sorted(pids, reverse=True))
         # A child counts only while its own stat names this parent: the pid may belong to another process by now.
         children = [child for child in stats if child is not None and child.parent == pid]

@@ -56,6 +56,7 @@ class Smaps:
         sizes = self._sizes
         if keys and now >= self._due and not (self._thread and self._thread.is_alive()):
             self._due = now + SECONDS
+            # In a thread, because the kernel walks all page tables of a process for one read.
             self._thread = threading.Thread(target=self._read, args=(tuple(keys),), name="smaps", daemon=True)
             self._thread.start()
         for key in keys:

@@ -115,6 +115,7 @@ def _list_processes(nvml: Any, handle: Any, read: Callable[[Any], list[Any]]) ->
 
 def _memory_by_pid(processes: list[Any]) -> dict[int, int | None]:
     """Return bytes by process id, summed over GPU and compute instances; None if an instance has no value."""
+    # By instance, so that a process in both lists of the driver counts once.
     by_instance = {
         (process.pid, process.gpuInstanceId, process.computeInstanceId): process.usedGpuMemory for process in processes
     }

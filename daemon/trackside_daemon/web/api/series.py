@@ -138,6 +138,7 @@ def stream_series(database: Database, selected: list[RunSeries], window: Window)
     """Yield ``{"series": […]}`` with every sample, in pieces."""
     yield b'{"series":['
     for number, one_series in enumerate(selected):
+        # Without the closing brace, because the points are streamed as the last field of the object.
         yield (b"," if number else b"") + _encode(_identity(one_series))[:-1] + b',"points":['
         yield from _sample_blocks(database, [one_series], window)
         yield b"]}"

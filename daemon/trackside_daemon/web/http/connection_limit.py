@@ -71,10 +71,12 @@ class LimitedListener(socket.socket):
             self._spare = None
 
     def _add_idle(self, connection: socket.socket) -> None:
+        # A closed connection may have had the same descriptor. Without its entry, the new one is the last of the dict.
         self._idle.pop(connection.fileno(), None)
         if len(self._idle) >= MAX_IDLE_CONNECTIONS:
             self._idle = {number: entry for number, entry in self._idle.items() if entry.fileno() >= 0}
         if len(self._idle) >= MAX_IDLE_CONNECTIONS:
+            # Not close(): asyncio still uses the descriptor, and closes it when it sees the end of the stream.
             with suppress(OSError):  # the peer has already disconnected
                 self._idle.pop(next(iter(self._idle))).shutdown(socket.SHUT_RDWR)
         self._idle[connection.fileno()] = connection

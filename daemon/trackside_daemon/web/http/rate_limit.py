@@ -27,6 +27,7 @@ class TokenBucket:
 
     def try_acquire(self) -> bool:
         """Remove a token and return True; return False when the bucket is empty."""
+        # No lock is needed: all requests are checked in the event loop's thread.
         now = self._clock()
         self._tokens = min(float(self._burst), self._tokens + (now - self._filled) / self._interval)
         self._filled = now

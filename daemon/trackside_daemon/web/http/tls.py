@@ -115,6 +115,7 @@ def _load_pair(context: TlsContext, section: TlsSection, pems: PemFiles) -> None
     names = f"{_setting_name(section, 'cert')} and {_setting_name(section, 'key')}"
     try:
         with _in_memory(pems.cert) as cert, _in_memory(pems.key) as key:
+            # Without a callback, OpenSSL would ask for the password of an encrypted key on the terminal.
             context.load_cert_chain(cert, key, password=_reject_encrypted_key)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
@@ -161,6 +162,7 @@ def client_is_allowed(peer: ssl.SSLObject, active: TlsContext) -> bool:
     if active.verify_mode is ssl.CERT_NONE:
         return True
     context = peer.context
+    # The handshake checked the certificate against other authorities or rules than those that apply now.
     if not isinstance(context, TlsContext) or context.client_policy != active.client_policy:
         return False
     certificate = peer.getpeercert()
