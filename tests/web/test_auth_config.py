@@ -185,6 +185,23 @@ def test_one_password_is_checked_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
     passwords.close()
 
 
+def test_the_limit_of_waiting_passwords_does_not_grow_with_each_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bcrypt, "checkpw", lambda _password, _hashed: threading.Event().wait(0.01))
+    passwords = Passwords()
+
+    async def guess(count: int) -> list[object]:
+        guesses = (passwords.verify({"ada": "$2b$04$x"}, "ada", b"%d" % number) for number in range(count))
+        return await asyncio.gather(*guesses, return_exceptions=True)
+
+    async def ask() -> list[object]:
+        await guess(3)
+        return await guess(module.MAX_WAITING + 1)
+
+    refused = [isinstance(answer, module.PasswordQueueFullError) for answer in asyncio.run(ask())]
+    assert refused == [False] * module.MAX_WAITING + [True]
+    passwords.close()
+
+
 @pytest.mark.parametrize("password", ["lovelace" * 20, "nul\0l", "é", ""])
 def test_any_password_may_be_tried(password: str) -> None:
     stored = bcrypt.hashpw(password.encode()[:72], bcrypt.gensalt(4)).decode()

@@ -91,7 +91,6 @@ class Passwords:
 
     def _finish_check(self, _: object) -> None:
         self._waiting -= 1
-        self._waiting -= 1
 
     def _digest(self, hashed: str, user: str, password: bytes) -> bytes:
         parts = (hashed.encode(), user.encode(), password)
