@@ -56,8 +56,8 @@ class ActiveAlerts:
         self._silences = silences or Silences()
         self._active_silences: list[Silence] = []
         self._alerts: dict[Key, ActiveAlert] = {}
+        # Lower bound of the priorities of all alerts.
         self._lowest_priority = 0
-        """Lower bound of the priorities of all alerts."""
         self._inhibitions = Inhibitions()
         self._min_firing_times = MinFiringTimes(least)
         self._suppressed = SuppressedFindings()

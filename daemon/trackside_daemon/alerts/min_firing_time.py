@@ -15,11 +15,9 @@ LEAST_SECONDS = 120.0
 
 LONGER = {"UserAlert": 900.0}  # least seconds of alerts that should be visible for longer, by name
 
+# Seconds after its end within which an alert that comes again fires for twice as long as before, and the upper bound of
+# that. So an alert that comes and goes, at whatever pace, notifies about 30 times a day at most, instead of 700 times.
 AGAIN_SECONDS = LONGEST_SECONDS = 3600.0
-"""Seconds after its end within which an alert that comes again fires for twice as long as before, and the upper bound of that.
-
-So an alert that comes and goes, at whatever pace, notifies about 30 times a day at most, instead of 700 times.
-"""
 
 REMEMBERED = 10_000  # most alerts that are remembered; with more, the oldest are dropped
 

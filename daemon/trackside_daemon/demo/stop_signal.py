@@ -8,13 +8,11 @@ from queue import Empty, SimpleQueue
 
 
 class StopRequest:
-    """Flag that a signal handler sets.
-
-    A handler that sets a `threading.Event` hangs if it interrupts another such handler, or a wait for the event.
-    """
+    """Flag that a signal handler sets."""
 
     def __init__(self) -> None:
         self._is_set = False
+        # Not a threading.Event: a handler that sets one hangs if it interrupts another such handler, or a wait for it.
         self._wakeups: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:

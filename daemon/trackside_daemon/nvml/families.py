@@ -12,6 +12,8 @@ from trackside_daemon.model.metric import Kind, Metric
 
 PREFIX = "trackside_gpu_"
 
+# Lowest and highest plausible values. They are below the numbers that drivers return for unknown values, 32 or 64 bits of
+# ones, and below the more than 100 % that drivers have returned: NVIDIA/DCGM#199, dcgm-exporter#418.
 RATIO = (0.0, 1.001)
 FLAG = (0.0, 1.0)
 BYTES = (0.0, 2.0**50)
@@ -20,12 +22,9 @@ HERTZ = (0.0, 1e11)
 COUNT = (0.0, 2.0**53)
 ERRORS = (0.0, 2.0**32 - 2)
 SECONDS = (0.0, 1e9)
-TRAFFIC = (0.0, 1.8e19)
-"""Lowest and highest plausible values.
 
-Traffic, and the cycles of all SMs, exceed within hours the 2**53 up to which a float counts exactly. All bounds are
-below the numbers that drivers return for unknown values, 32 or 64 bits of ones, and below the more than 100 % that
-drivers have returned: NVIDIA/DCGM#199, dcgm-exporter#418."""
+# Traffic, and the cycles of all SMs, exceed within hours the 2**53 up to which a float counts exactly.
+TRAFFIC = (0.0, 1.8e19)
 
 
 class Family(NamedTuple):

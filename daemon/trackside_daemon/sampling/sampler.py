@@ -184,6 +184,7 @@ class Sampler:
         if _has_samples(outcome):
             self._last_success[name] = outcome.time
         elif isinstance(error, NothingToCollect):  # this is no failure
+            # Without this series, the Prometheus rule TracksideCollectorFailing does not fire.
             self._last_success.pop(name, None)
         if error is None:
             self._record_success(name)

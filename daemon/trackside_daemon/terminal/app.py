@@ -132,6 +132,7 @@ class Top(App[None]):
         """Select the run that was clicked."""
         runs = self.view.matching_runs(self._overview)
         height = len(self._frame().runs)
+        # The first line of the pane has the names of the columns.
         index = first_visible(len(runs), self.view.selected_index(runs), height) + message.row - 1
         if message.pane == "runs" and message.row and index < len(runs):
             self.view.select(str(runs[index].get("id")))

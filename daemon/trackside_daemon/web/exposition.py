@@ -70,10 +70,8 @@ def format_number(value: float) -> str:
 
 
 def _format_numbers(values: list[float]) -> list[str]:
-    """Return `format_number` of each value.
-
-    msgspec writes the same digits six times faster, but uses other exponents and has no NaN.
-    """
+    """Return `format_number` of each value."""
+    # msgspec writes the same digits six times faster, but uses other exponents and has no NaN.
     text = _encode(values)[1:-1].decode()
     texts = text.split(",")
     if max(values) < 1e6 and not any(sign in text for sign in ("e", "0.0000", "null")):

@@ -14,11 +14,9 @@ from typing import Literal
 Function = Literal["value", "rate", "change", "mean", "predict"]
 Operator = Literal["=", "!=", "=~", "!~"]
 
+# Labels that Prometheus adds to all series of one daemon: only series of one daemon are joined, and daemons stay
+# separate. While a pod is replaced, two of them have the same instance. A missing label equals another missing one.
 MACHINE = ("job", "instance", "pod")
-"""Labels that Prometheus adds to all series of one daemon: only series of one daemon are joined, and daemons stay separate.
-
-While a pod is replaced, two of them have the same instance. A missing label equals another missing one.
-"""
 
 BEGAN = "process_start_time_seconds"  # start of the daemon, in Unix seconds, as prometheus_client exports it
 

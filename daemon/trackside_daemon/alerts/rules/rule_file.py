@@ -23,18 +23,15 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.model.metric import Metric
 
+# Least scrapes per window: one may be missed, and a rate needs two. Also the time for which an alert keeps firing
+# without its series, as while the daemon restarts.
 SCRAPES = 4
-"""Least scrapes per window: one may be missed, and a rate needs two.
-
-Also the time for which an alert keeps firing without its series, as while the daemon restarts.
-"""
 
 HELD = "alert:trackside_alert_firing:held20m"
-HOLD = "20m"
-"""Time for which an alert keeps firing while its series is missing, as during a restart; a series of 0 ends it at once.
 
-If the machine is lost, TracksideRunVanished fires by then.
-"""
+# Time for which an alert keeps firing while its series is missing, as during a restart; a series of 0 ends it at once.
+# If the machine is lost, TracksideRunVanished fires by then.
+HOLD = "20m"
 
 POD = "pod, container, endpoint"  # labels of a target that change when a pod is replaced, while the machine stays
 DAILY_INTERVAL = "5m"  # interval at which rules over a day are evaluated

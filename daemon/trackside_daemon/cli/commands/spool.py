@@ -69,6 +69,7 @@ def send(
         typer.echo("interrupted; what is not sent yet stays in the spool", err=True)
     finally:
         sender.stop(2.0)
+    # Without the spools that jobs have begun meanwhile.
     left = {path.name.partition(".")[0] for place in wanted for path in place.glob("*.spool")} & waiting
     typer.echo(f"sent {_shown(len(sender.sent))}{': ' if sender.sent else ''}{', '.join(sorted(set(sender.sent)))}")
     if left:
@@ -79,6 +80,7 @@ def _wait(sender: Sender, endpoint: str) -> None:
     """Wait until everything that can be sent is sent."""
     until = time.monotonic() + CONNECT_SECONDS
     while not sender.swept.wait(0.05):
+        # No limit while the daemon accepts pushes, because spools may be large.
         if sender.connected or sender.sent:
             until = time.monotonic() + CONNECT_SECONDS
         elif time.monotonic() > until:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.source import Source
 
 VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
+
+# By address that a daemon listens on: the address to connect to.
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  nothing binds here
-"""By address that a daemon listens on: the address to connect to."""
 
 
 def find_history(directory: Path | None, url: str) -> Source:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from trackside_daemon.model.metric import Metric
 
+# The cgroup's path in /proc/PID/cgroup; with v1, its path in the hierarchy of the memory controller. With v1, values of
+# the other hierarchies belong to the process's cgroup there, which may contain more processes.
 SUBJECT = ("cgroup",)
-"""The cgroup's path in /proc/PID/cgroup; with v1, its path in the hierarchy of the memory controller.
-
-With v1, values of the other hierarchies belong to the process's cgroup there, which may contain more processes.
-"""
 
 
 def _memory(name: str, text: str, v2: str, v1: str) -> Metric:

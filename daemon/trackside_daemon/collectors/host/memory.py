@@ -53,7 +53,7 @@ class MemoryCollector:
             ValueError: It has none of the fields, or one is not a number.
         """
         data = read_base(self._meminfo)
-        samples = fields(data, self._fields, self._meminfo, 1024)
+        samples = fields(data, self._fields, self._meminfo, 1024)  # a kB of this file has 1024 bytes
         swap, free = (number(data, name, self._meminfo) for name in (b"SwapTotal:", b"SwapFree:"))
         if swap is not None and free is not None:
             samples.append(Sample(SWAP_USED, (), (swap - free) * 1024))

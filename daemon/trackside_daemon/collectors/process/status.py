@@ -74,6 +74,7 @@ def _read_status(file: Path) -> Status | None:
     try:
         lines = file.read_bytes().decode(errors="replace").split("\n")
         fields = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        # NSpid has the pid in each nested namespace, so a process in no other namespace has one.
         pids = fields.get("NSpid", "").split()  # missing before Linux 4.1
         return Status(fields["Name"], int(fields["PPid"]), int(fields["Uid"].split()[0]), len(pids) > 1)
     except (OSError, KeyError, ValueError, IndexError):

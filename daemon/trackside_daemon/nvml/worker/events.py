@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Xids = dict[str, dict[int, tuple[int, float]]]
 
-WAIT_MS = 1000
+WAIT_MS = 1000  # after each wait, a thread checks whether it should continue
 # A wait fails at once if a GPU of the set is lost, so retries need a back-off.
 # Seconds after a first wait that failed, or after a GPU that could not be watched for a reason that may pass.
 FIRST_BACKOFF = 1.0

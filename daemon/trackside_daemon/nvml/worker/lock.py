@@ -55,10 +55,7 @@ def lock(name: str = "") -> None:
 
 
 def _holder(address: str) -> str:
-    """Describe the process that listens, from SO_PEERCRED, with its parent.
-
-    The parent is the daemon: if you stop only the worker, the daemon starts another.
-    """
+    """Describe the process that listens, from SO_PEERCRED, with its parent."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         # connect() would wait once the backlog is full, because nothing accepts connections.
         client.setblocking(False)
@@ -70,6 +67,7 @@ def _holder(address: str) -> str:
     pid, uid, _ = struct.unpack("3i", credentials)
     if not pid:  # SO_PEERCRED has no pid for a process outside of this pid namespace
         return "a process of another container"
+    # The parent is the daemon: if the user stops only the worker, the daemon starts another.
     return f"process {pid} of user {user_name(uid) or uid}{_parent(pid)}"
 
 

@@ -79,6 +79,8 @@ ClientAuth = Literal[
 _VERIFYING = frozenset(
     {"RequireAnyClientCert", "RequireClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"}
 )
+
+# The cipher suites that Go considers secure, by their Go names.
 CipherSuite = Literal[
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
@@ -94,7 +96,6 @@ CipherSuite = Literal[
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
 ]
-"""The cipher suites that Go considers secure, by their Go names."""
 
 
 class TlsSection(Section):

@@ -82,10 +82,8 @@ class LimitedListener(socket.socket):
         self._idle[connection.fileno()] = connection
 
     def _reject_one(self) -> None:
-        """Accept a waiting connection with the spare descriptor and close it.
-
-        A connection that stays in the backlog makes the event loop spin.
-        """
+        """Accept a waiting connection with the spare descriptor and close it."""
+        # A connection that stays in the backlog makes the event loop spin.
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None

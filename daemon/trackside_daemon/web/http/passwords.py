@@ -38,14 +38,11 @@ def parse_basic(authorization: str) -> tuple[str, bytes] | None:
 
 
 class Passwords:
-    """Checks passwords one at a time in a thread, since bcrypt is slow on purpose.
-
-    Correct passwords are cached as a keyed digest; the key exists only in this process. Each user has one cache entry,
-    so guesses evict nothing. A new hash for a user changes the digest and so invalidates the entry.
-    """
+    """Checks passwords one at a time in a thread, since bcrypt is slow on purpose; caches correct ones as a keyed digest."""
 
     def __init__(self) -> None:
-        self._key = os.urandom(32)
+        self._key = os.urandom(32)  # exists only in this process
+        # Each user has one entry, so guesses evict nothing. A new hash for a user changes the digest and so invalidates it.
         self._cache: dict[str, bytes] = {}
         self._thread = ThreadPoolExecutor(1, "trackside-bcrypt")
         self._waiting = 0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trackside")
 
+# Lower versions count as TLS12, the lowest that the server supports.
 _MINIMUM = {"TLS13": ssl.TLSVersion.TLSv1_3}
 _MAXIMUM = {"TLS12": ssl.TLSVersion.TLSv1_2}
 _CURVES = {"X25519": "X25519", "CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1"}

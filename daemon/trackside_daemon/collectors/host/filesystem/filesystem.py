@@ -132,6 +132,7 @@ class FilesystemCollector:
             stat = os.statvfs(self._mounts.prefix + mount.point)
         except OSError as error:
             return error
+        # statvfs(3) counts blocks in units of f_frsize, not of f_bsize.
         return Room(stat.f_frsize, stat.f_blocks, stat.f_bfree, stat.f_bavail, stat.f_files, stat.f_ffree)
 
     def _samples(self, mount: Mount, answer: Answer | None) -> Iterable[Sample]:
