@@ -57,6 +57,7 @@ def _rates(buckets: Sequence[_Bucket], *, in_steps: bool) -> Iterator[Point]:
     for before, bucket in pairwise(buckets):
         seconds = bucket.time - before.time
         steps = bucket.step - before.step
+        # Between two attempts the step may fall, and a clock may be set back.
         rate = steps * (1.0 if in_steps else bucket.last) / seconds if seconds > 0 and steps > 0 else nan
         if isfinite(rate):
             yield Point(bucket.step, rate, rate, rate)

@@ -256,6 +256,7 @@ def _room(directory: Path) -> _Room:
             continue
         if not stat.S_ISDIR(mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(existing))
+        # Both: without X_OK, no file in the directory can be opened.
         writable = os.access(existing, os.W_OK | os.X_OK)
         closed = "" if writable else f"{existing}: {_user(os.getuid())} may not write there"
         return _Room(existing, shutil.disk_usage(existing).free, closed)

@@ -333,6 +333,7 @@ def _moment(option: str, text: str, *, end: bool = False) -> float | None:
         pass
     try:
         date = _DATE.fullmatch(text)
+        # Before Python 3.11, fromisoformat rejects the Z.
         moment = datetime.fromisoformat(re.sub("Z$", "+00:00", text) if date else "")
         return (moment + timedelta(days=1 if end and date and not date["time"] else 0)).timestamp()
     except (ValueError, OverflowError):

@@ -168,6 +168,7 @@ def endpoint_of(socket: Path) -> Endpoint | None:
         owner = file.stat().st_uid
     except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
         return None
+    # The file of another user could lead passwords and commands to that user's server.
     return _read(file, socket.with_suffix(".token"), owner) if owner in {os.getuid(), 0} else None
 
 
