@@ -166,7 +166,7 @@ def _tasks_here(environ: Mapping[str, str]) -> int:
 def _launch(environ: Mapping[str, str], proc: Path, place: _Place) -> str:
     """Return the id that all ranks of one launch share: the launcher's, else one derived from what they have in common."""
     if place.rank is None:
-        return os.urandom(6).hex()
+        return os.urandom(6).hex()  # not `random`, which a training may seed
     world = place.world or 1
     # A task of mpirun or srun is a rank, or has the ranks of a node below it, as with torchrun. Otherwise the tasks are
     # separate launches, with an id each.

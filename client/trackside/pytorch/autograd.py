@@ -21,7 +21,7 @@ def _search(output: Any, nodes: list[Any], depth: int) -> None:
     node = getattr(output, "grad_fn", None)
     if node is not None:
         nodes.append(node)
-    elif depth and type(output).__module__ != "torch":
+    elif depth and type(output).__module__ != "torch":  # not into a tensor without a gradient
         for part in _parts(output):
             _search(part, nodes, depth - 1)
 

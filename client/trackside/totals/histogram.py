@@ -19,6 +19,6 @@ def empty(kind: type[H]) -> H:
 
 def observe(durations: Histogram, seconds: float, times: int = 1) -> None:
     """Add *times* observations that took *seconds* together."""
-    bucket = bisect_left(DURATION_BUCKETS, seconds / times)
+    bucket = bisect_left(DURATION_BUCKETS, seconds / times)  # bounds are inclusive, as `le` in Prometheus
     durations.counts[bucket] = min(durations.counts[bucket] + times, MOST)
     durations.sum += seconds

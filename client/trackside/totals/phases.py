@@ -83,7 +83,7 @@ class Phase(ContextDecorator):
         """
         if isgeneratorfunction(function) or isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is a generator function; use the phase inside of it, with a with")
-        if not iscoroutinefunction(function):
+        if not iscoroutinefunction(function):  # the call of a coroutine function returns before it runs
             return super().__call__(function)
 
         @wraps(function)

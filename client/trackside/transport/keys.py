@@ -40,7 +40,7 @@ class ClientKey:
     """
 
     file: Path
-    secret: bytes = field(repr=False)
+    secret: bytes = field(repr=False)  # it must not get into a log or an error
     public: bytes
     daemon: bytes
 

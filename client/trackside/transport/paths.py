@@ -62,7 +62,7 @@ def open_regular(path: Path, *, links: bool = False) -> BinaryIO:
     follow = 0 if links else os.O_NOFOLLOW
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | follow)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # after the open, since the path may be replaced before it
             raise OSError(errno.EINVAL, "not a regular file")  # noqa: TRY301  closed below, as in all cases
         return os.fdopen(descriptor, "rb")
     except OSError:

@@ -75,7 +75,7 @@ class Sender:
         self._ends: dict[bytes, tuple[str, str, bool]] = {}
         self._turned = threading.Condition()  # of an RLock: a signal handler may push and finish within a push
         self._waker, self._wakes = socket.socketpair()
-        self._waker.setblocking(False)
+        self._waker.setblocking(False)  # a full socket must not block the training
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._failures: list[str] = []
@@ -109,7 +109,7 @@ class Sender:
         self._wake()
         with self._turned:
             while not session.done and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
-                self._turned.wait(min(left, 0.05))
+                self._turned.wait(min(left, 0.05))  # briefly, since the thread may end without a notification
 
     @property
     def alive(self) -> bool:

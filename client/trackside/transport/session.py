@@ -73,7 +73,7 @@ class Session(Outbox):
         *,
         flops: Flops = NONE,
     ) -> None:
-        id_ = os.urandom(16)
+        id_ = os.urandom(16)  # not `random`, which a training seeds alike on all ranks
         super().__init__(id_, Spool(id_, spool))
         self.identity = identity
         self.rows: deque[Row] = deque()

@@ -175,7 +175,7 @@ class Spool:
         In a *forked* child only its copies of the descriptors are closed: the lock must not outlive the parent.
         """
         file, lock = self._file, self._lock
-        self._file = self._lock = -1
+        self._file = self._lock = -1  # first, so that no descriptor is closed twice: its number may be reused
         self._reader = None
         with suppress(OSError):
             if lock >= 0 and not forked and not self._segments:

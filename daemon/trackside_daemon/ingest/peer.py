@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SO_PEERPIDFD = 77  # the option of socket(7), since Linux 6.5; Python's socket module lacks it
 
-_CREDENTIALS = struct.Struct("iII")
+_CREDENTIALS = struct.Struct("iII")  # pid, uid and gid of struct ucred (unix(7))
 
 
 class Peer:
