@@ -60,15 +60,7 @@ class Context:
         gradients: The same ratio by step, of the samples that were pushed together with the column, and of some before.
     """
 
-    __slots__ = (
-        "derived",
-        "gradient",
-        "gradients",
-        "learning_rate",
-        "phase",
-        "rates",
-        "rates_raised",
-    )
+    __slots__ = ("derived", "gradient", "gradients", "learning_rate", "phase", "rates", "rates_raised")
 
     def __init__(self) -> None:
         self.phase = ""

@@ -66,7 +66,7 @@ class Death(NamedTuple):
         at = "" if self.step is None else f", at step {count(self.step)},"
         summary = f"{who}{at} {_how(self)}"
         evidence = {"cause": self.cause or self.state}
-        return Finding(*(self.alert, "critical", labels, self.time, summary, text), run=self.run, evidence=evidence)
+        return Finding(self.alert, "critical", labels, self.time, summary, text, run=self.run, evidence=evidence)
 
 
 class Deaths:

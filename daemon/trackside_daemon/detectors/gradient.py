@@ -55,10 +55,7 @@ class Gradient:
         vanished: Factor below the long-term level that is vanishing.
     """
 
-    alerts: tuple[str, ...] = (
-        "GradientExplosion",
-        "GradientVanishing",
-    )
+    alerts: tuple[str, ...] = ("GradientExplosion", "GradientVanishing")
 
     def __init__(self, *, times: float = 3.0, scales: float = 8.0, vanished: float = 10.0) -> None:
         self._times = log(times)

@@ -159,22 +159,20 @@ class Recorder:
 
     def firing(self, now: float) -> list[Alert]:
         """Return the alerts of an earlier daemon that fire at *now*, in Unix seconds; none if reading fails."""
-        try:
-            return self._read(lambda connection: reader.firing(connection, now))
-        except UnreadableError:
-            return []
+        return self._read_all(lambda connection: reader.firing(connection, now))
 
     def ended(self, since: float, now: float) -> list[Alert]:
         """Return the alerts that ended at *since*, in Unix seconds, or later, as of *now*; none if reading fails."""
-        try:
-            return self._read(lambda connection: reader.ended(connection, since, now))
-        except UnreadableError:
-            return []
+        return self._read_all(lambda connection: reader.ended(connection, since, now))
 
     def silences(self, since: float) -> list[Silence]:
         """Return the silences that end after *since*, in Unix seconds; none if reading fails."""
+        return self._read_all(lambda connection: reader.silences(connection, since))
+
+    def _read_all(self, query: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
+        """Return the rows of a query; none if reading fails."""
         try:
-            return self._read(lambda connection: reader.silences(connection, since))
+            return self._read(query)
         except UnreadableError:
             return []
 

@@ -219,15 +219,7 @@ class Store:
         if run is not None:
             self.connection.execute(
                 "INSERT INTO event (run, attempt, rank, time, step, kind, fields) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    run,
-                    record.attempt,
-                    record.rank,
-                    record.time,
-                    record.step,
-                    record.kind,
-                    to_json(dict(record.fields)),
-                ),
+                (run, record.attempt, record.rank, record.time, record.step, record.kind, to_json(dict(record.fields))),
             )
 
     def _write_alert(self, record: Alert | AlertNote) -> None:
