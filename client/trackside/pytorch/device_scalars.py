@@ -1,17 +1,7 @@
 """Read values that are still on a GPU: copied when they are pushed, read when they have arrived. The host never waits.
 
 The thread that pushes starts a copy into pinned memory, records an event behind it and returns. At its later pushes it
-queries the event and delivers what has arrived. The reasons for this design:
-
-- *On the current stream.* The copy is then in order with whatever changes the tensor next (a running sum, the replay of
-  a CUDA graph) and with the reuse of its memory, so nothing is kept alive. A side stream would need a clone of each value
-  and two more calls to synchronize the streams.
-- *One copy per value, byte by byte.* No conversion: no kernel is launched, nothing is allocated, and an int64 arrives as
-  exactly as a bfloat16. A step has one to three values. Stacking them would cost a kernel and memory to save a call or
-  two (bench/scalars.py measures the alternatives).
-- *By the pushing thread alone, and never inside a capture.* An event query or an allocation of pinned memory in any other
-  thread breaks the capture of a CUDA graph (pytorch/pytorch#104487, #176251).
-- *Never a collective*, which could hang as the training does: of a DTensor the local part is read.
+queries the event and delivers what has arrived.
 """
 
 from __future__ import annotations
@@ -62,6 +52,7 @@ def read_number(value: Any) -> float | None:
 
 def local_part(value: Any) -> Any:
     """Return this rank's part of a DTensor; anything else as it is."""
+    # The whole tensor would need a collective, which could hang as the training does.
     return value.to_local() if hasattr(value, "to_local") else value
 
 
@@ -102,6 +93,9 @@ class Cuda:
 
     def copy(self, slot: Any, value: Any) -> None:
         """Start a copy of one number on the current stream of its device."""
+        # On that stream the copy is in order with whatever changes the tensor next (a running sum, the replay of a CUDA
+        # graph) and with the reuse of its memory, so nothing is kept alive. A side stream would need a clone of each
+        # value and two more calls to synchronize the streams.
         slot.copy_(value, non_blocking=True)
 
     def record(self, event: Any, device: Any) -> Any:
@@ -132,6 +126,8 @@ class DeviceScalars:
         self._lose = lose
         self._add_gpu = add_gpu
         self._cuda = Cuda() if cuda is None else cuda
+        # By thread: an event query or an allocation of pinned memory in any other thread breaks the capture of a CUDA graph
+        # (pytorch/pytorch#104487, #176251).
         self._rings: dict[int, dict[Any, _Ring]] = {}
         _living.add(self)
 
@@ -257,6 +253,9 @@ class _Ring:
             if end == limit:
                 refused[key] = f"{SLOTS} values are on their way from the device already"
                 continue
+            # One copy per value, byte by byte: no kernel is launched, nothing is allocated, and an int64 arrives as exactly
+            # as a bfloat16. A step has one to three values. Stacking them would cost a kernel and memory to save a call
+            # or two (bench/scalars.py measures the alternatives).
             try:
                 slot = self._slot(end % SLOTS, value.dtype)
                 self._cuda.copy(slot, _plain(value))

@@ -10,8 +10,7 @@
 A stage that raised ends when the next one begins, or at the next push. Nothing here raises into the training, waits, or
 starts a collective, and nothing runs while a graph is compiled.
 
-A mark costs about 20 µs with the caches in use by the training (bench/stages.py). Of steps so short that this matters only
-a random sample is timed, so that no rhythm of the training is hit; the steps between count as alike.
+Of short steps only a random sample is timed; the steps between count as alike.
 """
 
 from __future__ import annotations
@@ -43,7 +42,9 @@ _TIMED = Mark(enters=True, phase=TIMED, automatic=True)
 _UNTIMED = Mark(enters=False, phase=TIMED, automatic=True)
 
 SHARE = 0.001  # share of the time that marks may cost: every step is timed from 0.2 s a step on
-MARK_SECONDS = 25e-6  # cost of a mark
+
+# Cost of a mark: about 20 µs were measured with the caches in use by the training (bench/stages.py).
+MARK_SECONDS = 25e-6
 MEMORY_NANOSECONDS = 10**9  # least time between two readings of GPU memory
 
 # Attribute of a module in which `model.compile()` keeps the compiled call. PyTorch has no public name for it.

@@ -1,10 +1,6 @@
 """Measure a model's gradients and weights when its optimizer steps: no hook on an inner module, no collective, no wait.
 
 `OverheadBudget` chooses the measured steps, so that the measurements cost a bounded share of the time.
-
-Gradients are read before the step, since an optimizer may change them in it, as SGD with Nesterov momentum does. They are
-read after the step if they are final only then: computed by a closure, or unscaled by a fused optimizer for
-`torch.amp.GradScaler`. A step that such a scaler skips has no gradient norm: infinities are how it finds its scale.
 """
 
 from __future__ import annotations
@@ -215,6 +211,8 @@ class Watcher:
 
     def _begin(self, optimizer: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self._before = None
+        # Before the step, since an optimizer may change the gradients in it, as SGD with Nesterov momentum does. After it
+        # if they are final only then: computed by a closure, or unscaled by a fused optimizer for `torch.amp.GradScaler`.
         closure = args[1] if len(args) > 1 else named.get("closure")
         self._reads_after_step = closure is not None or getattr(optimizer, "grad_scale", None) is not None
         if not self._reads_after_step:
@@ -264,6 +262,7 @@ class Watcher:
         """Measure the gradients if they are due and no scaler skips the step."""
         if self._is_countable and (self._gradients.is_due(step) or self._all_layers or self._patterns):
             self._measured = step
+            # A step that a scaler skips has no gradient norm: infinities are how the scaler finds its scale.
             found_inf = getattr(optimizer, "found_inf", None)
             waits = is_on_device(found_inf)
             if found_inf is None or waits or not float(found_inf):
