@@ -11,12 +11,11 @@ import json
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import yaml
 from end_to_end.alertmanager import Alertmanager, by_webhook, shipped
 from end_to_end.inbox import Inbox
 from end_to_end.listening import Listening
-from processes import DEADLINE, ROOT, eventually
+from processes import ROOT, eventually, http
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,11 +53,9 @@ class Road:
 
     def value(self, expression: str) -> float | None:
         """Return Prometheus' current value of an expression; None without a series."""
-        answer = httpx.get(
+        answer = http.get(
             f"{self.prometheus.url}/api/v1/query",
             params={"query": expression},
-            timeout=DEADLINE,
-            trust_env=False,
         )
         assert answer.status_code == 200, answer.text
         result = answer.json()["data"]["result"]
@@ -86,5 +83,5 @@ def _prometheus(directory: Path, target: str, alertmanager: str) -> Listening:
         f"--storage.tsdb.path={directory / 'prometheus'}",
         "--web.listen-address=127.0.0.1:0",
     )
-    eventually(lambda: httpx.get(f"{running.url}/-/ready", timeout=DEADLINE, trust_env=False).status_code == 200)
+    eventually(lambda: http.get(f"{running.url}/-/ready").status_code == 200)
     return running

@@ -7,10 +7,9 @@ import shutil
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import yaml
 from end_to_end.listening import Listening
-from processes import DEADLINE, ROOT, eventually
+from processes import ROOT, eventually, http
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +68,7 @@ class Alertmanager(Listening):
             "--web.listen-address=127.0.0.1:0",
             "--cluster.listen-address=",
         )
-        eventually(lambda: httpx.get(f"{self.url}/-/ready", timeout=DEADLINE, trust_env=False).status_code == 200)
+        eventually(lambda: http.get(f"{self.url}/-/ready").status_code == 200)
 
     def post(self, *alerts: dict[str, str], resolved: bool = False) -> None:
         """Post alerts by their labels, which begin or end now; a name that begins with ``@`` is an annotation.
@@ -88,10 +87,10 @@ class Alertmanager(Listening):
             }
             for one in alerts
         ]
-        answer = httpx.post(f"{self.url}/api/v2/alerts", json=body, timeout=DEADLINE, trust_env=False)
+        answer = http.post(f"{self.url}/api/v2/alerts", json=body)
         assert answer.status_code == 200, answer.text
 
     def active(self) -> list[dict[str, Any]]:
         """Return the alerts that are not resolved, as the API of Alertmanager shows them."""
-        found: list[dict[str, Any]] = httpx.get(f"{self.url}/api/v2/alerts", timeout=DEADLINE, trust_env=False).json()
+        found: list[dict[str, Any]] = http.get(f"{self.url}/api/v2/alerts").json()
         return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import httpx
 from end_to_end.listening import Listening
-from processes import DEADLINE
+from processes import http
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 if TYPE_CHECKING:
@@ -56,4 +55,4 @@ class NodeExporter(Listening):
 
     def page(self) -> str:
         """Return the page, for which node_exporter reads everything anew."""
-        return httpx.get(f"{self.url}/metrics", timeout=DEADLINE, trust_env=False).text
+        return http.get(f"{self.url}/metrics").text

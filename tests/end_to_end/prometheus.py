@@ -6,10 +6,9 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-import httpx
 from end_to_end.listening import Listening
 from end_to_end.queries import Queries
-from processes import DEADLINE, eventually
+from processes import eventually, http
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +50,7 @@ class Prometheus(Listening, Queries):
             "--web.listen-address=127.0.0.1:0",
             "--log.level=debug",
         )
-        eventually(lambda: httpx.get(f"{self.url}/-/ready", timeout=DEADLINE).status_code == 200)
+        eventually(lambda: http.get(f"{self.url}/-/ready").status_code == 200)
 
     def __enter__(self) -> Prometheus:  # noqa: PYI034  Self came with Python 3.11
         return self

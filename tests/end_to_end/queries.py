@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import httpx
 import pytest
-from processes import DEADLINE, eventually
+from processes import eventually, http
 
 
 class Point(NamedTuple):
@@ -37,7 +36,7 @@ class Queries:
 
     def get(self, path: str, **parameters: str) -> Any:
         """Return the data of an answer of the HTTP API."""
-        answer = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=DEADLINE, trust_env=False)
+        answer = http.get(f"{self.url}/api/v1/{path}", params=parameters)
         assert answer.status_code == 200, answer.text
         return answer.json()["data"]
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import yaml
 from end_to_end.listening import Listening
 from end_to_end.queries import Queries
-from processes import DEADLINE, ROOT, eventually
+from processes import ROOT, eventually, http
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +54,7 @@ class Shipped(Listening, Queries):
         file = directory / name  # JSON is YAML
         file.write_text(json.dumps(config))
         super().__init__("prometheus", f"--config.file={file}", *flags)
-        eventually(lambda: httpx.get(f"{self.url}/-/ready", timeout=DEADLINE, trust_env=False).status_code == 200)
+        eventually(lambda: http.get(f"{self.url}/-/ready").status_code == 200)
 
     def __enter__(self) -> Shipped:  # noqa: PYI034  Self came with Python 3.11
         return self

@@ -14,11 +14,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from end_to_end.conftest import finish
 from end_to_end.prometheus import Prometheus
-from processes import Daemon, eventually
+from processes import Daemon, eventually, http
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -233,7 +232,7 @@ def headers_of_prometheus(tmp_path: Path) -> dict[str, str]:
 
 def test_prometheus_is_answered_in_openmetrics_and_gzip(daemon: Daemon, headers_of_prometheus: dict[str, str]) -> None:
     assert "application/openmetrics-text;version=1.0.0" in headers_of_prometheus["Accept"]
-    answer = httpx.get(f"{daemon.url}/metrics", headers=headers_of_prometheus)
+    answer = http.get(f"{daemon.url}/metrics", headers=headers_of_prometheus)
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
     assert answer.headers["content-encoding"] == "gzip"
     assert int(answer.headers["content-length"]) < len(answer.content)

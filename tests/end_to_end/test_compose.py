@@ -11,13 +11,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 import yaml
 from end_to_end import dockerfile
 from end_to_end.listening import Listening
 from end_to_end.test_demo import Demo
-from processes import DEADLINE, ROOT, Daemon, eventually
+from processes import DEADLINE, ROOT, Daemon, eventually, http
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +153,7 @@ class Composed:
 
 
 def ask(server: Listening, path: str, **parameters: str) -> Any:
-    return httpx.get(server.url + path, params=parameters, timeout=DEADLINE, trust_env=False).json()
+    return http.get(server.url + path, params=parameters).json()
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from certificate_authorities import hashed
-from processes import DEADLINE, clean_environ, command, eventually
+from processes import DEADLINE, clean_environ, command, eventually, http
 
 from trackside_daemon.collectors.process.ranks import RANK_INFO
 from trackside_daemon.demo import troubles
@@ -301,7 +300,7 @@ def test_simulated_ranks_fill_every_family_of_a_training(start_demo: Callable[..
 
     def missing() -> set[str]:
         nonlocal page
-        page = httpx.get(f"{address}/metrics", trust_env=False).text
+        page = http.get(f"{address}/metrics").text
         series = told(page, families.PHASE_SECONDS.name)
         lacks = {f"phase {phase}" for phase in PHASES if not any(f'phase="{phase}"' in name for name in series)}
         return lacks | {family for family in OF_A_TRAINING if not told(page, family)}

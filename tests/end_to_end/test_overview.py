@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import bcrypt
-import httpx
-from processes import DEADLINE, eventually
+from processes import DEADLINE, eventually, http
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    import httpx
     from end_to_end.conftest import Process
     from processes import Daemon
 
@@ -42,7 +42,7 @@ def key(daemon: Daemon) -> dict[str, str]:
 @contextmanager
 def streaming(daemon: Daemon, query: str = "") -> Iterator[httpx.Response]:
     url = f"{daemon.url}/api/v1/stream{query}"
-    with httpx.stream("GET", url, headers=key(daemon), timeout=DEADLINE, trust_env=False) as answer:
+    with http.stream("GET", url, headers=key(daemon)) as answer:
         assert answer.status_code == 200
         yield answer
 
@@ -175,6 +175,6 @@ def test_a_password_of_the_web_configuration_opens_the_stream(
     (tmp_path / "web.yml").write_text(f"basic_auth_users:\n  me: {hashed}\n")
     asking = {"auth": ("me", "secret"), "timeout": DEADLINE}
     daemon = start_daemon(f"--web.config.file={tmp_path / 'web.yml'}", asking=asking)
-    with httpx.stream("GET", f"{daemon.url}/api/v1/stream", trust_env=False, **asking) as answer:  # type: ignore[arg-type]
+    with http.stream("GET", f"{daemon.url}/api/v1/stream", **asking) as answer:  # type: ignore[arg-type]
         assert next(events(answer))[0] == "overview"
-    assert httpx.get(f"{daemon.url}/api/v1/stream", trust_env=False).status_code == 401
+    assert http.get(f"{daemon.url}/api/v1/stream").status_code == 401

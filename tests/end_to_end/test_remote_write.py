@@ -10,11 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import httpx
 import pytest
 from end_to_end.shipped import agent, central, say_targets
 from end_to_end.victoria import Victoria
-from processes import Daemon, eventually
+from processes import Daemon, eventually, http
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,7 +134,7 @@ def test_what_was_scraped_hours_ago_is_taken_though_others_have_told_of_today(tm
     ago = int(time.time()) - 3 * 3600
     with central(tmp_path / "central") as receiver:
         receiver.shows('ALERTS{alertname="Watchdog"}', 1)  # of now
-        answer = httpx.post(receiver.write_url, content=written("late", 7, ago), headers={"Content-Encoding": "snappy"})
+        answer = http.post(receiver.write_url, content=written("late", 7, ago), headers={"Content-Encoding": "snappy"})
         assert (answer.status_code, answer.text) == (204, "")
         [late] = receiver.get("query", query="late", time=str(ago))["result"]
     assert late["value"] == [ago, "7"]
@@ -170,8 +169,6 @@ def test_a_run_of_two_machines_is_one_to_the_rules_in_the_middle(
         rates = 'run_rank:trackside_training_step_duration_seconds:mean5m{run="wide"}'
         eventually(lambda: len(road.central.query(rates)) == 2)
         [rate] = road.central.query('run:trackside_training_tokens:rate5m{run="wide"}')
-        federated = httpx.get(
-            f"{road.central.url}/federate", params={"match[]": '{__name__=~"run:.*"}'}, trust_env=False
-        )
+        federated = http.get(f"{road.central.url}/federate", params={"match[]": '{__name__=~"run:.*"}'})
     assert rate.labels == {"run": "wide", "rack": "a", **EXTERNAL}
     assert 'run:trackside_training_tokens:rate5m{cluster="main",job="trackside",rack="a"' in federated.text

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
-from processes import Daemon, eventually
+from processes import Daemon, eventually, http
 
 import trackside
 
@@ -26,7 +25,7 @@ def shown(daemon: Daemon) -> tuple[float | None, float | None]:
 def ask(daemon: Daemon, method: str, path: str, **options: Any) -> Any:
     token = (daemon.directory / "push.token").read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
-    answer = httpx.request(method, f"{daemon.url}/api/v1/{path}", headers=headers, trust_env=False, **options)
+    answer = http.request(method, f"{daemon.url}/api/v1/{path}", headers=headers, **options)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

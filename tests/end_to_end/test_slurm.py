@@ -284,8 +284,8 @@ def test_a_job_that_is_cancelled_keeps_its_history_too(slurm: Slurm, directory: 
     eventually((directory / "begun").exists)
     endpoint = f"ipc://{left(job)}/push.sock"
     within = ["srun", f"--jobid={job}", "--overlap", *command("runs", "--json")]
-    shown = slurm.run(within, {**environ, "TRACKSIDE_ENDPOINT": endpoint})
-    (run,) = json.loads(shown.stdout)["runs"]
+    asked = {**environ, "TRACKSIDE_ENDPOINT": endpoint}
+    (run,) = eventually(lambda: json.loads(slurm.run(within, asked).stdout)["runs"])  # in the history within a second
     assert (run["name"], run["state"]) == (f"gpt-small-{job}", "running")
     slurm.run(["scancel", job])
     eventually((directory / "trackside" / job / "gpu1" / "history.db").exists)

@@ -15,10 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from deploy.pod import possible
-from processes import DEADLINE, ROOT, command, eventually
+from processes import DEADLINE, ROOT, command, eventually, http
 from service_manager import Manager, Service
 from unprivileged_users import launcher
 
@@ -119,7 +118,7 @@ def train(enter: list[str]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def series(url: str) -> dict[str, float]:
-    lines = httpx.get(f"{url}/metrics", trust_env=False).text.splitlines()
+    lines = http.get(f"{url}/metrics").text.splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
 
@@ -185,7 +184,7 @@ def test_what_is_left_in_the_shared_spool_is_taken(
     asked = {"Authorization": f"Bearer {token.strip()}"}
 
     def runs() -> list[tuple[str, str]]:
-        told = httpx.get(f"{url}/api/v1/runs", headers=asked, trust_env=False).json()
+        told = http.get(f"{url}/api/v1/runs", headers=asked).json()
         return [(run["name"], run["state"]) for run in told["runs"]]
 
     eventually(lambda: runs() == [("left", "finished")])

@@ -7,9 +7,8 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 from end_to_end.queries import Queries
-from processes import DEADLINE, eventually, terminated
+from processes import eventually, http, terminated
 
 
 class Victoria(Queries):
@@ -49,7 +48,7 @@ class Victoria(Queries):
             )
         try:
             self.url = f"http://127.0.0.1:{eventually(self._port)}"
-            eventually(lambda: httpx.get(f"{self.url}/health", timeout=DEADLINE, trust_env=False).status_code == 200)
+            eventually(lambda: http.get(f"{self.url}/health").status_code == 200)
         except BaseException:
             self.stop()
             raise

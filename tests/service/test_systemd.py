@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
-from processes import DEADLINE, command, eventually
+from processes import DEADLINE, command, eventually, http
 from service_manager import Manager, Service
 
 from trackside_daemon.service.systemd import Notifier
@@ -64,7 +63,7 @@ def start(manager: Manager, place: Path) -> Iterator[Callable[..., Service]]:
 def test_a_daemon_tells_when_it_serves_reloads_and_stops(start: Callable[..., Service]) -> None:
     service = start(command("daemon"))
     url = service.serves()
-    assert httpx.get(f"{url}/metrics", trust_env=False).status_code == 200
+    assert http.get(f"{url}/metrics").status_code == 200
     assert not [line for line in service.log if "Traceback" in line]
 
     service.signal(signal.SIGHUP)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from processes import eventually
+from processes import eventually, http
 from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import server as module
@@ -47,7 +47,7 @@ class Service:
         await PlainTextResponse(f"{scope['client'][0]} {scope['scheme']}")(scope, receive, send)
 
     def get(self, path: str = "/", **headers: str) -> httpx.Response:
-        return httpx.get(self.url + path, headers=headers, timeout=PATIENCE)
+        return http.get(self.url + path, headers=headers, timeout=PATIENCE)
 
     def connect(self, data: bytes = b"") -> socket.socket:
         connection = socket.create_connection(self.address, timeout=PATIENCE)

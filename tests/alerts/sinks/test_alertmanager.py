@@ -6,10 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from alerts.sinks.alert_records import alert, batch, over, told
-from processes import eventually
+from processes import eventually, http
 from receivers import Alertmanager, Receiver
 
 from trackside_daemon.alerts.delivery.delivery import Delivery
@@ -58,7 +57,7 @@ def deliver() -> Iterator[Callable[..., Delivery]]:
 
 
 def active(alertmanager: Alertmanager) -> list[dict[str, Any]]:
-    found = httpx.get(f"{alertmanager.url}/api/v2/alerts", trust_env=False).json()
+    found = http.get(f"{alertmanager.url}/api/v2/alerts").json()
     return [one for one in found if one["status"]["state"] == "active"]
 
 

@@ -1,0 +1,148 @@
+"""Processes that start without their imports: a server that has imported them forks for each.
+
+A daemon spends most of its start with imports, and a training with that of torch. The forked process is a child of the test,
+has its own environment, directory and standard streams, and runs the same code. Tests of the start itself execute Python.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_MESSAGE_BYTES = 1024 * 1024
+_PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+_EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_")  # variables that a process reads while it starts
+
+
+class ForkedProcess(subprocess.Popen[Any]):
+    """A `subprocess.Popen` of this Python that a fork server starts.
+
+    Args:
+        arguments: The command: `sys.executable`, then ``-m MODULE``, ``-c CODE`` or a script, and arguments.
+        modules: What the server imports before it forks.
+        options: The rest of `subprocess.Popen`: ``env``, ``cwd``, ``text`` and the streams.
+    """
+
+    def __init__(self, arguments: list[str], modules: tuple[str, ...], **options: Any) -> None:
+        self._modules = modules
+        super().__init__(arguments, **options)
+
+    def _execute_child(self, args: list[str], *given: Any) -> None:
+        _, _, _, _, cwd, env, _, _, _, *streams = given[:15]
+        environ = dict(env or os.environ)
+        start = {"arguments": args[1:], "cwd": str(cwd or Path.cwd()), "env": environ}
+        p2cread, _, _, c2pwrite, _, errwrite = streams
+        ends = [p2cread, c2pwrite, errwrite]
+        try:
+            server = _server(self._modules, _early(environ))
+            self.pid = server.fork(start, [end if end >= 0 else number for number, end in enumerate(ends)])
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
+
+
+def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(item for item in environ.items() if item[0].startswith(_EARLY)))
+
+
+class _Server:
+    """The test's end of a fork server, which ends with the test process."""
+
+    def __init__(self, modules: tuple[str, ...], early: dict[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(_EARLY)}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno()), *modules],
+                env={**environ, **early},
+                pass_fds=[theirs.fileno()],
+            )
+
+    def fork(self, start: dict[str, Any], streams: list[int]) -> int:
+        """Start a process on three streams; return its pid."""
+        # The process between the server and the new one ends at once, and this process adopts the new one.
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            body = json.dumps(start).encode(errors="surrogateescape")
+            self._socket.sendmsg([body], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", streams))])
+            return int(self._socket.recv(64))
+        finally:
+            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+
+
+@cache
+def _server(modules: tuple[str, ...], early: tuple[tuple[str, str], ...]) -> _Server:
+    return _Server(modules, dict(early))
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _serve(control: socket.socket) -> dict[str, Any] | None:
+    """Fork for each request; return it in the new process, None at the end of the server."""
+    while True:
+        body, ancillary, _, _ = control.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+        if not body:
+            return None
+        streams = array.array("i", ancillary[0][2])
+        pids, pid_written = os.pipe()
+        gate, opened = os.pipe()
+        if (middle := os.fork()) == 0:
+            if pid := os.fork():
+                os.write(pid_written, str(pid).encode())
+                os._exit(0)
+            os.close(opened)
+            os.read(gate, 1)  # until its parent is the test, which some processes ask for as they start
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+            os.closerange(3, max(*streams, opened, control.fileno()) + 1)
+            control.detach()
+            return dict(json.loads(body))
+        os.waitpid(middle, 0)
+        answer = os.read(pids, 64)
+        for end in (*streams, pids, pid_written, gate, opened):
+            os.close(end)
+        control.send(answer)
+
+
+def _run(start: dict[str, Any]) -> None:
+    """Do what Python does with these arguments."""
+    os.chdir(start["cwd"])
+    os.environ.clear()
+    os.environ.update(start["env"])
+    kind, *rest = start["arguments"]
+    if kind == "-m":
+        sys.argv = rest
+        sys.path[0] = start["cwd"]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path[0] = ""
+        main = type(sys)("__main__")
+        sys.modules["__main__"] = main
+        exec(compile(rest[0], "<string>", "exec"), main.__dict__)
+    else:
+        sys.argv = [kind, *rest]
+        sys.path[0] = str(Path(kind).resolve().parent)
+        runpy.run_path(kind, run_name="__main__")
+
+
+if __name__ == "__main__":
+    for module in sys.argv[2:]:
+        importlib.import_module(module)
+    gc.freeze()
+    if (request := _serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
+        _run(request)
