@@ -85,6 +85,7 @@ def number(daemon: Daemon, family: str, run: str) -> float | None:
 
 
 def comes_to(daemon: Daemon, run: str, expected: str) -> None:
+    """Wait until the daemon reports a state: it waits for a process's exit status, which comes after its last message."""
     eventually(lambda: state(daemon, run) == expected)
 
 
@@ -97,7 +98,7 @@ def test_a_script_that_ends_is_finished(daemon: Daemon, finished: Callable[..., 
             trackside.push(step=step, loss=1 / (step + 1))
         """,
     )
-    assert state(daemon, "ends") == "finished"
+    comes_to(daemon, "ends", "finished")
     assert number(daemon, "loss", "ends") == 0.001
     assert number(daemon, "client_pushes_total", "ends") == number(daemon, "steps_total", "ends") == 1000
 
@@ -111,7 +112,7 @@ def test_a_script_that_says_how_it_ended_is_believed(daemon: Daemon, finished: C
         trackside.finish("stopped")
         """,
     )
-    assert state(daemon, "says") == "stopped"
+    comes_to(daemon, "says", "stopped")
 
 
 def test_all_runs_of_a_process_end_with_it(daemon: Daemon, finished: Callable[..., str]) -> None:
@@ -124,7 +125,8 @@ def test_all_runs_of_a_process_end_with_it(daemon: Daemon, finished: Callable[..
             run.push(loss=number)
         """,
     )
-    assert [state(daemon, f"several-{one}") for one in range(4)] == ["finished"] * 4
+    for one in range(4):
+        comes_to(daemon, f"several-{one}", "finished")
     assert [number(daemon, "loss", f"several-{one}") for one in range(4)] == [0, 1, 2, 3]
 
 
@@ -145,7 +147,7 @@ def test_a_script_that_dies_of_an_exception_has_failed_and_shows_it_as_ever(
     assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: the learning rate")
     assert len(lines) == 4
     assert output == ""
-    assert state(daemon, "dies") == "failed"
+    comes_to(daemon, "dies", "failed")
 
 
 def test_an_excepthook_of_the_scripts_own_is_called_still(daemon: Daemon, start: Callable[..., Process]) -> None:
@@ -159,7 +161,7 @@ def test_an_excepthook_of_the_scripts_own_is_called_still(daemon: Daemon, start:
         """,
     )
     assert process.communicate(timeout=DEADLINE) == ("mine\n", "")
-    assert state(daemon, "hooked") == "failed"
+    comes_to(daemon, "hooked", "failed")
 
 
 def test_an_error_inside_a_with_block_or_a_thread_is_not_the_processs(
@@ -182,7 +184,8 @@ def test_an_error_inside_a_with_block_or_a_thread_is_not_the_processs(
         thread.join()
         """,
     )
-    assert (state(daemon, "inside-block"), state(daemon, "inside-thread")) == ("failed", "finished")
+    comes_to(daemon, "inside-block", "failed")
+    comes_to(daemon, "inside-thread", "finished")
 
 
 def test_ctrl_c_stops_a_run(daemon: Daemon, start: Callable[..., Process]) -> None:
@@ -202,7 +205,7 @@ def test_ctrl_c_stops_a_run(daemon: Daemon, start: Callable[..., Process]) -> No
     _, errors = process.communicate(timeout=DEADLINE)
     assert errors.rstrip().endswith("KeyboardInterrupt")
     assert errors.count("Traceback") == 1
-    assert state(daemon, "interrupted") == "stopped"
+    comes_to(daemon, "interrupted", "stopped")
 
 
 def test_a_process_that_ends_without_a_word_is_shown_as_it_ended(daemon: Daemon, start: Callable[..., Process]) -> None:
@@ -324,7 +327,7 @@ def test_pushing_until_the_very_last_moment_makes_no_noise(daemon: Daemon, finis
         sys.late = Late()
         """,
     )
-    assert state(daemon, "until-last") == "finished"
+    comes_to(daemon, "until-last", "finished")
 
 
 def test_an_init_in_an_exit_handler_after_ours_makes_no_noise(daemon: Daemon, finished: Callable[..., str]) -> None:
@@ -344,7 +347,8 @@ def test_an_init_in_an_exit_handler_after_ours_makes_no_noise(daemon: Daemon, fi
         """,
     )
     assert output == "too-late\n"
-    assert (state(daemon, "afterwards"), state(daemon, "too-late")) == ("finished", None)
+    comes_to(daemon, "afterwards", "finished")
+    assert state(daemon, "too-late") is None
 
 
 FORKS = """
@@ -399,7 +403,7 @@ def test_a_forked_child_that_asks_for_it_has_a_run_of_its_own(daemon: Daemon, fi
         """,
     )
     for name, loss in (("parent", 0.75), ("child", 0.25), ("grandchild", 0.125)):
-        assert state(daemon, name) == "finished"
+        comes_to(daemon, name, "finished")
         assert number(daemon, "loss", name) == loss
 
 
