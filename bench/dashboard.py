@@ -128,7 +128,7 @@ def main() -> None:
         ends.callback(browser.close)
         fill(place / "history", asked.samples)
         with ExitStack() as served:
-            daemon = Daemon(place)
+            daemon = Daemon(place, fresh=True)
             served.callback(daemon.stop)
             key = f"#token={(daemon.directory / 'push.token').read_text().strip()}"
             head(f"empty cache, medians of {asked.rounds}", "first contentful paint", "shown", "files, compressed")

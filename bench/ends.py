@@ -38,7 +38,7 @@ def main() -> None:
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, ExitStack() as stack:
         environ = {"oom": {"CGROUP": str(stack.enter_context(memory_cgroup(f"trackside-bench-{os.getpid()}")))}}
-        daemon = Daemon(Path(directory))
+        daemon = Daemon(Path(directory), fresh=True)
         stack.callback(daemon.stop)
         for kind, end in ENDS.items():
             watched, disabled = measure(daemon, kind, end, environ.get(kind, {}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -19,7 +20,7 @@ GPUS = 8
 STARTS = 9
 IMPORTS = (
     *("zmq", "msgspec", "typer", "yaml", "pydantic", "prometheus_client", "starlette.applications", "uvicorn"),
-    *("pynvml", "trackside", "trackside_daemon.cli.main", "trackside_daemon.service.daemon"),
+    *("pynvml", "trackside.default_run", "trackside_daemon.cli.main", "trackside_daemon.service.daemon"),
 )
 MEASURE = """
 import sys, time
@@ -33,7 +34,7 @@ print(time.perf_counter() - begun, rss() - before)
 CLIENT = """
 import time, zmq, msgspec
 begun = time.perf_counter()
-import trackside
+import trackside.default_run
 print(time.perf_counter() - begun)
 """
 
@@ -43,12 +44,13 @@ def main() -> None:
     print(f"\n{platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
     _print_running()
     _print_start()
+    _print_commands()
     _print_imports()
 
 
 def _print_running() -> None:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={GPUS}")
+        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={GPUS}", fresh=True)
         time.sleep(3.0)  # the start's own work is over
         pids = {"daemon": daemon.process.pid, "NVML worker, simulating": child(daemon.process.pid)}
         before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
@@ -87,6 +89,25 @@ def _start() -> float:
             took = time.perf_counter() - begun
             process.terminate()
         return took
+
+
+def _print_commands() -> None:
+    print(f"| command | CPU, s (median of {STARTS}) |\n|---|---:|")
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), fresh=True)
+        daemon.stop()  # it leaves a history, which `runs` reads
+        for arguments in ("--version", "--help", f"runs --storage.path={daemon.history}"):
+            seconds = statistics.median(_command_cpu(arguments.split()) for _ in range(STARTS))
+            print(f"| `trackside {arguments.split()[0]}` | {seconds:.3f} |")
+    print()
+
+
+def _command_cpu(arguments: list[str]) -> float:
+    """Return user and system seconds of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command(*arguments), env=clean_environ(), capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def _print_imports() -> None:

@@ -110,7 +110,7 @@ def _driver(directory: Path) -> dict[str, str] | None:
 def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus: int | None = GPUS) -> Cost:
     """Run a daemon and its worker for a minute and return the cost of both."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={order.simulate}", environ=environ)
+        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={order.simulate}", environ=environ, fresh=True)
         try:
             costs, page = _costs(daemon)
         finally:

@@ -145,7 +145,7 @@ def drawn(directory: Path, rows: int, keys: int) -> dict[str, tuple[float, int, 
         found[name] = asked, len(made.points), made.unit
     writer.stop()
     database.close()
-    daemon = Daemon(directory)
+    daemon = Daemon(directory, fresh=True)
     try:
         return {
             name: (*found[name], through_api(daemon, f"series?run=long&key=key0{question(window)}"))
@@ -312,7 +312,7 @@ def listing(directory: Path) -> tuple[float, float]:
     assert len(found) == 10_000
     writer.stop()
     database.close()
-    daemon = Daemon(directory)
+    daemon = Daemon(directory, fresh=True)
     try:
         return query, through_api(daemon, "runs")
     finally:

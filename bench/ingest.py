@@ -78,7 +78,7 @@ def _in_directory(work: Callable[[Path], Any]) -> Any:
 
 def _flood(directory: Path) -> float:
     """Return samples/s of clients that send as fast as they are acknowledged; verify all values afterwards."""
-    daemon = Daemon(directory, *EVERYTHING)
+    daemon = Daemon(directory, *EVERYTHING, fresh=True)
     fed: list[Fed]
     fed, watched = _watch(daemon, [(feed, (daemon.endpoint, rank, CLIENTS, SECONDS)) for rank in range(CLIENTS)])
     gaps = daemon.series()["trackside_ingest_gaps_total"]
@@ -236,7 +236,7 @@ def _lines() -> list[list[float]]:
 
 def _ordinary(directory: Path) -> None:
     """Run eight ranks, each a process with the real client."""
-    daemon = Daemon(directory, *EVERYTHING)
+    daemon = Daemon(directory, *EVERYTHING, fresh=True)
     told, watched = _watch(daemon, [(_train, (daemon.endpoint, rank)) for rank in range(RANKS)])
     samples = sum(told) * len(KEYS)
     daemon.stop()

@@ -57,7 +57,7 @@ def main() -> None:
         "CPU time of its thread, µs",
     )
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
-        daemon = Daemon(Path(place))
+        daemon = Daemon(Path(place), fresh=True)
         try:
             found = {name: _row(name, way, daemon.endpoint) for name, way in WAYS.items()}
         finally:

@@ -41,7 +41,9 @@ def main() -> None:
     machine()
     head(f"{rounds} rounds", "median", "max", "target", "")
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, closing(Inbox()) as inbox:
-        daemon = Daemon(Path(directory), environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"})
+        daemon = Daemon(
+            Path(directory), environ={"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"}, fresh=True
+        )
         try:
             with Road(Path(directory), daemon.url) as road:
                 eventually(lambda: road.value("up") == 1)

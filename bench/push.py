@@ -64,7 +64,7 @@ def main() -> None:
     """Print the tables."""
     machine()
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory))
+        daemon = Daemon(Path(directory), fresh=True)
         hot, cold = _calls(daemon.endpoint)
         steps = _steps(daemon.endpoint, full="--full" in sys.argv)
         device = _device(daemon.endpoint)

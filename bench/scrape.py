@@ -97,7 +97,7 @@ def test_render(benchmark: BenchmarkFixture, who: str, openmetrics: bool, size: 
 def filled(request: pytest.FixtureRequest) -> Iterator[Daemon]:
     """Start the real daemon with this many series on its page, pushed by the real client."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory))
+        daemon = Daemon(Path(directory), fresh=True)
         chance, runs = random.Random(0), []
         for number in range(request.param // 1000):
             runs.append(trackside.init(f"bench-{number}", endpoint=daemon.endpoint))

@@ -58,7 +58,7 @@ def main() -> None:
         "",
     )
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), "--collector.gpu.simulate=8")
+        daemon = Daemon(Path(directory), "--collector.gpu.simulate=8", fresh=True)
         ends = [_begin(_train, daemon.endpoint, rank) for rank in range(RANKS)]
         eventually(lambda: daemon.api(f"runs/{RUN}").status_code == 200)
         alone, listened, heard = [], [], []

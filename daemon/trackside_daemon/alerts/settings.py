@@ -11,7 +11,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_
 from trackside_daemon.alerts.sinks.settings import SinksSection
 from trackside_daemon.config.section import Section
 from trackside_daemon.detectors.settings import DetectorThresholds
-from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, share, size_bytes
+from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, share
+from trackside_daemon.model.units import size_bytes
 
 
 class RuleThresholds(Section):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, SecretStr
 
-from trackside_daemon.model.setting_types import seconds, size_bytes
+from trackside_daemon.model.units import seconds, size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

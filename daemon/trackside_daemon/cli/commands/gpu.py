@@ -10,8 +10,8 @@ import typer
 
 from trackside_daemon.cli.errors import errors_reported, fail
 from trackside_daemon.cli.options import DaemonUrl
-from trackside_daemon.model.setting_types import seconds
 from trackside_daemon.model.text import shown
+from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

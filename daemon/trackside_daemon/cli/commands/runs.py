@@ -14,8 +14,8 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Json, Run, Runs, StoragePath, Url
 from trackside_daemon.cli.output import elapsed, print_json, print_lines, short_moment, table
-from trackside_daemon.model.setting_types import seconds
 from trackside_daemon.model.text import duration, number, shown
+from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,8 +15,8 @@ from trackside_daemon.cli.commands.gpu import clock
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import DaemonUrl, Json
 from trackside_daemon.cli.output import print_json, print_lines, table
-from trackside_daemon.model.setting_types import seconds
 from trackside_daemon.model.text import shown
+from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, Validati
 
 from trackside_daemon.config.section import Section
 from trackside_daemon.config.yaml import YamlError, parse
-from trackside_daemon.model.setting_types import seconds
+from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
