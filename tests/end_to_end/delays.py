@@ -18,7 +18,7 @@ import trackside
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DELAY, BATCHES, EPOCHS = 0.02, 11, 2
+DELAY, BATCHES, EPOCHS = 0.1, 11, 2  # seconds: long beside what a loaded machine adds to a wait
 
 
 class Slow(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing where types are checked
