@@ -12,29 +12,44 @@ import gc
 import importlib
 import json
 import os
+import re
 import runpy
 import socket
 import subprocess
 import sys
+import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _MESSAGE_BYTES = 1024 * 1024
 _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_")  # variables that a process reads while it starts
 
 
+_OPTIONS = {"env", "cwd", "text", "encoding", "errors", "bufsize", "stdin", "stdout", "stderr"}
+
+DAEMON = ("trackside_daemon.cli.commands.daemon", "trackside_daemon.service.daemon")
+CLIENT = ("trackside", "trackside.run")
+LARGE = ("torch", "transformers", "lightning", "accelerate")
+"""Libraries that a server imports for scripts and code that import them at the start of a line."""
+
+
 class ForkedProcess(subprocess.Popen[Any]):
     """A `subprocess.Popen` of this Python that a fork server starts.
 
     Args:
-        arguments: The command: `sys.executable`, then ``-m MODULE``, ``-c CODE`` or a script, and arguments.
+        arguments: The command: `sys.executable`, then ``-W FILTER``, ``-m MODULE``, ``-c CODE`` or a script, and arguments.
         modules: What the server imports before it forks.
-        options: The rest of `subprocess.Popen`: ``env``, ``cwd``, ``text`` and the streams.
+        options: The rest of `subprocess.Popen`: those in `_OPTIONS`.
     """
 
-    def __init__(self, arguments: list[str], modules: tuple[str, ...], **options: Any) -> None:
+    def __init__(self, arguments: Sequence[str], modules: tuple[str, ...], **options: Any) -> None:
+        if refused := options.keys() - _OPTIONS:
+            raise TypeError(f"a forked process cannot have {', '.join(sorted(refused))}")
         self._modules = modules
         super().__init__(arguments, **options)
 
@@ -50,6 +65,31 @@ class ForkedProcess(subprocess.Popen[Any]):
             self._child_created = True
         finally:
             self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
+
+
+def preloaded(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return what a server imports for a command of this Python."""
+    match list(arguments):
+        case [_, "-m", "trackside_daemon", "daemon", *_]:
+            return DAEMON
+        case [_, "-m", "trackside_daemon", *_]:
+            from trackside_daemon.cli.main import COMMANDS  # noqa: PLC0415  torch's users need none of it
+
+            commands = {f"trackside_daemon.cli.commands.{one.source.partition(':')[0]}" for one in COMMANDS.values()}
+            return (*DAEMON, *sorted(commands))
+        case [_, "-m", *_]:
+            return ()
+        case [_, "-W", _, *rest]:
+            return preloaded([sys.executable, *rest])
+        case [_, "-c", code, *_]:
+            return (*CLIENT, *_large(code))
+        case [_, script, *_]:
+            return (*CLIENT, *_large(Path(script).read_text(encoding="utf-8")))
+    return ()
+
+
+def _large(code: str) -> tuple[str, ...]:
+    return tuple(name for name in LARGE if re.search(rf"^(?:import|from) {name}\b", code, re.MULTILINE))
 
 
 def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -124,6 +164,10 @@ def _run(start: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(start["env"])
     kind, *rest = start["arguments"]
+    while kind == "-W":
+        sys.warnoptions.append(rest[0])
+        kind, *rest = rest[1:]
+    warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # noqa: SLF001  as Python does at its start
     if kind == "-m":
         sys.argv = rest
         sys.path[0] = start["cwd"]

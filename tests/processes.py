@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import pytest
-from fork_server import ForkedProcess
+from fork_server import ForkedProcess, preloaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,6 @@ def client(**options: Any) -> httpx.Client:
 
 
 http = client()
-
-DAEMON_MODULES = ("trackside_daemon.cli.commands.daemon", "trackside_daemon.service.daemon")
 
 T = TypeVar("T")
 
@@ -104,7 +102,7 @@ class Daemon:
         if launcher or fresh:
             self.process = subprocess.Popen([*launcher, *arguments], **options)
         else:
-            self.process = ForkedProcess(arguments, DAEMON_MODULES, **options)
+            self.process = start(arguments, **options)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         if not self._address.wait(DEADLINE) or not self.url:
@@ -162,6 +160,35 @@ STRANGE = ("TRACKSIDE_", "SLURM_", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"
 def command(*arguments: str) -> list[str]:
     """Return the `trackside` command, run by this Python."""
     return [sys.executable, "-m", "trackside_daemon", *arguments]
+
+
+def start(arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a command of this Python as `subprocess.Popen` does, by forking a process that has its imports."""
+    return ForkedProcess(arguments, preloaded(arguments), **options)
+
+
+def run(
+    arguments: Sequence[str],
+    *,
+    input: Any = None,  # noqa: A002  as `subprocess.run` calls it
+    timeout: float = DEADLINE,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of this Python as `subprocess.run` does, with its output as text, by `start`."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": clean_environ(), **options}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with start(arguments, **options) as process:
+        try:
+            printed, complaints = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(arguments, process.returncode, printed, complaints)
+    if check:
+        done.check_returncode()
+    return done
 
 
 def ended(process: subprocess.Popen[str], reader: threading.Thread) -> int:

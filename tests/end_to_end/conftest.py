@@ -11,6 +11,7 @@ import pytest
 from end_to_end.prometheus import Prometheus
 from in_process_daemon import InProcessDaemon
 from processes import DEADLINE, ROOT, clean_environ
+from processes import start as start_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,16 +51,10 @@ def start_training() -> Iterator[Callable[..., Process]]:
 
     def start(daemon: Daemon, *arguments: str, launcher: Sequence[str] = (), **environ: str) -> Process:
         more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", **environ}
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        execute = subprocess.Popen if launcher else start_process
         started.append(
-            subprocess.Popen(
-                [*launcher, sys.executable, *arguments],
-                cwd=ROOT,
-                env=clean_environ(more),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            execute([*launcher, sys.executable, *arguments], cwd=ROOT, env=clean_environ(more), **streams)  # type: ignore[call-overload]
         )
         return started[-1]
 
