@@ -69,23 +69,17 @@ class ForkedProcess(subprocess.Popen[Any]):
 
 def preloaded(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return what a server imports for a command of this Python."""
-    match list(arguments):
-        case [_, "-m", "trackside_daemon", "daemon", *_]:
-            return DAEMON
-        case [_, "-m", "trackside_daemon", *_]:
-            from trackside_daemon.cli.main import COMMANDS  # noqa: PLC0415  torch's users need none of it
+    rest = list(arguments[1:])
+    while rest[0] == "-W":
+        del rest[:2]
+    if rest[:2] == ["-m", "trackside_daemon"]:
+        from trackside_daemon.cli.main import COMMANDS
 
-            commands = {f"trackside_daemon.cli.commands.{one.source.partition(':')[0]}" for one in COMMANDS.values()}
-            return (*DAEMON, *sorted(commands))
-        case [_, "-m", *_]:
-            return ()
-        case [_, "-W", _, *rest]:
-            return preloaded([sys.executable, *rest])
-        case [_, "-c", code, *_]:
-            return (*CLIENT, *_large(code))
-        case [_, script, *_]:
-            return (*CLIENT, *_large(Path(script).read_text(encoding="utf-8")))
-    return ()
+        commands = {f"trackside_daemon.cli.commands.{one.source.partition(':')[0]}" for one in COMMANDS.values()}
+        return DAEMON if rest[2:3] == ["daemon"] else (*DAEMON, *sorted(commands))
+    if rest[0] == "-m":
+        return ()
+    return (*CLIENT, *_large(rest[1] if rest[0] == "-c" else Path(rest[0]).read_text(encoding="utf-8")))
 
 
 def _large(code: str) -> tuple[str, ...]:
@@ -167,7 +161,7 @@ def _run(start: dict[str, Any]) -> None:
     while kind == "-W":
         sys.warnoptions.append(rest[0])
         kind, *rest = rest[1:]
-    warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # noqa: SLF001  as Python does at its start
+    warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # as Python does at its start
     if kind == "-m":
         sys.argv = rest
         sys.path[0] = start["cwd"]
