@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 import yaml
 from processes import DEADLINE, clean_environ, command
@@ -158,14 +159,7 @@ def test_prometheus_accepts_odd_rules(tmp_path: Path) -> None:
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command("rules", *arguments),
-        env=clean_environ(environ),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    return processes.run(command("rules", *arguments), env=clean_environ(environ))
 
 
 def test_the_command_reads_file_and_environment(tmp_path: Path) -> None:

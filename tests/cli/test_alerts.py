@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
-from processes import DEADLINE, clean_environ, command, eventually
+from processes import clean_environ, command, eventually
 
 import trackside
 from trackside_daemon.alerts.descriptions import DETECTED
@@ -28,13 +28,9 @@ UNTIL = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
 def run(daemon: Daemon | str, *arguments: str) -> tuple[int, str, str]:
     """Run a command as the user of a daemon, or with an endpoint where none listens; return its status and output."""
     endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
-    done = subprocess.run(
+    done = processes.run(
         command(*arguments),
         env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere", "COLUMNS": "80"}),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 from histories import BEGIN, history, opened
 from processes import clean_environ, command
@@ -16,6 +16,7 @@ from trackside_daemon.cli.commands.alert_report import describe
 from trackside_daemon.model.records import Alert, AlertNote, Notified
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 EVIDENCE = {
@@ -79,8 +80,8 @@ def ask(place: Path, *arguments: str, after: bool = True) -> subprocess.Complete
     """Run `trackside alerts` on a terminal of 80 columns."""
     where = [f"--storage.path={place}"]
     asked = command("alerts", *([] if after else where), *arguments, *(where if after else []))
-    environ = clean_environ({"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"})
-    return subprocess.run(asked, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    environ = clean_environ({"COLUMNS": "80"})
+    return processes.run(asked, env=environ)
 
 
 def test_the_list_has_ids_by_which_each_is_shown(place: Path) -> None:

@@ -8,9 +8,10 @@ import stat
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 import yaml
-from processes import DEADLINE, ROOT, clean_environ, command
+from processes import ROOT, clean_environ, command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,15 +23,13 @@ SOURCE = "provisioning/datasources/trackside.yml"
 
 
 def run(*arguments: str | Path, before: Callable[[], None] | None = None) -> tuple[int, str, str]:
-    done = subprocess.run(
-        command("dashboards", *map(str, arguments)),
-        env=clean_environ(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-        preexec_fn=before,
-    )
+    whole = command("dashboards", *map(str, arguments))
+    if before is None:
+        done = processes.run(whole)
+    else:
+        done = subprocess.run(
+            whole, capture_output=True, text=True, check=False, env=clean_environ(), preexec_fn=before
+        )
     return done.returncode, done.stdout, done.stderr
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import shutil
-import subprocess
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 from certificate_authorities import Authority
-from processes import DEADLINE, clean_environ, command, eventually
+from processes import clean_environ, command, eventually
 
 from trackside_daemon import __version__
 from trackside_daemon.cli.commands.doctor import _about, _spool, _storage
@@ -50,9 +50,7 @@ def seen(status: dict[str, Any], check: Callable[[dict[str, Any]], Iterator[Chec
 def run(place: Path, **environ: str) -> tuple[int, list[str]]:
     """Return exit status and lines of the doctor on a machine whose only daemon is that of the directory."""
     given = {"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock", "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "2", **environ}
-    done = subprocess.run(
-        command("doctor"), env=clean_environ(given), capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    done = processes.run(command("doctor"), env=clean_environ(given))
     assert done.stderr == ""
     return done.returncode, done.stdout.splitlines()
 

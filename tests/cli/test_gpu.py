@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
-from processes import DEADLINE, clean_environ, command, eventually
+from processes import clean_environ, command, eventually
 
 from trackside_daemon.cli.commands.gpu import paused
 from trackside_daemon.cli.sources.daemon_lookup import local_endpoints
@@ -23,13 +23,8 @@ if TYPE_CHECKING:
 def run(daemon: Daemon | str, *arguments: str) -> tuple[int, str, str]:
     """Run a command as the user of a daemon, or with an endpoint where none listens; return its status and output."""
     endpoint = daemon if isinstance(daemon, str) else daemon.endpoint
-    done = subprocess.run(
-        command(*arguments),
-        env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere"}),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
+    done = processes.run(
+        command(*arguments), env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, "XDG_RUNTIME_DIR": "/nowhere"})
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
 from processes import DEADLINE, ROOT, clean_environ, command, eventually, http
 
@@ -39,14 +40,7 @@ NEEDS_GROUP = (
 
 def run(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command until it exits."""
-    return subprocess.run(
-        command(*arguments),
-        env=clean_environ({"COLUMNS": "80", **(environ or {})}),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    return processes.run(command(*arguments), env=clean_environ({"COLUMNS": "80", **(environ or {})}))
 
 
 def flags_of(place: Path) -> list[str]:

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 from histories import BEGIN, finished, history, ingested, opened
 from processes import DEADLINE, ROOT, clean_environ, command
@@ -24,14 +25,10 @@ DATA = Path(os.environ.get("TRACKSIDE_SHARED_DATA") or ROOT.parent / "shared" / 
 
 
 def replay(*arguments: str, given: str = "", environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return processes.run(
         command("replay", *arguments),
         input=given,
         env=clean_environ({"XDG_RUNTIME_DIR": "/nonexistent", **(environ or {})}),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
     )
 
 
@@ -225,9 +222,7 @@ def test_a_stored_run_is_replayed_without_a_daemon(stored: Path, tmp_path: Path)
     assert "SlowStep" in some
     assert "NonFinite" not in some
     exported = tmp_path / "run.jsonl"
-    subprocess.run(
-        command("export", "gpt-small", "--format=jsonl", f"--output={exported}", where), check=True, env=clean_environ()
-    )
+    processes.run(command("export", "gpt-small", "--format=jsonl", f"--output={exported}", where), check=True)
     of_file = changes(replay(str(exported)))
     assert [(one["alert"], one["step"]) for one in of_file] == [
         (one["alert"], one["step"]) for one in found if one["key"] == "loss"

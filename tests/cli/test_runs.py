@@ -9,8 +9,9 @@ import os
 import re
 import subprocess
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 from histories import BEGIN, History, column, finished, history, opened
 from processes import DEADLINE, clean_environ, command
@@ -51,11 +52,11 @@ EVIL = "evil\x1b[31m\x07\n\u202ename"
 class Answer:
     """Exit status and output of a command."""
 
-    def __init__(self, ended: subprocess.CompletedProcess[bytes]) -> None:
+    def __init__(self, ended: subprocess.CompletedProcess[Any]) -> None:
         self.status = ended.returncode
-        self.out = ended.stdout.decode()
-        self.said = ended.stderr.decode()
-        self.bytes = ended.stdout
+        self.bytes: bytes = ended.stdout
+        self.out = self.bytes.decode()
+        self.said: str = ended.stderr.decode()
 
     def refusal(self, status: int = 2) -> str:
         """Return its only line on standard error."""
@@ -77,15 +78,8 @@ class Place:
     def run(self, *arguments: str, where: bool = True, answer: str = "", columns: int = 80) -> Answer:
         """Run the command on this history."""
         more = [f"--storage.path={self.history}"] if where else []
-        environ = {"COLUMNS": str(columns), "XDG_RUNTIME_DIR": str(self.directory / "run"), "PYTHONUTF8": "1"}
-        ended = subprocess.run(
-            command(*arguments, *more),
-            env=clean_environ(environ),
-            input=answer.encode(),
-            capture_output=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+        environ = {"COLUMNS": str(columns), "XDG_RUNTIME_DIR": str(self.directory / "run")}
+        ended = processes.run(command(*arguments, *more), env=clean_environ(environ), input=answer.encode(), text=False)
         return Answer(ended)
 
     def format_address(self, form: str, run: str) -> bytes:
@@ -308,7 +302,7 @@ def test_a_reader_that_has_enough_ends_an_export_silently(here: Place) -> None:
     with history(here.history) as one:
         one.put([opened("long"), column("long", ["x"], 100_000)])
     flags = ("export", "long", f"--storage.path={here.history}")
-    with subprocess.Popen(
+    with processes.start(
         command(*flags), env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
@@ -330,7 +324,7 @@ def test_on_a_terminal_an_export_into_a_file_shows_how_far_it_is(here: Place) ->
     ours, theirs = os.openpty()
     out = here.directory / "out.csv"
     flags = ("export", "gpt-small", f"--storage.path={here.history}", f"--output={out}")
-    with subprocess.Popen(command(*flags), env=clean_environ({"TERM": "xterm"}), stderr=theirs) as process:
+    with processes.start(command(*flags), env=clean_environ({"TERM": "xterm"}), stderr=theirs) as process:
         os.close(theirs)
         assert process.wait(DEADLINE) == 0
     assert "45/45" in os.read(ours, 100_000).decode()

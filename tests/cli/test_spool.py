@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
-from processes import DEADLINE, clean_environ, command, eventually
+from processes import clean_environ, command, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(*arguments: str, **environ: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        command("spool", "send", *arguments),
-        env=clean_environ(environ),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    done = processes.run(command("spool", "send", *arguments), env=clean_environ(environ))
     return done.returncode, done.stdout, done.stderr
 
 
@@ -35,7 +28,7 @@ def elsewhere(place: Path) -> Path:
     environ = {"TRACKSIDE_SPOOL": str(directory), "TRACKSIDE_ENDPOINT": f"ipc://{place}/nobody.sock"}
     for name in ("one", "two"):
         code = f"import logging, trackside; logging.disable(); trackside.init('{name}').push(step=1, loss=0.5)"
-        subprocess.run([sys.executable, "-c", code], env=clean_environ(environ), timeout=DEADLINE, check=True)
+        processes.run([sys.executable, "-c", code], env=clean_environ(environ), check=True)
     return directory
 
 

@@ -10,10 +10,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import yaml
 from deploy.kustomize import build, built, containers, has_kubectl, pod
-from processes import DEADLINE, ROOT, clean_environ, command
+from processes import DEADLINE, ROOT, command
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "deploy" / "kubernetes" / "examples"
@@ -106,6 +107,6 @@ def test_probes_of_the_port_are_those_of_the_pages_without_the_path(own: list[di
 def test_rules_link_to_the_address_that_they_are_given() -> None:
     (line,) = re.findall(r"^trackside (rules .*--runbook-url.*)$", PAGE, re.MULTILINE)
     words = shlex.split(line)
-    done = subprocess.run(command(*words), capture_output=True, text=True, check=True, env=clean_environ())
+    done = processes.run(command(*words), check=True)
     links = re.findall(r"runbook_url: (\S+)#", done.stdout)
     assert set(links) == {words[-1]}

@@ -8,10 +8,11 @@ import subprocess
 from itertools import chain
 from typing import Any
 
+import processes
 import pytest
 import yaml
 from documents import documented, generator
-from processes import ROOT, clean_environ, command
+from processes import ROOT, command
 
 from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
@@ -52,7 +53,7 @@ def promtool(*arguments: str) -> None:
 
 def test_the_file_equals_the_output_of_the_command() -> None:
     assert FILE.read_text(encoding="utf-8") == generator().rules(), "run: python docs/generate.py"
-    done = subprocess.run(command("rules"), capture_output=True, text=True, check=True, env=clean_environ())
+    done = processes.run(command("rules"), check=True)
     assert done.stdout == FILE.read_text(encoding="utf-8")
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from functools import cache
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
 from docs_commands.blocks import PAGES, Command, commands, fences, programs
 from docs_commands.proofs import PROOFS, Elsewhere, Needs, Runs, Serves, proof
-from processes import ROOT, clean_environ, command
+from processes import ROOT, command
 
 if TYPE_CHECKING:
     from docs_commands.sandbox import Sandbox
@@ -65,7 +65,7 @@ def test_the_test_that_does_it_exists(one: Command) -> None:
 @cache
 def help_of(*path: str) -> str:
     arguments = command(*path, "--help")
-    return subprocess.run(arguments, capture_output=True, text=True, check=True, env=clean_environ()).stdout
+    return processes.run(arguments, check=True).stdout
 
 
 @pytest.mark.parametrize("one", [one for one in COMMANDS if "trackside " in one.text], ids=named)

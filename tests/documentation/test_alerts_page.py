@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from typing import Any
 
+import processes
 import pytest
 import yaml
 from documents import documented
-from processes import ROOT, clean_environ, command
+from processes import ROOT, command
 
 from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
@@ -65,7 +65,7 @@ def test_each_family_that_it_names_is_exported() -> None:
 
 
 def test_each_command_that_it_names_is_one() -> None:
-    shown = subprocess.run(command("--help"), capture_output=True, text=True, check=True, env=clean_environ()).stdout
+    shown = processes.run(command("--help"), check=True).stdout
     commands = set(re.findall(r"^  ([a-z][a-z-]+)  ", shown, re.MULTILINE))
     named = set(re.findall(r"`trackside ([a-z-]+)", PAGE))
     assert named <= commands

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 from documents import generator
-from processes import DEADLINE, ROOT, clean_environ, command, eventually
+from processes import ROOT, clean_environ, command, eventually
 
 from trackside_daemon.nvml.reader_groups import GROUPS
 
@@ -53,7 +54,7 @@ def test_every_link_within_the_project_leads_somewhere(page: Any) -> None:
 
 
 def test_every_command_in_the_readme_is_one() -> None:
-    shown = subprocess.run(command("--help"), capture_output=True, text=True, check=True, env=clean_environ()).stdout
+    shown = processes.run(command("--help"), check=True).stdout
     commands = set(re.findall(r"^  ([a-z][a-z-]+)  ", shown, re.MULTILINE))
     named = set(re.findall(r"(?:^|`)trackside ([a-z-]+)", README, re.MULTILINE))
     assert named == commands
@@ -61,8 +62,7 @@ def test_every_command_in_the_readme_is_one() -> None:
 
 def test_every_flag_in_the_readme_is_one() -> None:
     helps = "".join(
-        subprocess.run(command(name, "--help"), capture_output=True, text=True, check=True, env=clean_environ()).stdout
-        for name in ("daemon", "demo", "check-config")
+        processes.run(command(name, "--help"), check=True).stdout for name in ("daemon", "demo", "check-config")
     )
     flags = re.findall(r"trackside \S+ (--[\w.-]+)", README)
     assert flags
@@ -86,12 +86,8 @@ run, loader, model, train = trackside.init(), [[1], [2]], Model(), len
 epochs, evaluate, save, step, loss, x, clip_grad_norm_ = 2, float, str, 1, 0.5, model, lambda *_: 1.0
 """
     for example in (two_lines, *(given + one for one in examples[1:])):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", example],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=clean_environ({"TRACKSIDE_DISABLED": "1"}),
+        done = processes.run(
+            [sys.executable, "-W", "error", "-c", example], env=clean_environ({"TRACKSIDE_DISABLED": "1"})
         )
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -125,13 +121,13 @@ for step in range(1, 414):
 def test_the_alert_in_the_readme_is_what_such_a_training_makes(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
-    subprocess.run([sys.executable, tmp_path / "train.py"], check=True, env=environ, timeout=DEADLINE)
+    processes.run([sys.executable, str(tmp_path / "train.py")], check=True, env=environ)
     asked, *promised = re.findall(r"```console\n\$ trackside (.*?)```", README, re.DOTALL)[0].splitlines()
     assert promised
 
     def missing() -> list[str]:
         arguments = command(*asked.split(), f"--storage.path={daemon.history}")
-        done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=clean_environ())
+        done = processes.run(arguments)
         return [line for line in promised if line not in ("…", *done.stdout.splitlines())]
 
     eventually(lambda: not missing())
@@ -156,9 +152,7 @@ def test_check_config_takes_what_the_pages_show_of_a_configuration(block: str, t
         (tmp_path / name).chmod(0o600)
     file = tmp_path / "trackside.yml"
     file.write_text(block.replace("/etc/trackside", str(tmp_path)), encoding="utf-8")
-    done = subprocess.run(
-        command("check-config", str(file)), capture_output=True, text=True, check=False, env=clean_environ()
-    )
+    done = processes.run(command("check-config", str(file)))
     assert (done.returncode, done.stderr) == (0, "")
 
 

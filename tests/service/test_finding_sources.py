@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
-from processes import clean_environ, command
+from processes import command
 
 from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
@@ -15,6 +15,7 @@ from trackside_daemon.model.state import State
 from trackside_daemon.service.finding_sources import finding_sources, rules
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -26,7 +27,7 @@ RULE = "{alert: Skipped, metric: trackside_collector_skipped_total, change: 5m, 
 def check(path: Path, rule: str) -> subprocess.CompletedProcess[str]:
     path.write_text(f"alerts: {{rules: [{rule}]}}\n", encoding="utf-8")
     arguments = command("check-config", str(path))
-    return subprocess.run(arguments, capture_output=True, text=True, check=False, env=clean_environ())
+    return processes.run(arguments)
 
 
 def test_check_config_shows_the_rules(tmp_path: Path) -> None:
@@ -58,7 +59,7 @@ MISSPELT = [
 def test_check_config_names_what_is_turned_off_and_is_no_alert(tmp_path: Path) -> None:
     (tmp_path / "t.yml").write_text(f"{OFF}\nalerts.rules: [{RULE}]\n", encoding="utf-8")
     arguments = command("check-config", str(tmp_path / "t.yml"))
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=clean_environ())
+    done = processes.run(arguments)
     assert done.returncode == 0
     assert done.stderr.splitlines() == [f"trackside: {tmp_path / 't.yml'}: {line}" for line in MISSPELT]
 

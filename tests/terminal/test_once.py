@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
 from processes import DEADLINE, clean_environ, command
 from terminal.fake import overview, run
@@ -18,15 +19,11 @@ if TYPE_CHECKING:
 
 def once(*arguments: str, **environ: str) -> tuple[int, str, str]:
     """Run the command without a terminal; return its status and output."""
-    done = subprocess.run(
+    done = processes.run(
         command("top", *arguments),
         env=clean_environ({"TRACKSIDE_ENDPOINT": "ipc:///nowhere/push.sock", "XDG_RUNTIME_DIR": "/nowhere", **environ}),
-        capture_output=True,
         stdin=subprocess.DEVNULL,
-        text=True,
         encoding="utf-8",
-        timeout=DEADLINE,
-        check=False,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -34,7 +31,7 @@ def once(*arguments: str, **environ: str) -> tuple[int, str, str]:
 def on_terminal(*arguments: str, status: int = 0, **environ: str) -> str:
     """Return the output of the command on a terminal, error messages included."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
+    process = processes.start(
         command("top", *arguments), env=clean_environ(environ), stdin=theirs, stdout=theirs, stderr=theirs
     )
     os.close(theirs)

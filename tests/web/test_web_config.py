@@ -7,9 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 from certificate_authorities import Authority
-from processes import ROOT, clean_environ, command
+from processes import ROOT, command
 
 from trackside_daemon.web.http.config import MAX_BCRYPT_COST, WebConfig, WebConfigError, read_config
 from trackside_daemon.web.http.config_file import ConfigFile
@@ -258,7 +259,7 @@ def test_a_wrong_file_refuses_the_start_and_check_config_names_it(place: Path) -
         ["check-config", f"{place}/trackside.yml"],
         ["daemon", f"--config.file={place}/trackside.yml", *flags],
     ):
-        done = subprocess.run(command(*arguments), capture_output=True, text=True, check=False, env=clean_environ())
+        done = processes.run(command(*arguments))
         assert (done.returncode, done.stderr) == (2, says)
 
 
