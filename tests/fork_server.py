@@ -37,8 +37,13 @@ _EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_")  # variables 
 _OPTIONS = {"env", "cwd", "text", "encoding", "errors", "bufsize", "stdin", "stdout", "stderr"}
 
 CLIENT = ("trackside", "trackside.run")
-LARGE = ("torch", "transformers", "lightning", "accelerate")
-"""Libraries that a server imports for scripts and code that import them at the start of a line."""
+LARGE = {
+    "torch": ("torch", "torch._dynamo"),  # the first optimizer of a process imports the latter, for more than a second
+    "transformers": ("transformers",),
+    "lightning": ("lightning",),
+    "accelerate": ("accelerate",),
+}
+"""Libraries that scripts and code import at the start of a line, and what a server imports for them."""
 
 
 class ForkedProcess(subprocess.Popen[Any]):
@@ -91,7 +96,10 @@ def _commands() -> tuple[str, ...]:
 
 
 def _large(code: str) -> tuple[str, ...]:
-    return tuple(name for name in LARGE if re.search(rf"^(?:import|from) {name}\b", code, re.MULTILINE))
+    found = [
+        names for library, names in LARGE.items() if re.search(rf"^(?:import|from) {library}\b", code, re.MULTILINE)
+    ]
+    return tuple(name for names in found for name in names)
 
 
 def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -215,7 +215,7 @@ def test_a_stall_shows_where_each_thread_is(
     daemon = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})
     start_training(daemon, str(script), TRACKSIDE_RUN_NAME="stuck")
     found = of_name(daemon, "TrainingStalled", "stacks")
-    page = open_page(daemon, f"/alerts/{found['id']}", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = open_page(daemon, f"/alerts/{found['id']}", width=390, color_scheme="dark")
     (rank,) = found["evidence"]["stacks"]
     page.get_by_text("prefetch", exact=True).click()
     for thread in rank["threads"]:

@@ -45,21 +45,22 @@ LEFT = """async () => {
 PAGES = ("/", "/compare", "/system", "/alerts", "/export")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("path", PAGES)
 def test_nothing_serious_stands_in_the_way_of_anyone(
-    path: str, scheme: str, daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
+    path: str, shared_daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
-    page = open_page(daemon, path, color_scheme=scheme)
+    page = open_page(shared_daemon, path)
     expect(page.locator("#live")).to_contain_text("Live")
     expect(page.locator("main h1").first).to_be_visible()
+    assert violations(page) == []
+    page.emulate_media(color_scheme="dark")
     assert violations(page) == []
 
 
 def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back(
-    daemon: Daemon, open_page: Callable[..., Page]
+    shared_daemon: Daemon, open_page: Callable[..., Page]
 ) -> None:
-    page = open_page(daemon)
+    page = open_page(shared_daemon)
     expect(page.locator("#live")).to_contain_text("Live")
     assert "token" not in page.url
     for name in ("Compare", "System", "Alerts", "Export"):
@@ -107,8 +108,8 @@ def test_a_daemon_that_falls_silent_and_comes_back_with_another_token(
     expect(page.get_by_label("Name")).to_have_value("x")
 
 
-def test_a_tab_that_nobody_sees_hears_nothing(daemon: Daemon, open_page: Callable[..., Page]) -> None:
-    page = open_page(daemon, "/system")
+def test_a_tab_that_nobody_sees_hears_nothing(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(shared_daemon, "/system")
     live = page.locator("#live")
     expect(live).to_contain_text("Live")
     with page.expect_event("requestfailed", lambda request: "/stream" in request.url):
@@ -150,22 +151,22 @@ def test_a_request_that_is_lost_costs_no_token(
 
 
 def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(
-    daemon: Daemon, open_page: Callable[..., Page]
+    shared_daemon: Daemon, open_page: Callable[..., Page]
 ) -> None:
-    page = open_page(daemon, "/runs/100%", expected_errors=("404",))
+    page = open_page(shared_daemon, "/runs/100%", expected_errors=("404",))
     expect(page.get_by_role("alert")).to_contain_text("run '100%'")
-    page.goto(f"{daemon.url}/system")
+    page.goto(f"{shared_daemon.url}/system")
     heading = page.get_by_role("heading", name="System")
     heading.evaluate("heading => heading.mine = true")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{daemon.url}/system#main")
+    expect(page).to_have_url(f"{shared_daemon.url}/system#main")
     expect(page.locator("main")).to_be_focused()
     assert heading.evaluate("heading => heading.mine")
 
 
-def test_words_and_rows(daemon: Daemon, open_page: Callable[..., Page]) -> None:
-    page = open_page(daemon)
+def test_words_and_rows(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(shared_daemon)
     module = "import('/static/format.js')"
     assert page.evaluate(
         f"{module}.then(({{ number }}) => ['constructor', 'nan', 'inf', Infinity, 2].map((one) => number(one)))"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page
     from processes import Daemon
 
 SCRIPT_NAME = "<script>alert(1)</script>"
@@ -219,7 +219,7 @@ def test_long_names_make_no_phone_scroll_sideways(
     daemon = start_daemon("--collector.gpu.simulate=64")
     go_on(start_training(daemon, "-c", RUNS, "0"), 1)
     eventually(lambda: ended(daemon) and now(daemon, SCRIPT_NAME))
-    page = open_page(daemon, viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = open_page(daemon, width=390, color_scheme="dark")
     expect(page.locator(".ended tbody tr")).to_have_count(3)
     expect(page.locator(".gpus > li")).to_have_count(64)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -228,10 +228,10 @@ def test_long_names_make_no_phone_scroll_sideways(
 
 @pytest.mark.parametrize("fragment", ["", "#token=wrong"])
 def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
-    fragment: str, daemon: Daemon, browser: Browser
+    fragment: str, shared_daemon: Daemon, shared_context: BrowserContext
 ) -> None:
-    with browser.new_context() as context:
-        page = context.new_page()
+    daemon = shared_daemon
+    with shared_context.new_page() as page:
         page.goto(f"{daemon.url}/{fragment}")
         expect(page.get_by_role("alert")).to_contain_text(f"open {daemon.url}/#token=TOKEN")
         expect(page.get_by_role("alert")).to_contain_text(str(daemon.directory / "push.token"))
@@ -241,17 +241,17 @@ def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
 
 
 def test_without_a_run_it_says_the_lines_to_add(
-    daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
+    shared_daemon: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
-    page = open_page(daemon)
+    page = open_page(shared_daemon)
     expect(page.locator("main")).to_contain_text("No runs yet. Add trackside.push(step=step, loss=loss)")
     expect(page.locator("pre")).to_contain_text("import trackside")
     expect(page.get_by_text("Ended runs")).to_be_hidden()
     assert violations(page) == []
 
 
-def test_the_page_asks_nobody_else_and_has_nothing_inline(daemon: Daemon) -> None:
-    policy = daemon.get("/").headers["content-security-policy"]
+def test_the_page_asks_nobody_else_and_has_nothing_inline(shared_daemon: Daemon) -> None:
+    policy = shared_daemon.get("/").headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     ours = [file for file in STATIC.rglob("*") if file.is_file() and "uplot" not in file.relative_to(STATIC).parts]

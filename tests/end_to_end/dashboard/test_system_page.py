@@ -118,7 +118,7 @@ def test_the_gpus_are_let_go_of_and_read_again_by_buttons(
     start_daemon: Callable[..., Daemon], open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=2")
-    page = open_page(daemon, "/system", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    page = open_page(daemon, "/system", width=390, color_scheme="dark")
     gpus = page.locator("main .cards > li")
     expect(gpus).to_have_count(2)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
