@@ -31,9 +31,9 @@ test: $(VENV)/.dev $(OLDEST)/.installed system check
 	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
 	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
 	$(SAY) 'tests, four files at a time, because many of them wait'
-	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile
+	@$(BIN)/python -m pytest --processes 4
 	$(SAY) 'the integrations with the oldest supported frameworks'
-	@$(OLDEST)/bin/python -m pytest --numprocesses 4 --dist loadfile tests/integrations
+	@$(OLDEST)/bin/python -m pytest --processes 4 tests/integrations
 
 soak: $(VENV)/.dev system
 	$(SAY) 'tests at full counts'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from processes import Daemon
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+
+pytest_plugins = ["forked_runs"]
 
 # How long an example takes says how busy the machine is, and nothing of the code. The examples are the same each time,
 # or a change would be refused for what it has no part in; under --soak they are new ones, and more.
@@ -64,6 +67,10 @@ def count(request: pytest.FixtureRequest) -> Iterator[Callable[[int, int], int]]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = Counter(str(report.longrepr[2]) for report in terminalreporter.getreports("skipped"))
+    if skipped:
+        reasons = (f"{number} because {reason.removeprefix('Skipped: ')}" for reason, number in skipped.most_common())
+        terminalreporter.write_line(f"Skipped: {'; '.join(reasons)}.")
     if _soaked:
         terminalreporter.write_line("\n| soak test | count | seconds |\n|---|---:|---:|")
         for name, number, seconds in _soaked:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
-DEADLINE = 60.0
+DEADLINE = 240.0
 """Seconds. Generous: tests wait for events, and never measure time."""
 
 

@@ -1,0 +1,169 @@
+"""``--processes N``: tests in forks of the process that collected them.
+
+Collecting imports PyTorch and much else, which takes as long as a minute of tests; forks have it for nothing. Each fork runs
+one test file after another from a shared queue, so that fixtures of a module are set up once.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import selectors
+import signal
+import struct
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NUMBER = struct.Struct("=I")
+_SLOW_FIRST = (
+    "end_to_end",
+    "integrations",
+    "client",
+    "cli",
+    "deploy",
+)  # else one process is left with a slow file at the end
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processes", type=int, default=0, help="run test files in this many processes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--processes") and not config.option.collectonly:
+        config.pluginmanager.register(_Runs(config.getoption("--processes")), "forked-runs")
+
+
+class _Runs:
+    """The test run of the process that collected the tests; it prints what the forks report."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._running: dict[int, str] = {}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if session.testsfailed and not session.config.option.continue_on_collection_errors:
+            raise session.Interrupted(f"{session.testsfailed} errors during collection")
+        files = _by_file(session.items)
+        queue, numbers = os.pipe()
+        os.write(numbers, b"".join(_NUMBER.pack(number) for number in range(len(files))))
+        os.close(numbers)
+        session.config.pluginmanager.getplugin("terminalreporter").showfspath = False
+        gc.freeze()
+        forks = dict(_fork(session, number, files, queue) for number in range(min(self._count, len(files))))
+        try:
+            self._read(session, forks)
+        finally:
+            for end, pid in forks.items():
+                os.kill(pid, signal.SIGINT)
+                os.waitpid(pid, 0)
+                os.close(end)
+            os.close(queue)
+        return True
+
+    def _read(self, session: pytest.Session, forks: dict[int, int]) -> None:
+        """Log the reports until every fork has closed its pipe; stop where pytest would."""
+        partial = dict.fromkeys(forks, b"")
+        with selectors.DefaultSelector() as readable:
+            for end in forks:
+                readable.register(end, selectors.EVENT_READ)
+            while readable.get_map():
+                for key, _ in readable.select():
+                    *lines, partial[key.fd] = (partial[key.fd] + (chunk := os.read(key.fd, 65536))).split(b"\n")
+                    for line in lines:
+                        self._log(session, key.fd, json.loads(line))
+                    if not chunk:
+                        readable.unregister(key.fd)
+                        if test := self._running.get(key.fd):
+                            session.shouldfail = f"a process ended while it ran {test}"
+                    if session.shouldfail:
+                        raise session.Failed(session.shouldfail)
+
+    def _log(self, session: pytest.Session, end: int, message: Any) -> None:
+        if isinstance(message, str):
+            self._running[end] = message
+            return
+        hook = session.config.hook
+        report = hook.pytest_report_from_serializable(config=session.config, data=message)
+        if isinstance(report.longrepr, list):  # the place and reason of a skipped test, which JSON made a list
+            report.longrepr = tuple(report.longrepr)
+        hook.pytest_runtest_logreport(report=report)
+
+
+def _by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
+    """Return the tests of each file, slow packages first."""
+
+    def rank(file: list[pytest.Item]) -> int:
+        parts = file[0].path.parts
+        return next((number for number, name in enumerate(_SLOW_FIRST) if name in parts), len(_SLOW_FIRST))
+
+    return sorted((list(group) for _, group in groupby(items, lambda item: item.path)), key=rank)
+
+
+def _fork(session: pytest.Session, number: int, files: list[list[pytest.Item]], queue: int) -> tuple[int, int]:
+    """Fork a process that runs files from the queue; return the end of the pipe with its reports, and its pid."""
+    reports, written = os.pipe()
+    if (pid := os.fork()) == 0:
+        _run(session, number, _following(files, queue), written)
+    os.close(written)
+    return reports, pid
+
+
+def _following(files: list[list[pytest.Item]], queue: int) -> Iterator[pytest.Item]:
+    while answer := os.read(queue, _NUMBER.size):
+        yield from files[_NUMBER.unpack(answer)[0]]
+
+
+def _run(session: pytest.Session, number: int, items: Iterator[pytest.Item], written: int) -> NoReturn:
+    config = session.config
+    plugins = config.pluginmanager
+    capture = plugins.getplugin("capturemanager")
+    capture.stop_global_capturing()  # its files are those of all the forks
+    capture.start_global_capturing()
+    plugins.unregister(name="forked-runs")
+    plugins.unregister(plugins.getplugin("terminalreporter"))
+    plugins.register(_Reporter(config, written))
+    temporary = config._tmp_path_factory  # type: ignore[attr-defined]
+    temporary._basetemp = temporary.getbasetemp() / f"process{number}"
+    temporary._basetemp.mkdir()
+    status = 1
+    try:
+        item = next(items, None)
+        while item is not None:
+            # The next file is taken before the last test of a file ends: fixtures of the session stay for it.
+            following = next(items, None)
+            config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            item = following
+        status = 0
+    except KeyboardInterrupt:
+        session._setupstate.teardown_exact(None)  # processes that fixtures started end with the test run
+    finally:
+        os._exit(status)
+
+
+class _Reporter:
+    """Sends a fork's reports to the process that prints them, as lines of JSON."""
+
+    def __init__(self, config: pytest.Config, written: int) -> None:
+        self._config = config
+        self._written = written
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._send(nodeid)
+
+    def pytest_runtest_logfinish(self) -> None:
+        self._send("")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._send(self._config.hook.pytest_report_to_serializable(config=self._config, report=report))
+
+    def _send(self, message: Any) -> None:
+        line = memoryview(json.dumps(message, default=str).encode() + b"\n")
+        while line:
+            line = line[os.write(self._written, line) :]
