@@ -11,7 +11,7 @@ SAY     = @printf '\n== %s\n'
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench check format docs clean
+.PHONY: help demo test soak bench gpu gpu-wheels check format docs clean
 
 help:
 	@printf '%s\n' \
@@ -19,7 +19,9 @@ help:
 	  'make test    install what the tests need, and run all checks and tests' \
 	  'make soak    run the tests at full counts' \
 	  'make bench   measure speed and memory, compared with the alternatives' \
-	  'make format  format the code' \
+	  'make gpu     measure and test on a machine with an NVIDIA GPU, without network, in ten minutes; REHEARSE=1 uses fakes' \
+  'make gpu-wheels  fill build/gpu-wheels with what that machine may lack, for PYTHONS="3.10 3.11 3.12 3.13"' \
+  'make format  format the code' \
 	  'make check   check lint, types and import contracts, in seconds' \
 	  'make docs    build the documentation site in build/site, and check its links'
 
@@ -56,6 +58,15 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
+
+# Nothing is installed but into a temporary directory. The Python is the one that has PyTorch; where make is missing, run the command.
+gpu:
+	@$(PYTHON) -m bench.gpu_report $(if $(REHEARSE),--rehearse) $(if $(REPORT),--output $(REPORT))
+
+PYTHONS := 3.10 3.11 3.12 3.13
+gpu-wheels: $(VENV)/.dev
+	$(SAY) 'wheels for a GPU machine without network'
+	@$(BIN)/python -m bench.gpu_report.wheels build/gpu-wheels $(PYTHONS)
 
 check: $(VENV)/.dev
 	$(SAY) 'lint, types, import contracts'

@@ -107,31 +107,40 @@ def _driver(directory: Path) -> dict[str, str] | None:
     return {"LD_LIBRARY_PATH": str(library.parent), LOCK_VARIABLE: f"trackside-bench-{os.getpid()}", **scenario.environ}
 
 
-def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus: int | None = GPUS) -> Cost:
-    """Run a daemon and its worker for a minute and return the cost of both."""
+def running(order: WorkerSettings, environ: Mapping[str, str], seconds: int = SECONDS) -> tuple[dict[str, Cost], str]:
+    """Run a daemon and its worker for a while; return the cost of each and of both together, and the last page."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), f"--collector.gpu.simulate={order.simulate}", environ=environ, fresh=True)
         try:
-            costs, page = _costs(daemon)
+            costs, page = _costs(daemon, seconds)
         finally:
             daemon.stop()
+    return {**costs, "together": costs["daemon"] + costs["worker"]}, page
+
+
+def series_of_gpus(page: str) -> int:
+    """Return the number of series of GPUs on a page of /metrics."""
+    return sum(line.startswith("trackside_gpu_") for line in page.splitlines())
+
+
+def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus: int | None = GPUS) -> Cost:
+    """Print what a daemon and its worker cost in a minute, and return the cost of both."""
+    costs, page = running(order, environ)
     up = page.count("\ntrackside_gpu_up{")
     assert gpus in {None, up}, f"{up} GPUs on the page"
-    series = sum(line.startswith("trackside_gpu_") for line in page.splitlines())
-    for name, cost in costs.items():
-        _cost(f"{what}: {name}", cost)
-    together = costs["daemon"] + costs["worker"]
-    _cost(f"{what}: together, {series} series of GPUs", together)
-    return together
+    for name in ("daemon", "worker"):
+        _cost(f"{what}: {name}", costs[name])
+    _cost(f"{what}: together, {series_of_gpus(page)} series of GPUs", costs["together"])
+    return costs["together"]
 
 
-def _costs(daemon: Daemon) -> tuple[dict[str, Cost], str]:
+def _costs(daemon: Daemon, seconds: int) -> tuple[dict[str, Cost], str]:
     """Return the cost of the daemon and of its worker, and the last page."""
     time.sleep(3.0)  # the start's own work is over
     pids = {"daemon": daemon.process.pid, "worker": child(daemon.process.pid)}
     before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
-    for _ in range(SECONDS // 15):
-        time.sleep(15.0)
+    for _ in range(max(1, seconds // 15)):
+        time.sleep(min(15.0, seconds))
         page = daemon.get("/metrics").text
     took = time.monotonic() - begun
     return {name: Cost((cpu(pid) - before[name]) / took * 100, *memory(pid)) for name, pid in pids.items()}, page
@@ -158,18 +167,24 @@ def _limits(costs: list[Cost]) -> None:
         )
 
 
-def _cycles(what: str, order: WorkerSettings, environ: Mapping[str, str]) -> Reading:
-    """Run cycles of a separate worker and return its last answer."""
+def cycle_times(order: WorkerSettings, environ: Mapping[str, str], cycles: int = CYCLES) -> tuple[list[float], Reading]:
+    """Return the milliseconds of each cycle of a separate worker, and its last answer."""
     with patch.dict(os.environ, environ):
         nvml = Nvml(order)
         reading = nvml.read(PATIENCE)
         took = []
-        for _ in range(CYCLES):
+        for _ in range(cycles):
             time.sleep(PAUSE)
             begun = time.perf_counter()
             reading = nvml.read(PATIENCE)
             took.append(1000 * (time.perf_counter() - begun))
         nvml.close()
+    return took, reading
+
+
+def _cycles(what: str, order: WorkerSettings, environ: Mapping[str, str]) -> Reading:
+    """Print the time of a cycle, and return the worker's last answer."""
+    took, reading = cycle_times(order, environ)
     row(what, f"{statistics.median(took):.2f}", f"{statistics.quantiles(took, n=100)[98]:.2f}")
     return reading
 

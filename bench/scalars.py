@@ -17,7 +17,7 @@ import torch
 from trackside.pytorch.device_scalars import SLOTS, DeviceScalars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Way = Callable[[list[torch.Tensor]], None]
 
@@ -34,20 +34,26 @@ def main() -> None:
         sys.exit("bench/scalars.py measures a GPU, and PyTorch can use none here")
     print(f"\n{torch.cuda.get_device_name()}, PyTorch {torch.__version__}\n")
     print("| way | scalars | host, us a step (p50) | p99 | whole step, us |\n|---|---:|---:|---:|---:|")
-    for count in SCALARS:
+    for cells in measured():
+        print(f"| {' | '.join(cells)} |")
+
+
+def measured(counts: tuple[int, ...] = SCALARS, steps: int = STEPS) -> Iterator[list[str]]:
+    """Yield the cells of each row of the table."""
+    for count in counts:
         for name, make in WAYS.items():
-            took, step = _measure(make(count), count)
+            took, step = _measure(make(count), count, steps)
             tail = took[len(took) * 99 // 100]
-            print(f"| {name} | {count} | {statistics.median(took):.1f} | {tail:.1f} | {step:.0f} |")
+            yield [name, str(count), f"{statistics.median(took):.1f}", f"{tail:.1f}", f"{step:.0f}"]
 
 
-def _measure(way: Way, count: int) -> tuple[list[float], float]:
+def _measure(way: Way, count: int, steps: int) -> tuple[list[float], float]:
     """Return the sorted microseconds spent in *way*, and those of a whole step."""
     weights = torch.randn(SIZE, SIZE, device="cuda") / SIZE**0.5
     took: list[float] = []
     torch.cuda.synchronize()
     begun = time.perf_counter()
-    for step in range(WARM_UP + STEPS):
+    for step in range(WARM_UP + steps):
         if step == WARM_UP:
             torch.cuda.synchronize()
             begun = time.perf_counter()
@@ -59,7 +65,7 @@ def _measure(way: Way, count: int) -> tuple[list[float], float]:
         way(scalars)
         took.append((time.perf_counter() - before) * 1e6)
     torch.cuda.synchronize()
-    return sorted(took[WARM_UP:]), (time.perf_counter() - begun) * 1e6 / STEPS
+    return sorted(took[WARM_UP:]), (time.perf_counter() - begun) * 1e6 / steps
 
 
 def _nothing(_: int) -> Way:

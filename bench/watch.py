@@ -55,31 +55,38 @@ class Language(nn.Module):  # type: ignore[misc]
 
 
 class Training:
-    """Steps of about the wanted duration, adjusted by leaving out words."""
+    """Steps of about the wanted duration, adjusted by leaving out words; on a GPU at most, until that has done them."""
 
-    def __init__(self, milliseconds: float) -> None:
+    def __init__(self, milliseconds: float, device: str = "cpu") -> None:
         torch.manual_seed(4711)
-        self.model = Language()
+        self._device = device
+        self.model = Language().to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self._words = 4
         while True:
             took = statistics.median(self._timed() for _ in range(15)) * 1000
             if took >= 0.9 * milliseconds or self._words >= 64 * LENGTH:
                 break
-            self._words += 4
+            self._words += max(4, self._words // 8)
 
     def step(self, backward: Callable[[torch.Tensor], Any] = torch.Tensor.backward) -> torch.Tensor:
         """Make one step and return its loss."""
-        words = torch.randint(WORDS, (1, self._words))
+        words = torch.randint(WORDS, (1, self._words), device=self._device)
         loss = nn.functional.cross_entropy(self.model(words).transpose(1, 2), words)
         self.optimizer.zero_grad()
         backward(loss)
         self.optimizer.step()
         return loss.detach()
 
+    def settle(self) -> None:
+        """Wait until the GPU has done the step; on the CPU it is done."""
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+
     def _timed(self) -> float:
         begun = perf_counter()
         self.step()
+        self.settle()
         return perf_counter() - begun
 
 
@@ -107,9 +114,9 @@ def main() -> None:
     print(json.dumps(measured(WAYS[sys.argv[1]], int(sys.argv[3]))))
 
 
-def measured(way: Way, pairs: int) -> dict[str, Any]:
+def measured(way: Way, pairs: int, device: str = "cpu", warm_up: int = WARM_UP) -> dict[str, Any]:
     """Return the figures of one way."""
-    training, plan, calls = Training(10.0), Pairs(pairs, WARM_UP), Calls()
+    training, plan, calls = Training(10.0, device), Pairs(pairs, warm_up), Calls()
     one = way(training.model, training.optimizer, calls)
     switch = Switch(training.model, training.optimizer)
     taken, spent = [], []
@@ -121,6 +128,7 @@ def measured(way: Way, pairs: int) -> dict[str, Any]:
         before, begun = calls.spent, now()
         with one.around(watches):
             one.push(number, training.step())
+        training.settle()
         ended = now()
         taken.append((ended[0] - begun[0], ended[1] - begun[1]))
         spent.append(calls.spent - before)

@@ -1,0 +1,43 @@
+"""The host time of a push of GPU scalars, and the number of waits for the device."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch
+from bench import device, scalars
+from bench.gpu_report.result import Figure, Result, Table
+from processes import Daemon
+
+LIMIT = 25.0
+"""Microseconds of the host per push of two scalars, median."""
+
+
+def measure(*, rehearse: bool) -> Result:
+    """Measure pushes against a real daemon; in a rehearsal, of tensors on the CPU."""
+    result = Result()
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), fresh=True)
+        try:
+            if rehearse:
+                found = device.measured(daemon.endpoint, "cpu", size=64, steps=200)
+            else:
+                found = device.measured(daemon.endpoint)
+        finally:
+            daemon.stop()
+    waits = found.pop("waits")
+    result.at_most(
+        "push of two GPU scalars, host time, p50", found["device scalars"]["p50"], LIMIT, "µs", judged=not rehearse
+    )
+    pushes, reads = waits["device scalars"], waits[".item() of each"]
+    # A count of 0 proves something only if the same count sees the waits of `.item()`.
+    met = None if rehearse else pushes == 0 < reads
+    text = f"{pushes} (with .item(): {reads})"
+    result.figures.append(Figure(f"waits for the device in {device.WATCHED} such pushes", text, "0", met))
+    rows = [[name, *(f"{times[one]:,.2f}" for one in ("p50", "p99", "max"))] for name, times in found.items()]
+    result.tables.append(Table(["push of two values, host µs", "p50", "p99", "max"], rows))
+    if torch.cuda.is_available():
+        columns = ["ways to read scalars of a step", "scalars", "host, µs a step (p50)", "p99", "whole step, µs"]
+        result.tables.append(Table(columns, list(scalars.measured((1, 4), 150))))
+    return result
