@@ -90,7 +90,7 @@ def waits(work: Callable[[], tuple[Any, Any]], way: Callable[[int, Any, Any], No
             way(step, *work())
         if torch.cuda.is_available():
             torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing" in str(one.message) for one in caught)
+    return sum("called a synchronizing" in str(one.message) for one in caught)
 
 
 def timed(

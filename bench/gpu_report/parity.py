@@ -23,6 +23,7 @@ ROUNDS = 8
 SETTLING = 12.0
 """Seconds in which the daemon also reads again what it reads every 10 s."""
 FEWEST = 15
+TICK = 1.1  # seconds until the sampler has read again
 PROCESS_NEAR = 64 * 2.0**20
 LOAD = """
 import torch, time
@@ -68,11 +69,11 @@ def measure(*, rehearse: bool) -> Result:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), "--collector.gpu.extra=all", fresh=True)
         try:
-            _wait_for_gpus(daemon)
-            idle = _settled(daemon, result)
+            wait_for_gpus(daemon)
+            idle = settled(lambda: daemon.get("/metrics").text, result)
             with busy():
                 time.sleep(1.5 if rehearse else SETTLING)
-                under_load = _settled(daemon, result)
+                under_load = settled(lambda: daemon.get("/metrics").text, result)
                 _compare_processes(daemon, result)
         finally:
             daemon.stop()
@@ -141,18 +142,18 @@ def _column(column: Column, text: str | None, first: Gpu, last: Gpu) -> Compared
     return Compared(f"{theirs:g}", f"{ours[-1] / column.scale:g}", agrees)
 
 
-def _settled(daemon: Daemon, result: Result) -> Comparison:
+def settled(read_page: Callable[[], str], result: Result) -> Comparison:
     """Compare until all agree, at most `ROUNDS` times: what changes fast needs to agree once."""
     columns = [*(column.name for column in COLUMNS), *TEXTS]
     compared: Comparison = {}
-    page = gpus_of(daemon.get("/metrics").text)
+    page = gpus_of(read_page())
     for _ in range(ROUNDS):
         answer = nvidia_smi.query(columns)
         columns = [column for column in columns if column not in answer.refused]
         if answer.refused:
             result.notes.append(f"This nvidia-smi does not have: {', '.join(answer.refused)}.")
-        time.sleep(1.1)  # until the next tick of the sampler
-        later = gpus_of(daemon.get("/metrics").text)
+        time.sleep(TICK)
+        later = gpus_of(read_page())
         fresh = compare(answer, page, later)
         compared |= {key: one for key, one in fresh.items() if key not in compared or not compared[key].agrees}
         page = later
@@ -161,7 +162,7 @@ def _settled(daemon: Daemon, result: Result) -> Comparison:
     return compared
 
 
-def _wait_for_gpus(daemon: Daemon) -> None:
+def wait_for_gpus(daemon: Daemon) -> None:
     """Wait for a page with all values, also of GPM, which needs two samples."""
     end = time.monotonic() + 30.0
     while "trackside_gpu_utilization_ratio{" not in daemon.get("/metrics").text and time.monotonic() < end:

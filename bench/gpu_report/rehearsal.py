@@ -21,11 +21,16 @@ def environ(place: Path) -> dict[str, str]:
     """
     scenario = Scenario(place / "scenario", BOARD)
     library = compile_library(place)
+    write_command(place)
+    path = f"{place}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return {"LD_LIBRARY_PATH": str(library.parent), "PATH": path, **scenario.environ}
+
+
+def write_command(place: Path) -> None:
+    """Write the command ``nvidia-smi`` into a directory."""
     command = place / "nvidia-smi"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{nvidia_smi.__file__}" "$@"\n')
     command.chmod(0o755)
-    path = f"{place}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return {"LD_LIBRARY_PATH": str(library.parent), "PATH": path, **scenario.environ}
 
 
 def write_environ(directory: str) -> None:

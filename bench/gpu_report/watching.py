@@ -49,7 +49,7 @@ def _cost(result: Result, found: dict[str, Any], *, judged: bool) -> None:
     step = found["step"] * 1e3
     middle, low, high = found["mean"]
     # Of a shorter step, the same time is a larger share.
-    most = LIMIT * 10 / step
+    most = max(LIMIT, LIMIT * 10 / step)
     result.figures.append(
         Figure(
             f"watch: a step of {step:.1f} ms is longer by",

@@ -56,6 +56,8 @@ def no_sync(gpu: None) -> Iterator[None]:
 
 
 def seconds_of_sleep() -> float:
+    """Return the seconds of `SLEEP` cycles, once an idle GPU has raised its clocks."""
+    torch.cuda._sleep(100 * SLEEP)
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     first.record()
     torch.cuda._sleep(SLEEP)
