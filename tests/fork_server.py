@@ -2,6 +2,7 @@
 
 A daemon spends most of its start with imports, and a training with that of torch. The forked process is a child of the test,
 has its own environment, directory and standard streams, and runs the same code. Tests of the start itself execute Python.
+What torchrun starts is forked as well, and so is on request what `multiprocessing` spawns, by a server that is a child of theirs.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import array
 import atexit
 import ctypes
+import fcntl
 import gc
 import importlib
 import io
 import json
+import multiprocessing.util
 import os
 import re
 import runpy
@@ -34,16 +37,18 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_")  # variables that a process reads while it starts
 
 
-_OPTIONS = {"env", "cwd", "text", "encoding", "errors", "bufsize", "stdin", "stdout", "stderr"}
+_OPTIONS = {"env", "cwd", "text", "encoding", "errors", "bufsize", "stdin", "stdout", "stderr", "start_new_session"}
 
 CLIENT = ("trackside", "trackside.run")
 LARGE = {
-    "torch": ("torch", "torch._dynamo"),  # the first optimizer of a process imports the latter, for more than a second
-    "transformers": ("transformers",),
-    "lightning": ("lightning",),
+    "torch": ("torch", "torch._dynamo", "torch.distributed.run"),  # the first optimizer imports _dynamo, for a second
     "accelerate": ("accelerate",),
+    "transformers": ("transformers.trainer",),
+    "lightning": ("lightning.pytorch",),
 }
-"""Libraries that scripts and code import at the start of a line, and what a server imports for them."""
+"""Libraries that scripts and code import, and what a server imports for them."""
+
+TORCHRUN = "torch.distributed.run"
 
 
 class ForkedProcess(subprocess.Popen[Any]):
@@ -52,23 +57,27 @@ class ForkedProcess(subprocess.Popen[Any]):
     Args:
         arguments: The command: `sys.executable`, then ``-W FILTER``, ``-m MODULE``, ``-c CODE`` or a script, and arguments.
         modules: What the server imports before it forks.
+        nursery: Whether what its `multiprocessing` spawns is forked, from a child of it that has its imports alone.
         options: The rest of `subprocess.Popen`: those in `_OPTIONS`.
     """
 
-    def __init__(self, arguments: Sequence[str], modules: tuple[str, ...], **options: Any) -> None:
+    def __init__(
+        self, arguments: Sequence[str], modules: tuple[str, ...], *, nursery: bool = False, **options: Any
+    ) -> None:
         if refused := options.keys() - _OPTIONS:
             raise TypeError(f"a forked process cannot have {', '.join(sorted(refused))}")
         self._modules = modules
+        self._start = {"nursery": nursery, "session": options.get("start_new_session", False), "fds": []}
         super().__init__(arguments, **options)
 
     def _execute_child(self, args: list[str], *given: Any) -> None:
         _, _, _, _, cwd, env, _, _, _, *streams = given[:15]
         environ = dict(env or os.environ)
-        start = {"arguments": args[1:], "cwd": str(cwd or Path.cwd()), "env": environ}
+        start = {"arguments": list(args[1:]), "cwd": str(cwd or Path.cwd()), "env": environ, **self._start}
         p2cread, _, _, c2pwrite, _, errwrite = streams
         ends = [p2cread, c2pwrite, errwrite]
         try:
-            server = _server(self._modules, _early(environ))
+            server = _nursery or _server(self._modules, _early(environ))
             self.pid = server.fork(start, [end if end >= 0 else number for number, end in enumerate(ends)])
             self._child_created = True
         finally:
@@ -82,9 +91,11 @@ def preloaded(arguments: Sequence[str]) -> tuple[str, ...]:
         del rest[:2]
     if rest[:2] == ["-m", "trackside_daemon"]:
         return _commands()
-    if rest[0] == "-m":
+    if rest[0] == "-m" and rest[1] != TORCHRUN:
         return ()
-    return (*CLIENT, *_large(rest[1] if rest[0] == "-c" else Path(rest[0]).read_text(encoding="utf-8")))
+    code = rest[1] if rest[0] == "-c" else "import torch" if rest[0] == "-m" else ""
+    scripts = [Path(one) for one in rest if one.endswith(".py") and rest[0] != "-c"]
+    return (*CLIENT, *_large("\n".join([code, *(one.read_text(encoding="utf-8") for one in scripts if one.exists())])))
 
 
 @cache
@@ -96,10 +107,8 @@ def _commands() -> tuple[str, ...]:
 
 
 def _large(code: str) -> tuple[str, ...]:
-    found = [
-        names for library, names in LARGE.items() if re.search(rf"^(?:import|from) {library}\b", code, re.MULTILINE)
-    ]
-    return tuple(name for names in found for name in names)
+    names = [name for name in LARGE if re.search(rf"^ *(?:import|from) .*\b{name}\b", code, re.MULTILINE)]
+    return tuple(module for name in names for module in LARGE[name])
 
 
 def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -107,20 +116,13 @@ def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 class _Server:
-    """The test's end of a fork server, which ends with the test process."""
+    """The end of a fork server's socket that requests come from; the server ends with the process that has it."""
 
-    def __init__(self, modules: tuple[str, ...], early: dict[str, str]) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environ = {name: value for name, value in os.environ.items() if not name.startswith(_EARLY)}
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno()), *modules],
-                env={**environ, **early},
-                pass_fds=[theirs.fileno()],
-            )
+    def __init__(self, control: socket.socket) -> None:
+        self._socket = control
 
     def fork(self, start: dict[str, Any], streams: list[int]) -> int:
-        """Start a process on three streams; return its pid."""
+        """Start a process whose standard streams, and then the descriptors of *start*, are these; return its pid."""
         # The process between the server and the new one ends at once, and this process adopts the new one.
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         try:
@@ -131,9 +133,22 @@ class _Server:
             _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
+_nursery: _Server | None = None
+"""The server that is a child of this process, if it has one."""
+
+
 @cache
 def _server(modules: tuple[str, ...], early: tuple[tuple[str, str], ...]) -> _Server:
-    return _Server(modules, dict(early))
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_EARLY)}
+    command = [sys.executable, __file__, str(theirs.fileno()), *modules]
+    with theirs:
+        _processes.append(subprocess.Popen(command, env={**environ, **dict(early)}, pass_fds=[theirs.fileno()]))
+    return _Server(control)
+
+
+_processes: list[subprocess.Popen[bytes]] = []
+"""The servers: a `subprocess.Popen` that goes while its process runs is warned of."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -144,7 +159,7 @@ def _prctl(option: int, value: int) -> None:
 def _serve(control: socket.socket) -> dict[str, Any] | None:
     """Fork for each request; return it in the new process, None at the end of the server."""
     while True:
-        body, ancillary, _, _ = control.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+        body, ancillary, _, _ = control.recvmsg(_MESSAGE_BYTES, socket.CMSG_SPACE(64 * array.array("i").itemsize))
         if not body:
             return None
         streams = array.array("i", ancillary[0][2])
@@ -156,11 +171,11 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
                 os._exit(0)
             os.close(opened)
             os.read(gate, 1)  # until its parent is the test, which some processes ask for as they start
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-            os.closerange(3, max(*streams, opened, control.fileno()) + 1)
-            control.detach()
-            return dict(json.loads(body))
+            start = dict(json.loads(body))
+            if start["session"]:
+                os.setsid()
+            _place(streams, [0, 1, 2, *start["fds"]], {pids, pid_written, gate, control.detach()})
+            return start
         os.waitpid(middle, 0)
         answer = os.read(pids, 64)
         for end in (*streams, pids, pid_written, gate, opened):
@@ -181,16 +196,62 @@ def _open_streams() -> None:
         setattr(sys, f"__{name}__", new)
 
 
+def _place(streams: Sequence[int], numbers: list[int], others: set[int]) -> None:
+    """Give descriptors these numbers, and close the *others*."""
+    free = max(*streams, *numbers, *others) + 1
+    moved = [fcntl.fcntl(stream, fcntl.F_DUPFD, free) for stream in streams]
+    for stream, number in zip(moved, numbers, strict=True):
+        os.dup2(stream, number)
+    for descriptor in {*streams, *moved, *others}.difference(numbers):
+        os.close(descriptor)
+
+
+def _open_nursery() -> dict[str, Any] | None:
+    """Fork a server that has what this process has; return None, or a request in the process that it forks for it."""
+    global _nursery  # noqa: PLW0603
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        control.close()
+        if (request := _serve(theirs)) is None:
+            os._exit(0)
+        return request
+    theirs.close()
+    _nursery = _Server(control)
+    vars(multiprocessing.util)["spawnv_passfds"] = _spawn
+    if TORCHRUN in sys.modules:
+        handler = sys.modules["torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"]
+        vars(handler)["Popen"] = lambda args, **options: ForkedProcess(args, (), **options)
+    return None
+
+
+def _spawn(_path: bytes, args: Sequence[str | bytes], passfds: Sequence[int]) -> int:
+    """Do as `multiprocessing.util.spawnv_passfds` does, whose caller waits for the process."""
+    fds, arguments = list(passfds), [os.fsdecode(one) for one in args[1:]]
+    start = {"arguments": arguments, "cwd": str(Path.cwd()), "env": dict(os.environ), "fds": fds}
+    assert _nursery is not None
+    return _nursery.fork({**start, "nursery": False, "session": False}, [0, 1, 2, *fds])
+
+
 def _run(start: dict[str, Any]) -> None:
     """Do what Python does with these arguments."""
+    if start["nursery"] or start["arguments"][:2] == ["-m", TORCHRUN]:
+        request = _open_nursery()
+        if request is not None:
+            _run(request)
+            return
     _open_streams()
     os.chdir(start["cwd"])
     os.environ.clear()
     os.environ.update(start["env"])
     kind, *rest = start["arguments"]
-    while kind == "-W":
-        sys.warnoptions.append(rest[0])
-        kind, *rest = rest[1:]
+    while kind.startswith(("-W", "-u")):
+        if kind == "-W":
+            kind += rest.pop(0)
+        if kind == "-u":
+            sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
+        else:
+            sys.warnoptions.append(kind[2:])
+        kind, *rest = rest
     warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # as Python does at its start
     if kind == "-m":
         sys.argv = rest

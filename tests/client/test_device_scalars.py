@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
 import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 import torch
 from client.router import Router, kept, pushed, undrained
 from client.stream import OnDevice, Stream, on_device
-from processes import DEADLINE, ROOT, clean_environ
+from processes import DEADLINE
 
 import trackside
 from trackside import row_queue as queue_module
@@ -98,10 +98,8 @@ def test_without_torch_nothing_is_on_a_device_and_torch_is_not_imported() -> Non
         sys.modules["torch"] = type(sys)("torch")  # half imported, as another thread may see it
         print(is_on_device(Cupy()))
     """
-    ran = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=clean_environ(), capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.split() == ["False", "False", "False", "False"]
+    printed = processes.run([sys.executable, "-c", textwrap.dedent(code)], check=True).stdout
+    assert printed.split() == ["False", "False", "False", "False"]
 
 
 # On their way
@@ -548,6 +546,7 @@ def test_of_a_dtensor_the_local_part_is_taken_without_a_collective(
 SCRIPT = """
 import os, sys, threading
 import trackside, torch
+sys.path.append(os.environ["TESTS"])
 from client.stream import Stream, on_device
 from trackside.pytorch import device_scalars as device
 
@@ -560,10 +559,9 @@ def said(router: Router, tmp_path: Path, code: str, ends: int = 1) -> list[Any]:
     """Run a script until it exits without an error; return the messages of its sessions."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + textwrap.dedent(code))
-    paths = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
+    process = processes.start(
         [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", str(script)],
-        env=clean_environ({"TRACKSIDE_ENDPOINT": router.endpoint, "PYTHONPATH": paths}),
+        env=processes.clean_environ({"TRACKSIDE_ENDPOINT": router.endpoint, "TESTS": str(processes.ROOT / "tests")}),
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -9,8 +9,9 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 from client.router import pushed
 from processes import DEADLINE, Daemon, clean_environ, eventually
@@ -38,13 +39,16 @@ def daemon() -> Iterator[Daemon]:
 
 @pytest.fixture
 def start(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., Process]]:
-    """A function that runs code as a script *name*.py; *name* is also the name of the run."""
+    """A function that runs code as a script *name*.py; *name* is also the name of the run.
+
+    A *fresh* process executes Python, for what the interpreter itself prints or does at its end.
+    """
     started: list[Process] = []
 
-    def run(name: str, code: str, endpoint: str = daemon.endpoint, **environ: str) -> Process:
+    def run(name: str, code: str, endpoint: str = daemon.endpoint, *, fresh: bool = False, **environ: str) -> Process:
         script = tmp_path / f"{name}.py"
         script.write_text(textwrap.dedent(code))
-        process = subprocess.Popen(
+        process = (subprocess.Popen if fresh else processes.start)(
             [sys.executable, "-W", "error", "-W", FORK_WARNS, str(script)],
             env=clean_environ({"TRACKSIDE_ENDPOINT": endpoint, **environ}),
             stdin=subprocess.PIPE,
@@ -65,7 +69,7 @@ def start(tmp_path: Path, daemon: Daemon) -> Iterator[Callable[..., Process]]:
 def finished(start: Callable[..., Process]) -> Callable[..., str]:
     """A function that runs code until it exits without an error message, and returns its output."""
 
-    def run(name: str, code: str, *, status: int = 0, **more: str) -> str:
+    def run(name: str, code: str, *, status: int = 0, **more: Any) -> str:
         process = start(name, code, **more)
         output, errors = process.communicate(timeout=DEADLINE)
         assert (errors, process.returncode) == ("", status)
@@ -140,6 +144,7 @@ def test_a_script_that_dies_of_an_exception_has_failed_and_shows_it_as_ever(
         trackside.push(loss=0.5)
         raise ZeroDivisionError("the learning rate")
         """,
+        fresh=True,
     )
     output, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
@@ -326,6 +331,7 @@ def test_pushing_until_the_very_last_moment_makes_no_noise(daemon: Daemon, finis
         late = Late()
         sys.late = Late()
         """,
+        fresh=True,
     )
     comes_to(daemon, "until-last", "finished")
 
@@ -468,7 +474,8 @@ def test_descriptors_that_run_short_cost_nothing_that_was_pushed(
     process = start(
         "short",
         f"""
-        import os, sys, time, trackside
+        import os, resource, time, trackside
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
         run = trackside.init("short")
         run.push(step=1, loss=0.5)
         time.sleep(0.5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import time
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from client.router import pushed
-from processes import DEADLINE, clean_environ
+from processes import DEADLINE, clean_environ, start
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -40,10 +40,11 @@ def trained(router: Router, tmp_path: Path) -> Callable[..., list[Sent]]:
         script, errors = tmp_path / "train.py", tmp_path / "errors"
         script.write_text(textwrap.dedent(code))
         with errors.open("w") as file:
-            process = subprocess.Popen(
+            process = start(
                 [sys.executable, "-W", "error", "-W", FORK_WARNS, str(script)],
                 env=clean_environ({"TRACKSIDE_ENDPOINT": router.endpoint, "PLACE": str(tmp_path), **environ}),
                 stderr=file,
+                nursery="torch" in code,
             )
         try:
             said = serve(router, process)

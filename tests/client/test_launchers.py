@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import DEADLINE, clean_environ
+from processes import clean_environ, run
 
 from trackside.environment.identity import boot_id, identify
 
@@ -365,14 +364,8 @@ def launched(tmp_path: Path) -> Callable[..., list[Told]]:
     def launch(code: str, *arguments: str, **environ: str) -> list[Told]:
         script = tmp_path / "train.py"
         script.write_text(TELL + textwrap.dedent(code))
-        process = subprocess.run(
-            [sys.executable, *arguments, str(script)],
-            env=clean_environ({"TOLD": str(tmp_path), **environ}),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+        environ = clean_environ({"TOLD": str(tmp_path), **environ})
+        process = run([sys.executable, *arguments, str(script)], env=environ, nursery=True)
         assert process.returncode == 0, process.stderr
         told = [json.loads(path.read_text()) for path in tmp_path.glob("told-*")]
         return sorted(told, key=lambda one: (one["attempt"], one["run"], one["rank"]))
