@@ -244,14 +244,12 @@ def _run(start: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(start["env"])
     kind, *rest = start["arguments"]
-    while kind.startswith(("-W", "-u")):
-        if kind == "-W":
-            kind += rest.pop(0)
+    while kind.startswith("-") and kind not in {"-m", "-c"}:
         if kind == "-u":
             sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
-        else:
-            sys.warnoptions.append(kind[2:])
-        kind, *rest = rest
+        if kind.startswith("-W"):
+            sys.warnoptions.append(kind[2:] or rest.pop(0))
+        kind, *rest = rest  # -B, too, which `multiprocessing` hands on
     warnings._processoptions(sys.warnoptions)  # type: ignore[attr-defined]  # as Python does at its start
     if kind == "-m":
         sys.argv = rest
