@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import processes
 from end_to_end.shipped import Shipped, shipped
-from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
+from processes import DEADLINE, ROOT, Daemon, clean_environ, command, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,8 +74,11 @@ class Sandbox:
     def run(self, text: str, page: str) -> subprocess.CompletedProcess[str]:
         """Run a command of a page in bash, to its end."""
         directory = self.place / Path(page).parent if page.startswith("deploy/") else self.place
+        text = self.placed(text)
+        if (alone := _alone(text)) is not None:
+            return processes.run(alone, cwd=directory, env=self._environ())
         return subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", self.placed(text)],
+            ["bash", "-euo", "pipefail", "-c", text],
             cwd=directory,
             env=self._environ(),
             capture_output=True,
@@ -90,8 +95,9 @@ class Sandbox:
             "TRACKSIDE_STORAGE__PATH": str(self.place / "other"),
         }
         with (self.place / "other" / "log").open("w+") as log:
-            shell = ["bash", "-c", f"exec {self.placed(text)}"]
-            started = subprocess.Popen(shell, cwd=self.place, env=self._environ(apart), stdout=log, stderr=log)
+            alone, shell = _alone(self.placed(text)), ["bash", "-c", f"exec {self.placed(text)}"]
+            begin: Any = processes.start if alone else subprocess.Popen
+            started = begin(alone or shell, cwd=self.place, env=self._environ(apart), stdout=log, stderr=log)
             try:
                 eventually(lambda: started.poll() is not None or "serves http" in self._log())
                 assert started.poll() is None, self._log()
@@ -116,10 +122,11 @@ class Sandbox:
         return text
 
     def _environ(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        paths = [str(ROOT / path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
         programs = os.pathsep.join((str(self.place / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]))
         own = {"HOME": str(self.place / "home"), "XDG_RUNTIME_DIR": str(self.place), "PATH": programs}
-        return clean_environ({**own, "PYTHONPATH": os.pathsep.join(paths), **(more or {})})
+        if paths := [str(ROOT / path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]:
+            own["PYTHONPATH"] = os.pathsep.join(paths)
+        return clean_environ({**own, **(more or {})})
 
     def _log(self) -> str:
         return (self.place / "other" / "log").read_text()
@@ -132,7 +139,7 @@ class Sandbox:
             "TRACKSIDE_ENDPOINT": self.daemon.endpoint,
             "LOCAL_RANK": "0",
         }
-        training = subprocess.Popen(
+        training = processes.start(
             [sys.executable, "-c", TRAINING, *(["on"] if ends is not None else [])],
             env=self._environ({**about, "CUDA_VISIBLE_DEVICES": "0"}),
             stdout=subprocess.PIPE,
@@ -159,6 +166,12 @@ class Sandbox:
         )
         found.shows("up", 1)
         return found
+
+
+def _alone(text: str) -> list[str] | None:
+    """Return a command of trackside that needs no shell, else None."""
+    program, *arguments = shlex.split(text)
+    return command(*arguments) if program == "trackside" and not set(text) & set("|&;<>$~") else None
 
 
 def _free_port() -> int:
