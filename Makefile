@@ -7,6 +7,9 @@ RIVALS := .venv-bench
 OLDEST := .venv-oldest
 SAY     = @printf '\n== %s\n'
 
+# Python compiles what it imports; pip would compile all of PyTorch, which takes a minute.
+QUICK = --quiet --disable-pip-version-check --no-compile
+
 # Tests start hundreds of processes. Without bytecode each compiles what it imports: a third of a daemon's start.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -28,14 +31,16 @@ help:
 demo: $(VENV)/.demo
 	@$(BIN)/trackside demo
 
-test: $(VENV)/.dev $(OLDEST)/.installed system check
+test:
+	@$(MAKE) --no-print-directory -j2 system $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 check $(OLDEST)/.installed
 	$(SAY) 'exposure of the systemd unit (systemd-analyze security): 2.0 of 10 at most'
 	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
 	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
+	$(SAY) 'the integrations with the oldest supported frameworks'
+	@$(OLDEST)/bin/python -m pytest --processes 3 tests/integrations
 	$(SAY) 'tests, four files at a time, because many of them wait'
 	@$(BIN)/python -m pytest --processes 4
-	$(SAY) 'the integrations with the oldest supported frameworks'
-	@$(OLDEST)/bin/python -m pytest --processes 4 tests/integrations
 
 soak: $(VENV)/.dev system
 	$(SAY) 'tests at full counts'
@@ -108,13 +113,13 @@ $(VENV)/bin/python:
 
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	$(SAY) 'installing trackside for the demo (half a minute)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	@$(BIN)/python -m pip install $(QUICK) -e '.[demo]'
 	@touch $@
 
 # tests/constraints.txt keeps PyTorch to one version, whose CPU build suffices; an installed version stays.
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
 	$(SAY) 'installing trackside and what the tests need (a minute or two)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
 # The oldest frameworks precede the packages of the tests; site.addsitedir also finds trackside, which is an editable install.
@@ -123,7 +128,7 @@ $(OLDEST)/.installed: $(VENV)/.dev tests/oldest.txt
 	@$(PYTHON) -m venv $(OLDEST)
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$(echo $(OLDEST)/lib/python3*/site-packages)/tests.pth"
-	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement tests/oldest.txt
+	@$(OLDEST)/bin/python -m pip install $(QUICK) --no-deps --requirement tests/oldest.txt
 	@touch $@
 
 # The alternatives that benchmarks compare with a push; PyTorch and numpy come from the environment of the tests.
@@ -131,7 +136,7 @@ $(RIVALS)/.installed: $(VENV)/.dev pyproject.toml
 	$(SAY) 'installing the alternatives for the benchmarks (a minute or two)'
 	@$(PYTHON) -m venv $(RIVALS)
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(echo $(RIVALS)/lib/python3*/site-packages)/tests.pth"
-	@$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]' && touch $@ || \
+	@$(RIVALS)/bin/python -m pip install $(QUICK) -e '.[bench]' && touch $@ || \
 	  echo 'the installation failed; the tables mark what is missing'
 
 clean:
