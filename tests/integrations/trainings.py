@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from diffs import applied, shown
 from integrations.in_turn import THEN
-from processes import ROOT, Daemon, clean_environ
+from processes import ROOT, Daemon, clean_environ, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -95,7 +95,7 @@ def trained(
         daemon = Daemon(folder, "--run.linger=1h")
         known = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", "TRACKSIDE_FLUSH_TIMEOUT": "60"}
         started = [
-            subprocess.Popen(
+            start(
                 [sys.executable, *(one.format(folder=folder, root=ROOT) for one in command)],
                 cwd=tempfile.mkdtemp(dir=folder),
                 env=clean_environ({**known, **(environ or {})}),
