@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import queue
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import pytest
@@ -133,6 +135,27 @@ def test_the_time_that_a_collector_takes_is_told() -> None:
         return []
 
     assert about(sampler(Collects("slow", slowly), clock=clock).tick(100.0))["duration_seconds", "slow"] == 0.015625
+
+
+def test_a_failure_leaves_no_reference_cycle() -> None:
+    errors: list[weakref.ref[Exception]] = []
+
+    def fail() -> list[Sample]:
+        try:
+            raise StillBusy
+        except StillBusy as cause:
+            error = NothingToCollect()
+            errors.extend((weakref.ref(cause), weakref.ref(error)))
+            raise error from cause
+
+    sampled = sampler(Collects("fails", fail))
+    gc.disable()
+    try:
+        for now in (100.0, 101.0):  # the thread still refers to its last pass
+            sampled.tick(now)
+        assert [error() for error in errors[:2]] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_the_last_success_is_held_after_a_failure_and_absent_before_the_first() -> None:

@@ -156,6 +156,7 @@ class Sampler:
             about.append(Sample(DURATION, (name,), outcome.duration))
             about.append(Sample(SUCCESS, (name,), float(_has_samples(outcome))))
             self._record(name, outcome)
+            _drop_tracebacks(outcome.error)
             # Without samples, the batch is empty and complete, so the collector's series end now instead of when they
             # expire.
             if _has_samples(outcome) or isinstance(outcome.error, NothingToCollect):
@@ -241,6 +242,14 @@ def deadline(interval: float) -> float:
     """Return the seconds that a tick waits for one collector."""
     # Half the interval, so that two collectors that hang at once cost little more than one tick.
     return min(max(interval / 2, 0.25), 5.0)
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    # A traceback refers to the frames that refer to the outcomes: a cycle that keeps all samples of the tick until the next
+    # garbage collection.
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
 
 
 def _has_samples(outcome: Outcome) -> bool:
