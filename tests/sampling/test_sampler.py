@@ -140,13 +140,17 @@ def test_the_time_that_a_collector_takes_is_told() -> None:
 def test_a_failure_leaves_no_reference_cycle() -> None:
     errors: list[weakref.ref[Exception]] = []
 
+    def wait() -> None:
+        raise StillBusy
+
     def fail() -> list[Sample]:
         try:
-            raise StillBusy
+            wait()
         except StillBusy as cause:
             error = NothingToCollect()
             errors.extend((weakref.ref(cause), weakref.ref(error)))
             raise error from cause
+        return []
 
     sampled = sampler(Collects("fails", fail))
     gc.disable()

@@ -65,10 +65,14 @@ def run_script(script: str, *arguments: str, place: Path) -> subprocess.Complete
     )
 
 
-@pytest.mark.parametrize("library", ["typer", "pydantic", "yaml"])
-def test_with_the_bare_client_the_command_says_which_extra_to_install(place: Path, library: str) -> None:
+@pytest.mark.parametrize(
+    ("library", "flags"), [("typer", ()), ("pydantic", ()), ("yaml", ("--config.file=trackside.yml",))]
+)
+def test_with_the_bare_client_the_command_says_which_extra_to_install(
+    place: Path, library: str, flags: tuple[str, ...]
+) -> None:
     (place / f"{library}.py").write_text(f"raise ModuleNotFoundError('No module', name={library!r})\n")
-    ended = run_script("from trackside_daemon.__main__ import main; main()", "daemon", place=place)
+    ended = run_script("from trackside_daemon.__main__ import main; main()", "daemon", *flags, place=place)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == (
         f"trackside: this command needs the package {library}; install it with: pip install 'trackside[daemon]'\n"

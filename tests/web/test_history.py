@@ -604,7 +604,7 @@ def test_a_file_is_kept_beside_the_history_without_a_name_while_it_is_read(
         return ImportResult(reading.run, len(list(reading)), [])
 
     monkeypatch.setattr(pages, "TemporaryFile", make)
-    monkeypatch.setattr(pages, "import_run", look)
+    monkeypatch.setattr("trackside_daemon.history.files.importing.import_run", look)
     before = {path.name for path in place.iterdir()}
     assert site.client().ask("POST", "/api/v1/import", headers=site.key, content=b"step,x\n0,1\n").status_code == 200
     assert (where, names) == ([{"dir": place}], [before])

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from trackside_daemon.config.environment import variable, variables
 from trackside_daemon.config.names import dotted, sections, setting, setting_paths
 from trackside_daemon.config.section import Section
-from trackside_daemon.config.yaml import YamlError, parse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +94,8 @@ def _merge(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _read(file: Path) -> dict[str, Any]:
+    from trackside_daemon.config.yaml import YamlError, parse  # imports PyYAML, which costs 1 MiB
+
     try:
         values = parse(file.read_bytes())
     except OSError as error:

@@ -6,8 +6,6 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from trackside_daemon.collectors.gpu.gpu import INFO
 
 if TYPE_CHECKING:
@@ -20,6 +18,6 @@ def hardware(state: State) -> dict[str, Any]:
     index, name = INFO.labels.index("gpu"), INFO.labels.index("name")
     return {
         "cpus": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpus": [labels[name] for labels in sorted(gpus, key=lambda labels: int(labels[index]))],
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from functools import cache
 from hashlib import sha256
-from mimetypes import guess_type
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,8 @@ HEADERS = {
 }
 
 MIN_GZIP_BYTES = 500  # smaller files are not compressed
+# Not from `mimetypes`, which reads the types of the machine: they differ, and cost 1 MiB.
+TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 class StaticFile:
@@ -41,11 +42,12 @@ class StaticFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._plain = path.read_bytes()
+        plain = path.read_bytes()
         # Without a time, the compressed bytes are the same after each start.
-        self._compressed = gzip.compress(self._plain, mtime=0) if len(self._plain) >= MIN_GZIP_BYTES else b""
-        self._type = guess_type(path.name)[0] or "text/plain"
-        self._hash = f'"{sha256(self._plain).hexdigest()[:16]}"'
+        self._compressed = gzip.compress(plain, mtime=0) if len(plain) >= MIN_GZIP_BYTES else b""
+        self._plain = b"" if self._compressed else plain  # one form is enough, because all browsers accept gzip
+        self._type = TYPES.get(path.suffix, "text/plain")
+        self._hash = f'"{sha256(plain).hexdigest()[:16]}"'
 
     def respond(self, request: Request) -> Response:
         """Return the file, compressed if the browser accepts that, or 304 if the browser's copy is current."""
@@ -53,10 +55,12 @@ class StaticFile:
         headers = {**HEADERS, "ETag": f"W/{self._hash}", "Vary": "Accept-Encoding"}
         if self._hash in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-        compressed = self._compressed and accepts_gzip(request.headers.get("accept-encoding", ""))
-        if compressed:
+        if self._compressed and accepts_gzip(request.headers.get("accept-encoding", "")):
             headers["Content-Encoding"] = "gzip"
-        return Response(self._compressed if compressed else self._plain, headers=headers, media_type=self._type)
+            content = self._compressed
+        else:
+            content = self._plain or gzip.decompress(self._compressed)
+        return Response(content, headers=headers, media_type=self._type)
 
 
 @cache

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanager_sinks
-from trackside_daemon.alerts.sinks.apprise.sink import apprise_sinks
 from trackside_daemon.alerts.sinks.log.sink import LogSink
-from trackside_daemon.alerts.sinks.webhook.sink import webhook_sinks
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.settings import SinksSection
@@ -21,9 +18,18 @@ def sinks(section: SinksSection, daemon: DaemonInfo) -> list[Sink]:
         SinkError: One of them is configured wrongly.
     """
     daemon = daemon._replace(runbook=section.runbook_url)
-    return [
-        LogSink(section.log),
-        *alertmanager_sinks(section.alertmanager, daemon),
-        *webhook_sinks(section.webhook, daemon),
-        *apprise_sinks(section.apprise, daemon),
-    ]
+    configured: list[Sink] = [LogSink(section.log)]
+    # Only these need an HTTP client, so a daemon without them does not import one.
+    if section.alertmanager.urls:
+        from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanager_sinks
+
+        configured += alertmanager_sinks(section.alertmanager, daemon)
+    if section.webhook.url_file or section.webhook.url.get_secret_value():
+        from trackside_daemon.alerts.sinks.webhook.sink import webhook_sinks
+
+        configured += webhook_sinks(section.webhook, daemon)
+    if section.apprise.urls_file:
+        from trackside_daemon.alerts.sinks.apprise.sink import apprise_sinks
+
+        configured += apprise_sinks(section.apprise, daemon)
+    return configured

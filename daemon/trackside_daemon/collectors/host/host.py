@@ -13,7 +13,6 @@ from trackside_daemon.collectors.host.infiniband import InfinibandCollector
 from trackside_daemon.collectors.host.load import LoadCollector
 from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.host.network import NetworkCollector
-from trackside_daemon.collectors.host.portable import portable_collectors
 from trackside_daemon.collectors.host.pressure import PressureCollector
 from trackside_daemon.collectors.host.thermal import ThermalCollector
 from trackside_daemon.collectors.host.time import TimeCollector
@@ -38,6 +37,8 @@ def host_collectors(on: CollectorsSection, path: PathSection, paths: Sequence[st
     sysfs = Path(path.sysfs)
     root = Path(path.rootfs)
     if not has_procfs(proc):
+        from trackside_daemon.collectors.host.portable import portable_collectors  # imports psutil, which costs 1 MiB
+
         return portable_collectors(on, paths)
     every: list[tuple[bool, Collector]] = [
         (on.cpu.enabled, CpuCollector(proc, per_cpu=on.cpu.per_cpu)),

@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trackside_daemon.linux.parent_death import end_with_parent
-from trackside_daemon.nvml.reader_groups import selected_groups
 from trackside_daemon.nvml.reading import Reading, Request, WorkerSettings
-from trackside_daemon.nvml.simulation.calls import SimulatedCalls
-from trackside_daemon.nvml.simulation.simulate import WorkerStart, simulate
-from trackside_daemon.nvml.worker.driver import Driver
-from trackside_daemon.nvml.worker.lock import Locked, lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +56,11 @@ def _driver(settings: WorkerSettings, report_gpu: Callable[[int], None]) -> Call
     except ImportError:
         missing = "nvidia-ml-py is not installed; pip install 'trackside[daemon]'"
         return _always(Reading(error=missing, absent=True, reason="no_pynvml"))
+    # The readers and the simulation are imported where they are used, because a worker needs only one of the two.
+    from trackside_daemon.nvml.reader_groups import selected_groups
+    from trackside_daemon.nvml.worker.driver import Driver
+    from trackside_daemon.nvml.worker.lock import Locked, lock
+
     try:
         lock()
     except Locked as error:
@@ -74,6 +74,9 @@ def _always(reading: Reading) -> Callable[[Request], Reading]:
 
 
 def _simulation(settings: WorkerSettings) -> Callable[[Request], Reading]:
+    from trackside_daemon.nvml.simulation.calls import SimulatedCalls
+    from trackside_daemon.nvml.simulation.simulate import WorkerStart, simulate
+
     # The monotonic clock counts from boot, as a driver's energy counter does, and continues in a new worker.
     start = WorkerStart(time.monotonic(), time.time() - time.monotonic())
     calls = SimulatedCalls()

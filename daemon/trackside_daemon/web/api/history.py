@@ -18,7 +18,6 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from trackside_daemon.history.files.export import FORMATS, count, export
-from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import POINTS
@@ -219,6 +218,8 @@ class HistoryApi:
 
     async def import_(self, request: Request) -> Response:
         """Import a run from the file in the request's body."""
+        from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run  # seldom needed
+
         params = request.query_params
         names = {"id": params.get("id", ""), "name": params.get("name", "")}
         name = unquote(request.headers.get("x-file-name", "")) or "body"

@@ -35,7 +35,11 @@ def listen(address: str) -> socket.socket:
         raise AddressError(f"web.listen-address: {address!r} is not HOST:PORT, such as 127.0.0.1:21790")
     try:
         family, *_, target = socket.getaddrinfo(
-            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            # Bytes, because Python encodes a text by encodings.idna, which costs 0.3 MiB and 5 ms.
+            (host.encode() if host.isascii() else host) or None,
+            int(port),
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
         )[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.config.yaml import YamlError, parse
 from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:
@@ -217,6 +216,8 @@ def read_config(text: bytes, file: Path) -> WebConfig:
     Raises:
         WebConfigError: The first problem, in one line.
     """
+    from trackside_daemon.config.yaml import YamlError, parse  # imports PyYAML, which costs 1 MiB
+
     try:
         values = parse(text)
     except YamlError as error:

@@ -10,8 +10,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-import bcrypt
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -102,6 +100,8 @@ def _dummy_hash(users: Mapping[str, str]) -> str:
 
 
 def _check(password: bytes, hashed: str) -> bool:
+    import bcrypt  # only for basic authentication
+
     try:
         # Since version 5, bcrypt rejects longer passwords; before, it ignored the rest.
         return bcrypt.checkpw(password[:PASSWORD_BYTES], hashed.encode())
