@@ -53,8 +53,12 @@ def built() -> Iterator[Path]:
         place.chmod(0o755)
         context, made = place / "context", place / "trackside"
         dockerfile.copy_context(context)
-        steps = ran("pip").replace(HOME, str(made)).replace("python -m venv", f"{shlex.quote(sys.executable)} -m venv")
+        # This Python's pip, uncompiled files and no second pip save half of the CPU time.
+        python = shlex.quote(sys.executable)
+        make = f'{python} -m venv --without-pip {made} && pip() {{ {python} -m pip --python {made}/bin/python "$@"; }}'
+        steps = ran("pip").replace(f"python -m venv {HOME}", make).replace(f"{HOME}/bin/pip", "pip")
         environ = {name: text for name, text in clean_environ().items() if not name.startswith("PYTHON")}
+        environ["PIP_COMPILE"] = "0"
         ended = subprocess.run(
             ["sh", "-ec", steps],
             cwd=context,
