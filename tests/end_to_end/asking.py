@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SECONDS = 60
 """The time range that is looked at."""
+PAUSE = 3.0
+"""Seconds of scrapes from one round of queries to the next: each round costs the server and the test CPU time."""
 BUILTIN = {
     "__rate_interval": "10s",
     "__interval": "1s",
@@ -53,10 +55,13 @@ class Asking:
         self._client.close()
 
     def fresh(self) -> bool:
-        """Return whether a scrape has happened since the last call: without one, queries return the same."""
+        """Return whether scrapes have happened since it was true last: without, queries return the same."""
         answer = self._get("query", query="max(timestamp(up))")["result"]
-        before, self._scraped = self._scraped, float(answer[0]["value"][1]) if answer else 0.0
-        return self._scraped > before
+        scraped = float(answer[0]["value"][1]) if answer else 0.0
+        if scraped < self._scraped + PAUSE:
+            return False
+        self._scraped = scraped
+        return True
 
     def complaints(self, board: Board) -> list[str]:
         """Return a line for each query of a dashboard without data; queries that had data before are skipped."""

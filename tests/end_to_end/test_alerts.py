@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import Daemon, clean_environ, command, eventually
+from processes import Daemon, clean_environ, command, eventually, run, start
 
 import trackside
 
@@ -62,9 +62,7 @@ def test_the_command_lists_what_fires_within_80_columns(daemon: Daemon, training
     training.push(step=1, loss=float("inf"))
     eventually(lambda: alerts(daemon))
     asked = command("alerts", "--firing", "--run=trouble", f"--storage.path={daemon.history}")
-    printed = subprocess.run(
-        asked, env=clean_environ({"COLUMNS": "80"}), capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+    printed = run(asked, env=clean_environ({"COLUMNS": "80"}), check=True).stdout
     assert re.search(r"^ *\d+  NonFinite +critical +trouble", printed, re.MULTILINE)
     assert "infinite at step 1" in printed
     assert max(map(len, printed.splitlines())) <= 80
@@ -133,13 +131,8 @@ def states(daemon: Daemon) -> set[str]:
 
 def test_a_stall_and_a_nan_outlive_the_daemon_and_are_told_once(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon(environ=STALLS)
-    process = subprocess.Popen(
-        [sys.executable, "-c", TRAIN, daemon.endpoint],
-        env=clean_environ(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = start([sys.executable, "-c", TRAIN, daemon.endpoint], env=clean_environ(), text=True, **pipes)
     try:
         found = {"NonFinite", "TrainingStalled"}
         eventually(lambda: {one["alert"] for one in alerts(daemon) if one["severity"] == "critical"} >= found)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DEADLINE, clean_environ, command
+from processes import clean_environ, command, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,10 +21,7 @@ QUIET = ("--no-collector.gpu", "--no-collector.process", "--no-collector.cgroup"
 
 def ran(daemon: Daemon, *arguments: str) -> tuple[int, str]:
     """Run one of our commands; return its status and output."""
-    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
-    done = subprocess.run(
-        command(*arguments), capture_output=True, text=True, check=False, env=environ, timeout=DEADLINE
-    )
+    done = run(command(*arguments), env=clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint}))
     return done.returncode, done.stdout + done.stderr
 
 

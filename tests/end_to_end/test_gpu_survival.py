@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import Daemon, clean_environ, command, eventually
+from processes import Daemon, command, eventually, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,9 +241,7 @@ def trackside(daemon: Daemon, *arguments: str) -> str:
     """Return the output of a command."""
     token = (daemon.directory / "push.token").read_text().strip()
     url = f"{daemon.url}/#token={token}"
-    return subprocess.run(
-        command(*arguments, "--url", url), env=clean_environ(), capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+    return run(command(*arguments, "--url", url), check=True).stdout
 
 
 def test_a_worker_dies_with_its_killed_daemon_although_it_hangs_in_the_driver(

@@ -55,7 +55,14 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pip(programs: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run this Python's pip for another environment, which saves the installation of another one."""
-    start = [sys.executable, "-m", "pip", "--python", programs / "python", "--disable-pip-version-check"]
+    start: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        programs / "python",
+        "--disable-pip-version-check",
+    ]
     return run(*start, *arguments, cwd=programs)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
-import subprocess
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import Daemon, clean_environ, command, eventually
+from processes import run as run_process
 from receivers import Receiver
 
 import trackside
@@ -120,9 +120,7 @@ def test_no_secret_is_in_the_log_the_page_the_api_or_the_history(
     assert "answered 401 Unauthorized" in said
     assert "hush" not in said + "".join(daemon.log)
     assert b"hush" not in kept
-    shown = subprocess.run(
-        command("check-config", flag.partition("=")[2]), env=clean_environ(), capture_output=True, text=True, check=True
-    )
+    shown = run_process(command("check-config", flag.partition("=")[2]), check=True)
     assert "alerts.sinks.webhook.url: **********" in shown.stdout
     assert "hush" not in shown.stdout + shown.stderr
 
@@ -149,13 +147,9 @@ def test_sinks_change_at_a_reload_and_what_was_told_is_not_told_again(
 def test_a_daemon_does_not_start_with_a_sink_that_cannot_work(place: Path) -> None:
     flag = configured(place, webhook={"url-file": str(place / "no")})
     for asked in (("daemon", flag, f"--storage.path={place}"), ("check-config", flag.partition("=")[2])):
-        done = subprocess.run(
+        done = run_process(
             command(*asked, *([f"--push.endpoint=ipc://{place}/p"] if asked[0] == "daemon" else [])),
             env=clean_environ({"TRACKSIDE_WEB__LISTEN_ADDRESS": "127.0.0.1:0"}),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
         )
         assert done.returncode == 2
         assert done.stderr.count("\n") == 1

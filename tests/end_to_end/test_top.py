@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DEADLINE, ROOT, clean_environ, command, eventually
+from processes import DEADLINE, ROOT, clean_environ, command, eventually, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -178,15 +178,8 @@ def test_one_frame_of_a_real_daemon_is_text(
     start_training(daemon, "-c", TRAINING)
 
     def frame() -> str:
-        done = subprocess.run(
-            command("top", "--once"),
-            env=clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint, "COLUMNS": "80"}),
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            timeout=DEADLINE,
-            check=False,
-        )
+        environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint, "COLUMNS": "80"})
+        done = run(command("top", "--once"), env=environ, encoding="utf-8")
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 

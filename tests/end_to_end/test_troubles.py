@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from processes import DEADLINE, ROOT, Daemon, clean_environ, eventually
+from processes import start as start_process
 
 from trackside_daemon.alerts.process_memory_leaks import ADVICE
 from trackside_daemon.alerts.settings import AlertsSection
@@ -110,7 +111,7 @@ def start(daemon: Daemon, script: str, *arguments: str, **environ: str) -> Popen
     """Start a training that pushes to a daemon."""
     more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", **environ}
     path = str(ROOT / "tests" / "end_to_end" / script)
-    return Popen([executable, path, *arguments], env=clean_environ(more), stdin=PIPE, stdout=PIPE, text=True)
+    return start_process([executable, path, *arguments], env=clean_environ(more), stdin=PIPE, stdout=PIPE, text=True)
 
 
 def end(training: Popen[str]) -> None:
