@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,6 +36,12 @@ def client(**options: Any) -> httpx.Client:
 http = client()
 
 T = TypeVar("T")
+
+
+def require(library: str) -> None:
+    """Skip a module whose scripts need a library that is missing; this process does not import it."""
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed", allow_module_level=True)
 
 
 def eventually(look: Callable[[], T], deadline: float = DEADLINE) -> T:

@@ -45,17 +45,21 @@ def whole(place: Path) -> Iterator[InProcessDaemon]:
 def start_training() -> Iterator[Callable[..., Process]]:
     """A function that runs Python with arguments as a training that pushes to a daemon.
 
-    Environment variables are keyword arguments. A *launcher* is a command that starts the training.
+    Environment variables are keyword arguments. A *launcher* is a command that starts the training; what a training with a
+    *nursery* spawns is forked.
     """
     started: list[Process] = []
 
-    def start(daemon: Daemon, *arguments: str, launcher: Sequence[str] = (), **environ: str) -> Process:
+    def start(
+        daemon: Daemon, *arguments: str, launcher: Sequence[str] = (), nursery: bool = False, **environ: str
+    ) -> Process:
         more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", **environ}
-        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        execute = subprocess.Popen if launcher else start_process
-        started.append(
-            execute([*launcher, sys.executable, *arguments], cwd=ROOT, env=clean_environ(more), **streams)  # type: ignore[call-overload]
-        )
+        options: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        options |= {"text": True, "cwd": ROOT, "env": clean_environ(more)}
+        if launcher:
+            started.append(subprocess.Popen([*launcher, sys.executable, *arguments], **options))
+        else:
+            started.append(start_process([sys.executable, *arguments], nursery=nursery, **options))
         return started[-1]
 
     yield start

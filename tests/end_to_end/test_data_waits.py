@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import eventually
+from processes import eventually, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from processes import Daemon
 
-pytest.importorskip("torch")
+require("torch")
 
 SCRIPT = str(Path(__file__).parent / "delays.py")
 FIRST, OTHERS = (f"trackside_training_{name}_wait_seconds" for name in ("first_batch", "data"))

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import Daemon, clean_environ, command, eventually
+from processes import Daemon, clean_environ, command, eventually, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from end_to_end.conftest import Process
 
-pytest.importorskip("torch")
+require("torch")
 
 TRAINING = str(Path(__file__).parent / "loads.py")
 MIB = 1024**2

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 from typing import TYPE_CHECKING, Any
 
-import pytest
-from processes import Daemon, clean_environ, command, eventually
+from processes import Daemon, clean_environ, command, eventually, require, run
 
 import trackside
 
@@ -63,8 +61,8 @@ def with_evidence(daemon: Daemon, name: str, part: str) -> dict[str, Any]:
 def shown(daemon: Daemon, *arguments: str) -> str:
     """Return the output of `trackside alerts` on a terminal of 80 columns."""
     asked = command("alerts", *arguments, f"--storage.path={daemon.history}")
-    environ = clean_environ({"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"})
-    return subprocess.run(asked, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+    environ = clean_environ({"COLUMNS": "80"})
+    return run(asked, env=environ, check=True).stdout
 
 
 def test_a_nan_has_the_samples_before_it_and_is_shown_within_80_columns(daemon: Daemon) -> None:
@@ -92,7 +90,7 @@ def test_a_nan_has_the_samples_before_it_and_is_shown_within_80_columns(daemon: 
 def test_a_stall_names_the_line_of_the_rank_that_is_not_in_the_collective(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], tmp_path: Path
 ) -> None:
-    pytest.importorskip("torch")
+    require("torch")
     script = tmp_path / "pair.py"
     script.write_text(RANK, encoding="utf-8")
     daemon = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import DEADLINE, ROOT, clean_environ
+from processes import ROOT, clean_environ, run
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 def run_example(**environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "examples/pytorch_loop.py", "--steps", "100"],
-        cwd=ROOT,
-        env=clean_environ({"OMP_NUM_THREADS": "1", **environ}),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=False,
-    )
+    return run([sys.executable, "examples/pytorch_loop.py", "--steps", "100"], cwd=ROOT, env=clean_environ(environ))
 
 
 def test_with_no_daemon_the_training_is_the_same(place: Path) -> None:

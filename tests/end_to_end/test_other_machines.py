@@ -10,10 +10,11 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
+import processes
 import psutil
 import pytest
 from end_to_end.conftest import finish
-from processes import DEADLINE, clean_environ, command, eventually
+from processes import DEADLINE, command, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,9 +57,7 @@ def address() -> Iterator[str]:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*arguments), env=clean_environ(), capture_output=True, text=True, timeout=DEADLINE, check=False
-    )
+    return processes.run(command(*arguments))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from diffs import added, applied, shown
 from end_to_end.conftest import finish
-from processes import ROOT, eventually
+from processes import ROOT, eventually, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from end_to_end.conftest import Process
     from processes import Daemon
 
-pytest.importorskip("torch")
+require("torch")
 
 BASE = ROOT / "tests" / "public" / "nanogpt.py"
 SHORT = ("--max_iters=20", "--eval_interval=10", "--eval_iters=2", "--n_layer=1")

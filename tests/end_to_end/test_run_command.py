@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import processes
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
@@ -61,16 +62,15 @@ while True:
     signal.pause()
 """
 RANKS = """
-import os, signal, sys, time, torch.distributed as dist, trackside
-dist.init_process_group("gloo")
+import os, signal, sys, time, trackside
 run = trackside.init("ranks")
 for step in range(20):
     run.push(step=step, loss=1.0)
-time.sleep(0.5)  # what is pushed in the last quarter of a second before SIGKILL is lost
-dist.barrier()
-if dist.get_rank() == 1:
-    os.kill(os.getpid(), signal.SIGKILL)
-time.sleep(60)  # until torchrun ends it
+while os.environ["RANK"] == "1":
+    if os.path.exists(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.01)
+signal.pause()  # until torchrun ends it
 """
 
 FAILING = """
@@ -106,7 +106,7 @@ class Started:
 
     def start(self, *arguments: str, flags: Sequence[str] = (), **environ: str) -> Process:
         """Start the command in a new process group, as a shell does."""
-        process = subprocess.Popen(
+        process = processes.start(
             command("run", *flags, "--", *arguments),
             env={**self.environ, **environ},
             stdin=subprocess.PIPE,
@@ -220,9 +220,7 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
     assert re.fullmatch(r"trackside: http://127\.0\.0\.1:\d+", first)  # no terminal, no token
     assert rest[0] == "complained"
     assert started.ours() == []
-    shown = subprocess.run(
-        command("show", "gpt-small", "--json"), env=started.environ, capture_output=True, text=True, check=True
-    )
+    shown = processes.run(command("show", "gpt-small", "--json"), env=started.environ, check=True)
     run: dict[str, Any] = json.loads(shown.stdout)
     spans = [one["last_time"] - one["first_time"] for one in run["metrics"] if one["key"] == "loss"]
     assert (run["state"], run["cause"], run["step"], run["loss"]) == ("failed", "exit status 3", 60, "nan")
@@ -339,7 +337,7 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     third.kill()
     assert step(third) == "1\n"  # the command lives on, as that of nice does
     eventually(lambda: not _text(Path(f"/proc/{started.daemon()}/cmdline")))
-    runs = subprocess.run(command("runs", "--json"), env=started.environ, capture_output=True, text=True, check=True)
+    runs = processes.run(command("runs", "--json"), env=started.environ, check=True)
     kept = {run["name"]: run["step"] for run in json.loads(runs.stdout)["runs"]}
     assert (kept["first"], kept["second"]) == (3, 0)
 
@@ -347,23 +345,22 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
 def test_ranks_under_torchrun(started: Started, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    status, _, complaints = started.run(*torchrun, str(tmp_path / "train.py"))
-    assert status == 1
+    process = started.start(*torchrun, str(tmp_path / "train.py"), str(tmp_path / "dies"))
+    assert process.stderr is not None
+    page = process.stderr.readline().split()[1] + "/metrics"
+    last = re.compile(r'^trackside_training_step\{rank="\d",run="ranks"\} 19(?:\.0)?$', re.MULTILINE)
+    eventually(lambda: len(last.findall(processes.http.get(page).text)) == 2)
+    (tmp_path / "dies").touch()
+    _, complaints = process.communicate(timeout=2 * DEADLINE)
+    assert process.returncode == 1
     said = [line for line in complaints.splitlines() if line.startswith("trackside: ")]
-    assert re.match(r"trackside: ranks: failed \(SIGKILL, SIGTERM\), step 19 after ", said[1]), complaints
-    assert said[2] == "trackside: ranks: rank 0 stopped (SIGTERM), rank 1 failed (SIGKILL)"
-    assert "TrainingProcessDied (critical)" in said[3]
+    assert re.match(r"trackside: ranks: failed \(SIGKILL, SIGTERM\), step 19 after ", said[0]), complaints
+    assert said[1] == "trackside: ranks: rank 0 stopped (SIGTERM), rank 1 failed (SIGKILL)"
+    assert "TrainingProcessDied (critical)" in said[2]
 
 
 def test_what_fails_of_ours_costs_the_command_nothing(started: Started) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING],
-        env=started.environ,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE,
-        check=True,
-    )
+    done = processes.run([sys.executable, "-c", FAILING], env=started.environ, check=True)
     assert done.stdout == "[5, 6]\n"
     assert "trackside: the command runs without a daemon: KeyError: 'odd'\n" in done.stderr
     assert done.stderr.endswith("trackside: no summary: KeyError: 'odd'\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from end_to_end.conftest import finish
-from processes import DEADLINE, eventually, terminated
+from processes import DEADLINE, eventually, require, terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from end_to_end.conftest import Process
     from processes import Daemon
 
-pytest.importorskip("torch")
+require("torch")
 
 EXAMPLE = "examples/ddp_torchrun.py"
 
