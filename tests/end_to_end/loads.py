@@ -1,7 +1,8 @@
-"""A training whose data loader has four workers that follow the lines of standard input: ``loads.py METHOD``."""
+"""A training whose data loader has four workers that follow the lines of standard input: ``loads.py METHOD [--small-shm]``."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
@@ -19,7 +20,9 @@ CROWD = 15 * 1024**2
 """Most of the /dev/shm of 16 MiB that the tests give, in bytes; and what does not fit into it."""
 SHM = 32 * 1024**2
 
-CALLS = 32
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 0x40000  # sched.h, sys/mount.h
+
+CALLS = 16
 """So many batches in which a command runs, of four workers."""
 
 
@@ -61,6 +64,18 @@ def fill() -> None:
             memory[:] = b"x" * SHM
 
 
+def mount_shm() -> None:
+    """Mount a /dev/shm of 16 MiB that only this process and those below it see."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for failed in (
+        libc.unshare(CLONE_NEWNS),
+        libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None),
+        libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=16m"),
+    ):
+        if failed:
+            raise OSError(ctypes.get_errno(), "the small /dev/shm")
+
+
 def call() -> None:
     """Run a command that fails 0.6 s after the fork, so that each sample sees it with the worker's name."""
     subprocess.run(["false"], preexec_fn=lambda: time.sleep(0.6), check=False)
@@ -68,6 +83,8 @@ def call() -> None:
 
 def main() -> None:
     """Load a batch, then do as the line of standard input demands."""
+    if "--small-shm" in sys.argv:
+        mount_shm()
     data = Data()
     loader = DataLoader(data, num_workers=4, persistent_workers=True, multiprocessing_context=sys.argv[1])
     batches = iter(loader)

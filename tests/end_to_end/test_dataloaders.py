@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import Daemon, clean_environ, command, eventually, require
+from processes import Daemon, clean_environ, command, eventually, require, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,16 +33,13 @@ def daemon() -> Iterator[Daemon]:
         one.stop()
 
 
-def small_shm(mebibytes: int) -> list[str]:
-    """Return a command that runs another with so many MiB of /dev/shm."""
-    script = f'mount -t tmpfs -o size={mebibytes}m tmpfs /dev/shm && exec "$@"'
-    launcher = ["unshare", "--mount", "sh", "-c", script, "sh"]
-    if (
-        shutil.which("unshare") is None
-        or subprocess.run([*launcher, "true"], capture_output=True, check=False).returncode
-    ):
+@pytest.fixture
+def small_shm() -> str:
+    """The flag of the training for a small /dev/shm."""
+    mounting = ["unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    if shutil.which("unshare") is None or subprocess.run(mounting, capture_output=True, check=False).returncode:
         pytest.skip("only root may mount a small /dev/shm here")
-    return launcher
+    return "--small-shm"
 
 
 def processes(daemon: Daemon, run: str) -> list[dict[str, Any]]:
@@ -86,11 +83,12 @@ def say(training: Process, line: str) -> None:
     training.stdin.flush()
 
 
-@pytest.mark.parametrize(("method", "helpers"), [("fork", 0), ("spawn", 1), ("forkserver", 2)])
+@pytest.mark.parametrize(("method", "helpers"), [("fork", 0), ("spawn", 2), ("forkserver", 3)])
 def test_the_workers_of_a_loader_are_known_whichever_way_they_are_started(
     daemon: Daemon, start_training: Callable[..., Process], method: str, helpers: int
 ) -> None:
-    training = start_training(daemon, TRAINING, method, TRACKSIDE_RUN_NAME=method)
+    """The helpers are the resource tracker, the server of `forkserver`, and that of the tests, which forks them."""
+    training = start_training(daemon, TRAINING, method, nursery=helpers > 0, TRACKSIDE_RUN_NAME=method)
     expected = ["rank", *["dataloader"] * 4, *["other"] * helpers]
     eventually(lambda: roles(daemon, method) == expected)
     rank, *below = processes(daemon, method)
@@ -115,9 +113,9 @@ def test_the_workers_of_a_loader_are_known_whichever_way_they_are_started(
 
 
 def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
-    daemon: Daemon, start_training: Callable[..., Process]
+    daemon: Daemon, start_training: Callable[..., Process], small_shm: str
 ) -> None:
-    training = start_training(daemon, TRAINING, "fork", launcher=small_shm(16), TRACKSIDE_RUN_NAME="full")
+    training = start_training(daemon, TRAINING, "fork", small_shm, TRACKSIDE_RUN_NAME="full")
     eventually(lambda: of_loader(daemon, "full", "workers") == 4)
     say(training, "crowd")
     assert training.stdout is not None
@@ -138,15 +136,15 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
     assert [line for line in daemon.log if "run full rank 0: data loader worker" in line and first["cause"] in line]
     eventually(lambda: "DataLoaderDied" in {one["alert"] for one in daemon.api("alerts").json()["alerts"]})
     show = command("show", "full", f"--storage.path={daemon.history}")
-    shown = subprocess.run(show, env=clean_environ({"COLUMNS": "200"}), capture_output=True, text=True, check=True)
+    shown = run(show, env=clean_environ({"COLUMNS": "200"}), check=True)
     assert f"rank 0  dataloader_died  pid={first['pid']} signal=SIGBUS cause={first['cause']}" in shown.stdout
 
 
 def test_pytorch_that_cannot_allocate_shared_memory_says_so_itself_and_nobody_dies(
-    daemon: Daemon, start_training: Callable[..., Process]
+    daemon: Daemon, start_training: Callable[..., Process], small_shm: str
 ) -> None:
     """PyTorch allocates the memory before it writes, so the rank gets the exception, and the run's cause is that."""
-    training = start_training(daemon, TRAINING, "fork", launcher=small_shm(16), TRACKSIDE_RUN_NAME="raises")
+    training = start_training(daemon, TRAINING, "fork", small_shm, TRACKSIDE_RUN_NAME="raises")
     eventually(lambda: of_loader(daemon, "raises", "workers") == 4)
     say(training, "allocate")
     _, complaints = training.communicate("", timeout=60)

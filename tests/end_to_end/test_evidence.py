@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from end_to_end.conftest import Process
+require("torch")
 
 RANK = """
 import os, sys, time, trackside, torch, torch.distributed as dist
@@ -90,7 +91,6 @@ def test_a_nan_has_the_samples_before_it_and_is_shown_within_80_columns(daemon: 
 def test_a_stall_names_the_line_of_the_rank_that_is_not_in_the_collective(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], tmp_path: Path
 ) -> None:
-    require("torch")
     script = tmp_path / "pair.py"
     script.write_text(RANK, encoding="utf-8")
     daemon = start_daemon(environ={"TRACKSIDE_ALERTS__STALL_AFTER": "2"})

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from diffs import added, shown
 from integrations.trainings import TORCHRUN, Trained, in_turn, trained
-from processes import eventually
+from processes import eventually, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("accelerate")
+require("accelerate")
 
 RANKS, STEPS, NAN = 2, 100, 7
 EXAMPLE = (

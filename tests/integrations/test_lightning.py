@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from diffs import added, shown
 from integrations.trainings import Trained, in_turn, trained
-from processes import eventually
+from processes import eventually, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("lightning")
+require("lightning")
 
 EPOCHS, STEPS, NAN = 2, 100, 150
 EXAMPLE = ("{root}/examples/lightning_fit.py", f"--epochs={EPOCHS}", f"--nan-at={NAN}", "--folder={folder}/out")

@@ -12,11 +12,12 @@ from diffs import added, shown
 from integrations.trainings import TORCHRUN, in_turn
 from integrations.trainings import Trained as All
 from integrations.trainings import trained as all_trained
+from processes import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("transformers")
+require("transformers")
 
 STEPS, LOGS, SAVES, NAN = 30, 5, 10, 17
 RANKS, BATCH, CONTEXT = 2, 8, 32
