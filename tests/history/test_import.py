@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import ROOT
 
+from trackside_daemon.history.files import importing
 from trackside_daemon.history.files.export import FORMATS
 from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run
 from trackside_daemon.history.files.items import FormatError
@@ -83,7 +84,7 @@ def runs(draw: st.DrawFn) -> list[Record]:
 
 
 @given(records=runs(), pinned=st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=settings().max_examples // 4)
 def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list[Record], pinned: bool) -> None:
     with tempfile.TemporaryDirectory() as place, history(Path(place, "first")) as first:
         first.put(records)
@@ -306,10 +307,10 @@ def test_half_a_surrogate_pair_in_what_is_told_of_a_run_becomes_a_question_mark(
     assert (attempt["cause"], attempt["config"]) == ("?", {"?": 1})
 
 
-def test_a_bad_line_far_down_takes_away_what_was_written_before_it(tmp_path: Path) -> None:
-    rows = "".join(f"{step},{step}\n" for step in range(200_000))
+def test_a_bad_line_far_down_takes_away_what_was_written_before_it(tmp_path: Path, small_batches: None) -> None:
+    rows = "".join(f"{step},{step}\n" for step in range(20_000))
     with history(tmp_path) as one:
-        with pytest.raises(FormatError, match="line 200002"):
+        with pytest.raises(FormatError, match="line 20002"):
             one.import_file(f"step,x\n{rows}oh,no\n".encode())
         with one.database.reading() as connection:
             assert reader.runs(connection) == []
@@ -348,7 +349,7 @@ def test_real_training_logs_come_back_as_they_are(tmp_path: Path) -> None:
         pytest.skip(f"there is no {DATA}")
     with history(tmp_path) as one:
         for file in sorted(
-            path for folder in DATA.iterdir() if folder.is_dir() for path in sorted(folder.glob("*.csv"))[:2]
+            path for folder in DATA.iterdir() if folder.is_dir() for path in sorted(folder.glob("*.csv"))[:1]
         ):
             with file.open("rb") as stream:
                 imported = import_run(one.writer, RunFile(stream, str(file), begin=BEGIN))
@@ -366,8 +367,14 @@ def test_infinities_and_nan_are_data(tmp_path: Path) -> None:
         assert [row[4] for row in table(one, run)[1:]] == [repr(nan), repr(inf), repr(-inf)]
 
 
-def test_nobody_sees_a_run_before_it_is_whole_and_what_was_cut_off_goes(tmp_path: Path) -> None:
-    data = b"step,time,loss\n" + b"".join(b"%d,1700000000,1.5\n" % step for step in range(200_000))
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports write after a tenth of the samples that they otherwise collect."""
+    monkeypatch.setattr(importing, "BATCH_BYTES", importing.BATCH_BYTES // 10)
+
+
+def test_nobody_sees_a_run_before_it_is_whole_and_what_was_cut_off_goes(tmp_path: Path, small_batches: None) -> None:
+    data = b"step,time,loss\n" + b"".join(b"%d,1700000000,1.5\n" % step for step in range(20_000))
     with history(tmp_path) as one:
         seen: list[int] = []
         original = one.writer.call

@@ -87,7 +87,7 @@ class Pusher:
 def test_what_is_read_is_what_was_appended_whatever_happens_between(
     seed: int, place: Path, small: None, count: Callable[[int, int], int]
 ) -> None:
-    for number in range(count(12, 300)):
+    for number in range(count(5, 300)):
         (place / str(number)).mkdir()
         bench = Bench(place / str(number))
         dice = random.Random(f"{seed} {number}")
@@ -126,7 +126,7 @@ def test_what_is_read_is_what_was_appended_whatever_happens_between(
 def test_so_it_is_with_blocks_of_4096(seed: int, bench: Bench, count: Callable[[int, int], int]) -> None:
     dice = random.Random(seed)
     pusher = Pusher(bench, dice, most=5000)
-    for _ in range(count(12, 100)):
+    for _ in range(count(8, 100)):
         pusher.push()
         if dice.random() < 0.4:
             bench.pack()

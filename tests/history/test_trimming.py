@@ -325,7 +325,8 @@ def test_the_blocks_of_many_keys_are_looked_for_in_steps(bench: Bench) -> None:
 
 def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: Callable[[int, int], int]) -> None:
     """Runs follow each other, half a day each, next to the machine's series; the bound is at most a day's data."""
-    bound = 24 * 1024 * 1024
+    messages = count(16, 40)
+    bound = messages * 600 * 1024
     days = count(3, 30)
     keeper = Keeper(bench, size=bound)
     keeper.trimming.bounds = Bounds(bound)
@@ -334,7 +335,6 @@ def test_a_steady_load_stays_within_its_bound_for_a_month(bench: Bench, count: C
     reached = False
     now = float(WALL)
     number = 0
-    messages = 40
     for day in range(days):
         for half in range(2):
             session = session_id(10_000 + 2 * day + half)
