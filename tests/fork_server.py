@@ -95,7 +95,8 @@ def preloaded(arguments: Sequence[str]) -> tuple[str, ...]:
         return ()
     code = rest[1] if rest[0] == "-c" else "import torch" if rest[0] == "-m" else ""
     scripts = [Path(one) for one in rest if one.endswith(".py") and rest[0] != "-c"]
-    return (*CLIENT, *_large("\n".join([code, *(one.read_text(encoding="utf-8") for one in scripts if one.exists())])))
+    code = "\n".join([code, *(one.read_text(encoding="utf-8") for one in scripts if one.exists())])
+    return (*(_commands() if "trackside_daemon" in code else CLIENT), *_large(code))
 
 
 @cache

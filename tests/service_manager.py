@@ -6,12 +6,13 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import DEADLINE, clean_environ, ended
+from processes import DEADLINE, clean_environ, ended, start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +75,8 @@ class Service:
             told["WATCHDOG_USEC"] = str(round(watchdog * 1e6))
         self.manager = manager
         self.log: list[str] = []
-        self.process = subprocess.Popen(
+        begin: Any = start if command[0] == sys.executable else subprocess.Popen
+        self.process: subprocess.Popen[str] = begin(
             command,
             env=clean_environ({**told, **environ}),
             stderr=subprocess.PIPE,

@@ -67,7 +67,7 @@ def judged(found: list[tuple[str, int, Any]]) -> dict[str, Any]:
     The test expects no alert shortly before the troubles, and each alert on its machine *within* seconds of them.
     """
     series: dict[str, list[str]] = {}
-    expected = [
+    expected: list[dict[str, Any]] = [
         {"expr": 'count(ALERTS{alertstate="firing"})', "eval_time": f"{TROUBLE_AT - EVERY}s", "exp_samples": []}
     ]
     for number, (alert, within, trouble) in enumerate(found):

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import processes
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually, http
 from wire_messages import Client, FakeSession
@@ -270,7 +271,7 @@ def test_a_part_that_dies_takes_the_daemon_with_it(place: Path) -> None:
         "Sessions.tick = tick\n"
         "from trackside_daemon.__main__ import main; main()\n"
     )
-    ended = run_script(script, "daemon", *flags_of(place), place=place)
+    ended = processes.run([sys.executable, "-c", script, "daemon", *flags_of(place)])
     assert ended.returncode == 1
     assert "trackside-ingest failed: RuntimeError('broken')" in ended.stderr
     assert all(line.startswith("time=") for line in ended.stderr.splitlines())
@@ -285,7 +286,7 @@ def test_two_daemons_may_live_beside_each_other(start_daemon: Callable[..., Daem
 
 
 def test_it_can_be_started_by_its_module_and_asked_for_help() -> None:
-    ended = subprocess.run(command("--help"), env=clean_environ(), capture_output=True, text=True, check=False)
+    ended = processes.run(command("--help"))
     assert ended.returncode == 0
     assert ended.stdout.startswith("Usage: trackside [OPTIONS] COMMAND")
 

@@ -34,9 +34,11 @@ main()
 """
 
 
-@pytest.fixture(params=["path", "abstract"])
+@pytest.fixture
 def manager(request: pytest.FixtureRequest, place: Path) -> Iterator[Manager]:
-    listening = Manager(place / "notify" if request.param == "path" else f"@trackside-test-{os.getpid()}")
+    """A manager with a path, or with an abstract name where a test has that as a parameter."""
+    abstract = getattr(request, "param", "path") == "abstract"
+    listening = Manager(f"@trackside-test-{os.getpid()}" if abstract else place / "notify")
     yield listening
     listening.close()
 
@@ -60,6 +62,7 @@ def start(manager: Manager, place: Path) -> Iterator[Callable[..., Service]]:
         one.end()
 
 
+@pytest.mark.parametrize("manager", ["path", "abstract"], indirect=True)
 def test_a_daemon_tells_when_it_serves_reloads_and_stops(start: Callable[..., Service]) -> None:
     service = start(command("daemon"))
     url = service.serves()
