@@ -70,7 +70,7 @@ COLUMNS = (
     *(_power(*pair) for pair in (("power.min_limit", "min"), ("power.max_limit", "max"), ("power.limit", "requested"))),
     *(
         _clock(*one)
-        for one in (("gr", "graphics", 60), ("sm", "sm", 60), ("mem", "memory", 10), ("video", "video", 60))
+        for one in (("gr", "graphics", 120), ("sm", "sm", 120), ("mem", "memory", 10), ("video", "video", 120))
     ),
     *(_fastest(*pair) for pair in (("gr", "graphics"), ("sm", "sm"), ("mem", "memory"))),
     Column("pstate", "performance_state"),

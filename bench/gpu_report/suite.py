@@ -20,19 +20,17 @@ def measure(*, rehearse: bool) -> Result:
     result = Result()
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "tests/gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", "tests/gpu", "-p", "no:cacheprovider", f"--junitxml={report}"]
         # Another version of PyTorch, or a plugin that is there, may warn about anything.
-        command += ["-W", "default", "--tb=short", "--color=no"]
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
-        print(done.stdout[-20_000:], done.stderr[-5_000:])
+        command += ["-W", "default", "--tb=short", "--color=no", "-v", "-o", "faulthandler_timeout=60"]
+        environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        output = Path(directory) / "output.txt"
+        try:
+            with output.open("w") as file:
+                subprocess.run(command, cwd=ROOT, env=environ, stdout=file, stderr=file, timeout=SECONDS, check=False)
+        finally:
+            printed = output.read_text(errors="replace")
+            print(printed[-20_000:])
         cases = list(ET.parse(report).iter("testcase"))
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]
@@ -42,7 +40,7 @@ def measure(*, rehearse: bool) -> Result:
     result.figures.append(Figure("tests skipped", str(len(skipped)), "0", None if rehearse else not skipped))
     result.notes += [f"Failed: {case.get('classname')}::{case.get('name')}: {_reason(case)}" for case in failed]
     reasons = {f"Skipped: {_reason(case)}" for case in skipped}
-    result.notes += [*sorted(reasons), *[line for line in done.stdout.splitlines() if " us, p99 " in line]]
+    result.notes += [*sorted(reasons), *[line for line in printed.splitlines() if " us, p99 " in line]]
     return result
 
 

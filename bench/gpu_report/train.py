@@ -105,8 +105,6 @@ class Training:
             loss = self._step(batch)
             rate = self._schedule.get_last_lr()[0]
             self._run.push(step=step, loss=loss, learning_rate=rate, tokens=self._tokens)
-            if step % 8 == 7 and self._device == "cuda":
-                torch.cuda.synchronize()
             self.durations.append(time.perf_counter() - asked)
             if step % EVALUATE_EVERY == 0:
                 self._evaluate(step, batch)

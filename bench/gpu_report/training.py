@@ -23,11 +23,7 @@ CONFIG = "collector: {gpu: {extra: [all]}}\n"
 EVERY = 4.0
 """Seconds between two looks at the machine during the training."""
 
-SERIES = (
-    "trackside_gpu_rank_info{",
-    "trackside_training_device_phase_seconds_total{",
-    "trackside_gpu_process_memory_bytes{",
-)
+SERIES = ("trackside_gpu_rank_info{", "trackside_training_device_phase_seconds_total{")
 """Series that only a training on a real GPU has."""
 
 

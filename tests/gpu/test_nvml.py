@@ -8,14 +8,14 @@ import pytest
 import torch
 from bench.gpu_report import nvidia_smi, parity
 from bench.gpu_report.result import Result
+from processes import Daemon
 
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.reading import WorkerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from processes import Daemon
+    from collections.abc import Iterator
+    from pathlib import Path
 
 LONG = 60.0
 
@@ -28,8 +28,15 @@ def nvml(gpu: None) -> Iterator[Nvml]:
     handle.close()
 
 
-def test_each_value_is_what_nvidia_smi_says(gpu: None, start_daemon: Callable[..., Daemon]) -> None:
-    daemon = start_daemon("--collector.gpu.extra=all")
+@pytest.fixture
+def daemon(gpu: None, place: Path) -> Iterator[Daemon]:
+    """A daemon with all optional readings."""
+    daemon = Daemon(place, "--collector.gpu.extra=all", fresh=True)
+    yield daemon
+    daemon.stop()
+
+
+def test_each_value_is_what_nvidia_smi_says(daemon: Daemon) -> None:
     parity.wait_for_gpus(daemon)
     compared = parity.settled(lambda: daemon.get("/metrics").text, Result())
     assert {key: one for key, one in compared.items() if one.agrees is False} == {}
