@@ -18,15 +18,15 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@printf '%s\n' \
-	  'make demo    run the daemon next to a small real training' \
-	  'make test    install what the tests need, and run all checks and tests' \
-	  'make soak    run the tests at full counts' \
-	  'make bench   measure speed and memory, compared with the alternatives' \
-	  'make gpu     measure and test on a machine with an NVIDIA GPU, without network, in ten minutes; REHEARSE=1 uses fakes' \
-  'make gpu-wheels  fill build/gpu-wheels with what that machine may lack, for PYTHONS="3.10 3.11 3.12 3.13"' \
-  'make format  format the code' \
-	  'make check   check lint, types and import contracts, in seconds' \
-	  'make docs    build the documentation site in build/site, and check its links'
+	  'make demo        run the daemon next to a small real training' \
+	  'make test        install what the tests need, and run all checks and tests' \
+	  'make soak        run the tests at full counts' \
+	  'make bench       measure speed and memory, compared with the alternatives' \
+	  'make gpu         test and measure on an NVIDIA GPU, without network, in ten minutes; REHEARSE=1 uses fakes' \
+	  'make gpu-wheels  fetch what a GPU machine without network may lack, into build/gpu-wheels' \
+	  'make format      format the code' \
+	  'make check       check lint, types and import contracts, in seconds' \
+	  'make docs        build the documentation site in build/site, and check its links'
 
 demo: $(VENV)/.demo
 	@$(BIN)/trackside demo
@@ -64,7 +64,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
 
-# Nothing is installed but into a temporary directory. The Python is the one that has PyTorch; where make is missing, run the command.
+# PYTHON is the one that has PyTorch. Everything is installed into a temporary directory. Without make, run the command itself.
 gpu:
 	@$(PYTHON) -m bench.gpu_report $(if $(REHEARSE),--rehearse) $(if $(REPORT),--output $(REPORT))
 

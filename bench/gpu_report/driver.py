@@ -1,4 +1,4 @@
-"""What the daemon and its worker cost with the real library of the driver."""
+"""Cost of the daemon and its worker with the real library of the driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an alert of the training on this machine was deserved, by evidence that does not come from trackside."""
+"""Evidence that does not come from trackside, and the alerts that it justifies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (
 
 @dataclass
 class Evidence:
-    """What other sources show of a training.
+    """Observations of a training by other sources.
 
     Attributes:
         gpus: Rows of nvidia-smi, of all GPUs and of several moments.

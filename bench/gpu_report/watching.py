@@ -1,4 +1,4 @@
-"""What watching a model on the GPU costs, and whether the stages of its steps are timed correctly."""
+"""Cost of watching a model on the GPU, and correctness of the times of its stages."""
 
 from __future__ import annotations
 
