@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
+import psutil
+
 
 def child(pid: int) -> int:
-    """Return the only child of a process; another thread than the main one may have started it."""
-    children = [
-        word for task in Path(f"/proc/{pid}/task").iterdir() for word in (task / "children").read_text().split()
-    ]
-    return int(children[0])
+    """Return the only child of a process."""
+    return psutil.Process(pid).children()[0].pid
 
 
 def cpu(pid: int) -> float:
@@ -26,7 +26,9 @@ def precise(pid: int) -> float:
 
 
 def memory(pid: int) -> tuple[float, float]:
-    """Return RSS and PSS in MiB (/proc/PID/smaps_rollup)."""
+    """Return RSS and PSS in MiB (/proc/PID/smaps_rollup); without that file, PSS is NaN."""
+    if not Path(f"/proc/{pid}/smaps_rollup").exists():  # gVisor
+        return psutil.Process(pid).memory_info().rss / 2**20, math.nan
     lines = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
     sizes = {fields[0]: int(fields[1]) / 1024 for fields in lines}
     return sizes["Rss:"], sizes["Pss:"]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SHOWN_LINES = 40
 RESERVE = 8.0
 """Seconds that writing the report may need."""
+GRACE = 5.0
+"""Seconds in which a part that is ended writes what it has measured."""
 
 
 class Part(NamedTuple):
@@ -146,10 +148,13 @@ def _outcome(
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    """Wait for a process; after its time, end it with all that it has started, and return None."""
+    """Wait for a process; after its time, ask it to end, and return None. End all that it has started."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
         return None
     finally:
         with suppress(OSError):

@@ -18,9 +18,8 @@ CYCLE_LIMIT = 250.0
 """Milliseconds: a tick waits a quarter of its interval for the GPUs."""
 
 
-def measure(*, rehearse: bool) -> Result:
+def measure(result: Result, *, rehearse: bool) -> None:
     """Measure cycles of the worker, then a daemon at 1 s."""
-    result = Result()
     took, reading = gpu.cycle_times(WorkerSettings(), {}, 4 if rehearse else CYCLES)
     count = len(reading.gpus)
     result.at_most(
@@ -35,7 +34,6 @@ def measure(*, rehearse: bool) -> Result:
     rows = [[name, f"{one.cpu:.2f}", f"{one.rss:.1f}", f"{one.pss:.1f}"] for name, one in costs.items()]
     result.tables.append(Table(["at 1 s, a scrape every 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB"], rows))
     result.notes.append(f"/metrics has {gpu.series_of_gpus(page)} series of GPUs with the default families.")
-    return result
 
 
 def _calls(reading: Reading, cycles: int) -> Table:

@@ -97,7 +97,14 @@ def _directory(place: Path) -> Environment:
 def _install(made: Environment) -> None:
     """Install the requirements that this Python lacks; one by one if they cannot be installed together."""
     (pip, *_) = [*sorted(str(wheel) for wheel in WHEELS.glob("pip-*.whl")), ""]
-    command = [str(made.python), *([f"{pip}/pip"] if pip else ["-m", "pip"]), "install", "--quiet", "--no-input"]
+    command = [
+        str(made.python),
+        *([f"{pip}/pip"] if pip else ["-m", "pip"]),
+        "--isolated",
+        "install",
+        "--quiet",
+        "--no-input",
+    ]
     command += ["--disable-pip-version-check", "--no-index", "--no-cache-dir", f"--find-links={WHEELS}"]
     if target := made.environ.get("PYTHONPATH"):
         command.append(f"--target={target.split(os.pathsep)[2]}")

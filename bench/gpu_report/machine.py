@@ -18,9 +18,8 @@ COLUMNS = (
 )
 
 
-def measure(*, rehearse: bool) -> Result:
+def measure(result: Result, *, rehearse: bool) -> None:
     """Describe the machine; a GPU that PyTorch cannot use misses a limit."""
-    result = Result()
     count = torch.cuda.device_count()
     result.figures.append(Figure("GPUs that PyTorch can use", str(count), ">= 1", None if rehearse else count > 0))
     rows = [
@@ -38,7 +37,6 @@ def measure(*, rehearse: bool) -> Result:
         rows.append(["nvidia-smi", str(error)])
     result.tables.append(Table(["machine", ""], rows))
     result.tables.append(Table(["`trackside doctor`"], [[line] for line in _doctor()]))
-    return result
 
 
 def _variables() -> list[str]:

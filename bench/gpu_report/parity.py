@@ -63,22 +63,36 @@ Comparison = dict[tuple[str, str], Compared]
 """By uuid and column."""
 
 
-def measure(*, rehearse: bool) -> Result:
+def measure(result: Result, *, rehearse: bool) -> None:
     """Compare on an idle GPU, then on a busy one."""
-    result = Result()
+    phases: dict[str, Comparison] = {}
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), "--collector.gpu.extra=all", fresh=True)
         try:
             wait_for_gpus(daemon)
-            idle = settled(lambda: daemon.get("/metrics").text, result)
+            phases["idle"] = _phase("idle", daemon, result)
             with busy():
                 time.sleep(1.5 if rehearse else SETTLING)
-                under_load = settled(lambda: daemon.get("/metrics").text, result)
+                phases["busy"] = _phase("busy", daemon, result)
                 _compare_processes(daemon, result)
         finally:
             daemon.stop()
-    _report(result, {"idle": idle, "busy": under_load})
-    return result
+            result.tables.append(_table(phases))
+
+
+def _phase(name: str, daemon: Daemon, result: Result) -> Comparison:
+    compared = settled(lambda: daemon.get("/metrics").text, result)
+    judged = [one for one in compared.values() if one.agrees is not None]
+    agree = sum(one.agrees is True for one in judged)
+    figure = Figure(f"{name} GPU: values equal to those of nvidia-smi", f"{agree} of {len(judged)}", "all")
+    figure.met = agree == len(judged) >= FEWEST
+    result.figures.append(figure)
+    only = [
+        f"{column} ({one.theirs})" for (_, column), one in compared.items() if one.agrees is None and one.ours == "-"
+    ]
+    if only:
+        result.notes.append(f"On the {name} GPU, only nvidia-smi has: {', '.join(only)}.")
+    return compared
 
 
 @contextmanager
@@ -190,26 +204,16 @@ def _compare_processes(daemon: Daemon, result: Result) -> None:
     result.figures.append(Figure("processes with the same memory", text, "all", met=not far))
 
 
-def _report(result: Result, phases: dict[str, Comparison]) -> None:
-    names: Callable[[Column], str] = lambda one: f"{one.family}{{{one.label}}}" if one.label else one.family  # noqa: E731
-    families = {
-        **{column.name: names(column) for column in COLUMNS},
-        **{name: f"info: {label}" for name, label in TEXTS.items()},
-    }
+def _table(phases: dict[str, Comparison]) -> Table:
+    families = {one.name: f"{one.family}{{{one.label}}}" if one.label else one.family for one in COLUMNS}
+    families |= {name: f"info: {label}" for name, label in TEXTS.items()}
     near = {one.name: f"{one.near / one.scale:g}" + (f" + {one.share:.0%}" if one.share else "") for one in COLUMNS}
-    for name, phase in phases.items():
-        judged = [one for one in phase.values() if one.agrees is not None]
-        agree = sum(one.agrees is True for one in judged)
-        figure = Figure(f"{name} GPU: values equal to those of nvidia-smi", f"{agree} of {len(judged)}", "all")
-        figure.met = agree == len(judged) >= FEWEST
-        result.figures.append(figure)
-    keys = dict.fromkeys(key for phase in phases.values() for key in phase)
     rows = []
-    for uuid, column in keys:
+    for uuid, column in dict.fromkeys(key for phase in phases.values() for key in phase):
         cells = [cell for phase in phases.values() for cell in _cells(phase.get((uuid, column)))]
         rows.append([uuid[:12], column, families[column], near.get(column, "0"), *cells])
     heads = [f"{name}: {what}" for name in phases for what in ("nvidia-smi", "/metrics", "equal")]
-    result.tables.append(Table(["GPU", "column", "family", "may differ by", *heads], rows))
+    return Table(["GPU", "column", "family", "may differ by", *heads], rows)
 
 
 def _cells(one: Compared | None) -> list[str]:

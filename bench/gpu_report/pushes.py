@@ -14,9 +14,8 @@ LIMIT = 25.0
 """Microseconds of the host per push of two scalars, median."""
 
 
-def measure(*, rehearse: bool) -> Result:
+def measure(result: Result, *, rehearse: bool) -> None:
     """Measure pushes against a real daemon; in a rehearsal, of tensors on the CPU."""
-    result = Result()
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), fresh=True)
         try:
@@ -40,4 +39,3 @@ def measure(*, rehearse: bool) -> Result:
     if torch.cuda.is_available():
         columns = ["ways to read scalars of a step", "scalars", "host, µs a step (p50)", "p99", "whole step, µs"]
         result.tables.append(Table(columns, list(scalars.measured((1, 4), 150))))
-    return result

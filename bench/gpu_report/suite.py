@@ -15,9 +15,8 @@ from bench.gpu_report.result import Figure, Result
 SECONDS = 140.0
 
 
-def measure(*, rehearse: bool) -> Result:
+def measure(result: Result, *, rehearse: bool) -> None:
     """Run pytest; in a rehearsal, tests that need CUDA are skipped."""
-    result = Result()
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
         command = [sys.executable, "-m", "pytest", "tests/gpu", "-p", "no:cacheprovider", f"--junitxml={report}"]
@@ -41,7 +40,6 @@ def measure(*, rehearse: bool) -> Result:
     result.notes += [f"Failed: {case.get('classname')}::{case.get('name')}: {_reason(case)}" for case in failed]
     reasons = {f"Skipped: {_reason(case)}" for case in skipped}
     result.notes += [*sorted(reasons), *[line for line in printed.splitlines() if " us, p99 " in line]]
-    return result
 
 
 def _reason(case: ET.Element) -> str:

@@ -27,9 +27,9 @@ SERIES = ("trackside_gpu_rank_info{", "trackside_training_device_phase_seconds_t
 """Series that only a training on a real GPU has."""
 
 
-def measure(*, rehearse: bool) -> Result:
+def measure(result: Result, *, rehearse: bool) -> None:
     """Train, and judge every alert that fired; in a rehearsal, a small model on the CPU."""
-    result, evidence = Result(), Evidence()
+    evidence = Evidence()
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         place = Path(directory)
         (place / "history").mkdir()
@@ -49,7 +49,6 @@ def measure(*, rehearse: bool) -> Result:
                 Figure("series of a GPU training that are missing", ", ".join(missing) or "0", "0", not missing)
             )
         _judge_alerts(result, place, evidence)
-    return result
 
 
 class _Run:

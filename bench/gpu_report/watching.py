@@ -27,9 +27,8 @@ FAR = 5.0
 """Percent between the seconds of a stage and those between two events around it."""
 
 
-def measure(*, rehearse: bool) -> Result:
+def measure(result: Result, *, rehearse: bool) -> None:
     """Measure both; in a rehearsal, on the CPU."""
-    result = Result()
     device = "cpu" if rehearse else "cuda"
     torch.set_num_threads(1)
     # First, because the other measurement replaces methods of the client for as long as this process lives.
@@ -42,7 +41,6 @@ def measure(*, rehearse: bool) -> Result:
         finally:
             daemon.stop()
     _cost(result, found, judged=not rehearse)
-    return result
 
 
 def _cost(result: Result, found: dict[str, Any], *, judged: bool) -> None:
