@@ -246,11 +246,11 @@ def test_what_is_forgotten_leaves_nothing_behind() -> None:
 
 
 def test_a_day_of_healthy_ranks_with_evaluations_and_checkpoints_raises_nothing() -> None:
-    run = Running(8)
+    run = Running(4)
     end, step, evaluated = run.now + 86_400, 0, 0.0
     while run.now < end:
         step += 1
-        for rank in range(8):
+        for rank in range(4):
             phases = {"forward": 1.5 * step, "backward": 3.0 * step + 0.01 * rank, "data": 0.3 * step}
             run.push(step, rank, phases=phases | ({} if rank else {"eval": evaluated}), wait=0.3 * step)
         run.wait(5)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from terminal.fake import BEGUN, alert, gpu, overview, run
 
@@ -53,6 +53,7 @@ def rows(whole: dict[str, Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
 
 
 @given(st.data())
+@settings(max_examples=settings().max_examples // 2)
 def test_any_response_is_drawn(data: st.DataObject) -> None:
     whole = overview()
     said: dict[str, Any] = {name: data.draw(rows(whole[name][0])) for name in ("runs", "gpus", "alerts")}

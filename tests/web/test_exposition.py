@@ -121,26 +121,25 @@ def read(families: Any) -> dict[tuple[str, str], str]:
 
 
 @given(batches())
-def test_the_text_is_what_prometheus_client_writes(batch: Batch) -> None:
-    assert page(batch) == generate_latest(Oracle(batch).registry()).decode()
+def test_a_page_is_what_prometheus_client_writes_and_its_parsers_read(batch: Batch) -> None:
+    """The OpenMetrics parser is strict: no EOF, wrong units or suffixes, split families and broken histograms are errors."""
+    oracle = Oracle(batch)
+    text, openmetrics = page(batch), page(batch, openmetrics=True)
+    assert text == generate_latest(oracle.registry()).decode()
+    assert openmetrics == generate_openmetrics(oracle.registry()).decode()
+    assert read(parse_openmetrics(openmetrics)) == read(parse_text(text)) == read(oracle.collect())
+    others = Batch("t", [sample._replace(value=sample.value) for sample in batch.samples])
+    for both in (page(batch, others), page(batch, others, openmetrics=True)):
+        _once_and_without_timestamps(both)
 
 
-@given(batches())
-def test_the_openmetrics_text_is_what_prometheus_client_writes(batch: Batch) -> None:
-    assert page(batch, openmetrics=True) == generate_openmetrics(Oracle(batch).registry()).decode()
-
-
-@given(batches())
-def test_the_openmetrics_parser_reads_every_series_back(batch: Batch) -> None:
-    """Parse the page strictly: no EOF, wrong units or suffixes, split families and broken histograms are errors."""
-    seen = read(parse_openmetrics(page(batch, openmetrics=True)))
-    wanted = read(Oracle(batch).collect())
-    assert seen == wanted
-
-
-@given(batches())
-def test_the_text_parser_reads_every_series_back(batch: Batch) -> None:
-    assert read(parse_text(page(batch))) == read(Oracle(batch).collect())
+def _once_and_without_timestamps(text: str) -> None:
+    lines = [line for line in text.split("\n")[:-1] if not line.startswith("#")]
+    found = [re.fullmatch(r'([a-z_]+(?:\{(?:[a-z_]+="(?:[^"\\]|\\.)*",?)+\})?) ([^ ]+)', line) for line in lines]
+    assert all(found), lines
+    names = [one[1] for one in found if one is not None]
+    assert len(set(names)) == len(names)
+    assert not any("_created" in name.partition("{")[0] for name in names)
 
 
 @given(any_float)
@@ -154,18 +153,6 @@ def test_the_numbers_of_a_family_are_written_alike_whatever_stands_beside_them(v
     samples = [Sample(GAUGE, (str(index), ""), value) for index, value in enumerate(values)]
     written = [line.rpartition(" ")[2] for line in page(Batch("s", samples)).splitlines()[2:]]
     assert written == [as_go_writes_it(value) for value in values]
-
-
-@given(batches())
-def test_no_series_comes_twice_none_has_a_timestamp_and_none_is_a_creation(batch: Batch) -> None:
-    others = Batch("t", [sample._replace(value=sample.value) for sample in batch.samples])
-    for text in (page(batch, others), page(batch, others, openmetrics=True)):
-        lines = [line for line in text.split("\n")[:-1] if not line.startswith("#")]
-        found = [re.fullmatch(r'([a-z_]+(?:\{(?:[a-z_]+="(?:[^"\\]|\\.)*",?)+\})?) ([^ ]+)', line) for line in lines]
-        assert all(found), lines
-        names = [one[1] for one in found if one is not None]
-        assert len(set(names)) == len(names)
-        assert not any("_created" in name.partition("{")[0] for name in names)
 
 
 def test_an_empty_page_is_empty() -> None:
