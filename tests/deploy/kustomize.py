@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -27,6 +28,7 @@ KUBECTL = 27
 """First minor version of kubectl that supports all used features; Debian 12 has 1.20, which lacks components."""
 
 
+@cache
 def has_kubectl() -> bool:
     """Return True if kubectl is installed and can build the kustomizations."""
     if shutil.which("kubectl") is None:
@@ -44,10 +46,15 @@ def build(directory: Path) -> list[Object]:
 
 def built(directory: Path) -> list[Object]:
     """Return the manifests of a directory, by kubectl."""
+    return list(yaml.load_all(_kubectl(directory), yaml.CSafeLoader))
+
+
+@cache
+def _kubectl(directory: Path) -> str:
     asked = ["kubectl", "kustomize", str(directory)]
     done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert (done.returncode, done.stderr) == (0, ""), directory
-    return list(yaml.safe_load_all(done.stdout))
+    return done.stdout
 
 
 def resolved(directory: Path) -> list[Object]:
