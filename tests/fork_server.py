@@ -235,11 +235,6 @@ def _spawn(_path: bytes, args: Sequence[str | bytes], passfds: Sequence[int]) ->
 
 def _run(start: dict[str, Any]) -> None:
     """Do what Python does with these arguments."""
-    if start["nursery"] or start["arguments"][:2] == ["-m", TORCHRUN]:
-        request = _open_nursery()
-        if request is not None:
-            _run(request)
-            return
     _open_streams()
     os.chdir(start["cwd"])
     os.environ.clear()
@@ -285,6 +280,8 @@ if __name__ == "__main__":
         importlib.import_module(module)
     gc.freeze()
     if (request := _serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
+        if request["nursery"] or request["arguments"][:2] == ["-m", TORCHRUN]:
+            request = _open_nursery() or request
         status: Any = None
         try:
             _run(request)

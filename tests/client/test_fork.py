@@ -108,8 +108,7 @@ if __name__ == "__main__":
 LOSSES = [(step, {"loss": 4.0 * step}) for step in range(10)]
 
 
-@pytest.mark.parametrize("opened", ["", "1"], ids=["before the run is opened", "after it"])
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize(("method", "opened"), [("fork", ""), ("fork", "1"), ("spawn", "")])
 def test_what_a_dataset_pushes_in_a_data_loaders_workers_goes_nowhere(
     trained: Callable[..., list[Sent]], method: str, opened: str
 ) -> None:
