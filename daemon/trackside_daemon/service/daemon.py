@@ -79,7 +79,8 @@ class Daemon:
     def __init__(
         self, config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket
     ) -> None:
-        # First, because it removes the service manager's variables from the environment that child processes inherit.
+        interpreter.share_heaps()  # before any part starts a thread
+        # Early, because it removes the service manager's variables from the environment that child processes inherit.
         self._notifier = Notifier()
         self._config = config
         self._load = reload

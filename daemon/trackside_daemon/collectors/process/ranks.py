@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.collectors.process.container_location import ContainerLocation, ContainerLocations
@@ -23,11 +24,10 @@ from trackside_daemon.collectors.process.status import ProcessStatuses
 from trackside_daemon.collectors.process.user_names import UserNames
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.nvml.peaks import peak_flops
-from trackside_daemon.nvml.readers.host_pids import PROC, in_host_pid_namespace
+from trackside_daemon.nvml.readers.host_pids import in_host_pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from trackside_daemon.collectors.process.process_roles import Role
     from trackside_daemon.model.rank_process import RankProcess
@@ -105,7 +105,7 @@ class RanksCollector:
         rank_processes: Callable[[], Sequence[RankProcess]],
         *,
         others: bool = True,
-        proc: Path = PROC,
+        proc: Path = Path("/proc"),
         host_pids: Callable[[Path], bool] = in_host_pid_namespace,
     ) -> None:
         self._gpus = gpus

@@ -13,7 +13,6 @@ import os
 import socket
 import struct
 import sys
-from pathlib import Path
 
 from trackside_daemon.linux.users import user_name
 
@@ -72,6 +71,8 @@ def _holder(address: str) -> str:
 
 
 def _parent(pid: int) -> str:
+    from pathlib import Path  # a worker without this error does not need it
+
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
