@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import zmq
-
 from trackside.transport.paths import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import zmq
 
 VARIABLE = "TRACKSIDE_KEY_FILE"
 FILE_BYTES = 4096  # limit of bytes that are read, whatever file is named; a key file is smaller
@@ -106,6 +106,8 @@ def _text(file: Path, *, secret: bool) -> str:
 
 def _public(secret: str) -> bytes | None:
     """Return the public half of a secret key; None if it is not a key."""
+    import zmq  # commands that only look for a daemon do not need it, and it costs them 20 ms
+
     try:
         return zmq.curve_public(secret.encode())
     except zmq.ZMQError:

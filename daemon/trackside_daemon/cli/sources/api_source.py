@@ -13,7 +13,6 @@ from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, Proxy
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
-from trackside_daemon.history.files.importing import ImportResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.history.files.export import Format
+    from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.read.reader import RunFilter
 
 STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts as down
@@ -131,6 +131,8 @@ class ApiSource:
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
+        from trackside_daemon.history.files.importing import ImportResult  # no other command needs it
+
         query = urlencode({key: value for key, value in (("name", name), ("id", uid)) if value})
         headers = {"X-File-Name": quote(str(file)), "Content-Type": "application/octet-stream"}
         with file.open("rb") as stream:

@@ -14,7 +14,6 @@ from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
-from trackside_daemon.history.files.importing import ImportResult, RunFile, import_run
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.record import run_changes
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.history.files.export import Format
+    from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.read.reader import RunFilter
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.linux.file_lock import FileLock
@@ -89,6 +89,8 @@ class FileSource:
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
+        from trackside_daemon.history.files.importing import RunFile, import_run  # no other command needs them
+
         with file.open("rb") as stream:
             begin = os.fstat(stream.fileno()).st_mtime if file.is_file() else time.time()
             reading = RunFile(stream, str(file), id=uid, name=name, begin=begin)
