@@ -138,13 +138,17 @@ def _outcome(
         )
         status = _wait(process, seconds)
     lines = log.read_text(errors="replace").splitlines()[-SHOWN_LINES:]
-    failure = "" if status == 0 else f"took longer than {seconds:.0f} s" if status is None else f"exit status {status}"
+    failure = "" if status == 0 else f"took longer than {seconds:.0f} s" if status is None else _reason(status, lines)
     result = Result()
     try:
         result = read(out)
     except (OSError, ValueError) as error:
         failure = failure or f"no result: {error}"
     return Outcome(part.title, result, failure, lines, time.monotonic() - begun)
+
+
+def _reason(status: int, lines: list[str]) -> str:
+    return f"exit status {status}: {lines[-1][:200]}" if lines else f"exit status {status}"
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:

@@ -31,7 +31,7 @@ def measure(result: Result, *, rehearse: bool) -> None:
     together = costs["together"]
     result.at_most("daemon and worker, CPU", together.cpu, gpu.CPU_LIMIT, "% of a core", judged=not rehearse)
     result.at_most("daemon and worker, RSS", together.rss, gpu.RSS_LIMIT, "MiB", judged=not rehearse)
-    rows = [[name, f"{one.cpu:.2f}", f"{one.rss:.1f}", f"{one.pss:.1f}"] for name, one in costs.items()]
+    rows = [[name, f"{cost.cpu:.2f}", f"{cost.rss:.1f}", f"{cost.pss:.1f}"] for name, cost in costs.items()]
     result.tables.append(Table(["at 1 s, a scrape every 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB"], rows))
     result.notes.append(f"/metrics has {gpu.series_of_gpus(page)} series of GPUs with the default families.")
 

@@ -117,16 +117,16 @@ def _install(made: Environment) -> None:
         for line in needed:
             try:
                 _run([*command, line], made.environ)
-            except (OSError, subprocess.SubprocessError) as one:
-                made.result.notes.append(f"{line}: {_last_line(one)}")
+            except (OSError, subprocess.SubprocessError) as reason:
+                made.result.notes.append(f"{line}: {_last_line(reason)}")
 
 
 def _report_modules(made: Environment) -> None:
     printed = _run([str(made.python), "-W", "ignore", "-c", PROBE, *MODULES], made.environ)
-    found: dict[str, str] = json.loads(printed.strip().splitlines()[-1])
-    missing = [f"{name}: {state}" for name, state in found.items() if state.startswith("missing")]
+    modules: dict[str, str] = json.loads(printed.strip().splitlines()[-1])
+    missing = [f"{name}: {state}" for name, state in modules.items() if state.startswith("missing")]
     made.result.figures.append(Figure("modules that are missing", str(len(missing)), "0", met=not missing))
-    versions = [f"{name} {state}" for name, state in found.items() if not state.startswith("missing")]
+    versions = [f"{name} {state}" for name, state in modules.items() if not state.startswith("missing")]
     made.result.notes += [*missing, ", ".join(versions)]
 
 

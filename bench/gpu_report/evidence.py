@@ -96,7 +96,7 @@ def _link_reduced(evidence: Evidence) -> bool:
 
 def _memory_full(evidence: Evidence) -> bool:
     used, total = evidence.of_gpus("memory.used"), evidence.of_gpus("memory.total")
-    return any(one >= 0.96 * most for one, most in zip(used, total, strict=False))
+    return any(full >= 0.96 * size for full, size in zip(used, total, strict=False))
 
 
 def _held_idle(evidence: Evidence) -> bool:
@@ -107,7 +107,7 @@ def _held_idle(evidence: Evidence) -> bool:
 def _disk_full(_: Evidence) -> bool:
     mounts = [line.split()[1] for line in _text(Path("/proc/mounts")).splitlines() if line.startswith("/")]
     usages = [shutil.disk_usage(mount) for mount in {"/", "/tmp", *mounts} if Path(mount).is_dir()]
-    return any(one.total and one.free <= 0.1 * one.total for one in usages)
+    return any(usage.total and usage.free <= 0.1 * usage.total for usage in usages)
 
 
 def _shm_full(_: Evidence) -> bool:
@@ -129,19 +129,21 @@ CHECKS: dict[str, Callable[[Evidence], bool]] = {
     "RunFinished": lambda _: True,
     "SlowStep": _slow_step,
     "ThroughputRegression": _slower,
-    "DataLoaderBottleneck": lambda one: sum(one.waits) >= 0.25 * sum(one.durations),
-    "GpuUnderutilized": lambda one: statistics.fmean(one.of_gpus("utilization.gpu") or [100.0]) <= 40.0,
-    "GpuHot": lambda one: max(one.of_gpus("temperature.gpu"), default=0.0) >= 80.0,
-    "GpuThrottled": lambda one: one.any_gpu(*(f"clocks_event_reasons.{reason}" for reason in REASONS[:3])),
-    "GpuPowerCapped": lambda one: one.any_gpu("clocks_event_reasons.sw_power_cap"),
+    "DataLoaderBottleneck": lambda evidence: sum(evidence.waits) >= 0.25 * sum(evidence.durations),
+    "GpuUnderutilized": lambda evidence: statistics.fmean(evidence.of_gpus("utilization.gpu") or [100.0]) <= 40.0,
+    "GpuHot": lambda evidence: max(evidence.of_gpus("temperature.gpu"), default=0.0) >= 80.0,
+    "GpuThrottled": lambda evidence: evidence.any_gpu(*(f"clocks_event_reasons.{reason}" for reason in REASONS[:3])),
+    "GpuPowerCapped": lambda evidence: evidence.any_gpu("clocks_event_reasons.sw_power_cap"),
     "GpuMemoryPressure": _memory_full,
     "GpuIdleButHeld": _held_idle,
-    "GpuEccUncorrectable": lambda one: one.any_gpu("ecc.errors.uncorrected.volatile.total"),
-    "GpuRowRemap": lambda one: one.any_gpu("remapped_rows.pending", "remapped_rows.failure"),
+    "GpuEccUncorrectable": lambda evidence: evidence.any_gpu("ecc.errors.uncorrected.volatile.total"),
+    "GpuRowRemap": lambda evidence: evidence.any_gpu("remapped_rows.pending", "remapped_rows.failure"),
     "PcieDegraded": _link_reduced,
-    "CpuSaturated": lambda one: one.pressure.get("cpu some", 0.0) >= 40.0,
-    "IoBottleneck": lambda one: one.pressure.get("io full", 0.0) >= 15.0,
-    "HostMemoryPressure": lambda one: one.available <= 0.07 or one.pressure.get("memory some", 0.0) >= 8.0,
+    "CpuSaturated": lambda evidence: evidence.pressure.get("cpu some", 0.0) >= 40.0,
+    "IoBottleneck": lambda evidence: evidence.pressure.get("io full", 0.0) >= 15.0,
+    "HostMemoryPressure": lambda evidence: (
+        evidence.available <= 0.07 or evidence.pressure.get("memory some", 0.0) >= 8.0
+    ),
     "DiskFilling": _disk_full,
     "ShmFull": _shm_full,
 }

@@ -45,8 +45,8 @@ def command() -> str:
         NoNvidiaSmiError: There is none.
     """
     for directory in (None, *PLACES):
-        if found := shutil.which("nvidia-smi", path=directory):
-            return found
+        if path := shutil.which("nvidia-smi", path=directory):
+            return path
     raise NoNvidiaSmiError(f"nvidia-smi is neither in $PATH nor in {', '.join(PLACES)}")
 
 

@@ -82,13 +82,15 @@ def measure(result: Result, *, rehearse: bool) -> None:
 
 def _phase(name: str, daemon: Daemon, result: Result) -> Comparison:
     compared = settled(lambda: daemon.get("/metrics").text, result)
-    judged = [one for one in compared.values() if one.agrees is not None]
-    agree = sum(one.agrees is True for one in judged)
+    judged = [value for value in compared.values() if value.agrees is not None]
+    agree = sum(value.agrees is True for value in judged)
     figure = Figure(f"{name} GPU: values equal to those of nvidia-smi", f"{agree} of {len(judged)}", "all")
     figure.met = agree == len(judged) >= FEWEST
     result.figures.append(figure)
     only = [
-        f"{column} ({one.theirs})" for (_, column), one in compared.items() if one.agrees is None and one.ours == "-"
+        f"{column} ({value.theirs})"
+        for (_, column), value in compared.items()
+        if value.agrees is None and value.ours == "-"
     ]
     if only:
         result.notes.append(f"On the {name} GPU, only nvidia-smi has: {', '.join(only)}.")
@@ -110,7 +112,7 @@ def busy() -> Iterator[None]:
 
 def gpus_of(page: str) -> dict[str, Gpu]:
     """Return the GPUs of a page of /metrics, by their UUIDs."""
-    found: dict[str, Gpu] = {}
+    gpus: dict[str, Gpu] = {}
     driver: dict[str, str] = {}
     for family, inside, value in re.findall(r"^trackside_(\w+)\{(.*)\} (\S+)$", page, re.MULTILINE):
         labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', inside))
@@ -118,12 +120,12 @@ def gpus_of(page: str) -> dict[str, Gpu]:
             driver = labels
         if not family.startswith("gpu_") or "uuid" not in labels:
             continue
-        gpu = found.setdefault(labels["uuid"], Gpu({}, {}))
+        gpu = gpus.setdefault(labels["uuid"], Gpu({}, {}))
         if family == "gpu_info":
             gpu.texts.update(labels)
         rest = [text for name, text in labels.items() if name not in {"gpu", "uuid"}]
         gpu.values[family.removeprefix("gpu_"), ",".join(rest)] = float(value)
-    return {uuid: Gpu(gpu.values, {**driver, **gpu.texts}) for uuid, gpu in found.items()}
+    return {uuid: Gpu(gpu.values, {**driver, **gpu.texts}) for uuid, gpu in gpus.items()}
 
 
 def compare(answer: nvidia_smi.Answer, before: dict[str, Gpu], after: dict[str, Gpu]) -> Comparison:
@@ -134,8 +136,8 @@ def compare(answer: nvidia_smi.Answer, before: dict[str, Gpu], after: dict[str, 
         nothing = Gpu({}, {})
         first, last = before.get(uuid, nothing), after.get(uuid, nothing)
         for column in COLUMNS:
-            if (one := _column(column, row.get(column.name), first, last)) is not None:
-                compared[uuid, column.name] = one
+            if (value := _column(column, row.get(column.name), first, last)) is not None:
+                compared[uuid, column.name] = value
         for name, label in TEXTS.items():
             if (theirs := row.get(name)) is not None:
                 ours = last.texts.get(label, "")
@@ -169,9 +171,9 @@ def settled(read_page: Callable[[], str], result: Result) -> Comparison:
         time.sleep(TICK)
         later = gpus_of(read_page())
         fresh = compare(answer, page, later)
-        compared |= {key: one for key, one in fresh.items() if key not in compared or not compared[key].agrees}
+        compared |= {key: value for key, value in fresh.items() if key not in compared or not compared[key].agrees}
         page = later
-        if all(one.agrees is not False for one in compared.values()):
+        if all(value.agrees is not False for value in compared.values()):
             break
     return compared
 
@@ -205,9 +207,14 @@ def _compare_processes(daemon: Daemon, result: Result) -> None:
 
 
 def _table(phases: dict[str, Comparison]) -> Table:
-    families = {one.name: f"{one.family}{{{one.label}}}" if one.label else one.family for one in COLUMNS}
+    families = {
+        column.name: f"{column.family}{{{column.label}}}" if column.label else column.family for column in COLUMNS
+    }
     families |= {name: f"info: {label}" for name, label in TEXTS.items()}
-    near = {one.name: f"{one.near / one.scale:g}" + (f" + {one.share:.0%}" if one.share else "") for one in COLUMNS}
+    near = {
+        column.name: f"{column.near / column.scale:g}" + (f" + {column.share:.0%}" if column.share else "")
+        for column in COLUMNS
+    }
     rows = []
     for uuid, column in dict.fromkeys(key for phase in phases.values() for key in phase):
         cells = [cell for phase in phases.values() for cell in _cells(phase.get((uuid, column)))]
@@ -216,7 +223,7 @@ def _table(phases: dict[str, Comparison]) -> Table:
     return Table(["GPU", "column", "family", "may differ by", *heads], rows)
 
 
-def _cells(one: Compared | None) -> list[str]:
-    if one is None:
+def _cells(value: Compared | None) -> list[str]:
+    if value is None:
         return ["-", "-", "-"]
-    return [one.theirs, one.ours, {True: "yes", False: "**NO**", None: "only one has it"}[one.agrees]]
+    return [value.theirs, value.ours, {True: "yes", False: "**NO**", None: "only one has it"}[value.agrees]]

@@ -69,8 +69,8 @@ COLUMNS = (
     *(_power(*pair) for pair in (("enforced.power.limit", "enforced"), ("power.default_limit", "default"))),
     *(_power(*pair) for pair in (("power.min_limit", "min"), ("power.max_limit", "max"), ("power.limit", "requested"))),
     *(
-        _clock(*one)
-        for one in (("gr", "graphics", 120), ("sm", "sm", 120), ("mem", "memory", 10), ("video", "video", 120))
+        _clock(*domain)
+        for domain in (("gr", "graphics", 120), ("sm", "sm", 120), ("mem", "memory", 10), ("video", "video", 120))
     ),
     *(_fastest(*pair) for pair in (("gr", "graphics"), ("sm", "sm"), ("mem", "memory"))),
     Column("pstate", "performance_state"),

@@ -20,21 +20,21 @@ def measure(result: Result, *, rehearse: bool) -> None:
         daemon = Daemon(Path(directory), fresh=True)
         try:
             if rehearse:
-                found = device.measured(daemon.endpoint, "cpu", size=64, steps=200)
+                measured = device.measured(daemon.endpoint, "cpu", size=64, steps=200)
             else:
-                found = device.measured(daemon.endpoint)
+                measured = device.measured(daemon.endpoint)
         finally:
             daemon.stop()
-    waits = found.pop("waits")
+    waits = measured.pop("waits")
     result.at_most(
-        "push of two GPU scalars, host time, p50", found["device scalars"]["p50"], LIMIT, "µs", judged=not rehearse
+        "push of two GPU scalars, host time, p50", measured["device scalars"]["p50"], LIMIT, "µs", judged=not rehearse
     )
     pushes, reads = waits["device scalars"], waits[".item() of each"]
     # A count of 0 proves something only if the same count sees the waits of `.item()`.
     met = None if rehearse else pushes == 0 < reads
     text = f"{pushes} (with .item(): {reads})"
     result.figures.append(Figure(f"waits for the device in {device.WATCHED} such pushes", text, "0", met))
-    rows = [[name, *(f"{times[one]:,.2f}" for one in ("p50", "p99", "max"))] for name, times in found.items()]
+    rows = [[name, *(f"{times[column]:,.2f}" for column in ("p50", "p99", "max"))] for name, times in measured.items()]
     result.tables.append(Table(["push of two values, host µs", "p50", "p99", "max"], rows))
     if torch.cuda.is_available():
         columns = ["ways to read scalars of a step", "scalars", "host, µs a step (p50)", "p99", "whole step, µs"]

@@ -41,7 +41,9 @@ def failures(outcomes: list[Outcome]) -> list[str]:
         if outcome.failure:
             lines.append(f"{outcome.title}: FAILED: {outcome.failure}")
         missed = [figure for figure in outcome.result.figures if figure.met is False]
-        lines += [f"{outcome.title}: MISSED: {one.name}: {one.measured}, limit {one.limit}" for one in missed]
+        lines += [
+            f"{outcome.title}: MISSED: {figure.name}: {figure.measured}, limit {figure.limit}" for figure in missed
+        ]
     return lines
 
 

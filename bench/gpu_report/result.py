@@ -66,9 +66,9 @@ def read(path: Path) -> Result:
         OSError: There is none.
         ValueError: It is not complete.
     """
-    found = json.loads(path.read_text())
+    parsed = json.loads(path.read_text())
     return Result(
-        [Figure(**figure) for figure in found["figures"]],
-        [Table(**table) for table in found["tables"]],
-        found["notes"],
+        [Figure(**figure) for figure in parsed["figures"]],
+        [Table(**table) for table in parsed["tables"]],
+        parsed["notes"],
     )

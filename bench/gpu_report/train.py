@@ -140,7 +140,7 @@ class Training:
 
 
 def main() -> None:
-    """Train as the command line says."""
+    """Train with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=70.0)
     parser.add_argument("--device", default="cuda")

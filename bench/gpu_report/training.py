@@ -21,7 +21,7 @@ from processes import clean_environ, command
 SECONDS = 70.0
 CONFIG = "collector: {gpu: {extra: [all]}}\n"
 EVERY = 4.0
-"""Seconds between two looks at the machine during the training."""
+"""Seconds between two observations of the machine during the training."""
 
 SERIES = ("trackside_gpu_rank_info{", "trackside_training_device_phase_seconds_total{")
 """Series that only a training on a real GPU has."""
@@ -87,12 +87,12 @@ class _Run:
                 status = self._process.wait(EVERY)
                 break
             except subprocess.TimeoutExpired:
-                self._look()
+                self._observe()
         for reader in self._readers:
             reader.join(10.0)
         return status
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self._evidence.add_host()
         try:
             self._evidence.gpus += nvidia_smi.query(COLUMNS).rows
@@ -114,8 +114,8 @@ class _Run:
         for line in self._process.stderr:
             self.complaints.append(line.rstrip())
             print(line, end="", flush=True)
-            if found := re.match(r"trackside: (http://[\d.]+:\d+)", line):
-                self._url = found[1]
+            if match := re.match(r"trackside: (http://[\d.]+:\d+)", line):
+                self._url = match[1]
 
 
 def _judge_run(result: Result, place: Path, own: dict[str, Any]) -> None:

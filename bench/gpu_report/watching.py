@@ -37,15 +37,15 @@ def measure(result: Result, *, rehearse: bool) -> None:
         daemon = Daemon(Path(directory), fresh=True)
         os.environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
         try:
-            found = watch.measured(watch.WAYS["trackside"], *((20, device, 40) if rehearse else (400, device)))
+            measured = watch.measured(watch.WAYS["trackside"], *((20, device, 40) if rehearse else (400, device)))
         finally:
             daemon.stop()
-    _cost(result, found, judged=not rehearse)
+    _cost(result, measured, judged=not rehearse)
 
 
-def _cost(result: Result, found: dict[str, Any], *, judged: bool) -> None:
-    step = found["step"] * 1e3
-    middle, low, high = found["mean"]
+def _cost(result: Result, measured: dict[str, Any], *, judged: bool) -> None:
+    step = measured["step"] * 1e3
+    middle, low, high = measured["mean"]
     # Of a shorter step, the same time is a larger share.
     most = max(LIMIT, LIMIT * 10 / step)
     result.figures.append(
@@ -56,10 +56,10 @@ def _cost(result: Result, found: dict[str, Any], *, judged: bool) -> None:
             low <= most if judged else None,
         )
     )
-    null = found["null mean"]
+    null = measured["null mean"]
     result.notes.append(
-        f"Watch: the mean of {found['pairs']} pairs [95 % interval]; the limit is missed if the whole interval exceeds it. Null "
-        f"pairs differ by {null[0]:+.2f} % [{null[1]:.2f}, {null[2]:.2f}]; the calls themselves take {found['calls']:.2f} %."
+        f"Watch: the mean of {measured['pairs']} pairs [95 % interval]; the limit is missed if the whole interval exceeds it. Null "
+        f"pairs differ by {null[0]:+.2f} % [{null[1]:.2f}, {null[2]:.2f}]; the calls themselves take {measured['calls']:.2f} %."
     )
 
 

@@ -40,8 +40,8 @@ def main() -> None:
 def requirements() -> list[str]:
     """Return the requirements of the client and of the daemon, and of the tests, without markers."""
     wanted = re.compile(r"""^[^;]*$|;\s*extra == ['"](daemon)['"]$""")
-    found = [line.partition(";")[0].strip() for line in requires("trackside") or () if wanted.search(line)]
-    listed = [line for line in found if not line.startswith("trackside")]
+    lines = [line.partition(";")[0].strip() for line in requires("trackside") or () if wanted.search(line)]
+    listed = [line for line in lines if not line.startswith("trackside")]
     tests = [line.partition(";")[0].strip() for line in requires("trackside") or () if line.startswith(TESTS)]
     return [*listed, *(line for line in tests if re.split(r"[^\w-]", line)[0] in TESTS)]
 

@@ -45,8 +45,8 @@ def test_a_part_that_fails_or_outlasts_its_time_is_an_outcome_with_its_last_line
     later = time.monotonic() + 60
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     missing = _outcome(Part("nothing", "Nothing", 60.0), sys.executable, environ, tmp_path, later, rehearse=True)
-    assert missing.failure == "exit status 1"
-    assert "No module named 'bench.gpu_report.nothing'" in missing.lines[-1]
+    assert missing.failure == "exit status 1: ModuleNotFoundError: No module named 'bench.gpu_report.nothing'"
+    assert missing.lines[0] == "Traceback (most recent call last):"
     slow = _outcome(Part("nothing", "Slow", 0.01), sys.executable, environ, tmp_path, later, rehearse=True)
     assert slow.failure == "took longer than 0 s"
     assert _outcome(Part("nothing", "Late", 60.0), sys.executable, environ, tmp_path, 0.0, rehearse=True).failure

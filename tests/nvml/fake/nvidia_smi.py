@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Say = Callable[[list[str]], str]
+    Format = Callable[[list[str]], str]
 
 MIB = 2**20
 SWITCH = ("Disabled", "Enabled")
@@ -30,11 +30,11 @@ REASONS = {
 }
 
 
-def word(place: int = 0) -> Say:
+def word(place: int = 0) -> Format:
     return lambda words: words[place]
 
 
-def mebibytes(place: int) -> Say:
+def mebibytes(place: int) -> Format:
     return lambda words: str(round(int(words[place]) / MIB))
 
 
@@ -42,7 +42,7 @@ def watts(words: list[str]) -> str:
     return f"{int(words[-1]) / 1000:.2f}"
 
 
-def joined(separator: str) -> Say:
+def joined(separator: str) -> Format:
     return separator.join
 
 
@@ -50,14 +50,14 @@ def switch(words: list[str]) -> str:
     return SWITCH[int(words[0])]
 
 
-def reason(bit: int) -> Say:
+def reason(bit: int) -> Format:
     return lambda words: "Active" if int(words[0]) & bit else "Not Active"
 
 
 ECC = "nvmlDeviceGetTotalEccErrors"
 REMAPPED = "nvmlDeviceGetRemappedRows"
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
-COLUMNS: dict[str, tuple[str, Say]] = {
+COLUMNS: dict[str, tuple[str, Format]] = {
     "uuid": ("nvmlDeviceGetUUID", joined(" ")),
     "name": ("nvmlDeviceGetName", joined(" ")),
     "serial": ("nvmlDeviceGetSerial", joined(" ")),
@@ -137,10 +137,10 @@ def main() -> int:
 def cell(scenario: dict[tuple[str, str], list[str]], index: str, column: str) -> str:
     if column == "index":
         return index
-    key, say = COLUMNS[column]
+    key, format_words = COLUMNS[column]
     names = (key, key.rpartition(":")[0])
     lines = [scenario[scope, name] for name in names for scope in (index, "system", "*") if (scope, name) in scenario]
-    return say(lines[0]) if lines and lines[0] and lines[0][0] != "status" else "[N/A]"
+    return format_words(lines[0]) if lines and lines[0] and lines[0][0] != "status" else "[N/A]"
 
 
 if __name__ == "__main__":
