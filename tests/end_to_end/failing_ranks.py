@@ -1,6 +1,7 @@
 """One of two gloo ranks that meet in a collective after each step; lines of standard input cause failures.
 
-Run ``python failing_ranks.py STORE``, or without a file for a rank without a collective. The line ``slow`` makes this
+Run ``python failing_ranks.py STORE SECONDS``, or without a file for a rank without a collective; a step takes the
+seconds, by default 10 ms. The line ``slow`` makes this
 rank's own time three times as long from then on. The line ``stay away`` keeps it from the collective.
 """
 
@@ -43,14 +44,14 @@ def meeting(store: str, rank: int, world: int) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Run steps of 15 ms, each with the collective."""
+    """Run steps, each with the collective."""
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    store = next(iter(sys.argv[1:]), "")
+    store, seconds = [*sys.argv[1:], "", "0.01"][:2]
     meet = meeting(store, rank, world) if store else lambda: None
     threading.Thread(target=listen, daemon=True).start()
     for step in range(1_000_000):
         with trackside.phase("forward"):
-            time.sleep(0.045 if "slow" in said else 0.015)
+            time.sleep(float(seconds) * (3 if "slow" in said else 1))
         while "stay away" in said:
             threading.Event().wait()
         meet()

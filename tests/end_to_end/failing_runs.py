@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 QUIET = "quiet" in sys.argv
 LEAKED: list[bytes] = []
-STARVED_SECONDS = 30.0
+STARVED_SECONDS = 24.0
 """Two windows of 10 s, and some more."""
 
 
@@ -78,9 +78,9 @@ def starved() -> Iterator[dict[str, Any]]:
     until = time.monotonic() + STARVED_SECONDS
     while time.monotonic() < until:
         with trackside.phase("data"):
-            time.sleep(0.0 if QUIET else 0.004)
+            time.sleep(0.0 if QUIET else 0.016)
         with trackside.phase("forward"):
-            time.sleep(0.006 if QUIET else 0.002)
+            time.sleep(0.024 if QUIET else 0.008)
         yield {"reward": 1.0}
 
 

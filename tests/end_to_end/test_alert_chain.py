@@ -28,14 +28,18 @@ EXAMPLE = "examples/pytorch_loop.py"
 BATCH = 512
 """Predictions in a step of the example."""
 
-#: Pushes as fast as Python can, and says the very last value.
-TIGHT_LOOP = """
-import trackside
-for step in range(1, 5001):
+LOOP = """
+import sys, time, trackside
+steps, seconds = int(sys.argv[1]), float(sys.argv[2])
+for step in range(1, steps + 1):
     trackside.push(step=step, loss=1 / step)
+    if seconds:
+        time.sleep(seconds)
 trackside.finish()
 print(repr(1 / step))
 """
+"""Makes steps of so many seconds, or as fast as Python can, and prints the very last value."""
+TIGHT = ("-c", LOOP, "5000", "0")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +83,7 @@ def test_the_loss_pushed_last_and_every_step_are_in_prometheus(
 def test_the_very_last_value_of_a_tight_loop_arrives(
     daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
 ) -> None:
-    last = float(run_training(daemon, "-c", TIGHT_LOOP, TRACKSIDE_RUN_NAME="tight"))
+    last = float(run_training(daemon, *TIGHT, TRACKSIDE_RUN_NAME="tight"))
     prometheus.shows('trackside_training_steps_total{run="tight"}', 5000)
     assert prometheus.value('trackside_training_loss{run="tight"}') == last
 
@@ -103,41 +107,27 @@ def test_two_ranks_of_one_run_are_apart(
     launch = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     ranks = [
         start_training(
-            daemon, EXAMPLE, "--steps", str(steps), RANK=rank, LOCAL_RANK=rank, TRACKSIDE_RUN_NAME="ranks", **launch
+            daemon, "-c", LOOP, str(steps), "0", RANK=rank, LOCAL_RANK=rank, TRACKSIDE_RUN_NAME="ranks", **launch
         )
         for rank, steps in (("0", 30), ("1", 40))
     ]
     for rank in ranks:
         finish(rank)
-    assert_two_ranks_of_one_run(prometheus, "ranks", 30, 40)
-
-
-def test_two_ranks_that_torchrun_starts_are_one_run(
-    daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str], tmp_path: Path
-) -> None:
-    # The ranks meet at a file: the store that torchrun opens otherwise listens on every interface.
-    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint={tmp_path / 'meeting'}", "--rdzv-conf=store_type=file"]
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", *meeting]
-    run_training(daemon, *torchrun, EXAMPLE, "--steps", "20", TRACKSIDE_RUN_NAME="torchrun")
-    assert_two_ranks_of_one_run(prometheus, "torchrun", 20, 20)
-
-
-def assert_two_ranks_of_one_run(prometheus: Prometheus, run: str, *steps: int) -> None:
-    found = prometheus.shows(f'trackside_training_steps_total{{run="{run}"}}', *steps)
-    assert {point.labels["rank"]: point.value for point in found} == {"0": steps[0], "1": steps[1]}
-    assert len(prometheus.query(f'trackside_training_loss{{run="{run}"}}')) == 2
-    [info] = prometheus.query(f'trackside_training_run_info{{run="{run}"}}')
+    found = prometheus.shows('trackside_training_steps_total{run="ranks"}', 30, 40)
+    assert {point.labels["rank"]: point.value for point in found} == {"0": 30, "1": 40}
+    assert len(prometheus.query('trackside_training_loss{run="ranks"}')) == 2
+    [info] = prometheus.query('trackside_training_run_info{run="ranks"}')
     assert info.labels["world_size"] == "2"
-    prometheus.shows(f'trackside_training_state{{run="{run}",state="finished"}}', 1)
+    prometheus.shows('trackside_training_state{run="ranks",state="finished"}', 1)
 
 
 def test_a_second_run_of_the_same_name_takes_the_place_of_the_first(
     daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
 ) -> None:
-    run_training(daemon, EXAMPLE, "--steps", "60", TRACKSIDE_RUN_NAME="again")
+    run_training(daemon, "-c", LOOP, "60", "0", TRACKSIDE_RUN_NAME="again")
     prometheus.shows('trackside_training_steps_total{run="again"}', 60)
     [first] = prometheus.query('trackside_training_run_info{run="again"}')
-    run_training(daemon, EXAMPLE, "--steps", "25", TRACKSIDE_RUN_NAME="again")
+    run_training(daemon, "-c", LOOP, "25", "0", TRACKSIDE_RUN_NAME="again")
     prometheus.shows('trackside_training_steps_total{run="again"}', 25)
     assert prometheus.value('resets(trackside_training_steps_total{run="again"}[10m])') == 1
     [second] = prometheus.query('trackside_training_run_info{run="again"}')
@@ -148,7 +138,7 @@ def test_a_second_run_of_the_same_name_takes_the_place_of_the_first(
 def test_a_run_that_is_killed_has_failed(
     daemon: Daemon, prometheus: Prometheus, start_training: Callable[..., Process]
 ) -> None:
-    training = start_training(daemon, EXAMPLE, "--steps", "1000000", TRACKSIDE_RUN_NAME="killed")
+    training = start_training(daemon, "-c", LOOP, "1000000", "0.05", TRACKSIDE_RUN_NAME="killed")
     eventually(lambda: prometheus.query('trackside_training_steps_total{run="killed"} > 5'))
     prometheus.shows('trackside_training_state{run="killed",state="running"}', 1)
     os.kill(training.pid, signal.SIGKILL)
@@ -170,7 +160,7 @@ def test_prometheus_counts_every_series_of_the_page(daemon: Daemon, prometheus: 
 def test_type_help_and_unit_reach_prometheus(
     daemon: Daemon, prometheus: Prometheus, run_training: Callable[..., str]
 ) -> None:
-    run_training(daemon, "-c", TIGHT_LOOP, TRACKSIDE_RUN_NAME="types")
+    run_training(daemon, *TIGHT, TRACKSIDE_RUN_NAME="types")
     prometheus.shows('trackside_training_steps_total{run="types"}', 5000)
     known = {name: one for name, [one] in prometheus.get("metadata").items()}
     assert known["trackside_training_loss"] == {"type": "gauge", "help": "Training loss, as pushed.", "unit": ""}
@@ -188,7 +178,7 @@ def test_after_the_linger_a_run_is_gone_and_its_end_stays(
     daemon = start_daemon("--run.linger=3s")
     prometheus = start_prometheus(daemon.url)
     prometheus.shows("up", 1)
-    run_training(daemon, EXAMPLE, "--steps", "20")
+    run_training(daemon, "-c", LOOP, "20", "0", TRACKSIDE_RUN_NAME="pytorch_loop")
     prometheus.shows("max_over_time(trackside_training_steps_total[10m])", 20)
     # Gone as soon as the page is without it: only staleness makes that so, else it would be returned for 5 minutes.
     prometheus.shows("trackside_training_steps_total")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BOARDS = committed()
 SERVERS = ("Prometheus", "VictoriaMetrics", "Prometheus each 15 s")
 PATIENCE = 180.0
-"""Seconds; a simulated GPU has its Xid error after a minute at most, and alerts that fire need some."""
+"""Seconds; alerts that fire need some."""
 SETTINGS = {
     "TRACKSIDE_WEB__LISTEN_ADDRESS": "127.0.0.1:0",
     "TRACKSIDE_ALERTS__SINKS__LOG__SEVERITY": "info",
@@ -34,6 +34,7 @@ SETTINGS = {
 AILING = {
     "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "8",
     "TRACKSIDE_COLLECTOR__GPU__TROUBLE": "hot:5,throttled:6,xid:7",
+    "PYTHONPATH": str(Path(__file__).parent / "soon_xids"),
 }
 OLDER = {"TRACKSIDE_COLLECTOR__GPU__PROFILE": "a100"}
 """A generation that says the temperatures at which it slows down, and not how far they are."""

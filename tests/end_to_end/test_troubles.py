@@ -87,6 +87,7 @@ ROWS = {
 TIMINGS = {"SlowStep", "ThroughputRegression"}
 """Told rightly of a quiet run too where the machine of the tests is busy; `test_healthy_day` has their quiet."""
 
+SOON_XIDS = Path(__file__).parent / "soon_xids"
 SETTINGS = {"TRACKSIDE_ALERTS__STALL_AFTER": "4", "TRACKSIDE_ALERTS__STRAGGLER_WINDOW": "0.1"}
 BOTH = ((), ("DataLoaderBottleneck",))
 """What each of two processes runs: that one takes half a minute."""
@@ -158,18 +159,19 @@ class Stage:
     """
 
     def __init__(self, place: Path) -> None:
-        self.ill = Daemon(made(place / "ill"), *GPU_FLAGS, environ=SETTINGS)
+        self.ill = Daemon(made(place / "ill"), *GPU_FLAGS, environ={**SETTINGS, "PYTHONPATH": str(SOON_XIDS)})
         self.well = Daemon(made(place / "well"), GPU_FLAGS[0], environ=SETTINGS)
         self.short = Daemon(made(place / "short"), *machine(place / "files", available=400_000), environ=FULL)
         self.roomy = Daemon(made(place / "roomy"), *machine(place / "same"))
         self.values = [start(self.ill, "failing_runs.py", *which) for which in BOTH]
         self.quiet = [start(self.well, "failing_runs.py", "quiet", *which) for which in BOTH]
-        self.ranks = self._pair(self.ill, place / "store", "pair")
-        self.calm = self._pair(self.well, place / "calm", "pair")
+        self.ranks = self._pair(self.ill, place / "store", 0.01)
+        self.calm = self._pair(self.well, place / "calm", 0.04)
 
-    def _pair(self, daemon: Daemon, store: Path, run: str) -> list[Popen[str]]:
-        about = {"TRACKSIDE_RUN_ID": run, "TRACKSIDE_RUN_NAME": run, "WORLD_SIZE": "2"}
-        return [start(daemon, "failing_ranks.py", str(store), RANK=str(rank), **about) for rank in range(2)]
+    def _pair(self, daemon: Daemon, store: Path, seconds: float) -> list[Popen[str]]:
+        about = {"TRACKSIDE_RUN_ID": "pair", "TRACKSIDE_RUN_NAME": "pair", "WORLD_SIZE": "2"}
+        arguments = ("failing_ranks.py", str(store), str(seconds))
+        return [start(daemon, *arguments, RANK=str(rank), **about) for rank in range(2)]
 
     def close(self) -> None:
         """End all trainings and daemons."""
