@@ -39,6 +39,7 @@ _EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_")  # variables 
 
 _OPTIONS = {"env", "cwd", "text", "encoding", "errors", "bufsize", "stdin", "stdout", "stderr", "start_new_session"}
 
+Groups = tuple[tuple[str, ...], ...]
 CLIENT = ("trackside", "trackside.run")
 LARGE = {
     "torch": ("torch", "torch._dynamo", "torch.distributed.run"),  # the first optimizer imports _dynamo, for a second
@@ -56,14 +57,12 @@ class ForkedProcess(subprocess.Popen[Any]):
 
     Args:
         arguments: The command: `sys.executable`, then ``-W FILTER``, ``-m MODULE``, ``-c CODE`` or a script, and arguments.
-        modules: What the server imports before it forks.
+        modules: What the server imports before it forks, in groups: a server is forked from that of the groups before.
         nursery: Whether what its `multiprocessing` spawns is forked, from a child of it that has its imports alone.
         options: The rest of `subprocess.Popen`: those in `_OPTIONS`.
     """
 
-    def __init__(
-        self, arguments: Sequence[str], modules: tuple[str, ...], *, nursery: bool = False, **options: Any
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], modules: Groups, *, nursery: bool = False, **options: Any) -> None:
         if refused := options.keys() - _OPTIONS:
             raise TypeError(f"a forked process cannot have {', '.join(sorted(refused))}")
         self._modules = modules
@@ -84,19 +83,19 @@ class ForkedProcess(subprocess.Popen[Any]):
             self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
 
 
-def preloaded(arguments: Sequence[str]) -> tuple[str, ...]:
+def preloaded(arguments: Sequence[str]) -> Groups:
     """Return what a server imports for a command of this Python."""
     rest = list(arguments[1:])
     while rest[0] == "-W":
         del rest[:2]
     if rest[:2] == ["-m", "trackside_daemon"]:
-        return _commands()
+        return (_commands(),)
     if rest[0] == "-m" and rest[1] != TORCHRUN:
-        return ()
+        return ((),)
     code = rest[1] if rest[0] == "-c" else "import torch" if rest[0] == "-m" else ""
     scripts = [Path(one) for one in rest if one.endswith(".py") and rest[0] != "-c"]
     code = "\n".join([code, *(one.read_text(encoding="utf-8") for one in scripts if one.exists())])
-    return (*(_commands() if "trackside_daemon" in code else CLIENT), *_large(code))
+    return (_commands() if "trackside_daemon" in code else CLIENT, *_large(code))
 
 
 @cache
@@ -107,9 +106,10 @@ def _commands() -> tuple[str, ...]:
     return ("trackside_daemon.service.daemon", *(module.name for module in found), "pydantic.type_adapter")
 
 
-def _large(code: str) -> tuple[str, ...]:
-    names = [name for name in LARGE if re.search(rf"^ *(?:import|from) .*\b{name}\b", code, re.MULTILINE)]
-    return tuple(module for name in names for module in LARGE[name])
+def _large(code: str) -> Groups:
+    return tuple(
+        modules for name, modules in LARGE.items() if re.search(rf"^ *(?:import|from) .*\b{name}\b", code, re.MULTILINE)
+    )
 
 
 def _early(environ: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -139,10 +139,16 @@ _nursery: _Server | None = None
 
 
 @cache
-def _server(modules: tuple[str, ...], early: tuple[tuple[str, str], ...]) -> _Server:
+def _server(modules: Groups, early: tuple[tuple[str, str], ...]) -> _Server:
     control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    *before, last = modules
+    if before:
+        with theirs:
+            start = {"modules": last, "fds": [3], "session": False}
+            _server(tuple(before), early).fork(start, [0, 1, 2, theirs.fileno()])
+        return _Server(control)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_EARLY)}
-    command = [sys.executable, __file__, str(theirs.fileno()), *modules]
+    command = [sys.executable, __file__, str(theirs.fileno()), *last]
     with theirs:
         _processes.append(subprocess.Popen(command, env={**environ, **dict(early)}, pass_fds=[theirs.fileno()]))
     return _Server(control)
@@ -276,20 +282,24 @@ def _end(status: int) -> None:
 
 
 if __name__ == "__main__":
-    for module in sys.argv[2:]:
-        importlib.import_module(module)
-    gc.freeze()
-    if (request := _serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
-        if request["nursery"] or request["arguments"][:2] == ["-m", TORCHRUN]:
-            request = _open_nursery() or request
-        status: Any = None
-        try:
-            _run(request)
-        except SystemExit as end:
-            status = end.code
-            if not isinstance(status, int | None):
-                raise
-        # Warnings of objects that nobody closed come as modules are cleared.
-        if "-W" not in request["arguments"] and "PYTHONWARNINGS" not in request["env"]:
-            _end(status or 0)
-        sys.exit(status)
+    request: dict[str, Any] | None = {"modules": sys.argv[2:], "fds": [int(sys.argv[1])]}
+    while request and "modules" in request:
+        for module in request["modules"]:
+            importlib.import_module(module)
+        gc.freeze()
+        request = _serve(socket.socket(fileno=request["fds"][0]))
+    if request is None:
+        os._exit(0)
+    if request["nursery"] or request["arguments"][:2] == ["-m", TORCHRUN]:
+        request = _open_nursery() or request
+    status: Any = None
+    try:
+        _run(request)
+    except SystemExit as end:
+        status = end.code
+        if not isinstance(status, int | None):
+            raise
+    # Warnings of objects that nobody closed come as modules are cleared.
+    if "-W" not in request["arguments"] and "PYTHONWARNINGS" not in request["env"]:
+        _end(status or 0)
+    sys.exit(status)
