@@ -61,16 +61,17 @@ def machine(tmp_path: Path) -> Iterator[Callable[[str], Machine]]:
 
     def make(name: str = "") -> Machine:
         tree = tmp_path / f"{len(made)}" / name
-        if name:
-            shutil.copytree(MACHINES, tree.parent, symlinks=True)  # they link to one another
+        for needed in {name, "plain"} if name else ():  # to which the others link
+            shutil.copytree(MACHINES / needed, tree.parent / needed, symlinks=True)
         for root in ("proc", "sys"):
             (tree / root).mkdir(parents=True, exist_ok=True)
         made.append(Machine(tree))
         return made[-1]
 
     yield make
-    for one in made:
+    for number, one in enumerate(made):
         one.sampler.stop()
+        shutil.rmtree(tmp_path / f"{number}")
 
 
 class Broken(NamedTuple):

@@ -34,6 +34,23 @@ main()
 """
 
 
+OFF = (
+    "gpu",
+    "disk",
+    "filesystem",
+    "network",
+    "infiniband",
+    "cgroup",
+    "process",
+    "time",
+    "thermal",
+    "ranks",
+    "vmstat",
+    "load",
+)
+"""Collectors: a stuck sampler is noticed later by the time that all of them may take."""
+
+
 @pytest.fixture
 def manager(request: pytest.FixtureRequest, place: Path) -> Iterator[Manager]:
     """A manager with a path, or with an abstract name where a test has that as a parameter."""
@@ -52,7 +69,8 @@ def start(manager: Manager, place: Path) -> Iterator[Callable[..., Service]]:
         flags = (
             f"--push.endpoint=ipc://{place}/push.sock",
             f"--storage.path={place}/history",
-            *("--web.listen-address=127.0.0.1:0", "--no-collector.gpu", "--sample.interval=100ms"),
+            *("--web.listen-address=127.0.0.1:0", "--sample.interval=100ms"),
+            *(f"--no-collector.{name}" for name in OFF),
         )
         started.append(Service(manager, [*first, *flags], {}, watchdog=watchdog))
         return started[-1]
