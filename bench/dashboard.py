@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httpx
 import numpy as np
-from bench.history import BEGIN, SECOND, Filling, floats
-from bench.push import RIVALS
-from bench.table import UNAVAILABLE, head, machine, row, verdict
 from end_to_end.dashboard.conftest import FLAGS
 from playwright.sync_api import sync_playwright
 from processes import Daemon, clean_environ, eventually
 
+from bench.history import BEGIN, SECOND, Filling, floats
+from bench.push import RIVALS
+from bench.table import UNAVAILABLE, head, machine, row, verdict
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.record.trimming import Bounds

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from bench.detectors_cost import costs
 from bench.logs import PLACE, logs, scorer
 from bench.replaying import BATCH, COOLDOWN, PREFIXES, TASKS, TOLERANCE, scored

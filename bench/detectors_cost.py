@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from bench.feeder import KEYS
 from bench.replaying import BATCH
 from bench.table import head, row
-
 from trackside_daemon.detectors import rank_detectors
 from trackside_daemon.detectors.base import Column, Context
 from trackside_daemon.detectors.key_roles import role
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from bench.logs import Log
-
     from trackside_daemon.detectors.base import Detector
 
 REPEATS = 5

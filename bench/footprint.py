@@ -12,8 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.cost import child, cpu, memory
 from processes import Daemon, clean_environ, command
+
+from bench.cost import child, cpu, memory
 
 SECONDS = 60
 GPUS = 8

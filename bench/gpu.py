@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from bench.cost import child, cpu, memory
-from bench.table import UNAVAILABLE, head, machine, row, verdict
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
+from bench.cost import child, cpu, memory
+from bench.table import UNAVAILABLE, head, machine, row, verdict
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import WorkerSettings
 from trackside_daemon.nvml.worker.lock import LOCK_VARIABLE

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import httpx
-from bench.cost import precise
-from bench.table import UNAVAILABLE, head, machine, row, verdict
 from end_to_end.node_exporter import NodeExporter
 
+from bench.cost import precise
+from bench.table import UNAVAILABLE, head, machine, row, verdict
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
 from trackside_daemon.collectors.host.host import host_collectors
 from trackside_daemon.collectors.process.process import ProcessCollector

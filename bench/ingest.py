@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import psutil
-from bench.feeder import KEYS, Fed, feed, values
-from bench.table import head, machine, row, verdict
 from processes import Daemon, eventually
 from prometheus_client import CollectorRegistry, Gauge, push_to_gateway
 
+from bench.feeder import KEYS, Fed, feed, values
+from bench.table import head, machine, row, verdict
 from trackside.transport.batch import BATCH_ROWS
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series

@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from processes import ROOT, Daemon, clean_environ
+
 from bench.push import QUIET, RIVALS, _interval, _path
 from bench.table import UNAVAILABLE, head, machine, row, verdict
-from processes import ROOT, Daemon, clean_environ
 
 PAIRS = 1000
 LIMIT = 0.5

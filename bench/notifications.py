@@ -12,12 +12,12 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from bench.table import head, machine, row
 from end_to_end.alert_chain import Road
 from end_to_end.inbox import Inbox
 from processes import Daemon, clean_environ, eventually
 
 import trackside
+from bench.table import head, machine, row
 
 PUSHES = """
 import sys, time, trackside

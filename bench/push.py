@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.table import UNAVAILABLE, head, machine, row, verdict
 from processes import ROOT, Daemon, clean_environ
+
+from bench.table import UNAVAILABLE, head, machine, row, verdict
 
 RIVALS = ROOT / ".venv-bench" / "bin" / "python"
 """The interpreter of the alternatives, which are installed apart from what the tests need."""

@@ -17,11 +17,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from processes import Daemon, eventually
+
 from bench.cost import cpu
 from bench.feeder import KEYS
 from bench.ingest import SPAWN, _kept
 from bench.table import head, machine, row, verdict
-from processes import Daemon, eventually
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from bench import gpu
 from bench.gpu_report.result import Result, Table
-
 from trackside_daemon.nvml.reading import WorkerSettings
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import torch
+
 from bench.gpu_report import nvidia_smi
 from bench.gpu_report.result import Figure, Result, Table
 

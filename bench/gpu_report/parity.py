@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from processes import Daemon
+
 from bench.gpu_report import nvidia_smi
 from bench.gpu_report.parity_columns import COLUMNS, TEXTS, Column, number
 from bench.gpu_report.result import Figure, Result, Table
-from processes import Daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -47,6 +47,11 @@ def _limit(column: str, label: str) -> Column:
     return Column(f"clocks_event_reasons.{column}", "clock_limit_active", label)
 
 
+def _limited(column: str, label: str) -> Column:
+    # Microseconds in nvidia-smi; both readings may be some tenths of a second apart.
+    return Column(f"clocks_event_reasons_counters.{column}", "clock_limited_seconds_total", label, scale=1e-6, near=0.5)
+
+
 def _engine(column: str, label: str) -> Column:
     return Column(f"utilization.{column}", "engine_utilization_ratio", label, scale=PERCENT, near=0.03)
 
@@ -63,6 +68,7 @@ COLUMNS = (
     *(_engine(*pair) for pair in (("encoder", "encoder"), ("decoder", "decoder"), ("jpeg", "jpeg"), ("ofa", "ofa"))),
     Column("temperature.gpu", "temperature_celsius", "gpu", near=2.0),
     Column("temperature.memory", "temperature_celsius", "memory", near=2.0),
+    Column("temperature.gpu.tlimit", "thermal_margin_celsius", "gpu_max", near=2.0),
     Column("fan.speed", "fan_speed_ratio", "0", scale=PERCENT, near=0.03),
     Column("power.draw.instant", "power_watts", near=5.0, share=0.1),
     Column("power.draw.average", "power_average_watts", near=5.0, share=0.05),
@@ -82,6 +88,11 @@ COLUMNS = (
     _limit("hw_power_brake_slowdown", "hw_power_brake"),
     _limit("sw_thermal_slowdown", "sw_thermal"),
     _limit("sync_boost", "sync_boost"),
+    _limited("sw_power_cap", "sw_power_cap"),
+    _limited("sync_boost", "sync_boost"),
+    _limited("sw_thermal_slowdown", "sw_thermal"),
+    _limited("hw_thermal_slowdown", "hw_thermal"),
+    _limited("hw_power_brake_slowdown", "hw_power_brake"),
     Column("pcie.link.gen.gpucurrent", "pcie_link_generation"),
     Column("pcie.link.gen.max", "pcie_link_max_generation"),
     Column("pcie.link.width.current", "pcie_link_width_lanes"),
@@ -94,6 +105,13 @@ COLUMNS = (
     Column("remapped_rows.uncorrectable", "remapped_rows_total", "uncorrectable"),
     Column("remapped_rows.pending", "row_remap_pending"),
     Column("remapped_rows.failure", "row_remap_failed"),
+    *(
+        Column(f"remapped_rows.histogram.{left}", "row_remap_banks", left)
+        for left in ("max", "high", "partial", "low", "none")
+    ),
+    Column("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded", "sram_threshold_exceeded"),
+    Column("gpu_recovery_action", "recovery_action"),
+    Column("fabric.state", "fabric_state"),
     Column("retired_pages.single_bit_ecc.count", "retired_pages_total", "single_bit"),
     Column("retired_pages.double_bit.count", "retired_pages_total", "double_bit"),
     Column("retired_pages.pending", "retired_pages_pending"),
@@ -112,7 +130,10 @@ TEXTS = {
     "driver_version": "driver_version",
 }
 
-WORDS = {"yes": 1.0, "no": 0.0, "enabled": 1.0, "disabled": 0.0, "active": 1.0, "not active": 0.0}
+WORDS = {
+    "yes": 1.0, "no": 0.0, "enabled": 1.0, "disabled": 0.0, "active": 1.0, "not active": 0.0,
+    "none": 0.0, "not supported": 0.0, "not started": 1.0, "in progress": 2.0, "completed": 3.0,
+}
 
 
 def number(text: str) -> float | None:

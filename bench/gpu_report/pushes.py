@@ -6,9 +6,10 @@ import tempfile
 from pathlib import Path
 
 import torch
+from processes import Daemon
+
 from bench import device, scalars
 from bench.gpu_report.result import Figure, Result, Table
-from processes import Daemon
 
 LIMIT = 25.0
 """Microseconds of the host per push of two scalars, median."""

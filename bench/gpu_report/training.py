@@ -13,10 +13,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from processes import clean_environ, command
+
 from bench.gpu_report import nvidia_smi, train
 from bench.gpu_report.evidence import COLUMNS, Evidence, deserved
 from bench.gpu_report.result import Figure, Result, Table
-from processes import clean_environ, command
 
 SECONDS = 70.0
 CONFIG = "collector: {gpu: {extra: [all]}}\n"

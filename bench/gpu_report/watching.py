@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from bench import watch
-from bench.gpu_report.result import Figure, Result, Table
 from client.router import kept
 from processes import Daemon
 
 import trackside
+from bench import watch
+from bench.gpu_report.result import Figure, Result, Table
 from trackside.pytorch.step_stages import STAGES, StepStages
 
 if TYPE_CHECKING:

@@ -28,6 +28,15 @@ REASONS = {
     "hw_thermal_slowdown": 0x40,
     "hw_power_brake_slowdown": 0x80,
 }
+BANKS = ("max", "high", "partial", "low", "none")
+FABRIC = ("Not Supported", "Not Started", "In Progress", "Completed")
+COUNTERS = {
+    "sw_power_cap": 74,
+    "sync_boost": 76,
+    "sw_thermal_slowdown": 269,
+    "hw_thermal_slowdown": 270,
+    "hw_power_brake_slowdown": 271,
+}
 
 
 def word(place: int = 0) -> Format:
@@ -40,6 +49,10 @@ def mebibytes(place: int) -> Format:
 
 def watts(words: list[str]) -> str:
     return f"{int(words[-1]) / 1000:.2f}"
+
+
+def microseconds(words: list[str]) -> str:
+    return str(int(words[-1]) // 1000)
 
 
 def joined(separator: str) -> Format:
@@ -104,6 +117,15 @@ COLUMNS: dict[str, tuple[str, Format]] = {
     "remapped_rows.uncorrectable": (REMAPPED, word(1)),
     "remapped_rows.pending": (REMAPPED, lambda words: ("No", "Yes")[int(words[2])]),
     "remapped_rows.failure": (REMAPPED, lambda words: ("No", "Yes")[int(words[3])]),
+    **{f"remapped_rows.histogram.{left}": ("nvmlDeviceGetRowRemapperHistogram", word(place)) for place, left in enumerate(BANKS)},
+    "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded": (
+        "nvmlDeviceGetSramEccErrorStatus",
+        lambda words: ("No", "Yes")[int(words[0])],
+    ),
+    "temperature.gpu.tlimit": ("nvmlDeviceGetMarginTemperature", word()),
+    "gpu_recovery_action": ("field:230", lambda words: "None" if words[1] == "0" else f"Action {words[1]}"),
+    "fabric.state": ("nvmlDeviceGetGpuFabricInfoV", lambda words: FABRIC[int(words[0])]),
+    **{f"clocks_event_reasons_counters.{name}": (f"field:{field}", microseconds) for name, field in COUNTERS.items()},
     "persistence_mode": ("nvmlDeviceGetPersistenceMode", switch),
     "mig.mode.current": ("nvmlDeviceGetMigMode", switch),
     **{f"clocks_event_reasons.{name}": ("nvmlDeviceGetCurrentClocksEventReasons", reason(bit)) for name, bit in REASONS.items()},

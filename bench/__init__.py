@@ -1,0 +1,1 @@
+"""Benchmarks: speed and memory, compared with the alternatives; each is a script, run by ``make bench``."""
