@@ -131,8 +131,17 @@ TEXTS = {
 }
 
 WORDS = {
-    "yes": 1.0, "no": 0.0, "enabled": 1.0, "disabled": 0.0, "active": 1.0, "not active": 0.0,
-    "none": 0.0, "not supported": 0.0, "not started": 1.0, "in progress": 2.0, "completed": 3.0,
+    "yes": 1.0,
+    "no": 0.0,
+    "enabled": 1.0,
+    "disabled": 0.0,
+    "active": 1.0,
+    "not active": 0.0,
+    "none": 0.0,
+    "not supported": 0.0,
+    "not started": 1.0,
+    "in progress": 2.0,
+    "completed": 3.0,
 }
 
 
