@@ -84,7 +84,7 @@ def steps_total(daemon: Daemon) -> dict[str, float]:
 def test_while_the_daemon_is_killed_again_and_again_every_sample_of_four_ranks_is_kept_once_and_no_state_flaps(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], count: Callable[[int, int], int]
 ) -> None:
-    kills, samples = count(10, 100), count(100_000, 1_000_000)
+    kills, samples = count(6, 100), count(50_000, 1_000_000)
     least = samples // (4 * len(KEYS))
     daemon = start_daemon(*QUIET)
     ranks = [

@@ -36,7 +36,7 @@ threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).sta
 step = 0
 with trackside.init("pushing") as run:
     while not stop.is_set():
-        for _ in range(100):
+        for _ in range(20):
             run.push(step=step, loss=step, other=-step)
             step += 1
         time.sleep(0.01)

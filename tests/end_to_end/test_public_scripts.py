@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 require("torch")
 
 BASE = ROOT / "tests" / "public" / "nanogpt.py"
-SHORT = ("--max_iters=20", "--eval_interval=10", "--eval_iters=2", "--n_layer=1")
+SHORT = (
+    *("--max_iters=20", "--eval_interval=10", "--eval_iters=2", "--n_layer=1"),
+    *("--n_embd=16", "--block_size=16", "--batch_size=4"),
+)
 
 
 def test_a_script_like_nanogpt_s_takes_three_lines(

@@ -31,7 +31,7 @@ THIRD = "GPU-00000000-0000-0000-0000-000000000003"
 def daemon() -> Iterator[Daemon]:
     """One daemon for all tests."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        running = Daemon(Path(directory), "--collector.gpu.simulate=4", "--sample.interval=100ms")
+        running = Daemon(Path(directory), "--collector.gpu.simulate=4", "--sample.interval=250ms")
         yield running
         running.stop()
 
