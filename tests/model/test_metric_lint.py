@@ -54,7 +54,14 @@ PUSHED = "trackside_training_"
 """Values of these come from the training and are kept as they were pushed."""
 
 
-METRICS = {metric.name: metric for metric in documented()}
+Metrics = dict[str, Metric]
+Pages = dict[str, Page]
+
+
+@pytest.fixture(scope="module")
+def metrics() -> Metrics:
+    """All families of the documentation, by name."""
+    return {metric.name: metric for metric in documented()}
 
 
 def metrics_in(value: Any) -> Iterator[Metric]:
@@ -81,8 +88,9 @@ class Driver:
         return simulate(2, 620.0, self._kind) if board else simulate(2, 500.0, faults=[self._kind])
 
 
-def pages() -> dict[str, str]:
-    """Return the golden pages and those of simulated GPUs, by name."""
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """The golden pages and those of simulated GPUs, by name."""
     found = {str(path.relative_to(GOLDEN)): path.read_text() for path in GOLDEN.rglob("*.txt")}
     for kind in SIMULATED:
         state = State()
@@ -91,126 +99,125 @@ def pages() -> dict[str, str]:
     return found
 
 
-PAGES = pages()
-TEXT = [name for name, text in PAGES.items() if not text.endswith("# EOF\n")]
-
-every_metric = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
-every_page = pytest.mark.parametrize("page", [Page(text) for text in PAGES.values()], ids=PAGES)
-
-
-def test_there_are_golden_pages() -> None:
-    assert {"metrics.txt", "metrics.openmetrics.txt"} <= set(PAGES)
+@pytest.fixture(scope="module")
+def pages(texts: dict[str, str]) -> Pages:
+    """The pages, parsed."""
+    return {name: Page(text) for name, text in texts.items()}
 
 
-def test_every_family_in_the_code_is_documented() -> None:
+def test_there_are_golden_pages(pages: Pages) -> None:
+    assert {"metrics.txt", "metrics.openmetrics.txt"} <= set(pages)
+
+
+def test_every_family_in_the_code_is_documented(metrics: Metrics) -> None:
     known = {
         metric.name
         for module in [module for name, module in sys.modules.items() if name.partition(".")[0] == "trackside_daemon"]
         for value in vars(module).values()
         for metric in metrics_in(value)
     }
-    assert known <= set(METRICS)
-    assert set(METRICS) == set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
+    assert known <= set(metrics)
+    assert set(metrics) == set(re.findall(r"^\| `(\w+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE))
 
 
-def test_no_name_is_taken_twice() -> None:
-    assert len(documented()) == len(METRICS)
-    assert len({metric.family for metric in METRICS.values()}) == len(METRICS)
+def test_no_name_is_taken_twice(metrics: Metrics) -> None:
+    assert len(documented()) == len(metrics)
+    assert len({metric.family for metric in metrics.values()}) == len(metrics)
 
 
-@every_metric
-def test_a_name_is_in_base_units_and_ends_as_its_kind_asks(metric: Metric) -> None:
-    words = metric.name.split("_")
-    assert re.fullmatch(r"trackside(_[a-z0-9]+)+", metric.name)
-    assert not any(map(NOT_BASE_UNITS.fullmatch, words))
-    assert metric.name.endswith("_total") == (metric.kind == "counter")
-    assert not metric.name.endswith(("_count", "_sum", "_bucket", "_created"))
+def test_a_name_is_in_base_units_and_ends_as_its_kind_asks(metrics: Metrics) -> None:
+    for metric in metrics.values():
+        words = metric.name.split("_")
+        assert re.fullmatch(r"trackside(_[a-z0-9]+)+", metric.name)
+        assert not any(map(NOT_BASE_UNITS.fullmatch, words))
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert not metric.name.endswith(("_count", "_sum", "_bucket", "_created"))
 
 
-@every_metric
-def test_a_name_has_one_unit_and_that_last(metric: Metric) -> None:
-    units = [word for word in metric.name.split("_") if word in UNITS]
-    assert len(units) <= 1
-    assert not units or metric.unit.startswith(units[0])
+def test_a_name_has_one_unit_and_that_last(metrics: Metrics) -> None:
+    for metric in metrics.values():
+        units = [word for word in metric.name.split("_") if word in UNITS]
+        assert len(units) <= 1
+        assert not units or metric.unit.startswith(units[0])
 
 
-@every_metric
-def test_a_help_is_a_sentence(metric: Metric) -> None:
-    assert metric.help.endswith(".")
-    assert len(metric.help.split()) > 2
-    assert "\n" not in metric.help
+def test_a_help_is_a_sentence(metrics: Metrics) -> None:
+    for metric in metrics.values():
+        assert metric.help.endswith(".")
+        assert len(metric.help.split()) > 2
+        assert "\n" not in metric.help
 
 
-@every_metric
-def test_no_label_is_the_scrapers(metric: Metric) -> None:
-    assert not [label for label in metric.labels if RESERVED.fullmatch(label) or label == "le"]
-    assert len(set(metric.labels)) == len(metric.labels)
+def test_no_label_is_the_scrapers(metrics: Metrics) -> None:
+    for metric in metrics.values():
+        assert not [label for label in metric.labels if RESERVED.fullmatch(label) or label == "le"]
+        assert len(set(metric.labels)) == len(metric.labels)
 
 
-@every_metric
-def test_a_gpus_series_begin_with_its_index_and_its_uuid(metric: Metric) -> None:
-    assert (metric.labels[:2] == ("gpu", "uuid")) == metric.name.startswith("trackside_gpu_")
+def test_a_gpus_series_begin_with_its_index_and_its_uuid(metrics: Metrics) -> None:
+    for metric in metrics.values():
+        assert (metric.labels[:2] == ("gpu", "uuid")) == metric.name.startswith("trackside_gpu_")
 
 
-@pytest.mark.parametrize("name", TEXT)
-def test_promtool_finds_nothing(name: str) -> None:
-    assert promtool(PAGES[name]) == ""
+def test_promtool_finds_nothing(texts: dict[str, str]) -> None:
+    found = {name: promtool(text) for name, text in texts.items() if not text.endswith("# EOF\n")}
+    assert set(found.values()) == {""}, found
 
 
-@every_page
-def test_every_family_has_one_help_and_one_type_and_then_its_series(page: Page) -> None:
-    families = [name for kind, name, _ in page.heads if kind == "TYPE"]
-    assert len(set(families)) == len(families)
-    assert [name for kind, name, _ in page.heads if kind == "HELP"] == families
-    for series in page.series:
-        assert series.name.startswith(series.family)
-    runs = [
-        series.family
-        for before, series in zip([None, *page.series], page.series, strict=False)
-        if before is None or before.family != series.family
-    ]
-    assert runs == families
+def test_every_family_has_one_help_and_one_type_and_then_its_series(pages: Pages) -> None:
+    for page in pages.values():
+        families = [name for kind, name, _ in page.heads if kind == "TYPE"]
+        assert len(set(families)) == len(families)
+        assert [name for kind, name, _ in page.heads if kind == "HELP"] == families
+        for series in page.series:
+            assert series.name.startswith(series.family)
+        runs = [
+            series.family
+            for before, series in zip([None, *page.series], page.series, strict=False)
+            if before is None or before.family != series.family
+        ]
+        assert runs == families
 
 
-@every_page
-def test_every_family_on_a_page_is_documented_and_of_its_kind(page: Page) -> None:
-    by_family = {metric.family: metric for metric in METRICS.values()} | METRICS
-    for name, kind in page.kinds.items():
-        documented = by_family[name].kind
-        assert kind == documented or (kind, documented) == ("gauge", "info"), name
+def test_every_family_on_a_page_is_documented_and_of_its_kind(pages: Pages, metrics: Metrics) -> None:
+    by_family = {metric.family: metric for metric in metrics.values()} | metrics
+    for page in pages.values():
+        for name, kind in page.kinds.items():
+            documented = by_family[name].kind
+            assert kind == documented or (kind, documented) == ("gauge", "info"), name
 
 
-@every_page
-def test_every_series_has_its_familys_labels_and_comes_once(page: Page) -> None:
-    by_family = {metric.family: metric for metric in METRICS.values()} | METRICS
-    seen = set()
-    for series in page.series:
-        more = {"le"} if series.name.endswith("_bucket") else set()
-        assert set(series.labels) == {*by_family[series.family].labels, *more}, series
-        key = (series.name, *sorted(series.labels.items()))
-        assert key not in seen
-        seen.add(key)
+def test_every_series_has_its_familys_labels_and_comes_once(pages: Pages, metrics: Metrics) -> None:
+    by_family = {metric.family: metric for metric in metrics.values()} | metrics
+    for page in pages.values():
+        seen = set()
+        for series in page.series:
+            more = {"le"} if series.name.endswith("_bucket") else set()
+            assert set(series.labels) == {*by_family[series.family].labels, *more}, series
+            key = (series.name, *sorted(series.labels.items()))
+            assert key not in seen
+            seen.add(key)
 
 
-@every_page
-def test_no_number_stands_for_not_knowing(page: Page) -> None:
-    for series in page.series:
-        if not series.family.startswith(PUSHED):
-            assert not math.isnan(series.value), series
-            assert series.value not in SENTINELS, series
-            assert abs(series.value) < 9e18, series
+def test_no_number_stands_for_not_knowing(pages: Pages) -> None:
+    for page in pages.values():
+        for series in page.series:
+            if not series.family.startswith(PUSHED):
+                assert not math.isnan(series.value), series
+                assert series.value not in SENTINELS, series
+                assert abs(series.value) < 9e18, series
 
 
-@every_page
-def test_a_ratio_is_from_0_to_1(page: Page) -> None:
-    for series in page.series:
-        if series.family.endswith("_ratio") and series.family not in BEYOND_ONE:
-            assert 0 <= series.value <= 1, series
+def test_a_ratio_is_from_0_to_1(pages: Pages) -> None:
+    for page in pages.values():
+        for series in page.series:
+            if series.family.endswith("_ratio") and series.family not in BEYOND_ONE:
+                assert 0 <= series.value <= 1, series
 
 
-@every_page
-def test_a_gpus_values_are_within_their_bounds(page: Page) -> None:
-    for series in page.series:
-        family = FAMILIES.get(series.name.removeprefix("trackside_gpu_"))
-        if family is not None:
-            assert family.low <= series.value <= family.high, series
+def test_a_gpus_values_are_within_their_bounds(pages: Pages) -> None:
+    for page in pages.values():
+        for series in page.series:
+            family = FAMILIES.get(series.name.removeprefix("trackside_gpu_"))
+            if family is not None:
+                assert family.low <= series.value <= family.high, series
