@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import Reading
 
 CYCLES, SECONDS = 80, 45
+FIELDS = (*range(74, 80), *range(251, 254), *range(269, 272))
 CYCLE_LIMIT = 250.0
 """Milliseconds: a tick waits a quarter of its interval for the GPUs."""
 
@@ -30,9 +31,30 @@ def measure(result: Result, *, rehearse: bool) -> None:
     together = costs["together"]
     result.at_most("daemon and worker, CPU", together.cpu, gpu.CPU_LIMIT, "% of a core", judged=not rehearse)
     result.at_most("daemon and worker, RSS", together.rss, gpu.RSS_LIMIT, "MiB", judged=not rehearse)
+    result.tables.append(_field_values())
     rows = [[name, f"{cost.cpu:.2f}", f"{cost.rss:.1f}", f"{cost.pss:.1f}"] for name, cost in costs.items()]
     result.tables.append(Table(["at 1 s, a scrape every 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB"], rows))
     result.notes.append(f"/metrics has {gpu.series_of_gpus(page)} series of GPUs with the default families.")
+
+
+def _field_values() -> Table:
+    """Return the raw values of the first GPU's fields of limited time.
+
+    Headers of NVML disagree on three of the numbers: 251 to 253 in some, 269 to 271 in others. nvidia-smi shows the same times as
+    ``clocks_event_reasons_counters``.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        values = pynvml.nvmlDeviceGetFieldValues(pynvml.nvmlDeviceGetHandleByIndex(0), list(FIELDS))
+        rows = [
+            [str(field.fieldId), str(field.nvmlReturn), str(field.valueType), str(field.value.ullVal)]
+            for field in values
+        ]
+    finally:
+        pynvml.nvmlShutdown()
+    return Table(["NVML field of limited time", "status", "type", "64-bit value"], rows)
 
 
 def _calls(reading: Reading, cycles: int) -> Table:
