@@ -1,4 +1,4 @@
-"""Modules that a start does not load, because a daemon with the default configuration does not need them."""
+"""What a start does not load, because a daemon with the default configuration does not need it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def loaded(script: str) -> set[str]:
 def test_a_daemon_with_the_defaults_loads_no_library_of_a_feature_that_is_off() -> None:
     modules = loaded(DAEMON)
     assert "trackside_daemon.service.assembly" in modules
-    optional = {"apprise", "bcrypt", "encodings.idna", "prometheus_client", "psutil", "textual", "yaml"}
+    optional = {"apprise", "bcrypt", "encodings.idna", "psutil", "textual", "yaml"}
     own = {"history.files.importing", "alerts.sinks.http_post", "collectors.host.portable"}
     assert not modules & {*optional, *(f"trackside_daemon.{name}" for name in own)}
 

@@ -16,10 +16,9 @@ from starlette.routing import Match, Route
 from trackside_daemon import __version__
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.openapi import ENDPOINTS, document
-from trackside_daemon.web.exposition import render
+from trackside_daemon.web.exposition import process_registry, render
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
-from trackside_daemon.web.process_metrics import ProcessMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -90,7 +89,7 @@ class WebApp:
             "processes": processes,
             "overview": overview,
         }
-        self._process_metrics = ProcessMetrics()
+        self._process_registry = process_registry()
 
     def build(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:
         """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
@@ -117,9 +116,8 @@ class WebApp:
         snapshot = self._state.snapshot(
             time.monotonic(), None if sources is None else lambda source: _collector_name(source) in sources
         )
-        if sources is None or OWN_SOURCE in sources:
-            snapshot += self._process_metrics.rows()
-        body = render(snapshot, openmetrics=chosen.openmetrics)
+        own = self._process_registry if sources is None or OWN_SOURCE in sources else None
+        body = render(snapshot, openmetrics=chosen.openmetrics, process_metrics=own)
         headers = {"Content-Type": chosen.content_type, "Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
             # Level 1: Prometheus scrapes often, and the page is repetitive. 31 selects a gzip header with the largest

@@ -12,10 +12,10 @@ from math import inf, isnan
 from typing import TYPE_CHECKING, cast
 
 import msgspec
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics_exposition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from trackside_daemon.model.metric import Distribution, Metric
     from trackside_daemon.model.state import Rows, Series
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 
-def render(snapshot: Iterable[Rows], *, openmetrics: bool) -> bytes:
+def render(snapshot: list[Rows], *, openmetrics: bool, process_metrics: CollectorRegistry | None = None) -> bytes:
     """Return the metrics page.
 
     Args:
         snapshot: The families, their series and the values.
         openmetrics: OpenMetrics 1.0 instead of text 0.0.4.
+        process_metrics: A prometheus_client registry whose families come last.
     """
     parts: list[str] = []
     for metric, all_series, values in snapshot:
@@ -41,7 +42,17 @@ def render(snapshot: Iterable[Rows], *, openmetrics: bool) -> bytes:
         texts = _format_numbers(cast("list[float]", values))
         parts += [f"{start}{text}\n" for start, text in zip(starts, texts, strict=True)]
     page = "".join(parts).encode()
+    if process_metrics is not None:
+        page += _render_registry(process_metrics, openmetrics=openmetrics)
     return page + b"# EOF\n" if openmetrics else page
+
+
+def process_registry() -> CollectorRegistry:
+    """Return a registry of the daemon's ``process_*`` and ``python_*`` families (/proc/self, the interpreter)."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    return registry
 
 
 def format_number(value: float) -> str:
@@ -69,6 +80,14 @@ def _format_numbers(values: list[float]) -> list[str]:
         fast_text if 1e-4 <= abs(value) < 1e6 else format_number(value)
         for fast_text, value in zip(texts, values, strict=True)
     ]
+
+
+def _render_registry(registry: CollectorRegistry, *, openmetrics: bool) -> bytes:
+    if openmetrics:
+        page: bytes = openmetrics_exposition.generate_latest(registry)  # type: ignore[no-untyped-call]
+        # The end may be only once on a page, and `render` adds it.
+        return page.removesuffix(b"# EOF\n")
+    return bytes(generate_latest(registry))
 
 
 @cache
