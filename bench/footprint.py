@@ -11,16 +11,21 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from processes import Daemon, clean_environ, command
 
 from bench.cost import child, cpu, memory
+from bench.gpu import c_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SECONDS = 60
 GPUS = 8
 STARTS = 9
 IMPORTS = (
-    *("zmq", "msgspec", "typer", "yaml", "pydantic", "prometheus_client", "starlette.applications", "uvicorn"),
+    *("zmq", "msgspec", "typer", "yaml", "pydantic", "starlette.applications", "uvicorn"),
     *("pynvml", "trackside.default_run", "trackside_daemon.cli.main", "trackside_daemon.service.daemon"),
 )
 MEASURE = """
@@ -50,27 +55,30 @@ def main() -> None:
 
 
 def _print_running() -> None:
+    print(f"| host and {GPUS} GPUs at 1 s, a scrape every 15 s | CPU, % of a core | RSS, MiB | PSS, MiB |")
+    print("|---|---:|---:|---:|")
+    _print_daemon("simulated", {}, GPUS)
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={GPUS}", fresh=True)
+        environ = c_driver(Path(directory))
+        if environ is not None:
+            _print_daemon("C fake", environ, 0)
+    print()
+
+
+def _print_daemon(driver: str, environ: Mapping[str, str], simulated: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), f"--collector.gpu.simulate={simulated}", environ=environ, fresh=True)
         time.sleep(3.0)  # the start's own work is over
-        pids = {"daemon": daemon.process.pid, "NVML worker, simulating": child(daemon.process.pid)}
+        pids = {"daemon": daemon.process.pid, "NVML worker": child(daemon.process.pid)}
         before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
         for _ in range(SECONDS // 15):
             time.sleep(15.0)
             daemon.get("/metrics")
         took = time.monotonic() - begun
-        print(
-            f"| host and {GPUS} simulated GPUs at 1 s, a scrape every 15 s | CPU, % of a core | RSS, MiB | PSS, MiB |"
-        )
-        print("|---|---:|---:|---:|")
         rows = {name: ((cpu(pid) - before[name]) / took * 100, *memory(pid)) for name, pid in pids.items()}
         rows["together"] = tuple(map(sum, zip(*rows.values(), strict=True)))  # type: ignore[assignment]
         for name, (share, rss, pss) in rows.items():
-            print(f"| {name} | {share:.2f} | {rss:.1f} | {pss:.1f} |")
-        real = rows["daemon"][1] + _import("pynvml")[1] + rows["NVML worker, simulating"][1]
-        print(
-            f"\nWith pynvml loaded in the worker, as on a machine with GPUs but without the memory of the driver, RSS is {real:.1f} MiB.\n"
-        )
+            print(f"| {driver}: {name} | {share:.2f} | {rss:.1f} | {pss:.1f} |")
         daemon.stop()
 
 

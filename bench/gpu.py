@@ -37,7 +37,7 @@ CYCLES = 240
 PAUSE = 0.25
 """Seconds between two cycles; 100 ms is what GPM needs."""
 
-CPU_LIMIT, RSS_LIMIT = 1.0, 95.0
+CPU_LIMIT, RSS_LIMIT = 1.0, 80.0
 """Percent of a core, and MiB; daemon and worker together."""
 
 DCGM_MEMORY = 484
@@ -62,7 +62,7 @@ def main() -> None:
     """Print the tables."""
     machine()
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
-        environ = _driver(Path(directory))
+        environ = c_driver(Path(directory))
         head(f"{GPUS} GPUs at 1 s, default families, a scrape every 15 s", "CPU, % of a core", "RSS, MiB", "PSS, MiB")
         costs = [_running("simulated", WorkerSettings(simulate=GPUS), {})]
         if environ is not None:
@@ -93,7 +93,7 @@ def _has_driver() -> bool:
     return True
 
 
-def _driver(directory: Path) -> dict[str, str] | None:
+def c_driver(directory: Path) -> dict[str, str] | None:
     """Return the variables that load the C driver into a worker; None without a compiler."""
     try:
         library = compile_library(directory)
