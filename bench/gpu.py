@@ -37,7 +37,7 @@ CYCLES = 240
 PAUSE = 0.25
 """Seconds between two cycles; 100 ms is what GPM needs."""
 
-CPU_LIMIT, RSS_LIMIT = 1.0, 80.0
+CPU_LIMIT, RSS_LIMIT = 1.0, 95.0
 """Percent of a core, and MiB; daemon and worker together."""
 
 DCGM_MEMORY = 484
