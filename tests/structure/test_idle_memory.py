@@ -1,4 +1,4 @@
-"""What a start does not load, because a daemon with the default configuration does not need it."""
+"""Modules that a daemon with the default configuration does not load at its start, because it does not need them."""
 
 from __future__ import annotations
 
