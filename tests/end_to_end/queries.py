@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 from processes import eventually, http
 
+SCRAPED = 0.2
+"""Seconds between questions to a server that scrapes each second; each question costs it, and the test, CPU time."""
+
 
 class Point(NamedTuple):
     """A series of an answer.
@@ -60,7 +63,7 @@ class Queries:
             return sorted(repr(point.value) for point in found) == wanted
 
         try:
-            eventually(look)
+            eventually(look, pause=SCRAPED)
         except pytest.fail.Exception:
             pytest.fail(f"{expression} never had the values {values}; its last are {found}")
         return found

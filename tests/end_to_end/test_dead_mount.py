@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from processes import Daemon
 
+LEAN = ("--sample.interval=250ms", "--no-collector.gpu", "--no-collector.process", "--no-collector.cgroup")
 FSTYPE = "fuse.trackside"
 LAST_SUCCESS = "trackside_collector_last_success_timestamp_seconds"
 
@@ -60,7 +61,7 @@ def local(daemon: Daemon) -> set[str]:
 
 def test_a_dead_mount_costs_only_itself(place: Path, mount: FuseMount, start_daemon: Callable[..., Daemon]) -> None:
     far, size = place / "far", BLOCK * BLOCKS
-    daemon = start_daemon("--sample.interval=250ms", f"--collector.filesystem.paths=/,{far}")
+    daemon = start_daemon(*LEAN, f"--collector.filesystem.paths=/,{far}")
     eventually(lambda: value(daemon, "size_bytes", far) == size)
     others = local(daemon)
     assert others
@@ -86,7 +87,7 @@ def test_the_daemon_ends_though_its_child_hangs_in_the_kernel(
     place: Path, mount: FuseMount, start_daemon: Callable[..., Daemon]
 ) -> None:
     far = place / "far"
-    daemon = start_daemon("--sample.interval=250ms", f"--collector.filesystem.paths=/,{far}")
+    daemon = start_daemon(*LEAN, f"--collector.filesystem.paths=/,{far}")
     eventually(lambda: value(daemon, "device_error", far) == 0)
     mount.hang()
     eventually(lambda: value(daemon, "device_error", far) == 1)
@@ -101,7 +102,7 @@ def test_the_daemon_ends_though_its_child_hangs_in_the_kernel(
 def test_an_overlay_over_a_dead_mount_is_dead_too_and_costs_only_itself(
     place: Path, mount: FuseMount, overlay: Path, start_daemon: Callable[..., Daemon]
 ) -> None:
-    daemon = start_daemon("--sample.interval=250ms", f"--collector.filesystem.paths=/,{overlay}")
+    daemon = start_daemon(*LEAN, f"--collector.filesystem.paths=/,{overlay}")
     eventually(lambda: value(daemon, "device_error", overlay, "overlay") == 0)
     mount.hang()
     eventually(lambda: value(daemon, "device_error", overlay, "overlay") == 1)

@@ -174,11 +174,10 @@ def test_a_web_configuration_is_the_other_daemons(start_demo: Callable[..., Demo
 
 
 def test_its_flag_says_how_many_gpus_there_are_to_be_ill(start_demo: Callable[..., Demo]) -> None:
-    """The page of the dashboards uses this combination."""
     ill = {"TRACKSIDE_COLLECTOR__GPU__TROUBLE": "hot:5,throttled:6,xid:7"}
-    status, printed, _ = start_demo("--ranks", "4", "--gpus", "8", "--steps", "1", **ill).end()
+    status, printed, _ = start_demo("--ranks", "1", "--gpus", "8", "--steps", "1", **ill).end()
     assert (status, "8 GPUs are simulated" in printed) == (0, True)
-    status, printed, complaints = start_demo("--ranks", "4", "--steps", "1", **ill).end()
+    status, printed, complaints = start_demo("--ranks", "1", "--steps", "1", **ill).end()
     assert (status, printed, complaints.count("\n")) == (2, "", 1)
 
 
@@ -258,7 +257,7 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("simulated", [(), ("--ranks", "4", "--gpus", "8")], ids=["real", "simulated"])
+@pytest.mark.parametrize("simulated", [(), ("--ranks", "2")], ids=["real", "simulated"])
 def test_every_trouble_is_told(
     start_demo: Callable[..., Demo], count: Callable[[int, int], int], simulated: tuple[str, ...]
 ) -> None:
@@ -285,7 +284,7 @@ def test_a_trouble_that_there_is_not_is_one_line(start_demo: Callable[..., Demo]
     assert complaints == "trackside: --trouble fire: must be one of nan, spike, stall, leak, straggler, crash\n"
 
 
-RANKS = 4
+RANKS = 2
 OF_A_TRAINING = {metric.name for metric in vars(families).values() if isinstance(metric, Metric)}
 OF_A_TRAINING |= {RATIO.name, *(metric.name for one in (families.KNOWN, families.ROOM) for metric in one.values())}
 """Without what is told of a run that has ended, of a sharded model, and of series that are over a limit."""
@@ -300,7 +299,7 @@ def told(page: str, family: str) -> dict[str, float]:
 
 
 def test_simulated_ranks_fill_every_family_of_a_training(start_demo: Callable[..., Demo]) -> None:
-    demo = start_demo("--ranks", str(RANKS), "--gpus", "8")
+    demo = start_demo("--ranks", str(RANKS), "--gpus", "3")
     address = demo.address()
     page = ""
 
@@ -316,14 +315,14 @@ def test_simulated_ranks_fill_every_family_of_a_training(start_demo: Callable[..
     assert missing() == set()
     joined = re.findall(rf'^{RANK_INFO.name}{{gpu="(\d)",rank="(\d)",run="demo"', page, re.MULTILINE)
     assert sorted(joined) == [(str(rank), str(rank)) for rank in range(RANKS)]
-    assert len(told(page, "trackside_gpu_info")) == 8
+    assert len(told(page, "trackside_gpu_info")) == 3
     assert set(told(page, "trackside_dataloader_workers").values()) == {2.0}
     assert sum(told(page, "trackside_dataloader_deaths_total").values()) == 0
     demo.process.send_signal(signal.SIGINT)
     status, printed, complaints = demo.end()
     assert (status, complaints) == (0, "")
-    assert "4 simulated ranks train" in printed
-    assert "8 GPUs are simulated" in printed
+    assert "2 simulated ranks train" in printed
+    assert "3 GPUs are simulated" in printed
     assert demo.processes() == []
     assert demo.left_behind() == []
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from end_to_end.alert_chain import Road
 from end_to_end.many_ranks import nans, ranks
+from end_to_end.queries import SCRAPED
 from processes import Daemon, eventually
 
 import trackside
@@ -55,7 +56,7 @@ def start_road(tmp_path: Path) -> Iterator[Callable[..., Road]]:
 
         def start(daemon: Daemon, *, hurried: bool = True) -> Road:
             road = ends.enter_context(Road(tmp_path, daemon.url, hurried=hurried))
-            eventually(lambda: road.value("up") == 1)
+            eventually(lambda: road.value("up") == 1, pause=SCRAPED)
             return road
 
         yield start
@@ -183,11 +184,11 @@ def _killed(
     before = road.value(since)
     assert before is not None
     daemon.stop(signal.SIGKILL)
-    eventually(lambda: road.value("up") == 0)
+    eventually(lambda: road.value("up") == 0, pause=SCRAPED)
     _scrapes(road, 2)
     assert road.value(since) == before
     again = start_daemon(f"--web.listen-address={address}", **more)
-    eventually(lambda: road.value("up") == 1)
+    eventually(lambda: road.value("up") == 1, pause=SCRAPED)
     assert road.value(since) == before
     return again
 
@@ -195,4 +196,4 @@ def _killed(
 def _scrapes(road: Road, number: int) -> None:
     """Wait for so many scrapes, a second apart; meanwhile rules are evaluated and messages flushed."""
     seen = road.value("timestamp(up)") or 0.0
-    eventually(lambda: (road.value("timestamp(up)") or 0.0) > seen + number)
+    eventually(lambda: (road.value("timestamp(up)") or 0.0) > seen + number, pause=SCRAPED)

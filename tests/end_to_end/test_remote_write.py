@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from end_to_end.queries import SCRAPED
 from end_to_end.shipped import agent, central, say_targets
 from end_to_end.victoria import Victoria
 from processes import Daemon, eventually, http
@@ -49,7 +50,7 @@ class Road(NamedTuple):
 def laid(directory: Path) -> Iterator[Road]:
     """Yield a road that ends with the block."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
-        daemon = Daemon(Path(place), "--run.linger=0s", "--collector.gpu.simulate=2")
+        daemon = Daemon(Path(place), "--run.linger=0s", "--collector.gpu.simulate=2", "--no-collector.process")
         say_targets(directory / "agent", daemon.url.removeprefix("http://"), rack="a")
         try:
             with (
@@ -118,10 +119,10 @@ def test_what_was_scraped_while_the_receiver_was_down_arrives_when_it_is_back(tm
             end.shows("up", 1)
         road.central.stop()
         cut = len(samples(road.victoria))
-        eventually(lambda: len(samples(road.victoria)) >= cut + 5)
+        eventually(lambda: len(samples(road.victoria)) >= cut + 5, pause=SCRAPED)
         with central(tmp_path / "central", port=int(road.central.url.rpartition(":")[2])) as back:
             whole = samples(road.victoria)
-            eventually(lambda: samples(back)[: len(whole)] == whole)
+            eventually(lambda: samples(back)[: len(whole)] == whole, pause=SCRAPED)
 
 
 def samples(end: Queries) -> list[tuple[float, str]]:
@@ -167,7 +168,7 @@ def test_a_run_of_two_machines_is_one_to_the_rules_in_the_middle(
         for rank, daemon in enumerate((road.daemon, other)):
             start_training(daemon, "-c", TRAINING, RANK=str(rank), **about)
         rates = 'run_rank:trackside_training_step_duration_seconds:mean5m{run="wide"}'
-        eventually(lambda: len(road.central.query(rates)) == 2)
+        eventually(lambda: len(road.central.query(rates)) == 2, pause=SCRAPED)
         [rate] = road.central.query('run:trackside_training_tokens:rate5m{run="wide"}')
         federated = http.get(f"{road.central.url}/federate", params={"match[]": '{__name__=~"run:.*"}'})
     assert rate.labels == {"run": "wide", "rack": "a", **EXTERNAL}
