@@ -295,7 +295,7 @@ def test_every_line_of_the_log_is_in_the_format_that_was_asked_for(
 def test_on_a_terminal_it_prints_a_link_that_opens_the_dashboard(place: Path) -> None:
     ours, theirs = os.openpty()
     flags = [*flags_of(place), "--no-collector.gpu"]
-    with subprocess.Popen(
+    with processes.start(
         command("daemon", *flags), env=clean_environ(), stdout=theirs, stderr=subprocess.DEVNULL
     ) as process:
         os.close(theirs)

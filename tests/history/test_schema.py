@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import select
 import signal
@@ -14,6 +13,7 @@ import time
 from math import inf, nan
 from typing import TYPE_CHECKING
 
+import processes
 import pytest
 from history.builders import MORE, Bench, block, check_tables, read, session_id
 from session_records import batch_ingested
@@ -124,14 +124,19 @@ Database(Path(sys.argv[1]), migrations=[(name, Statements(steps)) for name, step
 """
 
 
-def environ() -> dict[str, str]:
-    """Return an environment in which a child can import the modules of this process."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+def python(code: str, *arguments: str) -> list[str]:
+    """Return a command that runs code, which can import the modules of this process."""
+    return [
+        sys.executable,
+        "-c",
+        f"import sys; sys.path[:0] = {[path for path in sys.path if path]!r}\n{code}",
+        *arguments,
+    ]
 
 
 @pytest.mark.parametrize("after", range(7))
 def test_killed_between_two_statements_the_next_start_completes_it(after: int, old: Path, place: Path) -> None:
-    died = subprocess.run([sys.executable, "-c", KILLED_BETWEEN, str(place), str(after)], env=environ(), check=False)
+    died = processes.run(python(KILLED_BETWEEN, str(place), str(after)))
     assert died.returncode == 9
     assert version(old) == NOW + (after >= 4)
     test_an_older_file_is_copied_and_changed(old, place)
@@ -195,11 +200,7 @@ def test_killed_at_any_moment_everything_acknowledged_is_there_once(
         if number % 2:
             steps = min(steps + 1, len(MORE))
         committed = ",".join(map(str, acknowledged))
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(place), str(number), str(steps), committed],
-            stdout=subprocess.PIPE,
-            env=environ(),
-        )
+        child = processes.start(python(CHILD, str(place), str(number), str(steps), committed), stdout=subprocess.PIPE)
         assert child.stdout is not None
         if not number % 2 or dice.random() < 0.5:  # else it may die while it migrates
             assert select.select([child.stdout], [], [], 60)[0]
