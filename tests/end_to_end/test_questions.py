@@ -16,6 +16,7 @@ HANGING = """
 import ctypes, sys, threading, trackside
 
 def wait_for_others():
+    run.push(step=4, loss=0.5)
     ctypes.CDLL(None).pause()  # a call that no other thread can look into
 
 run = trackside.init("hanging")
@@ -27,13 +28,13 @@ wait_for_others()
 
 def test_the_stacks_of_a_training_that_hangs_are_seen(daemon: Daemon, start_training: Callable[..., Process]) -> None:
     start_training(daemon, "-c", HANGING)
-    eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="hanging"}') == 3.0)
+    eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="hanging"}') == 4.0)
     told = daemon.api("runs/hanging/stacks").json()
     assert told["silent"] == []
     ((rank, threads),) = [(one["rank"], one["threads"]) for one in told["ranks"]]
     assert rank == 0
     calls = {name.rpartition(" ")[0]: stack for name, stack in threads.items()}
-    assert [call.partition(" ")[2] for call in calls["MainThread"]] == ["<module>", "wait_for_others"]
+    assert [call.partition(" ")[2] for call in calls["MainThread"][-2:]] == ["<module>", "wait_for_others"]
     assert calls["reader"][-1].endswith(" wait")
     assert "trackside-sender" in calls
     assert [one["rank"] for one in daemon.api("runs/hanging/ping").json()["ranks"]] == [0]
