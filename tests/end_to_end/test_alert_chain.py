@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from end_to_end.conftest import finish
 from end_to_end.prometheus import Prometheus
+from end_to_end.queries import SCRAPED
 from processes import Daemon, eventually, http
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def test_a_run_that_is_killed_has_failed(
     daemon: Daemon, prometheus: Prometheus, start_training: Callable[..., Process]
 ) -> None:
     training = start_training(daemon, "-c", LOOP, "1000000", "0.05", TRACKSIDE_RUN_NAME="killed")
-    eventually(lambda: prometheus.query('trackside_training_steps_total{run="killed"} > 5'))
+    eventually(lambda: prometheus.query('trackside_training_steps_total{run="killed"} > 5'), pause=SCRAPED)
     prometheus.shows('trackside_training_state{run="killed",state="running"}', 1)
     os.kill(training.pid, signal.SIGKILL)
     prometheus.shows('trackside_training_state{run="killed",state="failed"}', 1)
@@ -153,7 +154,7 @@ def test_prometheus_counts_every_series_of_the_page(daemon: Daemon, prometheus: 
         page = daemon.get("/metrics", accept="application/openmetrics-text").text
         return prometheus.value("scrape_samples_scraped") == len(daemon.series(page)) > 50
 
-    eventually(counted)
+    eventually(counted, pause=SCRAPED)
     assert prometheus.value("trackside_gpus_visible") == 2
 
 

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from end_to_end import dockerfile
 from end_to_end.listening import Listening
+from end_to_end.queries import SCRAPED
 from end_to_end.test_demo import Demo
 from processes import DEADLINE, ROOT, Daemon, eventually, http
 
@@ -172,12 +173,12 @@ def test_the_demo_s_series_and_alerts_come_to_both(composed: Composed) -> None:
         found = ask(prometheus, "/api/v1/query", query=expression)["data"]["result"]
         return [one["value"][1] for one in found]
 
-    eventually(lambda: count("count(trackside_training_loss)") == ["4"])
+    eventually(lambda: count("count(trackside_training_loss)") == ["4"], pause=SCRAPED)
     assert count("count(trackside_gpu_info)") == ["8"]
     assert count("count(trackside_gpu_rank_info)") == ["4"]
 
     def told() -> set[str]:
         return {one["labels"]["alertname"] for one in ask(alertmanager, "/api/v2/alerts")}
 
-    eventually(lambda: told() >= {"Watchdog", "TracksideNonFinite"}, 3 * DEADLINE)
+    eventually(lambda: told() >= {"Watchdog", "TracksideNonFinite"}, 3 * DEADLINE, SCRAPED)
     assert ask(alertmanager, "/api/v2/receivers") == [{"name": "nobody"}]

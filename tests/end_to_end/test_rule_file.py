@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import yaml
+from end_to_end.queries import SCRAPED
 from processes import ROOT, eventually
 
 import trackside
@@ -31,7 +32,7 @@ def test_every_expression_is_evaluated_over_a_real_page(
                 run.push(loss=float("nan"), tokens=100)
             return bool(prometheus.query('trackside_alert_firing{alert="NonFinite"} == 1'))
 
-        eventually(shown)
+        eventually(shown, pause=SCRAPED)
         found = {
             rule.get("alert", rule.get("record")): prometheus.query(rule["expr"])
             for group in groups

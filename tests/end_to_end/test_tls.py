@@ -13,6 +13,7 @@ import httpx
 import pytest
 from certificate_authorities import PAST, Authority, hashed
 from end_to_end.prometheus import Prometheus
+from end_to_end.queries import SCRAPED
 from processes import DEADLINE, clean_environ, command, eventually
 from processes import run as run_process
 from processes import start as start_process
@@ -162,7 +163,7 @@ def test_prometheus_is_refused_by_what_is_wrong_and_refuses_a_daemon_that_it_doe
             targets.update({one["scrapePool"]: (one["health"], one["lastError"]) for one in found})
             return len(targets) == len(jobs) + 1 and all(health != "unknown" for health, _ in targets.values())
 
-        eventually(all_scraped)
+        eventually(all_scraped, pause=SCRAPED)
     finally:
         prometheus.stop()
     assert targets.pop("trackside") == ("up", "")
@@ -184,7 +185,7 @@ def test_certificates_and_their_authorities_rotate_while_prometheus_scrapes(
 
     def scraped_again() -> None:
         before = prometheus.value('count_over_time(up{job="trackside"}[1h])')
-        eventually(lambda: prometheus.value('count_over_time(up{job="trackside"}[1h])') > before + 1)
+        eventually(lambda: prometheus.value('count_over_time(up{job="trackside"}[1h])') > before + 1, pause=SCRAPED)
 
     secured.servers.issue("server", "localhost", "127.0.0.1", "rotated.example.org")
     context = secured.servers.trust(secured.client)
