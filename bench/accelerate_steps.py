@@ -13,10 +13,10 @@ import sys
 
 import torch
 from accelerate import Accelerator
+
 from bench.hooks import Calls, Switch, seen_seldom
 from bench.pairs import Pairs, now
 from bench.watch import Training
-
 from trackside.integrations.accelerate import TracksideTracker
 
 WARM_UP = 600

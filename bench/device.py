@@ -16,9 +16,8 @@ from array import array
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from bench.calls import summary
-
 import trackside
+from bench.calls import summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,10 +19,10 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
+
 from bench.hooks import Calls, Switch, seen_seldom
 from bench.pairs import Pairs, now
 from bench.work import calibrated
-
 from trackside.integrations.lightning import TracksideCallback
 
 WARM_UP = 30

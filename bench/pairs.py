@@ -7,6 +7,7 @@ from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
+
 from bench.steps import bootstrapped
 
 

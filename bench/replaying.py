@@ -10,9 +10,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bench.logs import logs
 from processes import clean_environ, command
 
+from bench.logs import logs
 from trackside_daemon.cli.commands.replay_rows import Rows, read
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.rank_detectors import RankDetectors
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from bench.logs import Log
-
     from trackside_daemon.detectors.base import Detection
     from trackside_daemon.detectors.replay import Change
 

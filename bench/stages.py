@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from bench.steps import bootstrapped
 
 import trackside
+from bench.steps import bootstrapped
 from trackside.pytorch.step_stages import StepStages
 
 if TYPE_CHECKING:

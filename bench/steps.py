@@ -16,9 +16,9 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from bench.work import calibrated
 
 import trackside
+from bench.work import calibrated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,11 +17,11 @@ import warnings
 from typing import Any
 
 import torch
-from bench.hooks import Calls, Switch, seen_seldom
-from bench.pairs import Pairs, now
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from bench.hooks import Calls, Switch, seen_seldom
+from bench.pairs import Pairs, now
 from trackside.integrations.method_patch import MethodPatch
 
 WARM_UP = 600

@@ -23,11 +23,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from bench.hooks import Calls, Switch, seen_seldom
-from bench.pairs import Pairs, now
 from torch import nn
 
 import trackside
+from bench.hooks import Calls, Switch, seen_seldom
+from bench.pairs import Pairs, now
 
 if TYPE_CHECKING:
     from collections.abc import Callable

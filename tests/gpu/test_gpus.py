@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+
 from bench.gpu_report import nvidia_smi
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from bench.gpu_report import nvidia_smi, parity
-from bench.gpu_report.result import Result
 from processes import Daemon
 
+from bench.gpu_report import nvidia_smi, parity
+from bench.gpu_report.result import Result
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.nvml.reading import WorkerSettings
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from bench.gpu_report import nvidia_smi, parity
 from bench.gpu_report.parity_columns import COLUMNS, TEXTS
 from bench.gpu_report.rehearsal import write_command
 from bench.gpu_report.result import Result
-
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.state import State

@@ -8,13 +8,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import ROOT
+
 from bench.gpu_report import result
 from bench.gpu_report.__main__ import Part, _outcome
 from bench.gpu_report.evidence import CHECKS, Evidence, deserved
 from bench.gpu_report.report import Outcome, failures, render
 from bench.gpu_report.result import Result, Table
 from bench.gpu_report.wheels import requirements
-from processes import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
