@@ -39,8 +39,8 @@ test:
 	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
 	$(SAY) 'the integrations with the oldest supported frameworks'
 	@$(OLDEST)/bin/python -m pytest --processes 3 tests/integrations
-	$(SAY) 'tests, four files at a time, because many of them wait'
-	@$(BIN)/python -m pytest --processes 4
+	$(SAY) 'tests, eight files at a time, because many of them wait'
+	@$(BIN)/python -m pytest --processes 8
 
 soak: $(VENV)/.dev system
 	$(SAY) 'tests at full counts'

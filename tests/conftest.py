@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -13,6 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
+
+from trackside import default_run
+from trackside.transport.process_state import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -118,6 +123,19 @@ def scenario(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, value in scenario.environ.items():
         monkeypatch.setenv(name, value)
     return scenario
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_client_process() -> Iterator[None]:
+    """All that runs of one process share, made anew for each file: the senders of a file end with it."""
+    process = Process()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default_run, "_process", process)
+        patch.setattr(sys, "excepthook", sys.excepthook)
+        yield
+        patch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
+        process.exit()
+        atexit.unregister(process.exit)
 
 
 @pytest.fixture(scope="session", autouse=True)
