@@ -31,14 +31,22 @@ help:
 demo: $(VENV)/.demo
 	@$(BIN)/trackside demo
 
+# Packages first; then, at a time, what uses one processor and the tests, many of which wait.
 test:
 	@$(MAKE) --no-print-directory -j2 system $(VENV)/.dev
-	@$(MAKE) --no-print-directory -j2 check $(OLDEST)/.installed
+	@$(MAKE) --no-print-directory -j4 check exposure oldest suite
+
+.PHONY: exposure oldest suite
+exposure:
 	$(SAY) 'exposure of the systemd unit (systemd-analyze security): 2.0 of 10 at most'
 	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
 	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
+
+oldest: $(OLDEST)/.installed
 	$(SAY) 'the integrations with the oldest supported frameworks'
-	@$(OLDEST)/bin/python -m pytest --processes 3 tests/integrations
+	@$(OLDEST)/bin/python -m pytest --quiet tests/integrations
+
+suite: $(VENV)/.dev system
 	$(SAY) 'tests, eight files at a time, because many of them wait'
 	@$(BIN)/python -m pytest --processes 8
 
