@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -41,6 +42,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in the background with SIGINT ignored, which all processes of the tests would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--soak"):
         settings.load_profile("soak")
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import zmq
-from processes import DEADLINE
+from processes import DEADLINE, eventually
 
 from trackside.wire import Envelope, Pushes, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from trackside import Run
+    from trackside.transport.outbox import Pending
     from trackside.wire import Body, Totals
 
 Row = tuple[int, dict[str, float]]
@@ -114,9 +115,16 @@ def pushed(messages: Iterable[Message]) -> list[Row]:
 def kept(run: Run) -> tuple[list[Row], Totals]:
     """End a run that has no daemon: the rows that it would send, and its totals."""
     run.finish()
-    bodies = [decode_body(open_envelope(one.frames).kind, one.frames[2]) for one in run.queue.session.pending]
+    pending = run.queue.session.pending
+    # On a busy machine the sender is not done when `finish` no longer waits for it.
+    eventually(lambda: run.queue.session.totals.pushes == 0 or _last_kind(pending) == "bye")
+    bodies = [decode_body(open_envelope(one.frames).kind, one.frames[2]) for one in pending]
     found = [row for body in bodies if isinstance(body, Pushes) for row in rows(body)]
     return found, bodies[-1].totals if bodies else run.queue.session.totals
+
+
+def _last_kind(pending: Sequence[Pending]) -> str:
+    return open_envelope(pending[-1].frames).kind if pending else ""
 
 
 @contextmanager

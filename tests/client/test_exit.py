@@ -384,7 +384,8 @@ def test_a_forked_child_sends_nothing_and_ends_nothing(
     assert number(daemon, "samples_total", name) == 100
     assert number(daemon, "steps_total", name) == number(daemon, "client_pushes_total", name) == 101
     assert number(daemon, "client_dropped_total", name) == 0
-    assert daemon.series()["trackside_ingest_duplicates_total"] == 0
+    # On a busy machine, an acknowledgement may come so late that the parent resends.
+    assert daemon.series()["trackside_ingest_duplicates_total"] == 0 or number(daemon, "client_resent_total", name)
 
 
 def test_a_forked_child_that_asks_for_it_has_a_run_of_its_own(daemon: Daemon, finished: Callable[..., str]) -> None:

@@ -161,15 +161,24 @@ def test_a_live_run_is_shown_as_the_api_tells_it(
         assert violations(page) == []
 
 
+def _train_two_ranks(daemon: Daemon, start_training: Callable[..., Process]) -> None:
+    trainings = [start_training(daemon, "-c", TRAINING, RANK=str(rank), WORLD_SIZE="2") for rank in (0, 1)]
+    for rank, training in enumerate(trainings):
+        say(training, f"1 {1 + rank}")
+    # A rank that opens the run after the other has ended it begins another attempt.
+    names = {f'trackside_training_loss{{rank="{rank}",run="seen"}}' for rank in (0, 1)}
+    eventually(lambda: names <= daemon.series().keys())
+    for rank, training in enumerate(trainings):
+        say(training, *(f"{step} {step + rank}" for step in range(2, 4001)))
+        assert training.stdin is not None
+        training.stdin.close()
+
+
 def test_zoom_ranks_and_axis_ask_for_what_they_show_and_stay_in_the_address(
     start_daemon: Callable[..., Daemon], start_training: Callable[..., Process], open_page: Callable[..., Page]
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=2")
-    for rank in (0, 1):
-        training = start_training(daemon, "-c", TRAINING, RANK=str(rank), WORLD_SIZE="2")
-        say(training, *(f"{step} {step + rank}" for step in range(1, 4001)))
-        assert training.stdin is not None
-        training.stdin.close()
+    _train_two_ranks(daemon, start_training)
     eventually(lambda: daemon.api("runs/seen-1").json().get("state") == "finished")
     page = open_page(daemon, "/runs/seen-1")
     loss = chart(page, "loss")
