@@ -15,6 +15,7 @@ no byte of an old message.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -84,6 +85,14 @@ class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
         return (self.wall + monotonic - self.monotonic) / 1e9
 
 
+_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+def is_commit(text: str) -> bool:
+    """Return whether a text is the full hash of a commit, SHA-1 or SHA-256."""
+    return _COMMIT.fullmatch(text) is not None
+
+
 class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
     """Run, rank and process of a session.
 
@@ -102,7 +111,7 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
         gpus: GPUs in use, or visible: UUIDs, also truncated or of MIG devices, CUDA's indexes or, by the bus, ``PCI-0``,
             or ``none``.
         job_id: Id of the cluster's job.
-        git_commit: Commit that is checked out.
+        git_commit: Commit that is checked out (`is_commit`), else empty.
         framework: Framework and its version, such as ``torch 2.13.0``.
     """
 

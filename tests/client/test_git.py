@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from client.repository import Repository
@@ -305,17 +305,17 @@ def test_a_repository_that_is_too_large_or_takes_too_long_is_not_known(
 def test_a_file_that_cannot_be_looked_at_is_not_known(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier(repository.folder / TRAIN)
 
-    open_any = Path.open
+    read = git._read
 
-    def refuse(place: str) -> None:
+    def refuse(place: str) -> NoReturn:
         raise PermissionError(place)
 
-    def open_others(path: Path, *arguments: Any, **named: Any) -> Any:
-        return refuse(path.name) if path.name == "train.py" else open_any(path, *arguments, **named)
+    def read_others(path: Path, size: int) -> bytes:
+        return refuse(path.name) if path.name == "train.py" else read(path, size)
 
     assert dirty(script(repository)) is False
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", open_others)
+        patch.setattr(git, "_read", read_others)
         assert dirty(script(repository)) is None
     monkeypatch.setattr(os, "lstat", refuse)
     assert dirty(script(repository)) is None

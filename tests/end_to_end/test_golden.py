@@ -199,7 +199,7 @@ def _said_by(rank: int) -> Iterator[list[bytes]]:
         start=99,
         boot="another",
         job_id="815",
-        git_commit="7be9f2c0de",
+        git_commit="7be9f2c0de7be9f2c0de7be9f2c0de7be9f2c0de",
         framework="torch 2.13.0",
     )
     clock = Clock(WALL, round(NOW.monotonic) * SECOND)

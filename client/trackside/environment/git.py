@@ -1,4 +1,8 @@
-"""Read the commit and the state of the repository around a script from its files, without running git."""
+"""Read the commit and the state of the repository around a script from its files, without running git.
+
+Another user may have put the repository there, to learn a file of this user or to stop the training: so it counts only if it
+belongs to this user or root, as with git's own safe.directory, and no file of it is followed, waited for or read without end.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,18 @@ from time import monotonic
 
 import msgspec
 
+from trackside.transport.paths import open_regular
+from trackside.wire import is_commit
+
 ENTRIES = 20_000  # limit of tracked files; the state of a larger repository is unknown
 SECONDS = 0.5  # limit of the time for the comparison
 INDEX_BYTES = 16 * 1024 * 1024  # limit of the index's size
 HASHED_BYTES = 1024 * 1024  # limit of a file that is read to compare its content, if its time is new
+
+# Limits of what `commit` reads, in the training's own thread: about 1 ms.
+LINE_BYTES = 4096  # of HEAD, a reference, and a file that names a directory
+PACKED_BYTES = 4 * 1024 * 1024  # of packed-refs, sorted by name: the branches come first
+CONFIG_BYTES = 1024 * 1024
 
 # Entry up to its path; the times, numbers and owners that are not compared are skipped.
 _HEADER = struct.Struct(">4sII")
@@ -25,7 +37,8 @@ _SKIP_WORKTREE = 0x4000
 _GITLINK = 0o160000
 _CHECKSUM_BYTES = 20
 _EMPTY_BLOB = bytes.fromhex("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391")
-_SHA256 = r"(?im)^\s*objectformat\s*=\s*\"?sha256"
+_SHA256 = rb"(?im)^\s*objectformat\s*=\s*\"?sha256"
+_REFERENCE = re.compile(r"refs(/(?!\.)[^\x00-\x20\x7f~^:?*\[\\/]+)+")  # git-check-ref-format(1); no part may be ".."
 
 
 def commit(script: str) -> str:
@@ -38,10 +51,8 @@ def commit(script: str) -> str:
         if repository is None:
             return ""
         git = repository[1]
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return head[:64]
-        return _reference(_common(git), head.removeprefix("ref: "))
+        head = _line(git / "HEAD")
+        return _reference(_common(git), head.removeprefix("ref: ")) if head.startswith("ref: ") else _hash(head)
     except (OSError, ValueError):  # a folder that is gone, a file that is no text, a name with a NUL
         return ""
 
@@ -66,29 +77,72 @@ def dirty(script: str, seconds: float = SECONDS) -> bool | None:
 
 
 def _find(script: str) -> tuple[Path, Path] | None:
-    """Return the working tree around *script* and its git directory, which worktrees and submodules have elsewhere."""
+    """Return the working tree around *script* and its git directory, which worktrees and submodules have elsewhere.
+
+    None if there is none, or if another user owns a part of it.
+    """
     path = Path(script).absolute()
     folder = path.parent if path.is_file() else Path.cwd()
-    tree = next((place for place in (folder, *folder.parents) if (place / ".git").exists()), None)
-    if tree is None:
+    tree = next((place for place in (folder, *folder.parents) if os.path.lexists(place / ".git")), None)
+    if tree is None or not (_is_own(tree) and _is_own(tree / ".git")):
         return None
     git = tree / ".git"
     if git.is_file():  # "gitdir: PATH"
-        git = (tree / git.read_text().partition(":")[2].strip()).resolve()
-    return tree, git
+        git = tree / _line(git).partition(":")[2].strip()
+    return (tree, git) if _is_own(git) else None
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a path, and what it links to, belongs to this user or root, or to the user of sudo."""
+    own = {0, os.geteuid()}
+    sudo = os.environ.get("SUDO_UID", "")
+    if os.geteuid() == 0 and sudo.isdecimal():  # as git does
+        own.add(int(sudo))
+    return path.lstat().st_uid in own and path.stat().st_uid in own
 
 
 def _common(git: Path) -> Path:
-    """Return the directory with the references and the configuration of all worktrees of a repository."""
-    common = git / "commondir"
-    return (git / common.read_text().strip()).resolve() if common.exists() else git
+    """Return the directory with the references and the configuration of all worktrees of a repository.
+
+    Raises:
+        PermissionError: It belongs to another user.
+    """
+    if not os.path.lexists(git / "commondir"):
+        return git
+    common = git / _line(git / "commondir")
+    if not _is_own(common):
+        raise PermissionError(common)
+    return common
 
 
 def _reference(git: Path, name: str) -> str:
-    if (git / name).exists():
-        return (git / name).read_text().strip()[:64]
-    packed = (line.split() for line in (git / "packed-refs").read_text().splitlines())
-    return next((fields[0] for fields in packed if fields[1:] == [name]), "")
+    """Return the commit of a reference; empty if it has none, or is none by its name."""
+    if _REFERENCE.fullmatch(name) is None:
+        return ""
+    if os.path.lexists(git / name):
+        return _hash(_line(git / name))
+    packed = re.compile(rb"(?m)^(\S+) " + re.escape(name.encode()) + rb"$")
+    match = packed.search(_read(git / "packed-refs", PACKED_BYTES))
+    return _hash(match[1].decode()) if match else ""
+
+
+def _hash(text: str) -> str:
+    """Return a text that is a commit; empty for any other, which may be a secret in a file that a link led to."""
+    return text if is_commit(text) else ""
+
+
+def _line(path: Path) -> str:
+    return _read(path, LINE_BYTES).decode().strip()
+
+
+def _read(path: Path, size: int) -> bytes:
+    """Return the first *size* bytes of a regular file.
+
+    Raises:
+        OSError: It is none, or cannot be read.
+    """
+    with open_regular(path) as file:
+        return file.read(size)
 
 
 class _Entry(msgspec.Struct):
@@ -104,14 +158,16 @@ class _Entry(msgspec.Struct):
 
 def _differs(tree: Path, git: Path, deadline: float) -> bool | None:
     config = _common(git) / "config"
-    if config.exists() and re.search(_SHA256, config.read_text(errors="replace")):
+    if os.path.lexists(config) and re.search(_SHA256, _read(config, CONFIG_BYTES)):
         return None
-    status = (git / "index").stat()
-    if status.st_size > INDEX_BYTES:
-        return None
+    with open_regular(git / "index") as file:
+        status = os.fstat(file.fileno())
+        if status.st_size > INDEX_BYTES:
+            return None
+        index = file.read(INDEX_BYTES)
     written = divmod(status.st_mtime_ns, 10**9)
     is_known = True
-    for entry in _entries((git / "index").read_bytes()):
+    for entry in _entries(index):
         if monotonic() > deadline:
             return None
         changed = entry.unmerged or _has_changed(f"{tree}/{entry.path}", entry, written)
@@ -209,8 +265,7 @@ def _has_other_content(place: str, status: os.stat_result, blob: bytes) -> bool 
         if stat.S_ISLNK(status.st_mode):
             content = os.fsencode(Path(place).readlink())
         else:
-            with Path(place).open("rb") as file:
-                content = file.read(HASHED_BYTES + 1)
+            content = _read(Path(place), HASHED_BYTES + 1)
         # Without the flag, OpenSSL refuses SHA-1 in FIPS mode.
         return sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).digest() != blob
     except (OSError, ValueError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from trackside.wire import Envelope, Nack, encode
+from trackside.wire import Envelope, Nack, encode, is_commit
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
 from trackside_daemon.model.session import SessionRef, process_of
@@ -176,6 +176,13 @@ class IngestSession:
         log.info("run %s rank %d ended: %s", ref.run, ref.rank, ": ".join(filter(None, (state, cause))))
         fields = {"state": state, "cause": cause}
         return end, [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]
+
+
+def checked(hello: Hello) -> Hello:
+    """Return the hello without a commit that is none: older clients send any text that another user's ``.git`` led to."""
+    if not hello.identity.git_commit or is_commit(hello.identity.git_commit):
+        return hello
+    return replace(hello, identity=replace(hello.identity, git_commit=""))
 
 
 def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Record]:

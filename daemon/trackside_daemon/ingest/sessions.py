@@ -14,7 +14,7 @@ from trackside.wire import VERSION, Envelope, Refused, WireError, decode_body, e
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_commands import Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
-from trackside_daemon.ingest.session import IngestSession, Outcome, Receipt, events, shift
+from trackside_daemon.ingest.session import IngestSession, Outcome, Receipt, checked, events, shift
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, Record, RunState
@@ -147,7 +147,7 @@ class Sessions:
             if stored is not None:
                 session.commit(stored.committed)
             session.greeted = True
-            late = replace(hello, late=True)
+            late = replace(checked(hello), late=True)
             bounded = self._resolve(session, late, now, stored)
             yield Batch("ingest", records=session.announce(late, bounded, now))
 
@@ -213,7 +213,7 @@ class Sessions:
     def _greet(
         self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
     ) -> None:
-        hello = self._followed(peer, decode_body("hello", body), now)
+        hello = self._followed(peer, checked(decode_body("hello", body)), now)
         self._counts.accept("hello")
         try:
             self._welcome(peer, envelope.session, hello, now, outcome, room=room)
