@@ -117,14 +117,14 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
 
     run: str
     name: str
-    attempt: int = 0
-    rank: int = 0
-    local_rank: int = 0
-    world: int = 1
-    local_world: int = 1
+    attempt: Count = 0
+    rank: Count = 0
+    local_rank: Count = 0
+    world: Count = 1
+    local_world: Count = 1
     host: str = ""
-    pid: int = 0
-    start: int = 0
+    pid: Count = 0
+    start: Count = 0
     boot: str = ""
     gpus: tuple[str, ...] = ()
     job_id: str = ""

@@ -121,8 +121,8 @@ valid_clocks = st.builds(Clock, whole, whole)
 valid_identities = st.builds(
     Identity,
     **dict.fromkeys(("run", "name", "boot", "host", "git_commit", "framework"), st.sampled_from("ab") | st.text()),
-    **dict.fromkeys(("attempt", "rank", "world", "local_world"), st.integers(0, 2) | whole),
-    **dict.fromkeys(("pid", "start"), whole),
+    **dict.fromkeys(("attempt", "rank", "world", "local_world"), st.integers(0, 2) | st.integers(0, 2**63 - 1)),
+    **dict.fromkeys(("pid", "start"), st.integers(0, 2**63 - 1)),
     gpus=st.lists(st.text(), max_size=3).map(tuple),
 )
 valid_values = st.dictionaries(

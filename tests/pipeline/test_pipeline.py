@@ -144,7 +144,7 @@ def test_a_stage_that_fails_is_counted_and_logged_once_and_holds_nothing_up(
     pipeline.stop()
     assert failures(state) == {**QUIET, ("state",): 2.0}
     assert state.values(0.0, GAUGE) == [{("x",): 1.0}]
-    assert caplog.messages == ["stage state failed on a batch of bad; further failures are only counted"]
+    assert caplog.messages == ["stage state failed on a batch of bad; further failures of this kind are only counted"]
     assert caplog.records[0].exc_info is not None
 
 

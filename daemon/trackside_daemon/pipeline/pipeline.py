@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from functools import partial
+from traceback import walk_tb
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.stages import MeasuringSource, StallSource
@@ -26,6 +27,7 @@ FAILURES = Metric(
     "trackside_pipeline_failures_total", "counter", "Batches on which a stage of the pipeline failed.", ("stage",)
 )
 STAGES = ("state", "history", "detectors", "alerts", "told", "jsonl")
+LOGGED = 64  # most kinds of failures that are logged
 ALERTS_SECONDS = 1.0  # interval in which the active alerts get the time, while batches arrive
 
 log = logging.getLogger("trackside")
@@ -71,6 +73,7 @@ class Pipeline:
         self._findings: list[Finding] = []
         self._began = 0.0
         self._failures = dict.fromkeys(STAGES, 0)
+        self._logged: set[tuple[str, str, str, int]] = set()
         self._thread = threading.Thread(target=self._run, name="trackside-pipeline", daemon=True)
 
     def start(self) -> None:
@@ -145,10 +148,17 @@ class Pipeline:
     def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
         try:
             stage(batch)
-        except Exception:
-            if not self._failures[name]:
-                log.exception("stage %s failed on a batch of %s; further failures are only counted", name, batch.source)
+        except Exception as error:
             self._failures[name] += 1
+            # Each kind once: a failure that somebody can cause must not hide all others.
+            kind = (name, *_kind(error))
+            if kind not in self._logged and len(self._logged) < LOGGED:
+                self._logged.add(kind)
+                log.exception(
+                    "stage %s failed on a batch of %s; further failures of this kind are only counted",
+                    name,
+                    batch.source,
+                )
 
     def _failure_counts(self) -> Batch:
         later = self._history.writer.failures
@@ -160,3 +170,9 @@ class Pipeline:
             self._began = time.monotonic()
             self.accept(batch)
             self._began = 0.0
+
+
+def _kind(error: Exception) -> tuple[str, str, int]:
+    """Return the type of an exception, and the file and line that raised it."""
+    *_, (frame, line) = walk_tb(error.__traceback__)
+    return type(error).__name__, frame.f_code.co_filename, line
