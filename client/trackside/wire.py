@@ -242,7 +242,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of the process when its first session began; unknown fields are absent.
 
     Attributes:
-        command: Interpreter and all its arguments (sys.orig_argv), cut after 16 KiB.
+        command: Interpreter and all its arguments (sys.orig_argv), cut after 16 KiB, without what looks like a secret.
         directory: Working directory.
         python: Version of the interpreter.
         platform: Kernel, its release and the machine: ``Linux 6.1.0 x86_64``.
@@ -293,7 +293,7 @@ class Hello(msgspec.Struct, omit_defaults=True):
         started: Begin of the session, in nanoseconds since 1970.
         totals: Totals of the session.
         acked: Highest sequence number that a daemon has acknowledged to this client.
-        config: Configuration of the run, as JSON text; empty if there is none.
+        config: Configuration of the run, as JSON text, without what looks like a secret; empty if there is none.
         tags: Words to find the run by.
         total_steps: Number of steps of the run, if it is known.
         last: Last value of each key.

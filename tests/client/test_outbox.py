@@ -374,22 +374,22 @@ def test_a_file_that_is_no_segment_is_left_alone(spool: Path, content: bytes) ->
     assert len(list(spool.glob("*.spool"))) == 3
 
 
-def test_in_a_directory_that_a_group_shares_the_group_may_take_what_is_left(spool: Path) -> None:
+def test_nobody_else_may_read_what_is_left(spool: Path) -> None:
+    session = a_session()
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    session.retire(CLOCK)
+    assert {path.stat().st_mode & 0o777 for path in (spool, *spool.iterdir())} == {0o700, 0o600}
+
+
+def test_nor_if_a_group_shares_a_directory_that_is_the_users_own(spool: Path) -> None:
     spool.mkdir()
     spool.chmod(0o3770)
     session = a_session()
     push(session, {"loss": 1.0}, 1)
     session.drain(CLOCK)
     session.retire(CLOCK)
-    assert {path.stat().st_mode & 0o777 for path in spool.iterdir()} == {0o660}
-
-
-def test_elsewhere_nobody_else_may(spool: Path) -> None:
-    session = a_session()
-    push(session, {"loss": 1.0}, 1)
-    session.drain(CLOCK)
-    session.retire(CLOCK)
-    assert {path.stat().st_mode & 0o777 for path in (spool, *spool.iterdir())} == {0o700, 0o600}
+    assert {path.stat().st_mode & 0o777 for path in spool.iterdir()} == {0o600}
 
 
 def test_a_full_directory_loses_what_is_oldest_and_belongs_to_nobody_that_lives(

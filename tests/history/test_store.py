@@ -11,9 +11,9 @@ import pytest
 from history.builders import SHIFT, WALL, bits, block, check_tables, opened, session_id
 from session_records import batch_ingested
 
+from trackside.redact import REDACTED
 from trackside.wire import ProcessInfo
 from trackside_daemon.history.read import reader, sessions
-from trackside_daemon.history.record.redact import REDACTED
 from trackside_daemon.history.record.sanitize import clean
 from trackside_daemon.model.records import Alert, AlertNote, BatchIngested, Event, MachineSample, Notified, RunState
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from trackside.environment.git import dirty
 from trackside.environment.kubernetes import container, namespace, pod
 from trackside.packing import writable
+from trackside.redact import redact_command, redact_text
 from trackside.wire import ProcessInfo
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def process_info() -> ProcessInfo:
 @lru_cache(maxsize=1)
 def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child determines its own
     return ProcessInfo(
-        command=_or((), lambda: command(sys.orig_argv)),  # sys.argv lacks the interpreter and its options
-        directory=_or("", lambda: _cut(str(Path.cwd()), DIRECTORY_BYTES)),
+        command=_or((), lambda: tuple(redact_command(command(sys.orig_argv)))),  # sys.argv lacks the interpreter
+        directory=_or("", lambda: redact_text(_cut(str(Path.cwd()), DIRECTORY_BYTES))),
         python=_or("", lambda: _cut(sys.version.partition(" ")[0], VERSION_LENGTH)),
         platform=_or("", _platform),
         packages=_or({}, lambda: packages(sys.modules)),

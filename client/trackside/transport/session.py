@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trackside.environment.process_info import process_info
+from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
 from trackside.totals.phases import Mark
 from trackside.totals.resources import ResourceMonitor
@@ -78,7 +79,8 @@ class Session(Outbox):
         self.identity = identity
         self.rows: deque[Row] = deque()
         self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
-        self._config, self._tags, self._total_steps = config, tags, total_steps
+        self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
+        self._redacted = ("", "")  # a configuration, and how it is sent
         self._started = time.time_ns()
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
@@ -116,7 +118,7 @@ class Session(Outbox):
                 started=self._started,
                 totals=self.totals,
                 acked=self._acked,
-                config=self._config,
+                config=self._redacted_config(),
                 tags=self._tags,
                 total_steps=self._total_steps,
                 last=self._last(),
@@ -127,6 +129,12 @@ class Session(Outbox):
                 room=self._resources.usage(clock.monotonic),
             ),
         )
+
+    def _redacted_config(self) -> str:
+        # Here and not where it is set: the sender thread has the time for a large one.
+        if self._redacted[0] is not self._config:
+            self._redacted = (self._config, self._config and redact_json(self._config))
+        return self._redacted[1]
 
     def beat(self, clock: Clock) -> list[bytes]:
         """Return a heartbeat, as frames; while the session is stuck it carries the content of the waiting messages."""
@@ -183,7 +191,7 @@ class Session(Outbox):
         if self._events:
             self._close(BatchBuilder(), clock)
         self._counts.update(clock)
-        bye = Bye(clock, self.totals, status, cause, provisional)
+        bye = Bye(clock, self.totals, status, redact_text(cause), provisional)
         self._number += 1
         self._add(Pending(self._number, self._number, encode(Envelope("bye", self.id, self._number), bye)), clock)
         self.ended = True
@@ -231,9 +239,11 @@ class Session(Outbox):
         elif isinstance(message, TrainingEvent):
             message.step = self._counts.step
             self._counts.handle_event(message)
+            message.fields = message.fields and redact_json(message.fields)
             self._events.append(message)
         elif isinstance(message, TrainingAlert):
             message.step = self._counts.step
+            message.title, message.text = redact_text(message.title), redact_text(message.text)
             self._alerts.append(message)
 
     def _report_checkpoint(self, *, ended: bool = False) -> None:

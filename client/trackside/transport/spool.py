@@ -10,9 +10,7 @@ process has the lock (flock) while it lives; any process that acquires it may re
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import stat
 from collections import deque
 from contextlib import suppress
 from struct import Struct
@@ -22,6 +20,7 @@ from zlib import crc32
 import msgspec
 
 from trackside.transport.paths import machine_id, open_regular, spool_directory
+from trackside.transport.spool_access import acquire_lock, share
 from trackside.wire import MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -197,7 +196,7 @@ class Spool:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         file = os.open(path, flags, 0o600)
         try:
-            _share(file, self._directory)
+            share(file, self._directory)
             head = MAGIC + _record(Record(0, 0, 0, [machine_id().encode(), *hello()]))
             _write(file, head)
         except OSError:
@@ -332,35 +331,6 @@ def spool_location() -> str:
         return f" in {spool_directory(os.environ, os.getuid())}, {SPOOL_BYTES // 2**20} MiB at most"
     except LookupError as error:
         return f" in memory, the newest 16 MiB of it, since {error}"
-
-
-def acquire_lock(path: Path) -> int:
-    """Acquire a session's lock, and return its descriptor.
-
-    Raises:
-        BlockingIOError: Another process has it.
-        OSError: It cannot be opened.
-    """
-    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        # With O_CREAT the kernel refuses another user's file in a sticky directory (fs.protected_regular).
-        file = os.open(path, flags)
-    except FileNotFoundError:
-        file = os.open(path, flags | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _share(file, path.parent)
-    except OSError:
-        os.close(file)
-        raise
-    return file
-
-
-def _share(file: int, directory: Path) -> None:
-    """Open a file to the directory's group, if the directory is shared (setgid and sticky)."""
-    shared = stat.S_ISGID | stat.S_ISVTX
-    if directory.stat().st_mode & shared == shared and os.fstat(file).st_uid == os.geteuid():
-        os.fchmod(file, 0o660)
 
 
 def _discard(path: Path) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.history.record.redact import redact, redact_command, redact_text
+from trackside.redact import redact, redact_command, redact_text
 from trackside_daemon.model.records import Alert, AlertNote, Event, Record, RunState, SessionOpened, Silence
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Remove what looks like a secret from configurations, command lines and texts before they are stored.
+"""Remove what looks like a secret from configurations, command lines and texts before they are written or sent.
+
+The client does so, since its spool can lie in a shared directory; the daemon does so again, for older clients and alerts.
 
 A value is judged by its key and by its shape. In doubt it is removed: a lost setting costs less than a leaked password.
 A "token" in the sense of machine learning stays, or every tokenizer's settings would be lost.
@@ -6,6 +8,7 @@ A "token" in the sense of machine learning stays, or every tokenizer's settings 
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +94,16 @@ def redact(config: Any) -> Any:
     Values inside an object or list are judged as if they had its key, too. Numbers, booleans and null are never secrets.
     """
     return _redact(config, frozenset(), 0)
+
+
+def redact_json(text: str) -> str:
+    """Redact a JSON value that is written as text; text that is not JSON is replaced by a note."""
+    try:
+        value = json.loads(text)
+        redacted = redact(value)
+        return text if redacted == value else json.dumps(redacted)
+    except (ValueError, RecursionError):
+        return json.dumps("not JSON")
 
 
 def redact_command(argv: Sequence[str]) -> list[str]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside_daemon.history.record import redact as patterns
-from trackside_daemon.history.record.redact import DEPTH, REDACTED, redact, redact_command, redact_text
+from trackside import redact as patterns
+from trackside.redact import DEPTH, REDACTED, redact, redact_command, redact_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
