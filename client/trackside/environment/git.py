@@ -1,7 +1,7 @@
 """Read the commit and the state of the repository around a script from its files, without running git.
 
-Another user may have put the repository there, to learn a file of this user or to stop the training: so it counts only if it
-belongs to this user or root, as with git's own safe.directory, and no file of it is followed, waited for or read without end.
+Another user may plant a repository, to publish the content of this user's files or to stop the training. So a repository counts
+only if it belongs to this user or root, as with git's safe.directory. No link is followed, and no read blocks or has no limit.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ SECONDS = 0.5  # limit of the time for the comparison
 INDEX_BYTES = 16 * 1024 * 1024  # limit of the index's size
 HASHED_BYTES = 1024 * 1024  # limit of a file that is read to compare its content, if its time is new
 
-# Limits of what `commit` reads, in the training's own thread: about 1 ms.
+# Limits of what `commit` reads, in the training's own thread: a few ms at most.
 LINE_BYTES = 4096  # of HEAD, a reference, and a file that names a directory
-PACKED_BYTES = 4 * 1024 * 1024  # of packed-refs, sorted by name: the branches come first
+PACKED_BYTES = 1024 * 1024  # of packed-refs, sorted by name: the branches come first
 CONFIG_BYTES = 1024 * 1024
 
 # Entry up to its path; the times, numbers and owners that are not compared are skipped.
@@ -116,18 +116,18 @@ def _common(git: Path) -> Path:
 
 
 def _reference(git: Path, name: str) -> str:
-    """Return the commit of a reference; empty if it has none, or is none by its name."""
+    """Return the commit of a reference; empty if there is none, or the name is not valid."""
     if _REFERENCE.fullmatch(name) is None:
         return ""
     if os.path.lexists(git / name):
         return _hash(_line(git / name))
-    packed = re.compile(rb"(?m)^(\S+) " + re.escape(name.encode()) + rb"$")
-    match = packed.search(_read(git / "packed-refs", PACKED_BYTES))
-    return _hash(match[1].decode()) if match else ""
+    packed = _read(git / "packed-refs", PACKED_BYTES)  # lines HASH NAME
+    end = packed.find(b" " + name.encode() + b"\n")  # without a pattern, which takes 20 ms for 1 MiB
+    return _hash(packed[packed.rfind(b"\n", 0, end) + 1 : end].decode()) if end >= 0 else ""
 
 
 def _hash(text: str) -> str:
-    """Return a text that is a commit; empty for any other, which may be a secret in a file that a link led to."""
+    """Return a text that is a commit; empty for any other text, which may be a secret."""
     return text if is_commit(text) else ""
 
 

@@ -1,4 +1,4 @@
-"""Who may use the files of a spool: their process, their user, and the daemon that owns a shared directory."""
+"""Access to the files of a spool: for one process at a time, their user, and the daemon that owns a shared directory."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class IngestSession:
 
 
 def checked(hello: Hello) -> Hello:
-    """Return the hello without a commit that is none: older clients send any text that another user's ``.git`` led to."""
+    """Return the hello, without its commit if that is no hash: older clients send any text that a planted ``.git`` leads to."""
     if not hello.identity.git_commit or is_commit(hello.identity.git_commit):
         return hello
     return replace(hello, identity=replace(hello.identity, git_commit=""))
