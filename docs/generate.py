@@ -213,6 +213,8 @@ Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credent
 Without an endpoint the client searches for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, `/run/user/UID/trackside`,
 `/tmp/trackside-UID` and `/run/trackside`, in this order. The daemon binds in the first of them that it may use. The client
 accepts a directory of another user only for `/run/trackside`: [other users](other-machines.md#other-users-of-this-machine).
+Commands find the daemon by `push.address` and `push.token` next to the socket. They ignore files that another user could have
+made or replaced, and `trackside doctor` names them.
 """
 
 

@@ -92,6 +92,7 @@ def test_without_a_daemon_the_driver_is_asked_and_nothing_fails(place: Path) -> 
 
 def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Path) -> None:
     (place / "push.token").write_text("secret\n")
+    (place / "push.token").chmod(0o600)
     (place / "push.address").write_text("http://127.0.0.1:9\n")
     status, lines = run(place)
     assert (status, lines[0]) == (
@@ -108,6 +109,7 @@ def test_a_daemon_that_a_training_does_not_find_fails_with_the_endpoint_to_set(
     (place / "other").mkdir()
     for name in ("push.token", "push.address"):
         (place / "other" / name).write_text((place / name).read_text())
+        (place / "other" / name).chmod(0o600)
     status, lines = run(place / "other")
     assert status == 1
     assert lines[1].startswith("FAIL push: training jobs of ")
@@ -235,6 +237,7 @@ def test_a_note_that_cannot_be_read_is_told_with_the_reason(place: Path) -> None
 @pytest.mark.parametrize("address", ["no address", "http://[::1", "http://127.0.0.1:99999"])
 def test_an_address_that_is_none_fails(place: Path, address: str) -> None:
     (place / "push.token").write_text("secret\n")
+    (place / "push.token").chmod(0o600)
     (place / "push.address").write_text(address)
     status, lines = run(place)
     problem = f"{place}/push.address: contains no address"

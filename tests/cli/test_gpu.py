@@ -110,6 +110,7 @@ def test_an_endpoint_that_is_no_socket_leads_to_no_daemon(endpoint: str) -> None
 def test_what_is_no_address_is_taken_for_no_daemons(place: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKSIDE_ENDPOINT", f"ipc://{place}/push.sock")
     (place / "push.token").write_text("secret\n")
+    (place / "push.token").chmod(0o600)
     (place / "push.address").write_text(address)
     assert next(local_endpoints()).problem == f"{place}/push.address: contains no address"
 

@@ -299,6 +299,7 @@ def note(socket: Path, fake: Fake) -> None:
     address, _, token = fake.url.partition("/#token=")
     socket.with_suffix(".address").write_text(address)
     socket.with_suffix(".token").write_text(token)
+    socket.with_suffix(".token").chmod(0o600)
 
 
 class Late:

@@ -24,7 +24,7 @@ from trackside_daemon.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.cli.sources.daemon_lookup import Endpoint
+    from trackside_daemon.cli.sources.endpoint_files import Endpoint
 
 SOON_DAYS = 30
 PROBE_SECONDS = 5.0
@@ -96,7 +96,9 @@ def _daemon() -> Iterator[Check | dict[str, Any]]:
 
 
 def _unreadable(endpoint: Endpoint) -> Check:
-    """Return a failure for unreadable files of this user, and a warning for those of another user, which is normal."""
+    """Return a failure for files of this user or of a stranger, and a warning for those of root, which is normal."""
+    if endpoint.remedy:
+        return Check("FAIL", "daemon", f"{endpoint.problem}; {endpoint.remedy}")
     if endpoint.owner == os.getuid():
         return Check("FAIL", "daemon", f"{endpoint.problem}; restart that daemon")
     return Check("warn", "daemon", f"{endpoint.problem}; to check that daemon, run this as {_user(endpoint.owner)}")

@@ -9,11 +9,11 @@ import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
 
 from trackside.transport import discovery
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.api_source import ApiSource
+from trackside_daemon.cli.sources.endpoint_files import Endpoint, endpoint_of, split_address
 from trackside_daemon.cli.sources.errors import LockedError, SourceError
 from trackside_daemon.cli.sources.file_source import FileSource
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.source import Source
 
 VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
-
-# By address that a daemon listens on: the address to connect to.
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  nothing binds here
 
 
 def find_history(directory: Path | None, url: str) -> Source:
@@ -50,6 +47,8 @@ def find_history(directory: Path | None, url: str) -> Source:
         if directory is None:
             raise
         _warn(str(error))
+    for problem in _untrusted():
+        _warn(problem)
     if directory is None and os.environ.get(VARIABLE):
         directory = Path(os.environ[VARIABLE])
     return FileSource(directory, _warn)
@@ -91,12 +90,13 @@ def find_local_daemon(file: Path | None = None) -> LocalDaemon:
         other = other or daemon.source.url
     if other:
         raise SourceError(f"the daemon of {file} does not answer, but another does, at {other} (see --url)", 1)
-    raise SourceError("no daemon answers here; start one with trackside daemon, or give another with --url=URL", 1)
+    nobody = "no daemon answers here; start one with trackside daemon, or give another with --url=URL"
+    raise SourceError(next(_untrusted(), nobody), 1)
 
 
 def _named(url: str) -> ApiSource:
     scheme = "https" if credentials.load().tls is not None else "http"
-    parts = _split(url if "//" in url else f"{scheme}://{url}")
+    parts = split_address(url if "//" in url else f"{scheme}://{url}")
     if parts is None:
         raise SourceError(f"--url: {url!r} is not an address such as http://127.0.0.1:21790")
     address = f"{parts.scheme}://{parts.netloc}{parts.path}".rstrip("/")
@@ -105,16 +105,6 @@ def _named(url: str) -> ApiSource:
     return ApiSource(
         address, token or local.get(address, ""), "--url also accepts the link that the daemon prints, with #token=…"
     )
-
-
-def _split(url: str) -> SplitResult | None:
-    """Return the parts of an HTTP address; None if it is invalid."""
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        return None
-    return parts if valid else None
 
 
 def _running() -> Iterator[LocalDaemon]:
@@ -138,38 +128,14 @@ def _running() -> Iterator[LocalDaemon]:
         raise locked
 
 
-class Endpoint(NamedTuple):
-    """The address and the token that a daemon has written next to its push socket.
-
-    Attributes:
-        file: The file with the address.
-        owner: User id of its owner.
-        address: ``http://HOST:PORT`` or ``https://HOST:PORT``.
-        token: Token of the API.
-        problem: Why the files cannot be read; empty if they can.
-    """
-
-    file: Path
-    owner: int
-    address: str = ""
-    token: str = ""
-    problem: str = ""
+def _untrusted() -> Iterator[str]:
+    """Yield why commands ignore an endpoint that others can change, and the remedy."""
+    return (f"{endpoint.problem}; {endpoint.remedy}" for endpoint in local_endpoints() if endpoint.remedy)
 
 
 def local_endpoints() -> Iterator[Endpoint]:
     """Yield the endpoints of daemons that this user may trust: its own and the system's, or only the one it named."""
     yield from filter(None, map(endpoint_of, _sockets(os.getuid())))
-
-
-def endpoint_of(socket: Path) -> Endpoint | None:
-    """Return the endpoint of the daemon of a push socket; None if there is none that this user may trust."""
-    try:
-        file = socket.with_suffix(".address")
-        owner = file.stat().st_uid
-    except (OSError, ValueError):  # ValueError: an endpoint without a name, or with a NUL
-        return None
-    # The file of another user could lead passwords and commands to that user's server.
-    return _read(file, socket.with_suffix(".token"), owner) if owner in {os.getuid(), 0} else None
 
 
 def _sockets(uid: int) -> list[Path]:
@@ -180,21 +146,6 @@ def _sockets(uid: int) -> list[Path]:
     if named and discovery.find(None, os.environ, uid)[0] is None:
         return []
     return [directory / discovery.SOCKET for directory in dict.fromkeys(discovery.directories(os.environ, uid))]
-
-
-def _read(file: Path, secret: Path, owner: int) -> Endpoint:
-    try:
-        address = file.read_text(encoding="utf-8").strip()
-        token = secret.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        return Endpoint(file, owner, problem=f"{error.filename}: {(error.strerror or str(error)).lower()}")
-    except ValueError:
-        address = ""
-    for any_address, loopback in _ANY_ADDRESS.items():
-        address = address.replace(f"//{any_address}:", f"//{loopback}:")
-    if _split(address) is None:
-        return Endpoint(file, owner, problem=f"{file}: contains no address")
-    return Endpoint(file, owner, address, token)
 
 
 def _same(directory: Path, other: object) -> bool:
