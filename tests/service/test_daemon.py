@@ -206,13 +206,14 @@ def test_a_linger_that_was_reloaded_holds_for_the_next_end(
     client.send(*who.batch(1))
     assert client.receive() == ("ack", 1)
     file.write_text("run: {linger: 0}\n")
-    assert http.post(f"{daemon.url}/-/reload").text == "reloaded\n"
+    key = {"Authorization": f"Bearer {(place / 'push.token').read_text().strip()}"}
+    assert http.post(f"{daemon.url}/-/reload", headers=key).text == "reloaded\n"
     client.send(*who.frames("bye", who.bye(), 2))
     assert client.receive() == ("ack", 2)
     eventually(lambda: 'trackside_training_loss{rank="0",run="train"}' not in daemon.series())
     assert daemon.series()['trackside_training_state{run="train",state="finished"}'] == 1.0
     file.write_text("run: {linger: [}\n")
-    refused = http.post(f"{daemon.url}/-/reload")
+    refused = http.post(f"{daemon.url}/-/reload", headers=key)
     assert refused.status_code == 500
     assert refused.json()["error"]["message"].startswith(f"{file}: not YAML: line 1, column 16")
 

@@ -120,7 +120,14 @@ class Site:
         self.reloads += 1
         return self.wrong
 
-    def client(self, *, lifecycle: bool = False, public_read: bool = False, hosts: tuple[str, ...] = ()) -> Client:
+    def client(
+        self,
+        *,
+        lifecycle: bool = False,
+        public_read: bool = False,
+        hosts: tuple[str, ...] = (),
+        any_host: bool = False,
+    ) -> Client:
         kept = HistoryAccess(self.history.database, self.history.writer)
         self.pages = OverviewApi(self.state, kept, self.overview)
         pages = WebApp(
@@ -135,7 +142,7 @@ class Site:
             overview=self.pages,
             reload=self._reload if lifecycle else None,
         )
-        return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read))
+        return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read, any_host=any_host))
 
     @property
     def key(self) -> dict[str, str]:

@@ -113,8 +113,8 @@ def test_the_same_name_on_other_pages_takes_no_endpoint_away(site: Any, monkeypa
 
 @pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready", "/"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_a_wrong_method_is_told_the_right_ones(client: Any, path: str, method: str) -> None:
-    response = client.ask(method, path)
+def test_a_wrong_method_is_told_the_right_ones(site: Any, path: str, method: str) -> None:
+    response = site.client().ask(method, path, headers=site.key)
     assert problem(response, 405) == ("method", "Method Not Allowed")
     assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD"}
 
@@ -137,20 +137,23 @@ def test_it_is_healthy_as_long_as_it_answers_and_ready_with_the_first_samples(si
 
 
 def test_a_reload_over_http_is_off_unless_it_is_allowed(site: Any) -> None:
-    reason, message = problem(site.client().ask("POST", "/-/reload"), 403)
+    reason, message = problem(site.client().ask("POST", "/-/reload", headers=site.key), 403)
     assert (reason, site.reloads) == ("lifecycle", 0)
     assert message == "reloading over HTTP is off; start with --web.enable-lifecycle, or use SIGHUP"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT"])
 def test_a_reload_that_is_allowed_reloads(site: Any, method: str) -> None:
-    response = site.client(lifecycle=True).ask(method, "/-/reload")
+    response = site.client(lifecycle=True).ask(method, "/-/reload", headers=site.key)
     assert (response.status_code, response.text, site.reloads) == (200, "reloaded\n", 1)
 
 
 def test_a_reload_that_fails_says_what_is_wrong(site: Any) -> None:
     site.wrong = "trackside.yml: sample.intervall: no such setting"
-    assert problem(site.client(lifecycle=True).ask("POST", "/-/reload"), 500) == ("config", site.wrong)
+    assert problem(site.client(lifecycle=True).ask("POST", "/-/reload", headers=site.key), 500) == (
+        "config",
+        site.wrong,
+    )
 
 
 def test_a_reload_by_get_is_not_one(site: Any) -> None:

@@ -38,7 +38,7 @@ from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.app import WebApp
-from trackside_daemon.web.http.address import format_address, security_warnings, write_url_file
+from trackside_daemon.web.http.address import format_address, is_loopback, security_warnings, write_url_file
 from trackside_daemon.web.http.auth_token import Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
@@ -194,7 +194,9 @@ class Daemon:
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
-        return app.build(token=self._token, hosts=hosts, public_read=web.public_read)
+        return app.build(
+            token=self._token, hosts=hosts, public_read=web.public_read, any_host=not is_loopback(self._address)
+        )
 
     def _start(self) -> None:
         parts = self._parts

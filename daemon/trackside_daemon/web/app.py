@@ -91,7 +91,7 @@ class WebApp:
         }
         self._process_registry = process_registry()
 
-    def build(self, *, token: Token, hosts: Collection[str], public_read: bool) -> Starlette:
+    def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
         """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
         routes = [
             Route("/metrics", self.metrics),
@@ -104,7 +104,7 @@ class WebApp:
             ),
             *dashboard.routes(),
         ]
-        guard = Middleware(TokenMiddleware, token=token, hosts=hosts, public_read=public_read)
+        guard = Middleware(TokenMiddleware, token=token, hosts=hosts, public_read=public_read, any_host=any_host)
         return Starlette(routes=routes, middleware=[guard], exception_handlers={HTTPException: _http_error})
 
     async def metrics(self, request: Request) -> Response:

@@ -25,7 +25,9 @@ class WebSection(Section):
     config: WebConfigSection = WebConfigSection()
     allowed_hosts: Annotated[
         Texts,
-        Field(description="Further names that the Host header of the API may have.", examples=["node1,node1.cluster"]),
+        Field(description="Further names that the Host header may have.", examples=["node1,node1.cluster"]),
     ] = ()
     public_read: Annotated[bool, Field(description="Open the API for reading without the token.")] = False
-    enable_lifecycle: Annotated[bool, Field(description="Allow a reload by POST /-/reload.")] = False
+    enable_lifecycle: Annotated[
+        bool, Field(description="Allow a reload by POST /-/reload, with the token of the API.")
+    ] = False

@@ -104,9 +104,14 @@ def _listening_process(port: int) -> str:
     return "a process of another user"
 
 
+def is_loopback(address: str) -> bool:
+    """Return whether only this machine reaches ``HOST:PORT``."""
+    return ip_address(address.rpartition(":")[0].strip("[]")).is_loopback
+
+
 def security_warnings(address: str, web_config: ConfigFile) -> Iterator[str]:
     """Yield one line for each security risk of serving ``HOST:PORT``."""
-    if not ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
+    if not is_loopback(address):
         reachable = f"{address} can be reached from other machines, and"
         if not web_config.authenticates:
             yield f"{reachable} /metrics is open to all of them; users or client certificates in --web.config.file close it"

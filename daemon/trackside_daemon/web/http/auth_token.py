@@ -5,6 +5,8 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import socket
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
@@ -55,23 +57,30 @@ class Token:
 class TokenMiddleware:
     """Middleware that checks the Host header and the token.
 
-    Reading ``/metrics`` and ``/-/…`` is always permitted. All other paths require one of the daemon's host names, and
-    the API also requires the token. Credentials of the web configuration replace both checks, because a browser sends
-    them only to the host name for which it stores them. A browser also sends them when another site triggers the
-    request, so requests from other sites must not change anything.
+    Reading ``/metrics`` and ``/-/…`` needs no token. All other paths require one of the daemon's host names; the API and
+    all methods that change something also require the token. Credentials of the web configuration replace both checks,
+    because a browser sends them only to the host name for which it stores them. A browser also sends them when another
+    site triggers the request, so requests from other sites must not change anything.
 
     Args:
         app: The application to protect.
         token: The token that opens ``/api``.
         hosts: Names that the Host header may contain in addition to localhost; ports are ignored.
         public_read: True when reading the API needs no token.
+        any_host: True when ``/metrics`` answers under any name, as it must where other machines scrape it. Otherwise it
+            answers under an IP address, this machine's name or one of *hosts*.
     """
 
-    def __init__(self, app: ASGIApp, *, token: Token, hosts: Collection[str], public_read: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False
+    ) -> None:
         self._app = app
         self._token = token
         self._hosts = LOCAL | set(map(_name, hosts)) - {""}
         self._public_read = public_read
+        self._any_host = any_host
+        machine = socket.gethostname().lower()
+        self._metrics_hosts = self._hosts | {machine, machine.partition(".")[0]}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or pass it on to the application."""
@@ -80,23 +89,34 @@ class TokenMiddleware:
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         path = scope["path"]
-        if (path == "/metrics" or path.startswith("/-/")) and scope["method"] in READING:
-            return None
+        changes = scope["method"] not in READING
         headers = Headers(scope=scope)
+        foreign = changes and not _is_same_site(scope, headers)
+        message = "a page of another site must not change anything here"
+        cross_site = error_response(403, "cross_site", message) if foreign else None
+        if path.startswith("/-/") and not changes:
+            return None
         if scope.get(CREDENTIALS):
-            foreign = scope["method"] not in READING and not _is_same_site(scope, headers)
-            message = "a page of another site must not change anything here"
-            return error_response(403, "cross_site", message) if foreign else None
+            return cross_site
         host = _name(headers.get("host", ""))
-        if host not in self._hosts:
+        is_metrics = path == "/metrics" and not changes
+        if not (self._serves_metrics(host) if is_metrics else host in self._hosts):
             # Against DNS rebinding: a foreign page's host name may point to this address.
             return error_response(421, "host", f"the host {host!r} is not served; to allow it, set web.allowed-hosts")
-        if not path.startswith("/api/") or (self._public_read and scope["method"] in READING):
+        if is_metrics or not self._needs_token(path, changes=changes):
             return None
         if self._token.matches(headers.get("authorization", "")):
-            return None
-        message = f"the API requires 'Authorization: Bearer TOKEN' with the token in {self._token.path}"
+            return cross_site
+        about = "the API" if path.startswith("/api/") else "a request that changes something"
+        message = f"{about} requires 'Authorization: Bearer TOKEN' with the token in {self._token.path}"
         return error_response(401, "token", message, {"WWW-Authenticate": "Bearer"})
+
+    def _needs_token(self, path: str, *, changes: bool) -> bool:
+        return changes or (path.startswith("/api/") and not self._public_read)
+
+    def _serves_metrics(self, host: str) -> bool:
+        # A rebound name is always a name: pages cannot make a browser send an address, or no host, of their choice.
+        return self._any_host or not host or host in self._metrics_hosts or _is_address(host)
 
 
 def _is_same_site(scope: Scope, headers: Headers) -> bool:
@@ -107,6 +127,14 @@ def _is_same_site(scope: Scope, headers: Headers) -> bool:
         return site in ("same-origin", "none")
     origin = headers.get("origin")
     return origin is None or origin.lower() == f"{scope['scheme']}://{headers.get('host', '')}".lower()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(host: str) -> str:
