@@ -90,7 +90,6 @@ def test_what_a_proxy_claims_is_not_believed(service: Service) -> None:
 
 
 def test_idle_connections_do_not_keep_scrapes_out(impatient: None, service: Service) -> None:
-    service.server._server.config.limit_concurrency = 5
     idle = [service.connect() for _ in range(10)]
     assert [read(connection) for connection in idle] == [b""] * 10, "each is closed without a word"
     assert eventually(lambda: service.get().status_code == 200)

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from trackside_daemon.web.http.auth_config import ACTIVE_CONFIG, REFUSED, WebConfigMiddleware
 from trackside_daemon.web.http.config_file import ReloadingContext
 from trackside_daemon.web.http.connection_limit import LimitedListener
+from trackside_daemon.web.http.request_limit import RequestLimit
 from trackside_daemon.web.http.tls import client_is_allowed
 
 if TYPE_CHECKING:
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
     from trackside_daemon.web.http.config_file import ConfigFile
 
-MAX_CONCURRENCY = 256  # connections or requests that uvicorn serves at once; further requests get status 503
-
-# Seconds until a connection without a complete request is closed, so that idle ones do not lock out scrapes. The limit
-# also applies to an unfinished TLS handshake and to an unfinished request head.
+# Seconds until a connection without a complete request is closed, the first or a further one, so that idle ones do not
+# lock out scrapes. The limit also applies to an unfinished TLS handshake and to an unfinished request head.
 REQUEST_TIMEOUT = 10.0
+
+KEEP_ALIVE_SECONDS = 10  # time limit of a connection without a request after its last response
 
 # ASGI scope key: a function that closes the request's connection at once and drops unsent data.
 ABORT = "trackside.abort"
@@ -56,7 +57,7 @@ class WebServer:
     def __init__(self, app: ASGIApp, listener: socket.socket, web_config: ConfigFile) -> None:
         self._middleware = WebConfigMiddleware(app, web_config)
         config = _Config(
-            self._middleware,
+            RequestLimit(self._middleware),
             web_config,
             interface="asgi3",
             loop="asyncio",
@@ -68,9 +69,8 @@ class WebServer:
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            limit_concurrency=MAX_CONCURRENCY,
             backlog=BACKLOG,
-            timeout_keep_alive=75,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=1,
         )
         self._server = _Server(config)
@@ -136,8 +136,11 @@ class _Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Finish a response; see `H11Protocol`."""
         super().on_response_complete()
+        # uvicorn has already begun the next request if the client has sent several at once.
+        if self.cycle.response_complete:
+            self._listener.mark_idle(self.transport.get_extra_info("socket").fileno())
         if self.transport.is_closing():
-            self.connections.discard(self)  # it may linger, and must not count towards the limit meanwhile
+            self.connections.discard(self)  # it may linger, and must not delay a stop meanwhile
             if self.scope.get(REFUSED):
                 self.loop.call_later(REFUSED_LINGER_SECONDS, self.transport.abort)
 
