@@ -78,13 +78,13 @@ def test_ranks_and_attempts_follow_each_other_under_one_header(tmp_path: Path) -
     ]
 
 
-def test_what_a_spreadsheet_takes_for_a_formula_stays_as_it_is_and_odd_keys_are_quoted(tmp_path: Path) -> None:
+def test_what_a_spreadsheet_takes_for_a_formula_is_escaped_and_odd_keys_are_quoted(tmp_path: Path) -> None:
     keys = ["=cmd()", "+1", "-x", "@y", 'a"b', "c,d", "line\nbreak", "lone\rreturn", "Ü ключ 鍵"]
     with history(tmp_path) as one:
         one.put([opened("a"), column("a", keys, 1)])
         text = one.export("a", "csv").decode()
     rows = list(csv.reader(text.splitlines(keepends=True)))
-    assert rows[0] == ["attempt", "rank", "step", "time", *keys]
+    assert rows[0] == ["attempt", "rank", "step", "time", *(f"'{key}" for key in keys[:4]), *keys[4:]]
     assert len(rows) == 2
 
 

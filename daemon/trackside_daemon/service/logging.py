@@ -15,7 +15,7 @@ class _Logfmt(logging.Formatter):
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(_fields(self, record), ensure_ascii=False)
+        return _json(_fields(self, record))
 
 
 def set_up(level: str, style: str) -> None:
@@ -43,4 +43,12 @@ def _fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str
 
 def _quoted(value: str) -> str:
     plain = value.isprintable() and not any(sign in value for sign in ' ="')
-    return value if plain and value else json.dumps(value, ensure_ascii=False)
+    return value if plain and value else _json(value)
+
+
+def _json(value: object) -> str:
+    """Return JSON without invisible characters: those that change the direction of text would disguise a line."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.history.files.export import COLUMNS
+from trackside_daemon.history.files.export import COLUMNS, unescape_formula
 from trackside_daemon.history.files.items import (
     EARLY,
     INT64,
@@ -105,7 +105,7 @@ def _columns(header: Sequence[str], file: str) -> _Columns:
         ValueError: There is no column for the step, or a name occurs twice.
     """
     if tuple(header[:4]) == COLUMNS:
-        columns = _Columns(0, 1, 2, 3, list(enumerate(header))[4:])
+        columns = _Columns(0, 1, 2, 3, list(enumerate(map(unescape_formula, header)))[4:])
     else:
         names = [name.strip().lower() for name in header]
         if names == TENSORBOARD:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 Format = Literal["csv", "json", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 COLUMNS = ("attempt", "rank", "step", "time")  # the first columns of our CSV; one column per key follows
+
+# A spreadsheet takes a cell for a formula if it begins so; Excel also accepts the wide forms. The apostrophe before it makes
+# it a text. A key that has apostrophes already gets one more, so that an import can remove it.
+_FORMULA = re.compile(r"'*[=+\-@\t\r\uFF1D\uFF0B\uFF0D\uFF20]")
 
 DERIVED = frozenset({"step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024
@@ -112,6 +117,16 @@ def missing_keys(database: Readable, uid: str, selection: Selection) -> list[str
     return list(missing) if streams else None
 
 
+def escape_formula(key: str) -> str:
+    """Return a key as a cell that no spreadsheet evaluates."""
+    return f"'{key}" if _FORMULA.match(key) else key
+
+
+def unescape_formula(cell: str) -> str:
+    """Return the key of a cell of `escape_formula`."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+
+
 def _packed_count(connection: sqlite3.Connection, series: StoredSeries, window: Window, inside: dict[int, int]) -> int:
     """Return the number of packed samples in a window; *inside* caches the counts of axes at the window's edges."""
     ids = (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS)
@@ -151,9 +166,10 @@ def _csv(database: Readable, run: dict[str, Any], selection: Selection) -> Itera
     ranks = list(_ranks(database, run["id"], selection))
     keys = list(dict.fromkeys(series.key for rank in ranks for series in rank.series))
     header = io.StringIO()
-    unusual = any(not key.isprintable() for key in keys)  # the csv module does not quote a lone CR
+    # The csv module quotes neither a lone CR nor a semicolon, which separates columns in some countries.
+    unusual = any(not key.isprintable() or ";" in key for key in keys)
     quoted = csv.writer(header, lineterminator="\n", quoting=csv.QUOTE_ALL if unusual else csv.QUOTE_MINIMAL)
-    quoted.writerow([*COLUMNS, *keys])
+    quoted.writerow([*COLUMNS, *map(escape_formula, keys)])
     yield header.getvalue()
     columns = {key: number for number, key in enumerate(keys)}
     for attempt, rank, rank_series in ranks:

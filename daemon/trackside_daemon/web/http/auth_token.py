@@ -9,14 +9,14 @@ import socket
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 READING = frozenset(("GET", "HEAD"))
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
@@ -84,8 +84,10 @@ class TokenMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse the request, or pass it on to the application."""
-        refusal = self._refuse(scope) if scope["type"] == "http" else None
-        await (refusal or self._app)(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        await (self._refuse(scope) or self._app)(scope, receive, _with_defaults(send, scope["path"]))
 
     def _refuse(self, scope: Scope) -> JSONResponse | None:
         path = scope["path"]
@@ -117,6 +119,20 @@ class TokenMiddleware:
     def _serves_metrics(self, host: str) -> bool:
         # A rebound name is always a name: pages cannot make a browser send an address, or no host, of their choice.
         return self._any_host or not host or host in self._metrics_hosts or _is_address(host)
+
+
+def _with_defaults(send: Send, path: str) -> Send:
+    """Return a `send` that adds headers which the response does not set itself."""
+
+    async def send_with_defaults(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.setdefault("X-Content-Type-Options", "nosniff")  # names of runs must not become a page
+            if path.startswith("/api/"):
+                headers.setdefault("Cache-Control", "no-store")  # caches do not know the token
+        await send(message)
+
+    return send_with_defaults
 
 
 def _is_same_site(scope: Scope, headers: Headers) -> bool:
