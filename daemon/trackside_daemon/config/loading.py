@@ -55,6 +55,15 @@ def load(model: type[AnySettings], file: Path | None = None, flags: Mapping[str,
         raise ConfigError(_explain(error, model, given)) from None
 
 
+def is_set_in(file: Path, path: tuple[str, ...]) -> bool:
+    """Return whether a file sets a setting.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    return _holds(_read(file), path)
+
+
 class _Given(NamedTuple):
     """The sources of the settings."""
 

@@ -14,7 +14,7 @@ from trackside_daemon.linux.file_lock import FileLock, HeldError
 from trackside_daemon.linux.mountinfo import parse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 LOCK_FILE = "history.lock"
 OPTION = "--storage.path"
@@ -92,6 +92,12 @@ def writable_directory(path: Path, option: str, *, make: bool = False) -> Path:
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise HistoryError(f"{shown}: {_refusal(path, status)}, or name another directory with {option}=DIR")
     return path
+
+
+def mode_warnings(path: Path) -> Iterator[str]:
+    """Yield one line if others may write to the directory of the history, and so replace or delete it."""
+    if path.stat().st_mode & 0o022:
+        yield f"{_shown(path)}: others may write there, and so replace the history: chmod go-w {shlex.quote(_shown(path))}"
 
 
 def make_private(path: Path) -> None:

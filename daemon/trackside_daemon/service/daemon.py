@@ -14,7 +14,7 @@ from trackside_daemon import __version__
 from trackside_daemon.alerts.sinks.sink import SinkError
 from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
-from trackside_daemon.history.directory import UnreadableError
+from trackside_daemon.history.directory import UnreadableError, mode_warnings
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
@@ -216,7 +216,8 @@ class Daemon:
         endpoints = ", ".join(self._push_socket.endpoints)
         logger.info("trackside %s serves %s and accepts pushes at %s", __version__, self._url, endpoints)
         logger.info("the history is %s", parts.history.database.path)
-        for line in security_warnings(self._address, self._web_config):
+        storage = mode_warnings(parts.history.database.path.parent)
+        for line in (*security_warnings(self._address, self._web_config), *storage):
             logger.warning("%s", line)
 
     def _end_missed_runs(self) -> None:

@@ -21,6 +21,7 @@ def check_config(
     from trackside_daemon.alerts.rules.custom import RuleError
     from trackside_daemon.alerts.sinks.registry import sinks
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
+    from trackside_daemon.config.file_mode import file_warnings
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.config.names import dotted, setting_paths
     from trackside_daemon.service import finding_sources
@@ -39,6 +40,8 @@ def check_config(
         fail(str(error))
     except (RuleError, SinkError) as error:
         fail(f"{file}: {error}")
+    for line in file_warnings(Config, file):
+        typer.echo(f"trackside: {line}", err=True)
     for line in finding_sources.unknown_alerts(config.alerts):
         typer.echo(f"trackside: {file}: {line}", err=True)
     for path in setting_paths(Config):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import closing
+from logging import getLogger
 from typing import TYPE_CHECKING
 
 import typer
@@ -31,6 +32,7 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
     block_signals()  # before the imports, which take so long that a signal may come
     from trackside_daemon.cli import credentials_flag
     from trackside_daemon.config.environment import warn_of_unknown_variables
+    from trackside_daemon.config.file_mode import file_warnings
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.ingest.endpoint import EndpointError
     from trackside_daemon.ingest.push_socket import PushSocket
@@ -48,6 +50,8 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
         check_roots(config.path)
         logging.set_up(config.log.level, config.log.format)
         warn_of_unknown_variables(Config, (lock.LOCK_VARIABLE, credentials_flag.VARIABLE))
+        for line in file_warnings(Config, config_file) if config_file is not None else ():
+            getLogger("trackside").warning("%s", line)
         raise_limit()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
             status = _serve(config, reload, push_socket, listen(config.web.listen_address))
