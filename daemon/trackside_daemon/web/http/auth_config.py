@@ -71,7 +71,8 @@ class WebConfigMiddleware:
         if not users:
             return None
         try:
-            if given is not None and await self._passwords.verify(users, *given):
+            address = (scope.get("client") or ("",))[0]
+            if given is not None and await self._passwords.verify(users, *given, address):
                 return None
         except PasswordQueueFullError:
             return error_response(429, "passwords", "too many passwords are waiting to be checked; try again", _CLOSE)

@@ -8,19 +8,31 @@ import binascii
 import hmac
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.web.http.fair_queue import FairQueue, FullError, Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PASSWORD_BYTES = 72  # bytes of a password that bcrypt uses
 
-# Passwords waiting for a check or being checked; the limit keeps endless guesses from starving other users.
+# Passwords of one address and user name that wait for a check, and of all. The check of one takes about 0.2 s.
 MAX_WAITING = 8
+MAX_WAITING_TOTAL = 64
 
 
 class PasswordQueueFullError(Exception):
     """The limit of waiting passwords is reached."""
+
+
+class _PendingCheck(NamedTuple):
+    """A password that waits for its check."""
+
+    result: asyncio.Future[bool]
+    password: bytes
+    hashed: str
 
 
 def parse_basic(authorization: str) -> tuple[str, bytes] | None:
@@ -43,20 +55,22 @@ class Passwords:
         # Each user has one entry, so guesses evict nothing. A new hash for a user changes the digest and so invalidates it.
         self._cache: dict[str, bytes] = {}
         self._thread = ThreadPoolExecutor(1, "trackside-bcrypt")
-        self._waiting = 0
+        self._waiting: FairQueue[_PendingCheck] = FairQueue(MAX_WAITING, MAX_WAITING_TOTAL)
+        self._checking = False
 
     def is_cached(self, users: Mapping[str, str], user: str, password: bytes) -> bool:
         """Return True when the password passed before and the user's hash is unchanged; runs no bcrypt."""
         hashed = users.get(user)
         return hashed is not None and self._matches_cache(user, self._digest(hashed, user, password))
 
-    async def verify(self, users: Mapping[str, str], user: str, password: bytes) -> bool:
+    async def verify(self, users: Mapping[str, str], user: str, password: bytes, address: str = "") -> bool:
         """Return True when the password is correct; an unknown user takes the same time.
 
         Args:
             users: Bcrypt hashes by user name.
             user: A name, known or not.
             password: The password from the request.
+            address: The client's address. Endless guesses of one address do not keep out the others.
 
         Raises:
             PasswordQueueFullError: Too many passwords wait for a check.
@@ -66,12 +80,9 @@ class Passwords:
         digest = self._digest(hashed, user, password)
         if known_hash and self._matches_cache(user, digest):
             return True
-        if self._waiting >= MAX_WAITING:
-            raise PasswordQueueFullError
-        self._waiting += 1
-        check = asyncio.get_running_loop().run_in_executor(self._thread, _check, password, hashed)
-        check.add_done_callback(self._finish_check)
-        passed = await check
+        check = _PendingCheck(asyncio.get_running_loop().create_future(), password, hashed)
+        self._enqueue(check, Source(address, user))
+        passed = await check.result
         if not known_hash or not passed:
             return False
         self._cache = {name: entry for name, entry in self._cache.items() if name in users} | {user: digest}
@@ -84,8 +95,35 @@ class Passwords:
     def _matches_cache(self, user: str, digest: bytes) -> bool:
         return hmac.compare_digest(self._cache.get(user, b""), digest)
 
-    def _finish_check(self, _: object) -> None:
-        self._waiting -= 1
+    def _enqueue(self, check: _PendingCheck, source: Source) -> None:
+        try:
+            displaced = self._waiting.put(source, check)
+        except FullError:
+            raise PasswordQueueFullError from None
+        if displaced is not None and not displaced.result.done():
+            displaced.result.set_exception(PasswordQueueFullError())
+        if not self._checking:
+            self._check_next()
+
+    def _check_next(self) -> None:
+        """Begin the next check; several would only delay each other."""
+        check = self._waiting.get()
+        self._checking = check is not None
+        if check is None:
+            return
+        running = check.result.get_loop().run_in_executor(self._thread, _check, check.password, check.hashed)
+        running.add_done_callback(lambda finished: self._finish_check(check.result, finished))
+
+    def _finish_check(self, result: asyncio.Future[bool], finished: asyncio.Future[bool]) -> None:
+        if not result.done():  # its request may have been cancelled
+            if finished.cancelled():
+                result.cancel()
+            elif (error := finished.exception()) is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(finished.result())
+        with suppress(RuntimeError):  # the checks were stopped
+            self._check_next()
 
     def _digest(self, hashed: str, user: str, password: bytes) -> bytes:
         parts = (hashed.encode(), user.encode(), password)
