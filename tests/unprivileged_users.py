@@ -13,10 +13,10 @@ from pathlib import Path
 from processes import ROOT
 
 
-def launcher(user: int, *groups: int) -> list[str]:
+def launcher(user: int, *groups: int, capability: str = "") -> list[str]:
     """Return the beginning of a command that runs the rest as *user*, in the group *user* and in *groups*.
 
-    It works even if Python lies in a directory that is closed to others.
+    It works even if Python lies in a directory that is closed to others. *capability* is the only one that the user has.
     """
     needed = sorted({ROOT, Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve()})
     closed = {closed_at: None for path in needed if (closed_at := _closed(path)) is not None}
@@ -25,6 +25,8 @@ def launcher(user: int, *groups: int) -> list[str]:
         f"--regid={user}",
         f"--groups={','.join(map(str, groups))}" if groups else "--clear-groups",
     ]
+    if capability:
+        numbers += [f"--{one}=-all,+{capability}" for one in ("inh-caps", "ambient-caps", "bounding-set")]
     switch = ["setpriv", *numbers, "--"]
     if not closed:
         return switch
