@@ -114,10 +114,15 @@ def merged(one: Mapping[str, Any], patch: Mapping[str, Any]) -> Object:
     """Return a strategic merge: mappings by key, lists of mappings by the names of their members, the rest replaced."""
     found = dict(one)
     for key, value in patch.items():
-        if isinstance(value, dict):
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict):
             found[key] = merged(found.get(key, {}), value)
         elif isinstance(value, list) and value and isinstance(value[0], dict):
             name = KEYS.get(key, "name")
+            if name not in value[0]:  # kubectl, too, merges no lists of a kind without a schema
+                found[key] = value
+                continue
             old = {member[name]: member for member in found.get(key, ())}
             new = {member[name]: merged(old.get(member[name], {}), member) for member in value}
             found[key] = [*{**old, **new}.values()]

@@ -44,6 +44,12 @@ RELABELING = {
     "additionalProperties": False,
     "properties": {"targetLabel": TEXTS, "replacement": TEXTS, "sourceLabels": {"type": "array", "items": TEXTS}},
 }
+KEY = {
+    "type": "object",
+    "required": ["name", "key"],
+    "additionalProperties": False,
+    "properties": {"name": TEXTS, "key": TEXTS},
+}
 ENDPOINT = {
     "type": "object",
     "required": ["port"],
@@ -53,6 +59,20 @@ ENDPOINT = {
         "interval": TEXTS,
         "scrapeTimeout": TEXTS,
         "relabelings": {"type": "array", "items": RELABELING},
+        "scheme": {"enum": ["http", "https"]},
+        "basicAuth": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"username": KEY, "password": KEY},
+        },
+        "tlsConfig": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "ca": {"type": "object", "additionalProperties": False, "properties": {"secret": KEY}},
+                "serverName": TEXTS,
+            },
+        },
     },
 }
 POD_MONITOR = {

@@ -94,10 +94,9 @@ def test_a_kustomization_elsewhere_uses_the_example_and_changes_what_the_page_st
     assert {one["metadata"]["labels"].get("release") for one in own} == {"monitoring", None}
 
 
-@pytest.mark.skipif(not has_kubectl(), reason="no kubectl of 1.27 or later")
-def test_probes_of_the_port_are_those_of_the_pages_without_the_path(own: list[dict[str, Any]]) -> None:
-    (before,) = (one for one in build(EXAMPLES / "cluster") if one["kind"] == "DaemonSet")
-    (after,) = (one for one in own if one["kind"] == "DaemonSet")
+def test_probes_of_the_port_are_those_of_the_pages_without_the_path() -> None:
+    (before,) = (one for one in build(EXAMPLES.parent / "base") if one["kind"] == "DaemonSet")
+    (after,) = (one for one in build(EXAMPLES / "cluster") if one["kind"] == "DaemonSet")
     old, new = (pod(one)["containers"][0] for one in (before, after))
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert new[name].pop("tcpSocket") == {"port": old[name].pop("httpGet")["port"]}

@@ -47,7 +47,7 @@ def named(containers: list[dict[str, Any]], name: str) -> dict[str, Any]:
 @pytest.fixture
 def volumes(place: Path) -> dict[str, Path]:
     """Directories for the volumes of all manifests; those that the kubelet creates belong to root."""
-    found = {name: place / name for name in ("run", "history", "config", "tmp", "trackside", "shm")}
+    found = {name: place / name for name in ("run", "history", "config", "web", "tmp", "trackside", "shm")}
     found |= {"trackside-history": place / "own-history", "trackside-tmp": place / "own-tmp"}
     for path in found.values():
         path.mkdir(mode=0o755)
@@ -87,13 +87,14 @@ def our_command(command: list[str]) -> list[str]:
 
 
 def answers_its_probes(daemon: Container, container: Mapping[str, Any]) -> None:
-    probes = [value["httpGet"] for key, value in container.items() if key.endswith("Probe")]
+    probes = [value for key, value in container.items() if key.endswith("Probe")]
     assert probes
     (port,) = container["ports"]
     assert port["containerPort"] == 21790
     for probe in probes:
-        assert probe["port"] == port["name"]
-        daemon.answers(probe["path"])
+        asked = probe.get("httpGet") or {"path": "/-/healthy", **probe["tcpSocket"]}
+        assert asked["port"] == port["name"]
+        daemon.answers(asked["path"])
 
 
 def ends_well(daemon: Container) -> list[str]:
@@ -135,6 +136,7 @@ def test_a_daemon_that_sees_the_node_reports_the_pod_of_a_rank_and_its_end(
     who = user(spec, container)
     for name in ("run", "history"):
         os.chown(volumes[name], who.uid, who.gid)
+    (volumes["web"] / "web-config.yml").touch()  # an empty one restricts nothing; tests/security has the example's
     host = {"proc": Path("/proc"), "sys": Path("/sys"), "root": Path("/")}
     daemon = start(spec, container, {**volumes, **host}, host_pid=True)
     answers_its_probes(daemon, container)
@@ -173,4 +175,4 @@ def test_a_user_outside_the_group_cannot_push(start: Callable[..., Container], v
     outside = {**job, "securityContext": {**job["securityContext"], "supplementalGroups": []}}
     code = "import trackside.transport.discovery as d, os; print(d.find(None, os.environ))"
     told = start(outside, named(job["containers"], "main"), volumes, sys.executable, "-c", code, beside=daemon)
-    assert "/run/trackside/push.sock (permission denied: join the group 65532)" in told.wait()[1]
+    assert "/run/trackside/push.sock (permission denied: join the group 21790)" in told.wait()[1]

@@ -126,7 +126,7 @@ def test_the_daemon_runs_as_nobody_on_a_read_only_root(contained: subprocess.Pop
     page = inside(contained, python, "-c", ask).stdout
     assert "\ntrackside_build_info{" in page
     status = inside(contained, "cat", "/proc/1/status").stdout
-    assert "\nUid:\t65532\t65532\t65532\t65532\n" in status
+    assert "\nUid:\t21790\t21790\t21790\t21790\n" in status
     assert "Read-only" in inside(contained, "touch", "/x").stderr
     places = inside(contained, "sh", "-c", "ls /run/trackside /var/lib/trackside").stdout.split()
     assert {"push.sock", "push.token", "history.db"} <= set(places)
