@@ -4,19 +4,25 @@
 # daemon.
 #
 # slurm.conf: Prolog=/etc/slurm/trackside/prolog.sh
-url=${TRACKSIDE_URL:-http://127.0.0.1:21790}
+port=${TRACKSIDE_PORT:-21790}
 
-# Any answer counts, even that of a page that requires a password.
-answers() {
-  if command -v curl >/dev/null; then
-    timeout 5 curl --silent --insecure --noproxy '*' --output /dev/null "$url/-/healthy"
-  else
-    timeout 5 systemctl --quiet is-active trackside 2>/dev/null
-  fi
-}
+ask() { timeout 5 systemctl --quiet "$@" trackside 2>/dev/null; }
+report() { timeout 5 logger --tag trackside "job ${SLURM_JOB_ID:-?}: $*"; }
 
-if ! answers && timeout 5 systemctl --quiet is-enabled trackside 2>/dev/null; then
-  timeout 5 systemctl --no-block start trackside 2>/dev/null
-  timeout 5 logger --tag trackside "job ${SLURM_JOB_ID:-?}: no daemon answers at $url; see systemctl status trackside"
+ask is-enabled || exit 0
+
+# An answer at the port proves nothing: any user of the node can listen there while the daemon is down.
+if ! ask is-active; then
+  ask --no-block start
+  report "the service is not active; see systemctl status trackside"
 fi
+
+# Only a process in the service's control group is the daemon. Listeners come first: one of the daemon then has its group.
+for pid in $(timeout 5 ss -Hltnp "sport = :$port" 2>/dev/null | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -u); do
+  owner=$(stat -c %U "/proc/$pid" 2>/dev/null) || continue
+  group=$(timeout 5 systemctl show --property=ControlGroup --value trackside 2>/dev/null)
+  if [ -z "$group" ] || ! grep -q -x "[0-9]*:[^:]*:$group\(/.*\)\?" "/proc/$pid/cgroup" 2>/dev/null; then
+    report "process $pid of $owner listens at port $port, and not the daemon: do not trust what Prometheus scrapes there"
+  fi
+done
 exit 0

@@ -74,8 +74,8 @@ def called() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         place = Path(directory)
         place.chmod(0o755)
-        for name in ("systemctl", "logger"):
-            script(place / name, f'echo {name} "$@" >> {place}/calls')
+        script(place / "logger", f'echo logger "$@" >> {place}/calls')
+        script(place / "systemctl", f'echo systemctl "$@" >> {place}/calls', '[ "$2" != is-active ]')
         yield place / "calls"
 
 
@@ -85,7 +85,7 @@ def slurm(called: Path) -> Iterator[Slurm]:
     place.mkdir()
     prolog = script(
         called.parent / "prolog",
-        f"PATH={called.parent}:$PATH TRACKSIDE_URL=http://127.0.0.1:9 exec {SCRIPTS}/prolog.sh",
+        f"PATH={called.parent}:$PATH TRACKSIDE_PORT=9 exec {SCRIPTS}/prolog.sh",
     )
     epilog = script(called.parent / "epilog", f"PATH={called.parent}:$PATH exec {SCRIPTS}/epilog.sh")
     running = Slurm(place, prolog, epilog, SCRIPTS / "task-prolog.sh")
@@ -148,17 +148,18 @@ def test_a_node_without_a_daemon_is_told_of_and_gets_jobs_all_the_same(
     job = slurm.submit(directory, BATCH, environ)
     assert called.read_text().splitlines() == [
         "systemctl --quiet is-enabled trackside",
-        "systemctl --no-block start trackside",
-        f"logger --tag trackside job {job}: no daemon answers at http://127.0.0.1:9; see systemctl status trackside",
+        "systemctl --quiet is-active trackside",
+        "systemctl --quiet --no-block start trackside",
+        f"logger --tag trackside job {job}: the service is not active; see systemctl status trackside",
     ]
     assert slurm.reason() == ""
     assert slurm.sinfo("--nodes=gpu1", "--format=%T") == "idle"
 
 
-def prologue(called: Path, path: str, **environ: str) -> list[str]:
+def prologue(called: Path, path: str) -> list[str]:
     """Run the prolog with the programs on a PATH; return its calls."""
     called.unlink(missing_ok=True)
-    given = {"PATH": path, "SLURM_JOB_ID": "1", "TRACKSIDE_URL": "http://127.0.0.1:9", **environ}
+    given = {"PATH": path, "SLURM_JOB_ID": "1", "TRACKSIDE_PORT": "9"}
     subprocess.run([SCRIPTS / "prolog.sh"], env=given, check=True, timeout=DEADLINE)
     return called.read_text().splitlines() if called.exists() else []
 
@@ -167,17 +168,6 @@ def test_the_prolog_leaves_a_daemon_that_is_disabled_as_it_is(called: Path, tmp_
     script(tmp_path / "systemctl", f'echo systemctl "$@" >> {called}', "exit 1")
     asked = prologue(called, f"{tmp_path}:{called.parent}:{os.environ['PATH']}")
     assert asked == ["systemctl --quiet is-enabled trackside"]
-
-
-def test_without_curl_the_prolog_asks_systemd_whether_the_daemon_runs(called: Path, tmp_path: Path) -> None:
-    for name in ("systemctl", "logger"):
-        (tmp_path / name).symlink_to(called.parent / name)
-    (tmp_path / "timeout").symlink_to(str(shutil.which("timeout")))
-    assert prologue(called, str(tmp_path)) == ["systemctl --quiet is-active trackside"]
-
-
-def test_the_prolog_asks_nothing_of_a_node_whose_daemon_answers(called: Path, daemon: Daemon) -> None:
-    assert prologue(called, f"{called.parent}:{os.environ['PATH']}", TRACKSIDE_URL=daemon.url) == []
 
 
 @pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh", "task-prolog.sh"])
