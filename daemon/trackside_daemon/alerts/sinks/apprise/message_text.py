@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -14,13 +15,15 @@ NAMED = 3  # alert names in a title; further ones are counted
 SHOWN = 10  # alerts with their texts in a body; further ones are counted
 LONGEST = 1000  # characters of a summary or description
 
+ZERO_WIDTH_SPACE = "\N{ZERO WIDTH SPACE}"
+
 
 def title(message: Message, daemon: DaemonInfo) -> str:
     """Return a title such as ``[firing:2] run NAME: NonFinite, LossSpike``."""
     alerts = message.alerts
     state = "resolved" if all(alert.ended is not None for alert in alerts) else "firing"
     counted = [alert for alert in alerts if (alert.ended is None) is (state == "firing")]
-    run = next((alert.labels["run"] for alert in alerts if "run" in alert.labels), "")
+    run = next((_without_markup(alert.labels["run"]) for alert in alerts if "run" in alert.labels), "")
     names = list(Counter(alert.alert for alert in counted))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"[{state}:{len(counted)}] {_subject(run, daemon)}: {', '.join(names[:NAMED])}{more}"
@@ -38,13 +41,26 @@ def body(message: Message, daemon: DaemonInfo) -> str:
 
 
 def _paragraph(alert: Alert, daemon: DaemonInfo) -> str:
-    summary = alert.summary[:LONGEST]
+    summary = _without_markup(alert.summary[:LONGEST])
     if alert.ended is not None:
         lasted = f"{alert.ended - alert.started:.0f} s, from {_time(alert.started)} to {_time(alert.ended)}"
         return f"{alert.alert} ({alert.severity}) ended after {lasted}: {summary}"
-    lines = [f"{alert.alert} ({alert.severity}): {summary}", alert.description[:LONGEST]]
+    lines = [f"{alert.alert} ({alert.severity}): {summary}", _without_markup(alert.description[:LONGEST])]
     lines.append(f"{daemon.runbook}#{alert.alert.lower()}" if daemon.runbook else "")
     return "\n".join(line for line in lines if line)
+
+
+def _without_markup(text: str) -> str:
+    """Return a text of a training, changed so that no service reads a mention or a link in it.
+
+    Services interpret ``<!channel>``, ``<@U1>`` and ``<https://host|text>`` (Slack), ``@everyone`` (Discord, Telegram,
+    Mattermost), and ``[text](https://host)`` (Markdown). Escapes do not help: apprise restores mentions and links of
+    Slack after it has escaped them, and even completes those without their ``<``.
+    """
+    text = re.sub(r"<(?=\S)", "\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", text).replace("|", "¦")
+    text = re.sub(r"(?<=\S)>", "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", text)
+    text = re.sub(r"@(?=\S)", f"@{ZERO_WIDTH_SPACE}", text)
+    return text.replace("](", f"]{ZERO_WIDTH_SPACE}(")
 
 
 def _time(seconds: float) -> str:

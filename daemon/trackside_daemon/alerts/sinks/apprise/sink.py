@@ -49,6 +49,7 @@ class AppriseSink:
             title=message_text.title(message, self._daemon),
             body=message_text.body(message, self._daemon),
             notify_type="success" if over else "failure" if critical else "warning",
+            body_format="text",  # otherwise services that send HTML, such as e-mail, send the text as HTML
         )
         # apprise returns False without a reason.
         if not accepted:
