@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RIVALS := .venv-bench
 OLDEST := .venv-oldest
+LOCK    = build/lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --custom-compile-command 'make lock'
 SAY     = @printf '\n== %s\n'
 
 # Python compiles what it imports; pip would compile all of PyTorch, which takes a minute.
@@ -14,7 +15,7 @@ QUICK = --quiet --disable-pip-version-check --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench gpu gpu-wheels check format docs clean
+.PHONY: help demo test soak bench gpu gpu-wheels check format docs lock clean
 
 help:
 	@printf '%s\n' \
@@ -26,6 +27,7 @@ help:
 	  'make gpu-wheels  fetch what a GPU machine without network may lack, into build/gpu-wheels' \
 	  'make format      format the code' \
 	  'make check       check lint, types and import contracts, in seconds' \
+	  'make lock        pin the versions and hashes of what the image, the release and CI install' \
 	  'make docs        build the documentation site in build/site, and check its links'
 
 demo: $(VENV)/.demo
@@ -146,6 +148,18 @@ $(RIVALS)/.installed: $(VENV)/.dev pyproject.toml
 	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$(echo $(RIVALS)/lib/python3*/site-packages)/tests.pth"
 	@$(RIVALS)/bin/python -m pip install $(QUICK) -e '.[bench]' && touch $@ || \
 	  echo 'the installation failed; the tables mark what is missing'
+
+# The image and CI install only files that have these hashes. uv also pins what other versions of Python need.
+lock:
+	$(SAY) 'pinning the versions and hashes of what the image, the release and CI install'
+	@$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install $(QUICK) uv
+	@$(LOCK) pyproject.toml --extra daemon --universal --python-version 3.10 --output-file deploy/requirements.txt
+	@printf 'build\nhatchling>=1.24\n' | \
+	  $(LOCK) - --universal --python-version 3.10 --output-file deploy/build-requirements.txt
+	@printf 'cyclonedx-bom\n' | \
+	  $(LOCK) - --universal --python-version 3.10 --output-file .github/sbom-requirements.txt
+	@$(LOCK) pyproject.toml --extra dev --constraint tests/constraints.txt --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_28 --output-file tests/requirements.txt
 
 clean:
 	rm -rf $(VENV) $(RIVALS) $(OLDEST) dist build .mypy_cache .ruff_cache .pytest_cache .benchmarks

@@ -55,8 +55,11 @@ def built() -> Iterator[Path]:
         dockerfile.copy_context(context)
         # This Python's pip, uncompiled files and no second pip save half of the CPU time.
         python = shlex.quote(sys.executable)
-        make = f'{python} -m venv --without-pip {made} && pip() {{ {python} -m pip --python {made}/bin/python "$@"; }}'
-        steps = ran("pip").replace(f"python -m venv {HOME}", make).replace(f"{HOME}/bin/pip", "pip")
+        steps = ran("pip")
+        for home, local in ((HOME, made), ("/opt/build", place / "build")):
+            steps = steps.replace(f"python -m venv {home}", f"{python} -m venv --without-pip {local}")
+            steps = steps.replace(f"{home}/bin/pip", f"{python} -m pip --python {local}/bin/python")
+            steps = steps.replace(f"{home}/bin/python", f"{local}/bin/python")
         environ = {name: text for name, text in clean_environ().items() if not name.startswith("PYTHON")}
         environ["PIP_COMPILE"] = "0"
         ended = subprocess.run(
@@ -107,8 +110,10 @@ def test_two_stages_and_what_a_registry_shows() -> None:
     bases = [one.rest.split()[0] for one in found if one.name == "FROM"]
     assert len(bases) == 2
     assert len(set(bases)) == 1  # the environment's python is the same one in both
-    assert re.fullmatch(r"python:\$\{PYTHON\}-slim-[a-z]+", bases[0])
-    assert re.fullmatch(r"PYTHON=3\.\d+", dockerfile.last("ARG"))
+    assert re.fullmatch(r"python:\$\{PYTHON\}-slim-[a-z]+\$\{DIGEST\}", bases[0])
+    python, digest = (one.rest for one in found if one.name == "ARG")
+    assert re.fullmatch(r"PYTHON=3\.\d+", python)
+    assert digest == "DIGEST="
     labels = dict(pair.split("=", 1) for pair in shlex.split(dockerfile.last("LABEL")))
     assert labels.keys() >= {f"org.opencontainers.image.{name}" for name in ("title", "description", "licenses")}
     assert dockerfile.last("EXPOSE") == "21790"
