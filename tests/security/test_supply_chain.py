@@ -1,4 +1,4 @@
-"""What is installed is what was chosen: limits, lock files with hashes, and workflows that only run pinned actions."""
+"""The supply chain: limits of versions, lock files with hashes, and workflows that only run pinned actions."""
 
 from __future__ import annotations
 
