@@ -191,7 +191,9 @@ def test_a_machine_with_nothing_to_read_is_tried_again_after_five_seconds_then_l
 ) -> None:
     starts = tmp_path / "starts"
     nothing = f'{{"error": "nothing", "absent": {str(reason == "no_driver").lower()}, "reason": "{reason}"}}'
-    nvml = worker(f"import sys\nopen(sys.argv[1], 'a').write('.')\nprint('{nothing}')", str(starts))
+    # A worker that ended before its request was written would count as failed.
+    script = f"import sys\nsys.stdin.readline()\nopen(sys.argv[1], 'a').write('.')\nprint('{nothing}')"
+    nvml = worker(script, str(starts))
     for times, wait in enumerate((5, 10, 20, 40, 60, 60), 1):
         unavailable_reason(nvml)
         reap(nvml)
