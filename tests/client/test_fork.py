@@ -108,6 +108,11 @@ if __name__ == "__main__":
 LOSSES = [(step, {"loss": 4.0 * step}) for step in range(10)]
 
 
+PATIENT = {
+    "TRACKSIDE_FLUSH_TIMEOUT": "60"
+}  # a worker ends only when what it pushed has arrived, also on a busy machine
+
+
 @pytest.mark.parametrize(("method", "opened"), [("fork", ""), ("fork", "1"), ("spawn", "")])
 def test_what_a_dataset_pushes_in_a_data_loaders_workers_goes_nowhere(
     trained: Callable[..., list[Sent]], method: str, opened: str
@@ -120,7 +125,7 @@ def test_what_a_dataset_pushes_in_a_data_loaders_workers_goes_nowhere(
 def test_a_data_loaders_worker_that_asks_for_it_has_a_run_of_its_own(
     trained: Callable[..., list[Sent]], method: str
 ) -> None:
-    found = {one.identity.name: one for one in trained(LOADER, METHOD=method, OPENED="1", ASKED="1")}
+    found = {one.identity.name: one for one in trained(LOADER, METHOD=method, OPENED="1", ASKED="1", **PATIENT)}
     assert {name: one.rows for name, one in found.items()} == {
         "parent": LOSSES,
         "worker-0": [(0, {"asked": 1.0})],

@@ -37,6 +37,8 @@ class Data(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch may be missing
 
     def __getitem__(self, index: int) -> torch.Tensor:
         info = get_worker_info()
+        while time.process_time() < 0.05:  # the kernel counts CPU time in hundredths of a second
+            pass
         act, worker = LINES[int(self.told)], -1 if info is None else info.id
         if act == "fill":
             fill()
