@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
+import logging
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -13,12 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from client_process import client_process
 from hypothesis import HealthCheck, settings
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
-
-from trackside import default_run
-from trackside.transport.process_state import Process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -131,14 +128,19 @@ def scenario(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(scope="module", autouse=True)
 def own_client_process() -> Iterator[None]:
     """All that runs of one process share, made anew for each file: the senders of a file end with it."""
-    process = Process()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(default_run, "_process", process)
-        patch.setattr(sys, "excepthook", sys.excepthook)
+    with client_process():
         yield
-        patch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
-        process.exit()
-        atexit.unregister(process.exit)
+
+
+@pytest.fixture
+def restored_log() -> Iterator[None]:
+    """The handlers and levels of this process's log, restored after the test."""
+    loggers = [logging.getLogger(), logging.getLogger("trackside")]
+    before = [(list(logger.handlers), logger.level) for logger in loggers]
+    yield
+    for logger, (handlers, level) in zip(loggers, before, strict=True):
+        logger.handlers = handlers
+        logger.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

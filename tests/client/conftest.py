@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from client.router import Router
-
-from trackside import default_run
-from trackside.transport.process_state import Process
+from client_process import client_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from trackside.transport.process_state import Process
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +22,8 @@ def process(monkeypatch: pytest.MonkeyPatch, spool: Path) -> Iterator[Process]:
     for name in list(os.environ):
         if name.startswith(("TRACKSIDE_", "SLURM_")) and name != "TRACKSIDE_SPOOL":
             monkeypatch.delenv(name)
-    fresh = Process()
-    monkeypatch.setattr(default_run, "_process", fresh)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    yield fresh
-    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
-    fresh.exit()
-    atexit.unregister(fresh.exit)
+    with client_process() as fresh:
+        yield fresh
 
 
 @pytest.fixture

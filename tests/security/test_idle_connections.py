@@ -7,14 +7,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from http_service import HttpService, is_closed
 from processes import DEADLINE, eventually, http
 from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import connection_limit, request_limit
 from trackside_daemon.web.http import server as module
-from trackside_daemon.web.http.address import format_address, listen
-from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,25 +23,15 @@ if TYPE_CHECKING:
 ASKED = b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-class Service:
+class Service(HttpService):
     """A served application, where `/slow` never answers."""
 
     def __init__(self) -> None:
-        listener = listen("127.0.0.1:0")
-        self.address = listener.getsockname()
-        self.url = f"http://{format_address(listener)}"
         self.slow = 0
-        self._server = WebServer(self._answer, listener, ConfigFile(""))
-        self._server.start()
-        self.stop = self._server.stop
+        super().__init__(self._answer)
 
     def status(self, path: str) -> int:
         return http.get(self.url + path).status_code
-
-    def connect(self, data: bytes) -> socket.socket:
-        connection = socket.create_connection(self.address, timeout=DEADLINE)
-        connection.sendall(data)
-        return connection
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"].endswith("slow"):
@@ -59,7 +47,7 @@ class Service:
 def service() -> Iterator[Service]:
     service = Service()
     yield service
-    service.stop()
+    service.server.stop()
 
 
 def answered(connection: socket.socket) -> bool:
@@ -70,18 +58,6 @@ def answered(connection: socket.socket) -> bool:
             return False
         received += data
     return received.startswith(b"HTTP/1.1 200")
-
-
-def is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(65536) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    finally:
-        connection.settimeout(DEADLINE)
 
 
 def test_more_kept_connections_than_there_is_room_for_keep_no_scrape_out(service: Service) -> None:
@@ -149,7 +125,7 @@ def test_a_connection_is_not_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> N
             assert answered(connection)
             assert connection.recv(65536) == b""
     finally:
-        service.stop()
+        service.server.stop()
 
 
 def test_a_daemon_with_257_idle_connections_is_scraped(start_daemon: Callable[..., Daemon]) -> None:

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
 from trackside_daemon.service import logging as log
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 # Right-to-left override and isolate, zero width space, line separator, a C1 control character, a tag letter.
 INVISIBLE = ["\u202e", "\u2067", "\u200b", "\u2028", "\x9b", "\U000e0041"]
 TRACKSIDE = logging.getLogger("trackside")
-
-
-@pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    before = list(root.handlers), root.level, TRACKSIDE.level
-    yield
-    root.handlers = before[0]
-    root.setLevel(before[1])
-    TRACKSIDE.setLevel(before[2])
+pytestmark = pytest.mark.usefixtures("restored_log")
 
 
 @pytest.mark.parametrize("sign", INVISIBLE)

@@ -5,27 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from trackside_daemon.service import logging as log
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 TRACKSIDE = logging.getLogger("trackside")
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
-    """Restore the handlers and levels of this process after the test."""
-    everybody = logging.getLogger()
-    before = list(everybody.handlers), everybody.level, TRACKSIDE.level
-    yield
-    everybody.handlers = before[0]
-    everybody.setLevel(before[1])
-    TRACKSIDE.setLevel(before[2])
+pytestmark = pytest.mark.usefixtures("restored_log")
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

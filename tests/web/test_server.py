@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from http_service import HttpService
 from processes import eventually, http
 from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import server as module
-from trackside_daemon.web.http.address import format_address, listen
-from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterator
 
     from starlette.types import Receive, Scope, Send
@@ -27,16 +25,12 @@ PATIENCE = 30.0
 """Seconds that only a failing test waits."""
 
 
-class Service:
+class Service(HttpService):
     """A served application; `/slow` answers once it is released, and `/broken` raises."""
 
     def __init__(self) -> None:
-        listener = listen("127.0.0.1:0")
-        self.address = listener.getsockname()
-        self.url = f"http://{format_address(listener)}"
         self.entered, self.go_on = threading.Event(), threading.Event()
-        self.server = WebServer(self._answer, listener, ConfigFile(""))
-        self.server.start()
+        super().__init__(self._answer)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/broken":
@@ -48,11 +42,6 @@ class Service:
 
     def get(self, path: str = "/", **headers: str) -> httpx.Response:
         return http.get(self.url + path, headers=headers, timeout=PATIENCE)
-
-    def connect(self, data: bytes = b"") -> socket.socket:
-        connection = socket.create_connection(self.address, timeout=PATIENCE)
-        connection.sendall(data)
-        return connection
 
 
 @pytest.fixture

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from certificate_authorities import hashed
+from http_service import HttpService, is_closed
 from processes import eventually
 from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import connection_limit
 from trackside_daemon.web.http import server as module
-from trackside_daemon.web.http.address import format_address, listen
-from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,26 +26,17 @@ PATIENCE = 30.0
 ASKED = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
-class Service:
+class Service(HttpService):
     """A server with one user, ada."""
 
     def __init__(self, directory: Path) -> None:
         file = directory / "web.yml"
         file.write_text(f"basic_auth_users: {{ada: '{hashed('lovelace')}'}}")
-        listener = listen("127.0.0.1:0")
-        self.address = listener.getsockname()
-        self.url = f"http://{format_address(listener)}/metrics"
-        self.server = WebServer(PlainTextResponse("here"), listener, ConfigFile(str(file)))
-        self.server.start()
+        super().__init__(PlainTextResponse("here"), file)
 
     def scraped(self) -> bool:
         with httpx.Client(timeout=PATIENCE, trust_env=False) as client:
-            return client.get(self.url, auth=("ada", "lovelace")).text == "here"
-
-    def connect(self, data: bytes = b"") -> socket.socket:
-        connection = socket.create_connection(self.address, timeout=PATIENCE)
-        connection.sendall(data)
-        return connection
+            return client.get(f"{self.url}/metrics", auth=("ada", "lovelace")).text == "here"
 
 
 @pytest.fixture
@@ -94,7 +83,7 @@ def test_more_silent_connections_than_there_is_room_for_keep_nobody_out(
         assert service.scraped()
 
         def closed() -> int:
-            return sum(_is_closed(one) for one in silent)
+            return sum(is_closed(one) for one in silent)
 
         eventually(lambda: closed() >= 50)
 
@@ -119,13 +108,3 @@ def test_without_a_descriptor_left_it_is_said_once_and_the_next_one_is_served(
     assert [one.getMessage() for one in caplog.records].count(
         "out of file descriptors; connections are closed unanswered; raise LimitNOFILE or ulimit -n"
     ) == 1
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from certificate_authorities import PAST, Authority
+from http_service import HttpService
 from processes import eventually
 from starlette.responses import PlainTextResponse
 from trustme import CA
 
 from trackside_daemon.web.http import server as module
 from trackside_daemon.web.http import tls
-from trackside_daemon.web.http.address import format_address, listen
 from trackside_daemon.web.http.config import TlsSection
 from trackside_daemon.web.http.config_file import ConfigFile
-from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,17 +35,13 @@ BASE = "tls_server_config: {cert_file: server.pem, key_file: server.key"
 CLIENTS = "client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.pem"
 
 
-class Service:
+class Service(HttpService):
     """A TLS server, and the authority of its certificate and of its clients' certificates."""
 
     def __init__(self, directory: Path, text: str) -> None:
         self.file = directory / "web.yml"
         self.file.write_text(text)
-        listener = listen("127.0.0.1:0")
-        self.address = listener.getsockname()
-        self.url = f"https://{format_address(listener)}"
-        self.server = WebServer(_answer, listener, ConfigFile(str(self.file)))
-        self.server.start()
+        super().__init__(_answer, self.file, "https")
 
     def get(self, context: ssl.SSLContext) -> httpx.Response:
         return httpx.get(self.url, verify=context, timeout=PATIENCE, trust_env=False)
@@ -54,11 +49,6 @@ class Service:
     def shaken(self, context: ssl.SSLContext) -> ssl.SSLSocket:
         """Return a connection after its handshake."""
         return context.wrap_socket(socket.create_connection(self.address, PATIENCE), server_hostname="localhost")
-
-    def silent(self, data: bytes = b"") -> socket.socket:
-        made = socket.create_connection(self.address, PATIENCE)
-        made.sendall(data)
-        return made
 
 
 async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,14 +206,14 @@ def test_silent_connections_delay_nobody_and_are_closed(
     serve: Callable[..., Service], authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = serve()
-    silent = [service.silent() for _ in range(50)] + [service.silent(b"\x16\x03\x01\x02\x00\x01")]
+    silent = [service.connect() for _ in range(50)] + [service.connect(b"\x16\x03\x01\x02\x00\x01")]
     assert service.get(authority.trust()).status_code == 200, "while all of them are open"
     for one in silent:
         one.close()
     monkeypatch.setattr(module, "REQUEST_TIMEOUT", 0.05)
     other = serve()
     for data in (b"", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01"):
-        with other.silent(data) as one:
+        with other.connect(data) as one:
             assert one.recv(1024) == b""
     with other.shaken(authority.trust()) as one:
         assert one.recv(1024) == b"", "one that asks nothing is closed, too"
@@ -236,7 +226,7 @@ def test_what_is_no_tls_is_closed_without_a_word_in_the_log(
     serve: Callable[..., Service], authority: Authority, data: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = serve()
-    with service.silent(data) as one, suppress(ConnectionResetError):
+    with service.connect(data) as one, suppress(ConnectionResetError):
         assert b"HTTP" not in one.recv(1024)
     assert service.get(authority.trust()).status_code == 200
     assert [record for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []

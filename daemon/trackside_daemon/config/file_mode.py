@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
-from trackside_daemon.config.loading import is_set_in
+from trackside_daemon.config.loading import set_in
 from trackside_daemon.config.names import dotted, setting, setting_paths
 
 if TYPE_CHECKING:
@@ -25,5 +25,5 @@ def file_warnings(model: type[Settings], file: Path) -> Iterator[str]:
     if not stat.S_ISREG(status.st_mode) or not status.st_mode & (0o037 if status.st_uid == 0 else 0o077):
         return
     secrets = (path for path in setting_paths(model) if setting(model, path).annotation is SecretStr)
-    if named := [dotted(path) for path in secrets if is_set_in(file, path)]:
-        yield f"{file}: others may read it, and {', '.join(named)} is secret: chmod 600 {file}"
+    if found := set_in(file, secrets):
+        yield f"{file}: others may read it, and {', '.join(map(dotted, found))} is secret: chmod 600 {file}"

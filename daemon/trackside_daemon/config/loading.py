@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ValidationError
@@ -55,13 +55,14 @@ def load(model: type[AnySettings], file: Path | None = None, flags: Mapping[str,
         raise ConfigError(_explain(error, model, given)) from None
 
 
-def is_set_in(file: Path, path: tuple[str, ...]) -> bool:
-    """Return whether a file sets a setting.
+def set_in(file: Path, paths: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return those settings that a file sets.
 
     Raises:
         ConfigError: The file cannot be read.
     """
-    return _holds(_read(file), path)
+    values = _read(file)
+    return [path for path in paths if _holds(values, path)]
 
 
 class _Given(NamedTuple):

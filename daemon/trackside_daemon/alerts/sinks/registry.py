@@ -24,7 +24,7 @@ def sinks(section: SinksSection, daemon: DaemonInfo) -> list[Sink]:
         from trackside_daemon.alerts.sinks.alertmanager.sink import alertmanager_sinks
 
         configured += alertmanager_sinks(section.alertmanager, daemon)
-    if section.webhook.url_file or section.webhook.url.get_secret_value():
+    if section.webhook.is_configured:
         from trackside_daemon.alerts.sinks.webhook.sink import webhook_sinks
 
         configured += webhook_sinks(section.webhook, daemon)

@@ -20,3 +20,8 @@ class WebhookSection(SinkSection):
     bearer_file: Annotated[str, Field(description="File with a bearer token.")] = ""
     headers_file: Annotated[str, Field(description="File with further headers, one NAME: VALUE per line.")] = ""
     ca_file: Annotated[str, Field(description="Certificates of trusted authorities, in PEM.")] = ""
+
+    @property
+    def is_configured(self) -> bool:
+        """True if there is a URL."""
+        return bool(self.url_file or self.url.get_secret_value())

@@ -96,7 +96,7 @@ def webhook_sinks(section: WebhookSection, daemon: DaemonInfo) -> list[WebhookSi
     Raises:
         SinkError: See `WebhookSink`.
     """
-    return [WebhookSink(section, daemon)] if section.url_file or section.url.get_secret_value() else []
+    return [WebhookSink(section, daemon)] if section.is_configured else []
 
 
 def body(message: Message, daemon: DaemonInfo) -> dict[str, Any]:

@@ -1,0 +1,29 @@
+"""What all runs of one process share, made anew within a process that runs many tests."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trackside import default_run
+from trackside.transport.process_state import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def client_process() -> Iterator[Process]:
+    """Replace the state of all runs by a new one, which ends with its senders and without a flush."""
+    process = Process()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(default_run, "_process", process)
+        patch.setattr(sys, "excepthook", sys.excepthook)
+        yield process
+        patch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
+        process.exit()
+        atexit.unregister(process.exit)
