@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from history.builders import Bench, block, check_tables, read, session_id
 
+from trackside_daemon.history import database as database_module
 from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, Database, is_damage
 from trackside_daemon.history.directory import HistoryError
@@ -322,6 +323,45 @@ def test_a_reader_of_a_file_that_is_set_aside_reads_on_and_the_next_reads_the_ne
     with database.reading() as connection:
         assert connection.execute("SELECT count(*) FROM run").fetchone() == (0,)
     check_tables(database.connection)
+    database.close()
+
+
+def test_a_reader_that_opens_the_old_file_while_it_is_replaced_is_not_kept(
+    written: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a reader once came into the pool, and served the old file until the daemon's end."""
+    database = Database(place)
+
+    def runs() -> int:
+        with database.reading() as connection:
+            return int(connection.execute("SELECT count(*) FROM run").fetchone()[0])
+
+    seen = []
+    rename = database_module._set_aside
+
+    def set_aside(path: Path) -> Path:
+        seen.append(runs())
+        return rename(path)
+
+    monkeypatch.setattr(database_module, "_set_aside", set_aside)
+    database.set_aside()
+    database.open_new()
+    assert (seen, runs()) == ([1], 0)
+    database.close()
+
+
+def test_a_reader_that_has_read_nothing_before_its_file_is_replaced_does_not_mix_two_files(
+    written: Path, place: Path
+) -> None:
+    database = Database(place)
+    with database.reading() as connection:
+        database.set_aside()
+        database.open_new()
+        with database.transaction() as writer:
+            writer.execute("CREATE TABLE other (a INTEGER)")
+            writer.executemany("INSERT INTO other VALUES (?)", [(number,) for number in range(10_000)])
+        assert connection.execute("SELECT count(*) FROM stream").fetchone()[0] == 4
+        assert connection.execute("PRAGMA quick_check").fetchone()[0] == "ok"
     database.close()
 
 

@@ -131,6 +131,7 @@ class Database:
             HistoryError: The file cannot be opened.
         """
         with self._lock:
+            self.close()  # also readers that opened the old file since it was closed
             self.connection = self._open()
 
     def close(self) -> None:
@@ -235,11 +236,9 @@ class Database:
         if self._exclusive:
             yield self.connection
             return
-        generation = self._generation  # `close` raises it: a connection from before may be to another file
-        try:
-            connection = self._readers.pop()
-        except IndexError:
-            connection = open_reader(self.path)
+        with self._lock:  # not while the file is replaced
+            generation = self._generation  # `close` raises it: a connection from before is to another file
+            connection = self._readers.pop() if self._readers else _open_with_wal(self.path)
         try:
             yield connection
         finally:
@@ -248,6 +247,18 @@ class Database:
                     self._readers.append(connection)
                 else:  # the file was set aside or closed
                     connection.close()
+
+
+def _open_with_wal(path: Path) -> sqlite3.Connection:
+    """Return a read-only connection whose WAL is open."""
+    connection = open_reader(path)
+    try:
+        # The first read opens the WAL by its name. After the file was replaced, that would be the WAL of the new file.
+        connection.execute("PRAGMA schema_version").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _create(path: Path) -> None:
