@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.collectors.host import adjtimex
-from trackside_daemon.collectors.host.adjtimex import STA_NANO, TIME_ERROR, Discipline, discipline
 from trackside_daemon.collectors.host.time import BOOT_SECONDS, TimeCollector
+from trackside_daemon.linux import adjtimex
+from trackside_daemon.linux.adjtimex import STA_NANO, TIME_ERROR, Discipline, discipline
 
 if TYPE_CHECKING:
     from pathlib import Path

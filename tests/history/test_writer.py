@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
@@ -437,6 +438,28 @@ def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_
     eventually(lambda: house.acknowledged == [1, 2])
     assert house.read() == [2.0]
     assert house.database.path.exists()
+
+
+def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "TRIM_SECONDS", 0.0)
+    checks = []
+    now = time.time()
+
+    def ahead() -> float:
+        checks.append(1)
+        return now + 3 * 365 * 86400
+
+    house = House(place, clock=ahead)
+    house.writer.set_bounds(Bounds(2**33, 90 * 86400.0))
+    for number in range(3):
+        run = f"run {number}"
+        house.writer.put([opened(session_id(number), run=run), RunState(run, 0, "finished", "", now)], number)
+    house.writer.start()
+    eventually(lambda: len(house.acknowledged) == 3 and len(checks) > 20)
+    with house.database.reading() as connection:
+        assert connection.execute("SELECT count(*) FROM run WHERE NOT deleted").fetchone() == (3,)
+    house.writer.stop()
+    house.database.close()
 
 
 def test_the_configuration_is_the_lowest_ranks(house: House) -> None:

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside_daemon.collectors.host.adjtimex import Discipline, discipline
 from trackside_daemon.collectors.kernel_files import no_field, number, read_base
+from trackside_daemon.linux.adjtimex import Discipline, discipline
 from trackside_daemon.model.metric import Metric, Sample
 
 if TYPE_CHECKING:

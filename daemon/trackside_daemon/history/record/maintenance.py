@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from trackside_daemon.history.record.age_clock import AgeClock
 from trackside_daemon.history.record.packing import Packing
 from trackside_daemon.history.record.trimming import Trimming
 
@@ -38,6 +39,7 @@ class Maintenance:
         self._connection = database.connection
         self._store = store
         self._trimming = Trimming(database.connection, database.path, bounds)
+        self._age_clock = AgeClock(database.connection)
         self._packing: Packing | None = None
         self._trim_at = 0.0
         self.size = self._trimming.size()
@@ -72,7 +74,7 @@ class Maintenance:
         """Pack and trim for `SLICE_SECONDS`, in a transaction; return False when nothing is left to do.
 
         Args:
-            now: Unix time by which ages are judged.
+            now: Unix time.
             is_waiting: Returns whether a batch waits to be written.
         """
         until = time.monotonic() + SLICE_SECONDS
@@ -101,7 +103,7 @@ class Maintenance:
             return False
         self.size = self._trimming.size()
         deleted = self._trimming.deleted
-        more = self._trimming.step(now)
+        more = self._trimming.step(now, self._age_clock.read(now))
         if self._trimming.deleted != deleted:
             self._store.reset()
         if not more:

@@ -76,13 +76,18 @@ class Trimming:
         """Return the bytes of the file and its WAL."""
         return self._pages()[0] * self._page_bytes() + self._wal_bytes()
 
-    def step(self, now: float) -> bool:
-        """Do a small part of the work due at *now*, in Unix seconds; return False when nothing is left to do."""
+    def step(self, now: float, aged: float | None = None) -> bool:
+        """Do a small part of the work that is due, and return False when nothing is left to do.
+
+        Args:
+            now: Unix time.
+            aged: Unix time by which ages are judged; None for *now*.
+        """
         if self._wal_is_pinned(now):
             self._work = None
             return False
         if self._work is None:
-            self._work = self._steps(now)
+            self._work = self._steps(now, now if aged is None else aged)
         if next(self._work, self) is self:
             self._work = None
             return False
@@ -92,16 +97,18 @@ class Trimming:
         """Begin the work again: the transaction was rolled back."""
         self._work = None
 
-    def _steps(self, now: float) -> Iterator[None]:
+    def _steps(self, now: float, aged: float) -> Iterator[None]:
         yield from self._delete_marked()
         if self.bounds.age:
-            for run in self._all(
-                "SELECT id FROM run WHERE NOT pinned AND NOT deleted AND max(ended, imported) < ?",
-                now - self.bounds.age,
-            ):
+            # One at each check: a wrong clock that nothing has noticed must not cost all runs at once.
+            run = self._one(
+                "SELECT id FROM run WHERE NOT pinned AND NOT deleted AND max(ended, imported) < ? ORDER BY ended",
+                aged - self.bounds.age,
+            )
+            if run is not None:
                 self._mark(run, "storage.retention.age")
             yield from self._delete_marked()
-            yield from self._delete_host(now - self.bounds.age)
+            yield from self._delete_host(aged - self.bounds.age)
         if self._is_over():
             yield from self._trim(now)
         else:
@@ -279,7 +286,8 @@ class Trimming:
             over = self.bounds.size and self._used() + free * self._page_bytes() > self.bounds.size
             if not free or (free <= max(STEP_ROWS, pages * FREE) and not over):
                 return
-            self._connection.execute(f"PRAGMA incremental_vacuum({STEP_ROWS})").fetchall()
+            for _ in range(STEP_ROWS):  # the sqlite3 module stops after the first page, whatever the number
+                self._connection.execute("PRAGMA incremental_vacuum(1)").fetchall()
             yield
 
     def _series_of(self, run: int) -> Iterator[tuple[int, int, int]]:

@@ -73,7 +73,7 @@ class Writer:
             to send its unacknowledged messages again.
         hardware: Describes this machine.
         jsonl: Also gets the committed records.
-        clock: Returns the Unix time by which ages are judged.
+        clock: Returns the Unix time.
 
     Attributes:
         failures: Counts of batches that were not written at the first try, and not written to the JSON lines.
