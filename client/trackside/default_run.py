@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -11,7 +12,7 @@ from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
 from trackside.log import warn
 from trackside.packing import writable
-from trackside.row_queue import whole_number
+from trackside.row_queue import RowQueue, whole_number
 from trackside.run import Run
 from trackside.totals.flops import flops
 from trackside.totals.phases import Phase, TimedLoader
@@ -19,10 +20,11 @@ from trackside.transport.process_state import Process
 from trackside.transport.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trackside.pytorch.watcher import Watcher
     from trackside.totals.phases import Mark
+    from trackside.wire import Identity
 
 T = TypeVar("T")
 
@@ -96,7 +98,7 @@ def init(
         sender = None
         if enabled and (pushing == "all" or session.identity.rank == 0):
             sender = _process.sender(endpoint)
-        run = _process.default = Run(session, sender, _process.queues.discard)
+        run = _process.default = Run(RowQueue(session, sender, _process.queues.discard))
         if sender is not None:
             sender.add(session)
             _process.queues.add(run.queue)
@@ -120,18 +122,12 @@ def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None,
 
 def phase(name: str) -> Phase:
     """Time a phase of the default run, as `Run.phase`. The run is looked up when the phase begins."""
-
-    def mark_default(moment: int, mark: Mark) -> None:
-        run = _default() if mark.enters else _process.default  # the end of a phase opens no run
-        if run is not None:
-            run.queue.mark(moment, mark)
-
-    return Phase(mark_default, name)
+    return Phase(_default_queue.mark, name)
 
 
 def data(loader: Iterable[T]) -> TimedLoader[T]:
-    """Wrap a data loader so that its waits are timed in the default run, as `Run.data`."""
-    return _default().data(loader)
+    """Wrap a data loader as `Run.data`. The default run is looked up when an iteration begins."""
+    return TimedLoader(_default_queue.mark, loader)
 
 
 def watch(model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None) -> Watcher:
@@ -159,12 +155,47 @@ def finish(status: str = "finished") -> None:
     """
     if status not in STATUSES:
         raise ValueError(f"status {status!r} is none of {', '.join(STATUSES)}")
+    _end_default(status)
+
+
+class DefaultQueue:
+    """Queue of the default run, looked up at each use: what an open queue becomes in another process."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # copy and pickle ask for some, and must open no run
+            raise AttributeError(name)
+        return getattr(_default().queue, name)
+
+    def mark(self, moment: int, mark: Mark) -> None:
+        """Queue the begin or the end of a phase, as `RowQueue.mark`."""
+        run = _default() if mark.enters else _process.default  # the end of a phase opens no run
+        if run is not None:
+            run.queue.mark(moment, mark)
+
+    def close(self, status: str, cause: str = "") -> None:
+        """End the default run, as `RowQueue.close`."""
+        _end_default(status, cause)
+
+    def __reduce__(self) -> str:
+        return "_default_queue"
+
+
+def _reduce_queue(queue: RowQueue) -> tuple[Callable[..., object], tuple[Identity | None]]:
+    return _unpickled_queue, (None if queue.is_open else queue.session.identity,)
+
+
+def _unpickled_queue(identity: Identity | None) -> DefaultQueue | RowQueue:
+    """Return what a pickled queue becomes: a closed one if it has an identity, else the default run's."""
+    return _default_queue if identity is None else RowQueue(Session(identity), None)
+
+
+def _end_default(status: str, cause: str = "") -> None:
     with _process.lock:
         run = _process.default
         if run is None or run is _process.inherited:
             return
         _process.default = None
-    run.finish(status)  # without the lock: it can wait for seconds, and a push of another thread opens the next run
+    run.queue.close(status, cause)  # without the lock: it can wait for seconds, and another thread's push opens a run
 
 
 def _default() -> Run:
@@ -193,4 +224,7 @@ def _is_loader_worker() -> bool:
 
 
 _process = Process()
+_default_queue = DefaultQueue()
+# All that refers to a run refers to its queue: phases, timed loaders, and what keeps one of them.
+copyreg.pickle(RowQueue, _reduce_queue)  # type: ignore[arg-type]  # its stub wants a pickle of the same class
 os.register_at_fork(after_in_child=_process.forked)

@@ -110,6 +110,9 @@ class RowQueue:
         self._warned: set[object] = set()
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
 
+    def __deepcopy__(self, _: object) -> RowQueue:
+        return self
+
     def push(self, values: Mapping[str, Any] | None, step: int | Deferred | None, named: dict[str, Any]) -> None:
         """Queue one step's numbers: `Run.push` with the keyword arguments as a dict, which this may keep.
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.environment.exit_status import STATUSES, outcome
-from trackside.row_queue import RowQueue
 from trackside.totals.phases import Phase, TimedLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
     from trackside.pytorch.watcher import Watcher
-    from trackside.transport.sender import Sender
-    from trackside.transport.session import Session
+    from trackside.row_queue import RowQueue
 
 T = TypeVar("T")
 
@@ -27,27 +25,38 @@ class Run:
         with trackside.init("baseline") as run:
             run.push(step=0, loss=2.3)
 
+    A pickled run is the default run of the process that unpickles it, or does nothing there if it was not open. A copy is
+    the same run.
+
     Args:
-        session: Session of this run in this process.
-        sender: Sender thread that serves the session; None if nothing is sent.
-        on_close: Called with the run's queue when the run has ended.
+        queue: Queue that pushes go through.
 
     Attributes:
-        id: Identifier of the run, the same on all ranks.
-        name: Name that people see.
-        rank: Global rank; 0 if the run is not distributed.
-        queue: Queue that pushes go through. Integrations use it; training code does not need it.
+        queue: The queue. Integrations use it; training code does not need it.
     """
 
-    __slots__ = ("__weakref__", "id", "name", "queue", "rank")
+    __slots__ = ("__weakref__", "queue")
 
-    def __init__(
-        self, session: Session, sender: Sender | None, on_close: Callable[[RowQueue], None] = lambda _: None
-    ) -> None:
-        self.id = session.identity.run
-        self.name = session.identity.name
-        self.rank = session.identity.rank
-        self.queue = RowQueue(session, sender, on_close)
+    def __init__(self, queue: RowQueue) -> None:
+        self.queue = queue
+
+    def __reduce__(self) -> tuple[type[Run], tuple[RowQueue]]:
+        return Run, (self.queue,)
+
+    @property
+    def id(self) -> str:
+        """Identifier of the run, the same on all ranks."""
+        return self.queue.session.identity.run
+
+    @property
+    def name(self) -> str:
+        """Name that people see."""
+        return self.queue.session.identity.name
+
+    @property
+    def rank(self) -> int:
+        """Global rank; 0 if the run is not distributed."""
+        return self.queue.session.identity.rank
 
     @property
     def is_open(self) -> bool:

@@ -215,6 +215,31 @@ def test_a_child_that_asks_for_a_run_says_how_it_ended(trained: Callable[..., li
     }
 
 
+def test_what_keeps_a_run_may_be_given_to_a_spawned_process(trained: Callable[..., list[Sent]]) -> None:
+    found = trained(
+        """
+        import multiprocessing, trackside
+
+        class Trainer:
+            def __init__(self):
+                self.run = trackside.init("parent")
+                self.batches = self.run.data([1.0])
+
+            @trackside.phase("eval")
+            def evaluate(self):
+                for step, loss in enumerate(self.batches):
+                    self.run.push(step=step, loss=loss)
+
+        if __name__ == "__main__":
+            child = multiprocessing.get_context("spawn").Process(target=Trainer().evaluate)
+            child.start()
+            child.join()
+        """
+    )
+    assert [one.rows for one in sorted(found, key=lambda one: len(one.rows))] == [[], [(0, {"loss": 1.0})]]
+    assert [one.end for one in found] == [("finished", "")] * 2
+
+
 def test_ranks_that_torch_spawns_are_one_run_without_being_told(trained: Callable[..., list[Sent]]) -> None:
     ranks = trained(
         """

@@ -626,7 +626,6 @@ def test_of_parameters_that_several_ranks_have_one_counts(nowhere: str, monkeypa
         assert parameters.sharded
         del model.shards, model.plain
         run = trackside.init(endpoint=nowhere)
-        run.rank = rank
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         run.watch(model, optimizer)
         model.grouped.grad = model.grouped.detach().clone()

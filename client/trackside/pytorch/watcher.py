@@ -93,6 +93,10 @@ class Watcher:
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may raise anything
             self._fail(error)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy or a pickle watches nothing: the hooks are those of this model.
+        return {"_ended": True, "_stages": None, "_handles": {}}
+
     def layers_for(self, steps: int) -> None:
         """Push the gradient norms of all layers for *steps* steps, from the one after the next on."""
         self._all_layers = max(0, int(steps))
