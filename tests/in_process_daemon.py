@@ -18,6 +18,7 @@ from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
@@ -66,7 +67,7 @@ class InProcessDaemon:
         self.samples += values
         while not self.pipeline.has_room():
             time.sleep(0.001)
-        for batch in self._sessions.receive(b"peer", frames, moment(self.after)).batches:
+        for batch in self._sessions.receive(Connection(b"peer"), frames, moment(self.after)).batches:
             self.pipeline.accept(batch)
 
     def tick(self, values: Mapping[str, float], *, gpus: bool = False) -> None:

@@ -43,6 +43,7 @@ from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record.writer import EXCESS, SIZE
 from trackside_daemon.history.record.writer import SAMPLES as STORED
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
@@ -179,8 +180,8 @@ def _pushed() -> Iterator[Batch]:
     sessions = Sessions(Runs(Limits(), linger=60.0, liveness=Liveness(PROC)))
     for rank in (0, 1):
         for frames in _said_by(rank):
-            yield from sessions.receive(b"peer", frames, NOW).batches
-    yield from sessions.receive(b"stranger", [b"GET / HTTP/1.1"], NOW).batches
+            yield from sessions.receive(Connection(b"peer"), frames, NOW).batches
+    yield from sessions.receive(Connection(b"stranger"), [b"GET / HTTP/1.1"], NOW).batches
     yield from sessions.tick(NOW)
 
 

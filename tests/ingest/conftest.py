@@ -11,6 +11,7 @@ from wire_messages import RunsHarness
 
 from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.session import process_of
 from trackside_daemon.training.verdict import Exit
@@ -54,7 +55,7 @@ class SessionsHarness:
 
     def say(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
         """Receive a message; return the immediate answers."""
-        answers, batches = self.sessions.receive(peer, list(frames), self.house.now, room=room)
+        answers, batches = self.sessions.receive(Connection(peer), list(frames), self.house.now, room=room)
         self.house.accept(batches)
         self.taken += [batch.receipt for batch in batches if batch.receipt is not None]
         return [read(answer, peer) for answer in answers]

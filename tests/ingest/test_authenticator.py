@@ -213,3 +213,11 @@ def test_a_port_that_cannot_be_bound_leaves_no_thread(directory: Path) -> None:
     with pytest.raises(EndpointError, match=r"no such device; name another with --push\.endpoint"):
         PushSocket(["tcp://nosuchdevice:*"], keys=str(directory))
     assert not authenticators()
+
+
+def test_a_message_has_the_name_of_its_key(bound: PushSocket, directory: Path, connect: Connect) -> None:
+    client = connect(bound.endpoints[0], key(directory))
+    client.send(b"hello")
+    assert bound.socket.poll(PATIENCE_MILLISECONDS)
+    assert bound.socket.recv(copy=False).get("User-Id") == "gpu7"
+    bound.socket.recv()

@@ -31,6 +31,7 @@ from trackside.wire import (
 )
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest import sessions as module
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.message_counts import REJECTED
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.web.exposition import render
@@ -192,7 +193,7 @@ class SessionsHarness:
         self.say(self.good.frames("hello", self.good.hello()))
 
     def say(self, frames: list[bytes]) -> list[Batch]:
-        answers, batches = self.sessions.receive(b"peer", frames, self.house.now)
+        answers, batches = self.sessions.receive(Connection(b"peer"), frames, self.house.now)
         for answer in answers:
             open_envelope(answer[1:])
         for batch in batches:

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from wire_messages import WALL, FakeSession
 
 from trackside.wire import Pushes, TrainingAlert, TrainingEvent
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Record, RunState, SessionOpened
 
 
 def say(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
     """Receive a message; return the answers and the records for the history."""
-    answers, batches = desk.sessions.receive(b"peer", frames, desk.house.now)
+    answers, batches = desk.sessions.receive(Connection(b"peer"), frames, desk.house.now)
     desk.house.accept(batches)
     desk.taken += [batch.receipt for batch in batches if batch.receipt is not None]
     return answers, [record for batch in batches for record in batch.records]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from trackside_daemon.ingest.connection import Connection
+    from trackside_daemon.ingest.session import Outcome
     from trackside_daemon.model.metric import Batch
 
 PATIENCE = 30.0
@@ -366,3 +369,26 @@ def test_a_loopback_port_is_served_too(place: Path, monkeypatch: pytest.MonkeyPa
     finally:
         client.close()
         ingest.stop()
+
+
+@pytest.mark.parametrize(("endpoint", "owner"), [("", f"uid:{os.getuid()}"), ("tcp://127.0.0.1:0", "")])
+def test_a_connection_has_the_user_that_connected(
+    place: Path, monkeypatch: pytest.MonkeyPatch, endpoint: str, owner: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    owners = []
+
+    class Reads(Sessions):
+        def receive(self, connection: Connection, *args: Any, **more: Any) -> Outcome:
+            owners.append(connection.owner)
+            return super().receive(connection, *args, **more)
+
+    monkeypatch.setitem(globals(), "Sessions", Reads)
+    ingest = Ingest(place, endpoint)
+    client = Client(ingest.endpoint)
+    try:
+        client.greet(FakeSession())
+    finally:
+        client.close()
+        ingest.stop()
+    assert owners == [owner]

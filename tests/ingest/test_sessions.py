@@ -17,6 +17,7 @@ from trackside.wire import MESSAGE_BYTES, REASONS, Bye, Envelope, Heartbeat, Pus
 from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest import sessions as module
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.message_counts import DUPLICATES, GAPS, KINDS, MESSAGES, REJECTED
 from trackside_daemon.model.records import BatchIngested, Event, RunState, SessionOpened
 
@@ -426,7 +427,7 @@ def test_records_and_number_of_a_message_travel_together(desk: Any, who: FakeSes
         5: who.frames("bye", who.bye("failed"), 5),
     }
     for number, frames in said.items():
-        _, batches = desk.sessions.receive(b"peer", frames, desk.house.now)
+        _, batches = desk.sessions.receive(Connection(b"peer"), frames, desk.house.now)
         (last,) = [batch for batch in batches if batch.receipt is not None]
         assert last is batches[-1], "what it is told beside comes before the receipt"
         (taken,) = [record for record in last.records if type(record) is BatchIngested]

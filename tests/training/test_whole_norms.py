@@ -10,6 +10,7 @@ from wire_messages import FakeSession, moment, pushed
 from trackside.wire import Identity, Pushes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.records import BatchIngested
@@ -73,10 +74,10 @@ def test_the_norm_is_kept_and_shown_as_if_every_rank_had_pushed_it(tmp_path: Pat
     history.start()
     batches: list[Any] = []
     for one in who:
-        batches += sessions.receive(b"", one.frames("hello", one.hello()), moment()).batches
+        batches += sessions.receive(Connection(b""), one.frames("hello", one.hello()), moment()).batches
     for one, squared in zip(who, (9.0, 16.0), strict=True):
         body = Pushes(one.hello().clock, one.totals, [columns.block() for columns in parts((3, squared))])
-        batches += sessions.receive(b"", one.frames("batch", body, 1), moment()).batches
+        batches += sessions.receive(Connection(b""), one.frames("batch", body, 1), moment()).batches
     shown = [
         sample for batch in batches for sample in batch.samples if sample.metric.name == "trackside_training_grad_norm"
     ]

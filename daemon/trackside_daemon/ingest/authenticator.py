@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 import zmq.auth
+from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 if TYPE_CHECKING:
@@ -18,6 +19,18 @@ DOMAIN = "trackside"
 LOGGED = 1000  # number of sources that are remembered, so that each is logged once; later ones are only counted
 
 log = logging.getLogger("trackside")
+
+
+class _Handler(zmq.auth.Authenticator):
+    """Answers ZeroMQ's questions; each message of a connection then has the name of its key as its ``User-Id``."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keyring: Keyring) -> None:
+        super().__init__(context)
+        self._keyring = keyring
+
+    def curve_user_id(self, client_public_key: bytes) -> str:
+        """Return the name of a key that was accepted."""
+        return self._keyring.name(z85.encode(client_public_key)) or ""
 
 
 class Authenticator:
@@ -38,7 +51,7 @@ class Authenticator:
         self._keyring = keyring
         self._source = ""
         self._logged: set[str] = set()
-        self._zap = zmq.auth.Authenticator(socket.context)
+        self._zap = _Handler(socket.context, keyring)
         self._zap.configure_curve_callback(DOMAIN, self)
         self._zap.start()
         # The handler above gets only keys, so not the handshakes that end before a key is shown.
@@ -57,7 +70,7 @@ class Authenticator:
 
     def callback(self, _domain: str, key: bytes) -> bool:
         """Return whether a client with this public key, in Z85, may connect; pyzmq calls it by this name."""
-        allowed = self._keyring.allows(key)
+        allowed = self._keyring.name(key) is not None
         if not allowed:
             self._reject(self._source, f"its key is not in {self._keyring.authorized}")
         return allowed

@@ -67,28 +67,28 @@ class Keyring:
             if isinstance(error.__cause__, FileNotFoundError):
                 remedy = f"make it with: trackside keys {directory}"
             raise KeyFileError(f"{error}; {remedy}") from None
-        self._allowed: frozenset[bytes] = frozenset()
+        self._allowed: dict[bytes, str] = {}
         self._read_at = 0
         self._logged: set[Path] = set()
 
-    def allows(self, public: bytes) -> bool:
-        """Return whether a client, by its public key in Z85, may push."""
+    def name(self, public: bytes) -> str | None:
+        """Return the name of a client, by its public key in Z85; None if it may not push."""
         try:
             changed_at = self.authorized.stat().st_mtime_ns
             if changed_at != self._read_at:
-                self._allowed = frozenset(self._read())
+                self._allowed = self._read()
                 self._read_at = changed_at if time.time_ns() - changed_at > SETTLED_NANOSECONDS else 0
         except OSError as error:
-            self._allowed = frozenset()  # nobody may push while the directory cannot be read
+            self._allowed = {}  # nobody may push while the directory cannot be read
             self._read_at = 0
             self._warn_once(self.authorized, f"{self.authorized}: {(error.strerror or str(error)).lower()}")
-        return public in self._allowed
+        return self._allowed.get(public)
 
-    def _read(self) -> list[bytes]:
-        allowed = []
+    def _read(self) -> dict[bytes, str]:
+        allowed: dict[bytes, str] = {}
         for file in sorted(self.authorized.glob("*.pub")):
             try:
-                allowed += keys.read(file, "public-key")
+                allowed[keys.read(file, "public-key")[0]] = file.stem
             except KeyFileError as error:
                 self._warn_once(file, str(error))
         return allowed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.process_watch import RETRY_SECONDS, ProcessWatch
 from trackside_daemon.training.moment import Moment
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 TICK_SECONDS = 1.0
 ROOM_SECONDS = 0.05  # how often a full pipeline is checked for room
 READ_MESSAGES = 100  # the most messages of one turn, so that acknowledgements never wait for long
+
+_UNIX = re.compile(r"[a-z]*:(\d+):\d+:\d+")  # uid, gid and pid of a Unix socket's client, as libzmq writes SO_PEERCRED
 
 
 class Server:
@@ -124,9 +128,9 @@ class Server:
                 first = self._push_socket.socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            peer, frames = first.bytes, self._push_socket.socket.recv_multipart()
-            self._watch.note_connection(peer, _descriptor(first))
-            outcome = self._sessions.receive(peer, frames, _now(), room=room)
+            connection, frames = _connection(first), self._push_socket.socket.recv_multipart()
+            self._watch.note_connection(connection.id, _descriptor(first))
+            outcome = self._sessions.receive(connection, frames, _now(), room=room)
             for answer in outcome.answers:
                 self._send(answer)
             self._deliver(outcome.batches)
@@ -164,3 +168,14 @@ def _descriptor(frame: zmq.Frame) -> int:
         return frame.get(zmq.SRCFD)
     except zmq.ZMQError:
         return -1
+
+
+def _connection(frame: zmq.Frame) -> Connection:
+    """Return the connection of a message, by its first frame."""
+    # As ZeroMQ has read them when the client connected. The socket itself may be closed, or another client's, by now.
+    if (user := _UNIX.fullmatch(str(frame.get("Peer-Address")))) is not None:
+        return Connection(frame.bytes, int(user[1]))
+    try:
+        return Connection(frame.bytes, key=str(frame.get("User-Id")))
+    except zmq.ZMQError:  # no keys are required
+        return Connection(frame.bytes)

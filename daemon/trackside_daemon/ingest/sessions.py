@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trackside.wire import Bye, Hello, Identity, Pushes, Skip
     from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.ingest.client_commands import Question
+    from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Process
     from trackside_daemon.training.moment import Moment
@@ -79,11 +80,11 @@ class Sessions:
         self._counts = MessageCounts()
         self._questions = Questions()
 
-    def receive(self, peer: bytes, frames: list[bytes], now: Moment, *, room: bool = True) -> Outcome:
+    def receive(self, connection: Connection, frames: list[bytes], now: Moment, *, room: bool = True) -> Outcome:
         """Accept one message.
 
         Args:
-            peer: The ROUTER's name for the connection.
+            connection: Where it came from.
             frames: The message.
             now: When it arrived.
             room: The history can store numbered messages. Otherwise they are ignored, and their client sends them again.
@@ -94,11 +95,11 @@ class Sessions:
         outcome = Outcome([], [])
         try:
             envelope = open_envelope(frames)
-            self._accept(peer, envelope, frames[2], now, outcome, room=room)
+            self._accept(connection, envelope, frames[2], now, outcome, room=room)
         except WireError as error:
-            self._counts.reject(peer, error)
+            self._counts.reject(connection.id, error)
             if error.reason == "version":
-                outcome.answers.append([peer, *encode(Envelope("refused", bytes(16)), Refused([VERSION]))])
+                outcome.answers.append([connection.id, *encode(Envelope("refused", bytes(16)), Refused([VERSION]))])
         return outcome
 
     def tick(self, now: Moment) -> list[Batch]:
@@ -175,16 +176,16 @@ class Sessions:
         ]
 
     def _accept(
-        self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
+        self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
     ) -> None:
         if envelope.kind not in KINDS:
             raise WireError("kind", f"only the daemon sends {envelope.kind}")
         if envelope.kind == "hello":
-            self._greet(peer, envelope, body, now, outcome, room=room)
+            self._greet(connection, envelope, body, now, outcome, room=room)
             return
         session = self._sessions.get(envelope.session)
         if session is not None and session.greeted:
-            session.peer = peer
+            session.peer = connection.id
             session.received_at = now.monotonic
             if session.over:
                 # It is alive after all, and its run has to be on the page again.
@@ -194,7 +195,7 @@ class Sessions:
                 # It greeted while there was no room, so that the history has no `SessionOpened`.
                 session.restart()
         if session is None or not session.greeted:
-            outcome.answers.append([peer, *encode(Envelope("hello?", envelope.session))])
+            outcome.answers.append([connection.id, *encode(Envelope("hello?", envelope.session))])
         elif envelope.kind in UNNUMBERED:
             self._accept_unnumbered(envelope, body, session, now, outcome)
         elif room:
@@ -211,27 +212,29 @@ class Sessions:
             outcome.batches.extend(self._runs.beat(exported, message, now))
 
     def _greet(
-        self, peer: bytes, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
+        self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
     ) -> None:
-        hello = self._followed(peer, checked(decode_body("hello", body)), now)
+        hello = self._followed(connection, checked(decode_body("hello", body)), now)
         self._counts.accept("hello")
         try:
-            self._welcome(peer, envelope.session, hello, now, outcome, room=room)
+            self._welcome(connection, envelope.session, hello, now, outcome, room=room)
         except UnreadableError:
             # The client gets no answer and greets again in a moment.
             if (session := self._sessions.get(envelope.session)) is not None:
                 session.restart()
 
-    def _followed(self, peer: bytes, hello: Hello, now: Moment) -> Hello:
+    def _followed(self, connection: Connection, hello: Hello, now: Moment) -> Hello:
         """Follow the client's process, and return the hello with its pid in this process's namespace, if possible."""
-        pid = self._follow(peer, hello.identity, now)
+        pid = self._follow(connection.id, hello.identity, now)
         if pid is None:
             return hello
         identity = replace(hello.identity, pid=pid)
         self._runs.watch(process_of(identity))
         return replace(hello, identity=identity)
 
-    def _welcome(self, peer: bytes, id_: bytes, hello: Hello, now: Moment, outcome: Outcome, *, room: bool) -> None:
+    def _welcome(
+        self, connection: Connection, id_: bytes, hello: Hello, now: Moment, outcome: Outcome, *, room: bool
+    ) -> None:
         session = self._entry(id_)
         stored = None if session.greeted else self._stored(id_)
         session.greeted = True
@@ -240,9 +243,9 @@ class Sessions:
             log.info(
                 "run %s rank %d: reading the spool that its process left", hello.identity.name, hello.identity.rank
             )
-        session.peer = peer
+        session.peer = connection.id
         session.received_at = now.monotonic
-        welcome = [peer, *encode(Envelope("welcome", id_, session.committed))]
+        welcome = [connection.id, *encode(Envelope("welcome", id_, session.committed))]
         if stored is not None:
             session.over = stored.ended and not session.resumed and not hello.late
         if not session.over:  # otherwise it only missed the ack of its bye, and ends with the welcome
