@@ -135,6 +135,13 @@ def test_an_event_with_another_summary_is_a_separate_alert(recorder: Recorder) -
     assert set(recorder.firing.values()) == {1.0}
 
 
+def test_a_finding_that_is_repeated_with_more_known_changes_the_description_of_its_alert(recorder: Recorder) -> None:
+    recorder.accept(finding(), finding(rank=1)).accept(finding(rank=1)._replace(description="the disk is full"), at=1)
+    recorder.accept(finding(rank=1, time=NOW + 2)._replace(description="again"), at=2).tick(3)
+    assert [one.description for one in recorder.records] == ["look", "the disk is full"]
+    assert recorder.records[-1].summary == "rank 0; also on rank 1"
+
+
 def test_an_event_with_another_description_is_a_separate_alert(recorder: Recorder) -> None:
     for at, text in ((0, "loss 3"), (600, "loss 4"), (1200, "loss 5")):
         recorder.accept(finding("UserAlert", once=True, time=NOW + at)._replace(description=text), at=at).tick(at + 1)

@@ -136,10 +136,11 @@ def test_a_data_loader_worker_that_died_is_named_as_the_cause(seen_first: bool) 
     run.tell("rank_ended", 1, state="failed", cause="RuntimeError")
     if not seen_first:
         run.tell("dataloader_died", 1, pid=4711, signal="SIGBUS", cause=cause)
+    assert run.trouble[0].summary == "rank 1 of run net died: RuntimeError", "at once: the daemon may end now"
     run.wait(3)
-    (alarm,) = run.trouble
-    assert alarm.summary == "rank 1 of run net died: RuntimeError"
-    assert f"its data loader worker 4711 was {cause}." in alarm.description
+    *_, alarm = run.trouble
+    assert f"data loader worker 4711 of rank 1 was {cause}." in alarm.description
+    assert {(one.alert, one.time, one.labels) for one in run.trouble} == {(alarm.alert, alarm.time, alarm.labels)}
 
 
 def test_a_worker_of_another_rank_or_of_long_ago_is_no_cause() -> None:

@@ -61,6 +61,12 @@ print("counts", flush=True)
 while True:
     signal.pause()
 """
+RAISING = """
+import trackside
+run = trackside.init("raises")
+run.push(step=1, loss=1.0)
+raise RuntimeError("CUDA out of memory")
+"""
 RANKS = """
 import os, signal, sys, time, trackside
 run = trackside.init("ranks")
@@ -238,6 +244,16 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
     assert [path for path in spool.rglob("*") if path.stat().st_size and path.is_file()] == []
     assert {path.name for path in started.place.iterdir() if path.is_file()} == {"push.sock.lock", "push.users"}
     assert (started.history / "daemon.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_exception_is_in_the_summary_and_in_the_history(started: Started) -> None:
+    """The daemon ends right after the command, and nothing is lost by that."""
+    status, _, complaints = started.run(sys.executable, "-c", RAISING)
+    assert status == 1
+    assert "trackside: raises: alerts: TrainingProcessDied (critical)" in complaints.splitlines()
+    shown = processes.run(command("show", "raises", "--json"), env=started.environ, check=True)
+    (died,) = [one for one in json.loads(shown.stdout)["alerts"] if one["severity"] == "critical"]
+    assert (died["alert"], "died: RuntimeError" in died["summary"]) == ("TrainingProcessDied", True)
 
 
 def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> None:

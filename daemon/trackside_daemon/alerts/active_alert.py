@@ -69,12 +69,14 @@ class ActiveAlert:
     def update(self, finding: Finding, fires_until: float) -> bool:
         """Add a finding of this alert, from the same or another location.
 
-        The severity only increases while the alert fires.
+        The severity only increases while the alert fires. A finding that repeats an open one of the same time knows more
+        about it, so its description counts.
 
         Returns:
-            True if the severity has increased.
+            True if the severity has increased, or the description has changed.
         """
         place = location(finding)
+        before = self.open_findings.get(place)
         # The next tick writes the longer list of ranks to the history.
         if place not in self.locations and len(self.locations) < LOCATIONS:
             self.locations[place] = None
@@ -85,12 +87,15 @@ class ActiveAlert:
         else:
             self.open_findings[place] = finding
         worse = SEVERITIES.index(finding.severity) > SEVERITIES.index(self.severity)
+        better_known = before is not None and before.time == finding.time and before.description != finding.description
         if worse:
             self.severities.append(finding.severity)
-            self.summary, self.description = finding.summary, finding.description
+            self.summary = finding.summary
             self.evidence |= finding.evidence
+        if worse or better_known:
+            self.description = finding.description
             self.recorded = False
-        return worse
+        return worse or better_known
 
     def is_due(self, now: float) -> bool:
         """Return True if the alert should end at *now*, in Unix seconds."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 OLD = 900.0  # age in seconds above which a death is not reported, and its alert ends
 WORKER = 60.0  # seconds around the death of a rank in which the death of a data loader worker is the likely cause
-WAIT = 1.5  # seconds before a death by exception is reported: the next tick shows whether a worker caused it
 ALERTS = ("TrainingProcessDied", "OomKilled")  # names of the alerts that this detector can raise
 
 OUT_OF_MEMORY = "OOM killed"
@@ -51,6 +50,11 @@ class Death(NamedTuple):
         """The name of its alert."""
         return "OomKilled" if self.cause == OUT_OF_MEMORY else "TrainingProcessDied"
 
+    @property
+    def by_exception(self) -> bool:
+        """True if the training's own code ended it, so that something else may be the cause."""
+        return self.state == "failed" and not self.cause.startswith(("SIG", "exit", OUT_OF_MEMORY))
+
     def alarm(self, worker: str = "", over: tuple[float, str] | None = None) -> Finding:
         """Return the finding of this death, or of its end.
 
@@ -75,7 +79,6 @@ class Deaths:
     def __init__(self) -> None:
         self._reported: dict[RankKey, Death] = {}
         self._restored: list[Alert] = []
-        self._waiting: dict[RankKey, Death] = {}
         self._workers: dict[tuple[str, int], tuple[float, str]] = {}
 
     def restore(self, kept: Alert, clock: Clock) -> None:
@@ -103,39 +106,36 @@ class Deaths:
         if before is not None:
             text = f"rank {rank} of run {name} died of another cause than reported before: {cause or state}"
             yield self._reported.pop(who).alarm(over=(clock.now or event.time, text))
-        worker = self._worker(death)
-        if worker or state == "lost" or cause.startswith(("SIG", "exit", OUT_OF_MEMORY)):
-            yield self._report(who, death, worker)
-        else:
-            self._waiting[who] = death
+        yield self._report(who, death)
 
     def ended(self, run: str, attempt: int, name: str, *, state: str, time: float, clock: Clock) -> Iterator[Finding]:
         """Yield a finding for a run that ended without an event, because no daemon observed it."""
-        known = any(who[:2] == (run, attempt) for deaths in (self._reported, self._waiting) for who in deaths)
+        known = any(who[:2] == (run, attempt) for who in self._reported)
         if state in {"failed", "lost"} and not known and (not clock.now or clock.now - time <= OLD):
             yield self._report((run, attempt, 0), Death(run, name, None, time, state, "", clock.at))
 
-    def worker_died(self, event: Event) -> None:
-        """Record the death of a data loader worker, which is often detected after that of its rank."""
+    def worker_died(self, event: Event) -> Iterator[Finding]:
+        """Record the death of a data loader worker; if its rank has died of an exception, yield that finding again.
+
+        The exit of a process is observed at once, and that of a worker at the next tick.
+        """
         rank, pid, cause = event.rank or 0, event.fields.get("pid"), str(event.fields.get("cause", ""))
         how = f"was {cause}" if cause.startswith("killed") else f"exited: {cause}"
         self._workers.pop((event.run, rank), None)  # so that it moves to the end: the first one is forgotten
-        self._workers[event.run, rank] = event.time, f"The likely cause: its data loader worker {pid} {how}."
+        self._workers[event.run, rank] = event.time, f"The likely cause: data loader worker {pid} of rank {rank} {how}."
         if len(self._workers) > RANKS:
             del self._workers[next(iter(self._workers))]
+        death = self._reported.get((event.run, event.attempt, rank))
+        if death is not None and death.by_exception:
+            yield death.alarm(self._worker(death))
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """Yield deaths whose waiting time is over, and the ends of old alerts."""
+        """Yield restored deaths as open, and the ends of old alerts."""
         for kept in self._restored:
             death = self._reported.get((kept.run, -1, int(kept.labels.get("rank", 0))))
             if death is not None:
-                yield death.alarm()
+                yield death.alarm()._replace(description=kept.description)
         self._restored.clear()
-        for who, death in list(self._waiting.items()):
-            worker = self._worker(death)
-            if worker or clock.at - death.seen >= WAIT:
-                del self._waiting[who]
-                yield self._report(who, death, worker)
         while self._reported:
             who, death = next(iter(self._reported.items()))
             if clock.at - death.seen <= OLD and len(self._reported) <= RANKS:
@@ -157,10 +157,7 @@ class Deaths:
         )
 
     def _over(self, which: Callable[[RankKey, Death], bool], now: float, why: str) -> Iterator[Finding]:
-        """Yield the deaths that still wait, then the end of each death that *which* selects."""
-        for who in [who for who, death in self._waiting.items() if which(who, death)]:
-            worker = self._worker(self._waiting[who])
-            yield self._report(who, self._waiting.pop(who), worker)
+        """Yield the end of each death that *which* selects."""
         for who in [who for who, death in self._reported.items() if which(who, death)]:
             death = self._reported.pop(who)
             yield death.alarm(over=(now, f"run {death.name} {why}"))
@@ -168,14 +165,13 @@ class Deaths:
     def revived(self, rank: RankProgress, now: float) -> Iterator[Finding]:
         """End the alert of a rank that was lost and pushes again."""
         who = rank.run.id, rank.run.attempt, rank.number
-        self._waiting.pop(who, None)
         death = self._reported.pop(who, None) or self._reported.pop((rank.run.id, -1, rank.number), None)
         if death is not None:
             yield death.alarm(over=(now, f"rank {rank.number} of run {rank.run.name} is back"))
 
-    def _report(self, who: RankKey, death: Death, worker: str = "") -> Finding:
+    def _report(self, who: RankKey, death: Death) -> Finding:
         self._reported[who] = death
-        return death.alarm(worker)
+        return death.alarm(self._worker(death))
 
     def _worker(self, death: Death) -> str:
         time, text = self._workers.get((death.run, death.rank or 0), (0.0, ""))

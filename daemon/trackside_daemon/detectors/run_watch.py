@@ -263,7 +263,7 @@ class RunWatch:
             rank = None if watched is None else watched.run.ranks.get(event.rank or 0)
             yield from self._deaths.died(event, name, self._clock, None if rank is None else rank.step)
         elif event.kind == "dataloader_died":
-            self._deaths.worker_died(event)
+            yield from self._deaths.worker_died(event)
         elif event.kind == USER_ALERT:
             yield from self._user_alerts.evaluate(event, self._last_name(event.run), self._clock)
         elif event.kind == "checkpoint" and watched is not None:

@@ -14,6 +14,7 @@ from trackside.transport.paths import machine_id, spool_directories
 from trackside_daemon.cli.output import elapsed
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.file_source import FileSource
+from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.history import directory
 from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
 from trackside_daemon.model.text import duration, number
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 # Time limit for the daemon to receive all pushes; it reads the spool of a killed process within ten.
 COMPLETE_SECONDS = 20.0
+
+# Time limit for the alert of a death, which follows the end of its run in the history; it may be turned off.
+ALERT_SECONDS = 2.0
 
 POLL_SECONDS = 0.1
 MOST = 10  # maximum number of runs in the summary, the newest
@@ -71,9 +75,13 @@ class Summary:
 
     def _wait(self, source: Source, signals: Signals) -> None:
         until = time.monotonic() + COMPLETE_SECONDS
-        while not signals.ending and time.monotonic() < until:
-            if not any(run["ended"] is None for run in self._runs(source)) and not self._left():
-                return
+        ended_at = 0.0
+        while not signals.ending and (now := time.monotonic()) < until:
+            runs = self._runs(source)
+            if not any(run["ended"] is None for run in runs) and not self._left():
+                ended_at = ended_at or now
+                if now - ended_at >= ALERT_SECONDS or not any(_lacks_alert(source, run) for run in runs):
+                    return
             signals.get(POLL_SECONDS)
 
     def _runs(self, source: Source) -> list[dict[str, Any]]:
@@ -107,6 +115,13 @@ class Summary:
             if history is None or _is_default(history):
                 return ""
         return f" --storage.path={history}"
+
+
+def _lacks_alert(source: Source, run: Mapping[str, Any]) -> bool:
+    """Return whether the history has no alert of the death of a run that failed."""
+    return run["state"] in {"failed", "lost"} and not any(
+        alert["alert"] in DEATHS for alert in source.alerts(run["id"])
+    )
 
 
 def _is_default(history: Path) -> bool:
