@@ -71,6 +71,7 @@ ENDS = {
         {"signal": "SIGSEGV"},
         late="os.kill(os.getpid(), signal.SIGSEGV)",
     ),
+    "killed-at-exit": End("", "finished", "", late="os.kill(os.getpid(), signal.SIGKILL)"),
     "oom": End("bytearray(1 << 30)", "failed", "OOM killed", {"signal": "SIGKILL"}),
 }
 

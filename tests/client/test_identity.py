@@ -253,3 +253,35 @@ def test_a_working_directory_that_is_gone_costs_nothing(
         script(*argv)
         assert commit_now() == ""
     monkeypatch.chdir(tmp_path)
+
+
+class RayContext:
+    """The contexts of Ray that a worker of Train or Tune sees."""
+
+    get_runtime_context = get_context = lambda self: self
+
+    def get_session_name(self) -> str:
+        return "session_2026-11-23_18-13-53_856808_28468"
+
+    def get_experiment_name(self) -> str:
+        return "linear"
+
+    def get_trial_name(self) -> str:
+        return "objective_c5ed5_00001"
+
+    def get_trial_id(self) -> str:
+        return "c5ed5_00001"
+
+
+def test_a_worker_of_ray_has_the_name_of_its_experiment_or_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("ray", "ray.train", "ray.tune"):
+        monkeypatch.setitem(sys.modules, module, RayContext())
+    worker = {"RAY_JOB_ID": "01000000"}
+    ranks = {**worker, "RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    train = identify(environ=ranks)
+    assert (train.name, train.run, train.rank) == ("linear", "ray-2026-11-23_18-13-53_856808_28468-linear", 1)
+    tune = identify(environ={**worker, "TUNE_ORIG_WORKING_DIR": "/"})
+    assert (tune.name, tune.run) == ("objective_c5ed5_00001", "ray-c5ed5_00001")
+    assert identify(environ={}).name != "linear", "the driver is no worker"
+    monkeypatch.delattr(RayContext, "get_experiment_name")
+    assert identify(environ=worker).run != train.run, "a task of the user's own"

@@ -203,8 +203,7 @@ def test_the_log_says_each_end_once(house: RunsHarness, caplog: pytest.LogCaptur
     caplog.set_level("INFO")
     good, bad = FakeSession("id-1", name="good", pid=1), FakeSession("id-2", name="bad", pid=2)
     watched(house, good, bad)
-    for who in (good, bad):
-        leaves(house, who)
+    leaves(house, good)
     exits(house, good, 0)
     house.accept(house.runs.exited(process_of(bad.identity), Exit(-signal.SIGKILL, oom=True), WALL, house.now))
     said = [(one.levelname, one.getMessage()) for one in caplog.records if " rank " in one.getMessage()]

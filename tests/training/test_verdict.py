@@ -56,13 +56,14 @@ def test_who_says_nothing_is_judged_by_the_exit(ended: Exit | None, expected: tu
         (exited(None), ("finished", "")),
         (exited(0), ("finished", "")),
         (exited(3), ("failed", "exit status 3")),
-        (exited(-signal.SIGTERM), ("stopped", "SIGTERM")),
-        (exited(-signal.SIGKILL), ("failed", "SIGKILL")),
+        (exited(-signal.SIGTERM), ("finished", "")),
+        (exited(-signal.SIGKILL), ("finished", "")),
         (exited(-signal.SIGSEGV), ("failed", "SIGSEGV")),
-        (OOM, ("failed", "OOM killed")),
+        (exited(-signal.SIGABRT), ("failed", "SIGABRT")),
+        (OOM, ("finished", "")),
     ],
 )
-def test_a_good_end_that_atexit_tells_holds_unless_the_exit_is_a_bad_one(
+def test_a_good_end_that_atexit_tells_holds_unless_the_process_then_exits_badly_or_crashes(
     ended: Exit | None, expected: tuple[str, str]
 ) -> None:
     assert verdict(bye("finished"), ended) == expected

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.environment.git import commit
+from trackside.environment.ray_context import ray_run
 from trackside.environment.visible_gpus import visible_gpus
 from trackside.packing import writable
 from trackside.wire import Identity
@@ -42,8 +43,9 @@ def identify(
     """Return this process's `Identity`.
 
     Args:
-        name: Name of the run. Default: ``$TRACKSIDE_RUN_NAME``, else the script's name with the job's id.
-        run: Id of the run. Default: ``$TRACKSIDE_RUN_ID``, else the launcher's, else random.
+        name: Name of the run. Default: ``$TRACKSIDE_RUN_NAME``, else that of Ray's experiment or trial, else the script's
+            name with the job's id.
+        run: Id of the run. Default: ``$TRACKSIDE_RUN_ID``, else Ray's, else the launcher's, else random.
         environ: Environment with the variables of torchrun, Slurm (inside ``srun``), Open MPI, MPICH and Kubernetes. If
             they name no rank, an initialized ``torch.distributed`` does.
         proc: Mount point of the kernel's process files.
@@ -52,9 +54,10 @@ def identify(
     place = _place(environ)
     local_rank = place.local_rank or 0
     job = _job(environ)
+    ray_name, ray_id = ray_run(environ) or ("", "")
     return Identity(
-        run=writable(str(run or "")) or environ.get("TRACKSIDE_RUN_ID") or _launch(environ, proc, place),
-        name=writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME") or _script(job),
+        run=writable(str(run or "")) or environ.get("TRACKSIDE_RUN_ID") or ray_id or _launch(environ, proc, place),
+        name=writable(str(name or "")) or environ.get("TRACKSIDE_RUN_NAME") or ray_name or _script(job),
         attempt=_attempt(environ),
         rank=place.rank or 0,
         local_rank=local_rank,

@@ -15,6 +15,9 @@ UNKNOWN = "unknown"  # the cause of an end whose cause cannot be determined
 
 _STOP_SIGNALS = frozenset((signal.SIGTERM, signal.SIGINT))
 
+# Signals by which a process ends itself.
+_CRASHES = frozenset((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL))
+
 
 class Exit(NamedTuple):
     """The end of a process.
@@ -37,14 +40,15 @@ class Exit(NamedTuple):
 def verdict(bye: Bye | None, ended: Exit | None) -> tuple[str, str]:
     """Return a session's final state and a short cause, which is empty if there is nothing to report.
 
-    The bye decides, unless it `is_open`: then the exit overrules it.
+    The bye decides. If it `is_open`, a bad exit status or a crash overrules it, but no signal that others send: launchers
+    such as Ray kill processes that have finished.
 
     Args:
         bye: The session's bye; None if it sent none.
         ended: The end of its process; None while it is alive, and where it cannot be observed.
     """
     code = None if ended is None else ended.code
-    if bye is not None and (code is None or not is_open(bye)):
+    if bye is not None and (code is None or not is_open(bye) or (code < 0 and -code not in _CRASHES)):
         return (bye.status, bye.cause) if bye.status in ENDED else ("failed", bye.cause)
     if ended is None or code is None:
         return "lost", UNKNOWN
