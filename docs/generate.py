@@ -124,7 +124,7 @@ alerts:
   rules:
     - alert: RewardLow
       metric: key:reward/mean            # a key as it is pushed, or a family of docs/metrics.md
-      labels: {run: "~big-.*"}           # ~ begins a regular expression, which must match the whole value
+      labels: {run: "~big-.*"}           # ~ begins a regular expression of Prometheus, for the whole value
       below: 0.1
       for: 5m
       severity: warning                  # info, warning or critical

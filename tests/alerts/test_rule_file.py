@@ -11,6 +11,7 @@ import pytest
 import yaml
 from processes import DEADLINE, clean_environ, command
 
+from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.rule_file import RuleFileOptions, groups
@@ -142,9 +143,39 @@ def test_quoted_text_is_never_split() -> None:
     assert text in format_promql(f"x{{{text}}} or " + f"y{{{text}}} and on (job) " * 5 + "z")
 
 
+def test_a_bracket_in_a_pattern_of_runs_is_a_bracket_for_the_daemon_too() -> None:
+    disabled = DisabledAlerts(["ShmFull@run[1]*"])
+    assert disabled.contains("ShmFull", {"run": "run[1]-a"})
+    assert not disabled.contains("ShmFull", {"run": "run1"})
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?=a)b", r"(a)\1", "a*+", "[a[b]", r"\u0041", "a{1001}", "a{,3}", "(?#x)a", r"a\Z"]
+)
+def test_a_regular_expression_that_only_python_has_is_refused(pattern: str) -> None:
+    section = RuleSection(alert="A", metric="key:a", above=1, labels={"run": f"~{pattern}"})
+    with pytest.raises(RuleError, match=r"rule A: run: .* has a form that Prometheus does not read"):
+        made(rules=(section,))
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"big-.*", r"(?i)a|b", r"x\d{2,3}?\.", r"[^\]a-z]+", "^(?:a|(b))*$", r"\x41-(?P<n>é)"]
+)
+def test_other_regular_expressions_are_not(pattern: str) -> None:
+    section = RuleSection(alert="A", metric="key:a", above=1, labels={"run": f"~{pattern}"})
+    assert made(rules=(section,))
+
+
+def test_a_command_of_several_lines_stays_in_the_comment() -> None:
+    found = groups(AlertsSection(), families(), RuleFileOptions())
+    text = prometheus(found, "trackside rules --job 'a\nb\x85'")
+    assert "#   trackside rules --job 'a\\nb\\x85'\n" in text
+    assert yaml.safe_load(text)["groups"] == found
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_prometheus_accepts_odd_rules(tmp_path: Path) -> None:
-    found = groups(AlertsSection(rules=CUSTOM, off=("ShmFull@a b-*",)), families(), RuleFileOptions(60.0, 'j"b', "x"))
+    found = groups(AlertsSection(rules=CUSTOM, off=("ShmFull@a b-*",)), families(), RuleFileOptions(60.0, 'j"b😀', "x"))
     file = tmp_path / "rules.yml"
     file.write_text(prometheus(found, "trackside rules"), encoding="utf-8")
     assert yaml.safe_load(file.read_text(encoding="utf-8"))["groups"] == found

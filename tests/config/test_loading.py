@@ -266,6 +266,8 @@ def test_what_is_left_empty_has_its_default(file: Callable[[str], Path], text: s
             "tls-server-config: no such setting; it belongs in a web configuration, the file of --web.config.file",
         ),
         ("1: 2", "1: no such setting"),
+        ("sample.interval: 1s\nsample.interval.x: 2", "sample.interval: input should be a valid number, got {'x': 2}"),
+        ("sample: 5\nsample.x: 2", "sample.x: no such setting"),
         ("sample: 5", "sample: is a section of settings, got 5"),
         ("sample: [1]", "sample: is a section of settings, got [1]"),
         ("log: {level: loud}", "log.level: input should be 'debug', 'info', 'warning' or 'error', got 'loud'"),

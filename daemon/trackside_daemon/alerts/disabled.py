@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
+
+from trackside_daemon.alerts.silences import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ class DisabledAlerts:
         if patterns is None:
             return False
         run = labels.get("run", "")
-        return any(not pattern or fnmatchcase(run, pattern) for pattern in patterns)
+        return any(not pattern or matches_wildcards(run, pattern) for pattern in patterns)
 
 
 def unknown_names(names: Sequence[str], alerts: Collection[str]) -> Iterator[str]:

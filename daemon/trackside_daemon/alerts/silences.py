@@ -97,9 +97,10 @@ def with_silenced_until(alerts: Iterable[dict[str, Any]], active: Sequence[Silen
 def matches(silence: Silence, alert: str, labels: Mapping[str, str]) -> bool:
     """Return True if all patterns of a silence match; a pattern for a label that the alert lacks does not match."""
     values = {**labels, "alert": alert}
-    return all(name in values and _matches(values[name], pattern) for name, pattern in silence.labels.items())
+    return all(name in values and matches_wildcards(values[name], pattern) for name, pattern in silence.labels.items())
 
 
-def _matches(value: str, pattern: str) -> bool:
-    # Only * and ? are wildcards, so an opening bracket is escaped.
+def matches_wildcards(value: str, pattern: str) -> bool:
+    """Return True if a text matches a pattern with ``*`` and ``?``."""
+    # fnmatch has more wildcards, all of which begin with a bracket.
     return value == pattern or fnmatchcase(value, pattern.replace("[", "[[]"))

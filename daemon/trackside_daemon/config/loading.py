@@ -128,14 +128,10 @@ def _python_names(values: dict[Any, Any]) -> dict[str, Any]:
     for key, value in values.items():
         if value is None:  # a section whose lines are all commented out
             continue
-        *outer, last = str(key).replace("-", "_").split(".")
-        section = nested
-        for name in outer:
-            section = section.setdefault(name, {})
-        if isinstance(value, dict):
-            section.setdefault(last, {}).update(_python_names(value))
-        else:
-            section[last] = value
+        below = _python_names(value) if isinstance(value, dict) else value
+        for name in reversed(str(key).replace("-", "_").split(".")):
+            below = {name: below}
+        nested = _merge(nested, below)
     return nested
 
 

@@ -27,6 +27,16 @@ RESERVED_NAMES = {*DETECTED, *RULED, *(name.removeprefix(PREFIX) for name in NAM
 # Selects the live ranks: the series of an ended rank stay constant for a while, and must raise no alert.
 LIVE_RANKS = Query(RANK_STATE.name, (Matcher("state", "starting|running|stalled", "=~"),), above=0.0)
 
+# The regular expressions of Python that Prometheus (RE2) reads too, with the same meaning.
+_PORTABLE = re.compile(
+    r"""(?: \\(?: [abfnrtvdDsSwWBA] | x[0-9a-fA-F]{2} | [^0-9A-Za-z_] ) | [^][\\(*+?{]
+    | \[ \^? (?: \\(?: [fnrtvdDsSwW] | [^0-9A-Za-z_] ) | [^][\\] )+ \]
+    | \( (?: (?!\?) | \?: | \?P<[A-Za-z_][A-Za-z0-9_]*> | \?[ims]+[:)] )
+    | (?: [*+?] | \{ [0-9]{1,3} (?: , (?: [0-9]{1,3} )? )? \} ) \?? (?! [*+?{] )
+    )*""",
+    re.VERBOSE,
+)
+
 # Labels that a default summary omits: it has the number of the GPU, and the key is its subject.
 OMITTED_LABELS = ("uuid", "key")
 
@@ -144,6 +154,10 @@ def _matcher(label: str, value: str, metric: Metric) -> Matcher:
         re.compile(pattern)
     except re.error as error:
         raise ValueError(f"{label}: {pattern!r} is not a regular expression: {error}") from None
+    if not _PORTABLE.fullmatch(pattern):
+        raise ValueError(
+            f"{label}: {pattern!r} has a form that Prometheus does not read, such as (?=…), \\1 or an open ["
+        )
     return Matcher(label, pattern, "=~")
 
 

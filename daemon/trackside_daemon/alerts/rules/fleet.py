@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.alerts.rules.query import BEGAN
+from trackside_daemon.alerts.rules.query import BEGAN, Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, attempts
 from trackside_daemon.model import training_families as f
 
@@ -39,7 +38,7 @@ def fleet(job: str, places: Sequence[str] = PLACE) -> list[FleetRule]:
         job: Value of the label ``job`` of the scrape's targets.
         places: Labels that differ between the machines of one run.
     """
-    chosen, place = f"job={json.dumps(job)}", ", ".join(places)
+    chosen, place = Matcher("job", job).promql(), ", ".join(places)
     return [*_gone(chosen), *_runs(place), *_failing(chosen), *_losing()]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
@@ -14,6 +13,7 @@ from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
+from trackside_daemon.alerts.silences import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -131,7 +131,7 @@ def _enabled(rule: Rule, disabled: DisabledAlerts, families: Mapping[str, Metric
         return rule
     # Without a label run the name of the run is empty, which a pattern such as * matches.
     if "run" not in labels or "" in patterns:
-        return None if any(not pattern or fnmatchcase("", pattern) for pattern in patterns) else rule
+        return None if any(not pattern or matches_wildcards("", pattern) for pattern in patterns) else rule
     enabled_runs = Matcher("run", "|".join(map(run_regex, patterns)), "!~")
     return replace(rule, query=replace(rule.query, matchers=(*rule.query.matchers, enabled_runs)))
 

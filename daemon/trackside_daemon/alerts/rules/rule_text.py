@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from trackside_daemon import __version__
+from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,4 +73,4 @@ def _dump(document: Mapping[str, Any], command: str) -> str:
     deep = " " * (4 if "spec" in document else 2)
     # An empty line before each group and each alert makes the file readable.
     spaced = re.sub(rf"(?<!rules:)\n({deep}- name:|{deep}    - alert:)", r"\n\n\1", body)
-    return HEAD.format(command=command) + "\n" + spaced
+    return HEAD.format(command=shown(command)) + "\n" + spaced

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -120,10 +119,11 @@ def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
 def _warn_of_unknown(labels: Mapping[str, str], fired: Collection[str]) -> None:
     """Warn of an alert and of labels that do not exist; alerts that have *fired* exist, too."""
     from trackside_daemon.alerts.descriptions import DETECTED, RULED
+    from trackside_daemon.alerts.silences import matches_wildcards
     from trackside_daemon.service.finding_sources import families
 
     alerts = sorted({*DETECTED, *RULED, *fired})
-    if not any(fnmatchcase(alert, labels.get("alert", "*")) for alert in alerts):
+    if not any(matches_wildcards(alert, labels.get("alert", "*")) for alert in alerts):
         near = _near(labels["alert"], alerts) or "a custom rule becomes known when it has fired"
         warn(f"{shown(labels['alert'])}: no known alert has this name; {near}")
     names = sorted({"alert", *MORE, *(name for family in families().values() for name in family.labels)})
