@@ -6,14 +6,15 @@ import csv
 import json
 import tracemalloc
 from math import inf, isnan, nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, column, finished, history, ingested, opened
 from history.builders import Bench, block, session_id
 
 from trackside_daemon.history import log_rows
-from trackside_daemon.history.files.export import FORMATS, Format, Selection, count, export
+from trackside_daemon.history.files import export as module
+from trackside_daemon.history.files.export import FORMATS, Format, Selection, TooManyKeysError, count, export
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.records import Alert, Event
@@ -157,6 +158,52 @@ def test_packed_or_not_an_export_is_the_same_and_as_long_as_the_count_says(tmp_p
         assert count(one.database, "a") == 10_001
     values = [value for row in csv.DictReader(before["csv"].decode().splitlines()) for value in (row["x"], row["y"])]
     assert len([value for value in values if value]) == 10_001
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_run_of_very_many_keys_is_exported_some_keys_at_a_time(
+    form: Format, packed: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = []
+    read = module._all_samples
+
+    def counted(database: Any, series: list[Any], window: Window) -> list[Any]:
+        groups.append(len(series))
+        return read(database, series, window)
+
+    monkeypatch.setattr(module, "GROUP", 3)
+    monkeypatch.setattr(module, "PAGE", 2)
+    monkeypatch.setattr(module, "_all_samples", counted)
+    bench.open(session_id(1))
+    keys = [f"k{number}" for number in range(8)]
+    bench.send(session_id(1), block(keys, [1, 2], [float(number) for number in range(16)]))
+    if packed:
+        bench.pack(bench.stream(session_id(1)))
+        bench.send(session_id(1), block(["k3", "k9"], [3], [1.0, 2.0]))
+    bench.apply(*(Event("run", 0, BEGIN + number, f"e{number}") for number in range(5)))
+    text = b"".join(export(bench.database, "run", form)).decode()
+    if form == "json":
+        found = [(one["key"], *point[::2]) for one in json.loads(text)["series"] for point in one["points"]]
+        events = [event["kind"] for event in json.loads(text)["events"]]
+    else:
+        lines = [json.loads(line) for line in text.splitlines()]
+        pushes = [line for line in lines if line["kind"] == "samples"]
+        found = [(key, push["step"], value) for push in pushes for key, value in push["values"].items()]
+        events = [line["event"] for line in lines if line["kind"] == "event"]
+    wanted = [(key, step, float(8 * (step - 1) + number)) for number, key in enumerate(keys) for step in (1, 2)]
+    assert sorted(found) == sorted(wanted + ([("k3", 3, 1.0), ("k9", 3, 2.0)] if packed else []))
+    assert groups == [3, 3, 3 if packed else 2]
+    assert events == [f"e{number}" for number in range(5)]
+
+
+def test_more_keys_than_a_csv_file_has_columns_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_COLUMNS", 2)
+    bench.open(session_id(1))
+    bench.send(session_id(1), block(["a", "b", "c"], [1], [1.0, 2.0, 3.0]))
+    with pytest.raises(TooManyKeysError, match="more than 2 keys, too many for a CSV file; select keys"):
+        export(bench.database, "run", "csv")
+    assert b"0,0,1," in b"".join(export(bench.database, "run", "csv", Selection(("a", "b"))))
 
 
 def test_an_unknown_run_is_said_before_anything_is_written(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from contextlib import nullcontext
+from itertools import islice
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,8 @@ from history.builders import SECOND, WALL, block, session_id
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.history.files.export import count
-from trackside_daemon.history.read import attempts, reader, sessions
+from trackside_daemon.history.read import attempts, live_values, reader, sessions
+from trackside_daemon.history.read.live_values import LatestValues
 from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
 
 if TYPE_CHECKING:
@@ -110,6 +113,55 @@ def test_a_metric_is_told_the_same_fresh_or_packed_or_half(three: Bench) -> None
     assert (metrics(three)["a", 0]["count"], metrics(three)["a", 0]["max"]) == (4, 7.0)
 
 
+def test_a_million_keys_are_read_a_page_at_a_time(bench: Bench) -> None:
+    """A run of a million keys once needed 1.5 GB for one answer."""
+    bench.open(session_id(1))
+    with bench.database.transaction() as connection:
+        keys = ((1, f"a key that is one of very many, number {number}") for number in range(30_000))
+        connection.executemany("INSERT INTO series (stream, key) VALUES (?, ?)", keys)
+    bench.send(session_id(1), block(["loss"], [7], [1.0]))
+    with bench.database.reading() as connection:
+        reader.run(connection, "run", 0)
+        tracemalloc.start()
+        try:
+            page = reader.run(connection, "run", 10, 29_995)
+            assert len(list(islice(reader.series(connection, "run"), 10))) == 10
+            values = LatestValues("run")
+            values.refresh(connection)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert [metric["key"][-5:] for metric in page["metrics"]] == [*map(str, range(29_995, 30_000)), "loss"]
+    assert (page["series"], page["step"], page["loss"]) == (30_001, 7, 1.0)
+    assert peak < 1_000_000, peak
+
+
+def test_pages_have_each_metric_once_and_begin_with_the_lowest_rank_and_its_newest_attempt(bench: Bench) -> None:
+    places = [(attempt, rank) for attempt in (0, 1) for rank in (0, 1)]
+    for number, (attempt, rank) in enumerate(places):
+        bench.open(session_id(number), attempt=attempt, rank=rank)
+        bench.send(session_id(number), block(["a", "b"], [1], [1.0, 2.0]))
+        if attempt:
+            bench.pack(bench.stream(session_id(number)))
+            bench.send(session_id(number), block(["b", "c"], [2], [1.0, 2.0]))
+    with bench.database.reading() as connection:
+        pages = [reader.run(connection, "run", 3, offset) for offset in range(0, 12, 3)]
+        (whole,) = {len(page["metrics"]) for page in [reader.run(connection, "run")]}
+    read = [(one["attempt"], one["rank"], one["key"]) for page in pages for one in page["metrics"]]
+    assert whole == pages[0]["series"] == len(read) == len(set(read)) == 10
+    assert read[:3] == [(1, 0, "a"), (1, 0, "b"), (1, 0, "c")]
+
+
+def test_the_newest_values_are_those_of_a_bounded_number_of_keys(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_values, "KEYS", 2)
+    bench.open(session_id(1))
+    bench.send(session_id(1), block(["a", "b", "c"], [1], [1.0, 2.0, 3.0]))
+    values = LatestValues("run")
+    with bench.database.reading() as connection:
+        values.refresh(connection)
+    assert list(values.values) == ["a", "b"]
+
+
 def test_series_are_of_the_lowest_rank_unless_asked(three: Bench) -> None:
     three.send(session_id(3), block(["a", "b"], [1], [1.0, 2.0]))
     three.send(session_id(4), block(["a"], [1], [1.0]))
@@ -119,7 +171,7 @@ def test_series_are_of_the_lowest_rank_unless_asked(three: Bench) -> None:
         found = reader.series(connection, "b", ["a"], ())
         assert [(one.rank, one.series.key) for one in found] == [(0, "a"), (1, "a")]
         assert [one.rank for one in reader.series(connection, "b", None, [1])] == [1]
-        assert reader.series(connection, "b", attempt=1) == []
+        assert list(reader.series(connection, "b", attempt=1)) == []
 
 
 def test_the_last_attempt_and_its_processes_are_told(three: Bench) -> None:

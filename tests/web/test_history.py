@@ -465,12 +465,25 @@ def test_an_answer_has_at_most_so_many_buckets_and_a_series_two_at_least(
     assert "at most 200000 buckets" in api("openapi.json")["paths"]["/series"]["get"]["description"]
 
 
+def test_the_metrics_of_a_run_come_in_pages(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"a": [1.0], "b": [2.0], "c": [3.0]})
+    pages = [api(f"runs/id-1?limit=2&offset={offset}") for offset in (0, 2)]
+    assert [[metric["key"] for metric in page["metrics"]] for page in pages] == [["a", "b"], ["c"]]
+    assert {page["series"] for page in pages} == {3}
+    for question in ("runs/id-1?limit=100001", "events?limit=10001", "alerts?limit=1001", "runs?limit=10001"):
+        assert refused(site, question)[0] == 400
+    assert api("alerts?limit=10000&evidence=false") == {"alerts": []}
+    described = api("openapi.json")["paths"]["/runs/{id}"]["get"]
+    assert {"limit", "offset"} <= {parameter["name"] for parameter in described["parameters"]}
+    assert "100000" in described["description"]
+
+
 def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site: Site) -> None:
     who = FakeSession()
     rows = [(float(step), step, (float(step), 1.0)) for step in range(4)]
     site.keep(opened(who), batch_ingested(who.id, 1, [pushed(["loss", "lr"], *rows)], SHIFT))
     with site.history.database.reading() as connection:
-        found = reader.series(connection, "id-1")
+        found = list(reader.series(connection, "id-1"))
     site.keep(ended(who))
     eventually(lambda: site.history.writer.call(lambda store: not store.due).result(60))
     charts = read_charts(site.history.database, found, Window(), 100)

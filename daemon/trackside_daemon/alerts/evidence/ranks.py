@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history.read import reader, series
@@ -20,6 +20,7 @@ RANKS = 8
 PHASES = 16
 SAMPLES = 20
 NEWEST = 4096  # newest samples that are searched for those before the alert; a fast training has pushed more since
+MOST_SERIES = 1000  # series of the rank among which the times of the steps are looked for
 ROUNDING = 0.001  # tolerance of sample times, in seconds
 
 # Key that is derived if it is not pushed, and then not stored: its samples come from the times of the steps.
@@ -69,7 +70,7 @@ def samples(case: Case) -> dict[str, Any]:
     case.sources.wait_written()
     with case.sources.history.reading() as connection:
         keys = None if key == DURATION else [key]
-        stored = reader.series(connection, case.alert.run, keys, [int(rank)])
+        stored = list(islice(reader.series(connection, case.alert.run, keys, [int(rank)]), MOST_SERIES))
         candidates = [entry for entry in stored if entry.series.key == key] or stored
         if not candidates:
             case.missing.append(f"samples: the history has none of {key}")

@@ -55,7 +55,7 @@ def alerts(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
-        uid = source.run(run)["id"] if run else ""
+        uid = source.run(run, 0)["id"] if run else ""
         newest = [alert for alert in reversed(source.alerts(uid)) if alert["ended"] is None or not firing]
         newest = newest[: limit or None]
         if not source.live and any(alert["ended"] is None for alert in newest):
@@ -95,7 +95,7 @@ def _alert(source: Source, text: str, run: str) -> dict[str, Any]:
     """Return the alert with an id, or the newest with a name."""
     if text.isascii() and text.isdecimal() and len(text) <= 18:
         return source.alert(int(text))
-    alerts = source.alerts(source.run(run)["id"] if run else "")
+    alerts = source.alerts(source.run(run, 0)["id"] if run else "")
     named = [alert for alert in alerts if alert["alert"].lower() == text.removeprefix(PREFIX).lower()]
     if named:
         return named[-1]

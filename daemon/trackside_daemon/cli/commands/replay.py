@@ -200,7 +200,7 @@ def _of_run(source: Source, name: str) -> _Pushed:
     from trackside_daemon.history.read.reader import UnknownRunError
 
     try:
-        run = source.run(name)
+        run = source.run(name, 0)
     except (HistoryError, UnknownRunError) as error:
         raise CommandError(f"{name}: no such file, and no such run: {error}") from error
     _warn_of_namesakes(source, run, name)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.history.files.export import Format
 
+MAX_METRICS = 100_000  # the API's limit
 FORMS = ("csv", "json", "jsonl")
 
 STALE = "no daemon answers: the state of live runs and alerts is the last one stored"
@@ -56,7 +57,10 @@ def runs(
         ),
     ] = "",
     limit: Annotated[
-        int, typer.Option(min=0, help="Maximum number of runs, the newest first; 0 for all.", metavar="N")
+        int,
+        typer.Option(
+            min=0, max=10_000, help="Maximum number of runs, the newest first; 0 for the limit of 10000.", metavar="N"
+        ),
     ] = 50,
     as_json: Json = False,
     storage_path: StoragePath = None,
@@ -80,7 +84,7 @@ def runs(
         elif listed:
             print_lines(_list(listed, time.time()))
             if limit and len(listed) == limit:
-                warn(f"these are the newest {limit}; --limit 0 lists all")
+                warn(f"these are the newest {limit}; --limit, --since and --until show others")
         else:
             warn("no runs" + (" match" if any(wanted[:5]) else " yet"))
 
@@ -93,6 +97,12 @@ def show(
         int | None,
         typer.Option(min=0, help="Rank whose metrics to show. [default: the lowest]", metavar="N", show_default=False),
     ] = None,
+    limit: Annotated[
+        int,
+        typer.Option(
+            min=0, max=MAX_METRICS, help="Maximum number of metrics, over all ranks and attempts.", metavar="N"
+        ),
+    ] = 2000,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -109,7 +119,9 @@ def show(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
-        found = source.run(run)
+        found = source.run(run, limit if rank is None else MAX_METRICS)
+        if found["series"] > len(found["metrics"]):
+            warn(f"{len(found['metrics'])} of {found['series']} metrics are shown; --limit N shows more")
         ranks = sorted({metric["rank"] for metric in found["metrics"]})
         if rank is not None and rank not in ranks:
             raise CommandError(
@@ -166,7 +178,7 @@ def export(
         if form not in FORMS:
             raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMS)}")
         source = find_history(storage_path, url)
-        found = source.run(run)
+        found = source.run(run, 0)
         if found.get("trimmed"):
             warn("older samples of this run were trimmed; only the remaining ones are exported")
         save(source.export(found["id"], cast("Format", form)), form, output)
@@ -230,7 +242,7 @@ def pin(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
-        found = source.run(run)
+        found = source.run(run, 0)
         source.pin(found["id"], pinned=not off)
         typer.echo(f"{'unpinned' if off else 'pinned'}: {_named(found)}")
 
@@ -248,7 +260,7 @@ def delete(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
-        found = {described["id"]: described for described in map(source.run, run)}
+        found = {described["id"]: described for described in (source.run(text, 0) for text in run)}
         if not yes:
             for described in found.values():
                 typer.echo(f"{_named(described)}, {shown(described['state'])}", err=True)

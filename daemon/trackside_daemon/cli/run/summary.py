@@ -17,6 +17,7 @@ from trackside_daemon.cli.sources.file_source import FileSource
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.history import directory
 from trackside_daemon.history.read.reader import RunFilter, UnknownRunError
+from trackside_daemon.history.read.summary import MAX_SUMMARIES
 from trackside_daemon.model.text import duration, number
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Summary:
         if not runs:
             report("the command opened no run: nothing was pushed")
         for run in reversed(runs[:MOST]):
-            whole = source.run(run["id"])
+            whole = source.run(run["id"], MAX_SUMMARIES)
             for line in lines(whole, source.events(run["id"]), source.alerts(run["id"])):
                 report(line)
         if len(runs) > MOST:

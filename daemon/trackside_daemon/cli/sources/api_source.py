@@ -83,9 +83,11 @@ class ApiSource:
         query = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}
         return self._list("runs", query)
 
-    def run(self, text: str) -> dict[str, Any]:
+    def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
         """See `Source`."""
-        return self._checked(self._json(f"runs/{quote(text, safe='')}"), "id")
+        return self._checked(
+            self._json(f"runs/{quote(text, safe='')}{'' if limit is None else f'?limit={limit}'}"), "id"
+        )
 
     def events(self, uid: str) -> list[dict[str, Any]]:
         """See `Source`."""

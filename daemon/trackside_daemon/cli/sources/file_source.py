@@ -16,6 +16,7 @@ from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
+from trackside_daemon.history.read.summary import SUMMARIES
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
@@ -50,10 +51,10 @@ class FileSource:
         with self._file().reading() as connection:
             return reader.runs(connection, wanted)
 
-    def run(self, text: str) -> dict[str, Any]:
+    def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
         """See `Source`."""
         with self._file().reading() as connection:
-            return reader.run(connection, reader.resolve(connection, text))
+            return reader.run(connection, reader.resolve(connection, text), SUMMARIES if limit is None else limit)
 
     def events(self, uid: str) -> list[dict[str, Any]]:
         """See `Source`."""
@@ -77,7 +78,10 @@ class FileSource:
 
     def export(self, uid: str, form: Format) -> Export:
         """See `Source`."""
-        return Export(exports.count(self._file(), uid), exports.export(self._file(), uid, form))
+        try:
+            return Export(exports.count(self._file(), uid), exports.export(self._file(), uid, form))
+        except exports.TooManyKeysError as error:
+            raise SourceError(str(error)) from None
 
     def pin(self, uid: str, *, pinned: bool) -> None:
         """See `Source`."""

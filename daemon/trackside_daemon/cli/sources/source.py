@@ -40,8 +40,8 @@ class Source(Protocol):
         """Return the runs that match, the newest first."""
         ...
 
-    def run(self, text: str) -> dict[str, Any]:
-        """Return the run that *text* identifies, without its samples."""
+    def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
+        """Return the run that *text* identifies, without its samples, and with at most *limit* ``metrics``; None for the usual number."""
         ...
 
     def events(self, uid: str) -> list[dict[str, Any]]:

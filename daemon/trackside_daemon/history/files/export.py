@@ -3,6 +3,7 @@
 The run's data come without its last step, its last loss and what was trimmed. Events and alerts are always complete.
 
 The lines of CSV and JSON lines are pushes: values of one rank, step and time. Keys are in the order in which they began.
+Pushes of more than `GROUP` keys are split, so that a run of a million keys needs no more memory than one of `GROUP`.
 Numbers are written so that reading restores every bit; NaN and infinities are ``nan``, ``inf`` and ``-inf``.
 """
 
@@ -12,18 +13,30 @@ import csv
 import io
 import json
 import re
+from array import array
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.series import EVERYTHING, LogTail, Readable, StoredSeries, Window, cut, find, samples
+from trackside_daemon.history.read.series import (
+    EVERYTHING,
+    LogTail,
+    Readable,
+    StoredSeries,
+    Window,
+    by_id,
+    cut,
+    find,
+    reload,
+    samples,
+)
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trackside_daemon.history.files.merging import Chunk
 
@@ -37,6 +50,13 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\uFF1D\uFF0B\uFF0D\uFF20]")
 
 DERIVED = frozenset({"step", "loss", "trimmed"})
 CHUNK_BYTES = 64 * 1024
+GROUP = 4096  # series of a rank that are read at once
+MAX_COLUMNS = 16_384  # keys of a CSV file, as many as spreadsheets have columns
+PAGE = 256  # events or alerts that are read at once
+
+
+class TooManyKeysError(Exception):
+    """The run has more keys than CSV has columns."""
 
 
 class Selection(NamedTuple):
@@ -59,7 +79,7 @@ ALL = Selection()
 
 
 class _Rank(NamedTuple):
-    """The series, with samples left, of a rank of an attempt, in the order in which they began."""
+    """At most `GROUP` series, with samples left, of a rank of an attempt, in the order in which they began."""
 
     attempt: int
     rank: int
@@ -77,6 +97,7 @@ def export(database: Readable, uid: str, form: Format, selection: Selection = AL
 
     Raises:
         UnknownRunError: There is no such run.
+        TooManyKeysError: There are more keys than CSV has columns.
         ValueError: A block is damaged; this may happen after some pieces.
     """
     # Each read is a short transaction, so that the WAL of a history that is written meanwhile stays small.
@@ -163,19 +184,32 @@ def _encode_chunks(texts: Iterable[str]) -> Iterator[bytes]:
 
 
 def _csv(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
-    ranks = list(_ranks(database, run["id"], selection))
-    keys = list(dict.fromkeys(series.key for rank in ranks for series in rank.series))
+    ranks = []
+    columns: dict[str, int] = {}
+    for rank_ in _ranks(database, run["id"], selection, MAX_COLUMNS):
+        ranks.append(rank_)
+        for series in rank_.series:
+            columns.setdefault(series.key, len(columns))
+        if len(columns) > MAX_COLUMNS:
+            raise TooManyKeysError(
+                f"run {run['id']!r} has more than {MAX_COLUMNS} keys, too many for a CSV file; select keys, or export it "
+                "as jsonl"
+            )
+    return _csv_lines(database, ranks, columns, selection.window)
+
+
+def _csv_lines(database: Readable, ranks: list[_Rank], columns: Mapping[str, int], window: Window) -> Iterator[str]:
+    keys = list(columns)
     header = io.StringIO()
     # The csv module quotes neither a lone CR nor a semicolon, which separates columns in some countries.
     unusual = any(not key.isprintable() or ";" in key for key in keys)
     quoted = csv.writer(header, lineterminator="\n", quoting=csv.QUOTE_ALL if unusual else csv.QUOTE_MINIMAL)
     quoted.writerow([*COLUMNS, *map(escape_formula, keys)])
     yield header.getvalue()
-    columns = {key: number for number, key in enumerate(keys)}
     for attempt, rank, rank_series in ranks:
         begin = f"{attempt},{rank},"
         column = [columns[series.key] for series in rank_series]
-        for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
+        for step, time, places, values in merge(_all_samples(database, rank_series, window)):
             cells = [""] * len(keys)
             for number, value in zip(places, values, strict=True):
                 cells[column[number]] = repr(value)  # the shortest text from which the same float is read
@@ -184,7 +218,7 @@ def _csv(database: Readable, run: dict[str, Any], selection: Selection) -> Itera
 
 def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
     yield f"{_dumps({'kind': 'run', **run})}\n"
-    for attempt, rank, rank_series in _ranks(database, run["id"], selection):
+    for attempt, rank, rank_series in _ranks(database, run["id"], selection, GROUP):
         begin = f'{{"kind":"samples","attempt":{attempt},"rank":{rank},"step":'
         keys = [f"{json.dumps(series.key)}:" for series in rank_series]
         for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
@@ -199,7 +233,7 @@ def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Ite
 def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
     yield f'{{"run": {_dumps(run)},\n"series": ['
     between = "\n"
-    for attempt, rank, rank_series in _ranks(database, run["id"], selection):
+    for attempt, rank, rank_series in _ranks(database, run["id"], selection, GROUP):
         for series, chunks in zip(rank_series, _all_samples(database, rank_series, selection.window), strict=True):
             yield f'{between}{{"attempt":{attempt},"rank":{rank},"key":{json.dumps(series.key)},"points":['
             yield from _points(chunks)
@@ -239,20 +273,26 @@ def _streams(connection: sqlite3.Connection, uid: str, selection: Selection) -> 
     ]
 
 
-def _ranks(database: Readable, uid: str, selection: Selection) -> Iterator[_Rank]:
+def _ranks(database: Readable, uid: str, selection: Selection, size: int) -> Iterator[_Rank]:
     with database.reading() as connection:
         streams = _streams(connection, uid, selection)
     for stream, attempt, rank in streams:
+        ids = array("q")
+        fresh = []
         with database.reading() as connection:
             tail = LogTail(connection, stream)
-            axes: dict[int, tuple[int, int]] = {}
-            begun = [
-                (_first(connection, series, tail, axes), series)
-                for series in find(connection, stream, tail, selection.keys or None)
-            ]
-        remaining = [(first, series) for first, series in begun if first is not None]
-        remaining.sort(key=lambda pair: pair[0])
-        yield _Rank(attempt, rank, [series for _, series in remaining])
+            for series in find(connection, stream, tail, selection.keys or None):
+                ids.append(series.id) if series.id else fresh.append(series)
+        for first in range(0, len(ids) + len(fresh), size):
+            unpacked = fresh[max(0, first - len(ids)) : max(0, first + size - len(ids))]
+            with database.reading() as connection:
+                tail.refresh(connection)
+                axes: dict[int, tuple[int, int]] = {}
+                group = [*by_id(connection, ids[first : first + size]), *(reload(connection, one) for one in unpacked)]
+                begun = [(_first(connection, series, tail, axes), series) for series in group]
+            remaining = [(begin, series) for begin, series in begun if begin is not None]
+            remaining.sort(key=lambda pair: pair[0])
+            yield _Rank(attempt, rank, [series for _, series in remaining])
 
 
 def _first(
@@ -274,19 +314,25 @@ def _first(
 
 
 def _events(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
-    with database.reading() as connection:
-        events = reader.events(connection, uid, -1)
-    return _without_run(events)
+    return _rows(database, uid, "SELECT id FROM event WHERE run = ? ORDER BY id", reader.event)
 
 
 def _alerts(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
+    return _rows(database, uid, "SELECT id FROM alert WHERE run = ? ORDER BY started, id", reader.alert)
+
+
+def _rows(
+    database: Readable, uid: str, query: str, read: Callable[[sqlite3.Connection, int], dict[str, Any] | None]
+) -> Iterator[dict[str, Any]]:
+    """Yield rows of a run, by the ids that *query* returns, without id, run and name."""
     with database.reading() as connection:
-        alerts = reader.alerts(connection, reader.AlertFilter(uid, limit=-1))
-    return _without_run(alerts)
-
-
-def _without_run(items: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    return ({name: value for name, value in item.items() if name not in {"id", "run", "name"}} for item in items)
+        run = connection.execute("SELECT id FROM run WHERE uid = ?", (uid,)).fetchone()
+        ids = array("q", (id_ for (id_,) in connection.execute(query, run or (0,))))
+    for first in range(0, len(ids), PAGE):
+        with database.reading() as connection:
+            rows = [row for id_ in ids[first : first + PAGE] if (row := read(connection, id_)) is not None]
+        for row in rows:
+            yield {name: value for name, value in row.items() if name not in {"id", "run", "name"}}
 
 
 def _seconds(time: int) -> str:

@@ -10,6 +10,7 @@ from trackside_daemon.history.schema import LOG_BITS
 if TYPE_CHECKING:
     import sqlite3
 
+KEYS = 4096  # keys of a run whose values are kept
 ROWS = 512  # the newest log rows of a stream that one refresh reads at most
 
 _PACKED = (
@@ -49,7 +50,7 @@ class LatestValues:
         uid: The run's id.
 
     Attributes:
-        values: The last sample by key and rank.
+        values: The last sample by key and rank, of the first `KEYS` keys.
     """
 
     def __init__(self, uid: str) -> None:
@@ -87,7 +88,7 @@ class LatestValues:
         if stream not in self._read:
             self._read[stream] = 0
             for key, step, time, last in connection.execute(_PACKED, (stream,)):
-                self.values.setdefault(key, {})[rank] = LatestValue(step, time / 1e6, last)
+                self._set(key, rank, LatestValue(step, time / 1e6, last))
         newest = connection.execute(
             "SELECT id, shift, data FROM log WHERE id > ? AND id < ? ORDER BY id DESC LIMIT ?",
             (base + self._read[stream], base + (1 << LOG_BITS), ROWS),
@@ -97,4 +98,8 @@ class LatestValues:
             for part in log_rows.decode(data, shift):
                 last_push = part.values[-len(part.keys) :]
                 for key, value in zip(part.keys, last_push, strict=True):
-                    self.values.setdefault(key, {})[rank] = LatestValue(part.steps[-1], part.times[-1] / 1e6, value)
+                    self._set(key, rank, LatestValue(part.steps[-1], part.times[-1] / 1e6, value))
+
+    def _set(self, key: str, rank: int, value: LatestValue) -> None:
+        if key in self.values or len(self.values) < KEYS:
+            self.values.setdefault(key, {})[rank] = value

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trackside_daemon.history.read.series import LogTail, StoredSeries, find
-from trackside_daemon.history.read.summary import loss, metrics
+from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
 from trackside_daemon.history.schema import HOST
 from trackside_daemon.history.time_accounting import efficiency, rank_times
 from trackside_daemon.model.records import Alert, Notified, Silence
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belong to the machine and not to a rank
 
@@ -24,6 +24,10 @@ _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
     "tags, pinned"
+)
+_EVENT = (
+    "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
+    "FROM event JOIN run ON run.id = event.run WHERE NOT run.deleted"
 )
 _ALERT = (
     "SELECT alert.id, run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "
@@ -39,6 +43,7 @@ _ALERT_RECORD = (
     f"WHERE coalesce(NOT run.deleted, 1) AND {_OWN}"
 )
 AHEAD_SECONDS = 86400.0
+MAX_RUNS = 10_000  # runs in one list
 
 
 class UnknownRunError(LookupError):
@@ -54,7 +59,7 @@ class RunFilter(NamedTuple):
         state: The run's state.
         since: Earliest start, in Unix seconds.
         until: Latest start, in Unix seconds.
-        limit: Number of runs, the newest first; 0 for all.
+        limit: Number of runs, the newest first; 0 for `MAX_RUNS`.
         launch: Id of the ``trackside run`` command that started it.
     """
 
@@ -113,7 +118,7 @@ def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> lis
             conditions.append(condition)
             values += [value] * condition.count("?")
     query = f"SELECT {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
-    return [_listed(row) for row in connection.execute(query, (*values, wanted.limit or -1))]
+    return [_listed(row) for row in connection.execute(query, (*values, min(wanted.limit or MAX_RUNS, MAX_RUNS)))]
 
 
 def resolve(connection: sqlite3.Connection, text: str) -> str:
@@ -141,17 +146,17 @@ def resolve(connection: sqlite3.Connection, text: str) -> str:
     )
 
 
-def run(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
+def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset: int = 0) -> dict[str, Any]:
     """Return everything about a run except its samples.
+
+    Its ``metrics`` are *limit* summaries after the first *offset*, of ``series`` in all; see `summary.metrics`.
 
     Raises:
         UnknownRunError: There is no run with this id.
     """
     id_, about = _about(connection, uid)
-    summaries = list(metrics(connection, id_))
-    step = max((summary["last_step"] for summary in summaries if summary["last_step"] is not None), default=None)
-    totals = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
-    return {**about, **totals, "step": step, "loss": loss(summaries), "metrics": summaries}
+    goodput = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
+    return {**about, **goodput, **totals(connection, id_), "metrics": metrics(connection, id_, limit, offset)}
 
 
 def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
@@ -198,14 +203,20 @@ def _by_rank(name: str, ranks: Mapping[int, dict[str, float]]) -> dict[str, dict
 
 def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> list[dict[str, Any]]:
     """Return the newest events of one run, or of all, oldest first."""
-    newest = connection.execute(
-        "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
-        "FROM event JOIN run ON run.id = event.run WHERE NOT run.deleted AND (? = '' OR run.uid = ?) "
-        "ORDER BY event.id DESC LIMIT ?",
-        (uid, uid, limit),
-    ).fetchall()
+    query = f"{_EVENT} AND (? = '' OR run.uid = ?) ORDER BY event.id DESC LIMIT ?"
+    return [_event_json(row) for row in reversed(connection.execute(query, (uid, uid, limit)).fetchall())]
+
+
+def event(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
+    """Return an event by its id; None if there is none."""
+    row = connection.execute(f"{_EVENT} AND event.id = ?", (number,)).fetchone()
+    return None if row is None else _event_json(row)
+
+
+def _event_json(row: Sequence[Any]) -> dict[str, Any]:
+    *values, fields = row
     names = ("run", "name", "attempt", "rank", "time", "step", "kind")
-    return [{**dict(zip(names, row, strict=True)), "fields": json.loads(fields)} for *row, fields in reversed(newest)]
+    return {**dict(zip(names, values, strict=True)), "fields": json.loads(fields)}
 
 
 def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) -> list[dict[str, Any]]:  # noqa: B008  it is frozen
@@ -287,8 +298,8 @@ def series(
     keys: Collection[str] | None = None,
     ranks: Collection[int] | None = None,
     attempt: int | None = None,
-) -> list[RunSeries]:
-    """Return the series of a run, by attempt and rank.
+) -> Iterator[RunSeries]:
+    """Yield the series of a run, by attempt and rank; there may be a million.
 
     Args:
         connection: In a transaction.
@@ -308,12 +319,12 @@ def series(
         streams = [row for row in streams if row[2] == lowest[row[1]]]
     elif ranks:
         streams = [row for row in streams if row[2] in ranks]
-    selected = []
     pushed = None if keys is None else [key for key in keys if not key.startswith(MACHINE)]
     for stream, number, rank in streams:
         tail = LogTail(connection, stream)
-        selected += [RunSeries(uid, number, rank, one, tail) for one in find(connection, stream, tail, pushed)]
-    return selected + _machine_series(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
+        for one in find(connection, stream, tail, pushed):
+            yield RunSeries(uid, number, rank, one, tail)
+    yield from _machine_series(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
 
 
 def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from itertools import compress
 from math import inf, isinf
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.codec import BLOCK
@@ -14,7 +15,7 @@ from trackside_daemon.history.schema import BLOCK_BITS, LOG_BITS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
     from contextlib import AbstractContextManager
 
 By = Literal["step", "time"]
@@ -127,15 +128,33 @@ class LogTail:
 
 
 def find(
-    connection: sqlite3.Connection, stream: int, tail: LogTail, keys: Sequence[str] | None = None
-) -> list[StoredSeries]:
-    """Return the series of a stream in the order in which they began; only those of *keys*, if given."""
-    rows = connection.execute("SELECT stream, key, id, packed, end FROM series WHERE stream = ? ORDER BY id", (stream,))
-    by_key = {row[1]: StoredSeries(*row) for row in rows}
-    for key in tail.keys():  # noqa: SIM118  not a dict
-        by_key.setdefault(key, StoredSeries(stream, key))
-    wanted = by_key.keys() if keys is None else set(keys)
-    return [series for key, series in by_key.items() if key in wanted]
+    connection: sqlite3.Connection, stream: int, tail: LogTail, keys: Collection[str] | None = None
+) -> Iterator[StoredSeries]:
+    """Yield the series of a stream in the order in which they began; only those of *keys*, if given.
+
+    A stream may have a million keys, so do not keep all of them.
+    """
+    query = "SELECT stream, key, id, packed, end FROM series WHERE stream = ?"
+    fresh = dict.fromkeys(tail.keys())
+    if keys is None:
+        rows: Iterable[tuple[Any, ...]] = connection.execute(f"{query} ORDER BY id", (stream,))
+    else:
+        wanted = dict.fromkeys(keys)
+        fresh = {key: None for key in fresh if key in wanted}
+        found = (connection.execute(f"{query} AND key = ?", (stream, key)).fetchone() for key in wanted)
+        rows = sorted(filter(None, found), key=itemgetter(2))
+    for row in rows:
+        fresh.pop(row[1], None)
+        yield StoredSeries(*row)
+    for key in fresh:
+        yield StoredSeries(stream, key)
+
+
+def count(connection: sqlite3.Connection, stream: int, tail: LogTail) -> int:
+    """Return the number of series of a stream."""
+    stored = "SELECT 1 FROM series WHERE stream = ? AND key = ?"
+    fresh = sum(connection.execute(stored, (stream, key)).fetchone() is None for key in tail.keys())  # noqa: SIM118  not a dict
+    return int(connection.execute("SELECT count(*) FROM series WHERE stream = ?", (stream,)).fetchone()[0]) + fresh
 
 
 def samples(
@@ -159,7 +178,7 @@ def samples(
     while True:
         # A transaction for each block: a slow caller must not keep the WAL from shrinking.
         with database.reading() as connection:
-            series = _reload(connection, series)
+            series = reload(connection, series)
             if place < series.end:
                 place, columns = _rest_of_block(connection, series, place, window)
             else:
@@ -195,7 +214,14 @@ def last(
     return steps[-count:], times[-count:], values[-count:]
 
 
-def _reload(connection: sqlite3.Connection, series: StoredSeries) -> StoredSeries:
+def by_id(connection: sqlite3.Connection, ids: Iterable[int]) -> Iterator[StoredSeries]:
+    """Yield the packed series that are left of some ids."""
+    query = "SELECT stream, key, id, packed, end FROM series WHERE id = ?"
+    return (StoredSeries(*row) for id_ in ids for row in connection.execute(query, (id_,)))
+
+
+def reload(connection: sqlite3.Connection, series: StoredSeries) -> StoredSeries:
+    """Return a series as it is now, since part of it may have been packed."""
     row = connection.execute(
         "SELECT stream, key, id, packed, end FROM series WHERE stream = ? AND key = ?", (series.stream, series.key)
     ).fetchone()

@@ -2,28 +2,73 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from math import nan
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history import codec
-from trackside_daemon.history.read.series import LOSSES, LogTail, StoredSeries, find
+from trackside_daemon.history.read.series import LOSSES, LogTail, StoredSeries, count, find
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator, Sequence
 
 
-def metrics(connection: sqlite3.Connection, run_id: int) -> Iterator[dict[str, Any]]:
-    """Yield last value, extremes and mean of each series; the mean leaves out NaN and infinities."""
+SUMMARIES = 20_000  # summaries in one answer by default
+MAX_SUMMARIES = 100_000  # about 25 MB of JSON
+
+
+def metrics(
+    connection: sqlite3.Connection, run_id: int, limit: int = SUMMARIES, offset: int = 0
+) -> list[dict[str, Any]]:
+    """Return last value, extremes and mean of series of a run; the mean leaves out NaN and infinities.
+
+    They are in the order of attempts and ranks. If there are more than *limit* after the first *offset*, they are of the
+    lowest ranks, and of the newest attempts of each rank.
+    """
     streams = connection.execute(
-        "SELECT id, attempt, rank FROM stream WHERE run = ? ORDER BY attempt, rank", (run_id,)
+        "SELECT id, attempt, rank FROM stream WHERE run = ? ORDER BY rank, attempt DESC", (run_id,)
     ).fetchall()
+    summaries: list[dict[str, Any]] = []
     for stream, attempt, rank in streams:
+        if len(summaries) >= limit:
+            break
         tail = LogTail(connection, stream)
-        for series in find(connection, stream, tail):
-            yield {"key": series.key, "attempt": attempt, "rank": rank, **_summary(connection, series, tail)}
+        selected = islice(find(connection, stream, tail), offset, offset + limit - len(summaries))
+        before = len(summaries)
+        summaries += (
+            {"key": series.key, "attempt": attempt, "rank": rank, **_summary(connection, series, tail)}
+            for series in selected
+        )
+        if len(summaries) == before:
+            offset -= count(connection, stream, tail)
+        else:
+            offset = 0
+    return sorted(summaries, key=itemgetter("attempt", "rank"))
+
+
+def totals(connection: sqlite3.Connection, run_id: int) -> dict[str, Any]:
+    """Return a run's step, the highest of all ranks, its loss, and its number of series, also of unpacked samples.
+
+    The loss is that of the last attempt's lowest rank that has one.
+    """
+    (step,) = connection.execute("SELECT step FROM run WHERE id = ?", (run_id,)).fetchone()
+    streams = connection.execute(
+        "SELECT id FROM stream WHERE run = ? ORDER BY attempt DESC, rank", (run_id,)
+    ).fetchall()
+    steps = [step]
+    loss = None
+    number = 0
+    for (stream,) in streams:
+        tail = LogTail(connection, stream)
+        number += count(connection, stream, tail)
+        steps.append(tail.highest())
+        if loss is None:
+            losses = sorted(find(connection, stream, tail, LOSSES), key=lambda series: len(series.key))
+            loss = next((_summary(connection, series, tail)["last"] for series in losses), None)
+    return {"step": max((step for step in steps if step is not None), default=None), "loss": loss, "series": number}
 
 
 def _summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail) -> dict[str, Any]:
@@ -32,12 +77,12 @@ def _summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail
         "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",
         (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS, series.id),
     ).fetchone() or (0, 0, 0.0, None, None, None, None, None)
-    count, finite, total, low, high, step, time, last = packed
+    samples, finite, total, low, high, step, time, last = packed
     first = _first(connection, series)
     steps, times, values = tail.read(series)
     if len(values):
         fresh = codec.summarize(values)
-        count += len(values)
+        samples += len(values)
         finite += fresh.finite
         total += fresh.sum
         low = min((value for value in (low, fresh.low) if value is not None), default=None)
@@ -47,8 +92,8 @@ def _summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail
         last = values[-1]
         first = first or (steps[0], times[0])
     return {
-        "count": count,
-        "nonfinite": count - finite,
+        "count": samples,
+        "nonfinite": samples - finite,
         "last": json_number(last),
         "first_step": None if first is None else first[0],
         "first_time": None if first is None else first[1] / 1e6,
@@ -67,13 +112,6 @@ def _first(connection: sqlite3.Connection, series: StoredSeries) -> tuple[int, i
         (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS),
     ).fetchone()
     return None if row is None else (int(row[0]), int(row[1]))
-
-
-def loss(summaries: Sequence[dict[str, Any]]) -> float | str | None:
-    """Return the last loss of the last attempt's lowest rank, from the summaries of `metrics`; None without one."""
-    losses = [summary for summary in summaries if summary["key"] in LOSSES]
-    losses.sort(key=lambda summary: (-summary["attempt"], summary["rank"], len(summary["key"])))
-    return losses[0]["last"] if losses else None
 
 
 def update_run(connection: sqlite3.Connection, stream: int) -> None:

@@ -20,7 +20,7 @@ from trackside_daemon.history.read.reader import AlertFilter, UnknownRunError
 from trackside_daemon.model.finding import SEVERITIES, Severity
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
-from trackside_daemon.web.api.history_access import json_response, read_listing
+from trackside_daemon.web.api.history_access import DEFAULT_LISTED, MAX_LISTED, json_response, read_listing
 from trackside_daemon.web.api.query_params import parse_flag, parse_integer
 
 if TYPE_CHECKING:
@@ -70,7 +70,9 @@ class AlertsApi:
         def read(connection: Any, run: str, limit: int) -> list[dict[str, Any]]:
             return reader.alerts(connection, selection._replace(run=run, limit=limit))
 
-        alerts = await read_listing(self._history, request, read)
+        # Each evidence has up to 64 KiB.
+        most = DEFAULT_LISTED if selection.evidence else MAX_LISTED
+        alerts = await read_listing(self._history, request, read, most)
         return json_response({"alerts": with_silenced_until(alerts, self._active_silences())})
 
     async def alert(self, request: Request) -> Response:

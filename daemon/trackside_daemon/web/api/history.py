@@ -17,11 +17,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from trackside_daemon.history.files.export import FORMATS, count, export
+from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, count, export
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import POINTS
 from trackside_daemon.history.read.reader import RunFilter
+from trackside_daemon.history.read.summary import MAX_SUMMARIES, SUMMARIES
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.model.records import ENDED
 from trackside_daemon.web.api import current_values
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 MAX_POINTS = 20_000
+MAX_OFFSET = 999_999_999
 MAX_IMPORTS = 4  # imports that run at once; others wait without occupying a thread
 
 DEFAULT_LAYER_STEPS = 100
@@ -100,7 +102,7 @@ class HistoryApi:
             state=params.get("state", ""),
             since=parse_number(params, "since"),
             until=parse_number(params, "until"),
-            limit=parse_bounded(params, "limit", 0, 10_000_000),
+            limit=parse_bounded(params, "limit", 0, reader.MAX_RUNS),
             launch=params.get("launch", ""),
         )
         live = current_values.live_runs(self._state, time.monotonic())
@@ -111,7 +113,12 @@ class HistoryApi:
 
     async def run(self, request: Request) -> Response:
         """Return everything about one run except its samples."""
-        run = await self._history.read(lambda connection: reader.run(connection, _resolve(connection, request)))
+        params = request.query_params
+        limit = parse_bounded(params, "limit", SUMMARIES, MAX_SUMMARIES)
+        offset = parse_bounded(params, "offset", 0, MAX_OFFSET)
+        run = await self._history.read(
+            lambda connection: reader.run(connection, _resolve(connection, request), limit, offset)
+        )
         return json_response(run)
 
     async def stacks(self, request: Request) -> Response:
@@ -213,7 +220,10 @@ class HistoryApi:
             response = Response(headers=headers, media_type=TYPES[form])
             del response.headers["content-length"]  # the length of the file is not known yet
             return response
-        pieces = await self._history.run_in_thread(lambda: export(self._history.database, uid, form, chosen))
+        try:
+            pieces = await self._history.run_in_thread(lambda: export(self._history.database, uid, form, chosen))
+        except TooManyKeysError as error:
+            raise HTTPException(400, str(error)) from None
         return StreamingResponse(pieces, headers=headers, media_type=TYPES[form])
 
     async def import_(self, request: Request) -> Response:

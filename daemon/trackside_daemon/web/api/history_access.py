@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
 
+DEFAULT_LISTED = 1000  # events or alerts in one answer
+MAX_LISTED = 10_000
 CHANGE_TIMEOUT = 15.0  # seconds that a change waits for the writer
 
 _encode = msgspec.json.Encoder().encode
@@ -84,14 +86,21 @@ class HistoryAccess:
 
 
 async def read_listing(
-    history: HistoryAccess, request: Request, read: Callable[[Any, str, int], list[dict[str, Any]]]
+    history: HistoryAccess,
+    request: Request,
+    read: Callable[[Any, str, int], list[dict[str, Any]]],
+    most: int = MAX_LISTED,
 ) -> list[dict[str, Any]]:
     """Return the newest ``limit`` entries, of the requested ``run`` or of all runs.
 
-    *read* receives the connection, the run's id (empty for all) and the limit.
+    Args:
+        history: The history.
+        request: The request.
+        read: Receives the connection, the run's id (empty for all) and the limit.
+        most: The largest limit.
     """
     params = request.query_params
-    limit = parse_bounded(params, "limit", 1000, 100_000)
+    limit = parse_bounded(params, "limit", DEFAULT_LISTED, most)
 
     def query(connection: Any) -> list[dict[str, Any]]:
         return read(connection, reader.resolve(connection, params["run"]) if params.get("run") else "", limit)

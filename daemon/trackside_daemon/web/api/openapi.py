@@ -24,6 +24,7 @@ _PARAMETERS = {
     "firing": ("boolean", "true returns only alerts of this machine that fire now."),
     "evidence": ("boolean", "false omits the evidence, which may be long."),
     "limit": ("integer", "Maximum number of entries. The newest are returned."),
+    "offset": ("integer", "Number of metrics to skip."),
     "steps": ("integer", "Number of steps."),
     "key": (
         "string",
@@ -112,7 +113,8 @@ ENDPOINTS = (
         "runs",
         "List the runs, newest first.",
         ("name", "tag", "state", "since", "until", "limit", "launch"),
-        "Runs that are on /metrics also have the values of their ranks.",
+        "Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default. For older runs, repeat the request with until set to "
+        "the start of the last one.",
     ),
     Endpoint("GET", "/runs/{id}/series", "one_series", "Return one key of a run.", _SERIES, _BUCKETS),
     Endpoint(
@@ -123,7 +125,8 @@ ENDPOINTS = (
         ("format", "key", "rank", "attempt", "by", "from", "to"),
         "The file has every sample of the run, or of the selected keys, ranks, attempt and window. key and rank may be "
         "repeated; without rank, the file has all ranks. The header X-Trackside-Samples is the number of samples, also "
-        "for HEAD. JSON and JSON lines also contain all events and alerts, which the selection does not limit.",
+        "for HEAD. JSON and JSON lines also contain all events and alerts, which the selection does not limit. A CSV file has at "
+        "most 16384 keys. The lines of JSON and JSON lines have at most 4096 keys, so pushes of more are split.",
     ),
     Endpoint(
         "POST",
@@ -160,14 +163,23 @@ ENDPOINTS = (
         "/runs/{id}",
         "run",
         "Return everything about a run except its samples.",
-        description="An attempt's phases are the seconds in each phase, by rank. Its lost are the seconds without training, "
+        ("limit", "offset"),
+        "series is the number of the run's series, and metrics are limit of them after offset, of the lowest ranks and their "
+        "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank. Its lost are the seconds without training, "
         "by cause: data, checkpoint, eval, restart, stall. Both are absent if the run did not report them. The run's lost "
         "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
         "GPUs could have done during its attempts.",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended."),
     Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
-    Endpoint("GET", "/events", "events", "List events, oldest first.", ("run", "limit")),
+    Endpoint(
+        "GET",
+        "/events",
+        "events",
+        "List events, oldest first.",
+        ("run", "limit"),
+        "limit is 1000 by default and 10000 at most.",
+    ),
     Endpoint(
         "GET",
         "/alerts",
@@ -175,7 +187,7 @@ ENDPOINTS = (
         "List alerts that fire or have fired, oldest first.",
         ("run", "severity", "alert", "firing", "evidence", "limit"),
         "silenced_until is the end of the silence that matches a firing alert, or null. notified lists the receivers that "
-        "got a notification.",
+        "got a notification. limit is 1000 by default, and 10000 at most with evidence=false.",
         group="alerts",
     ),
     Endpoint("GET", "/alerts/{number}", "alert", "Return one alert with its evidence.", group="alerts"),

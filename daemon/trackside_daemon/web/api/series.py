@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -43,15 +44,14 @@ def find_series(connection: Any, names: list[str], params: QueryParams) -> list[
     ranks, attempt = _ranks(params)
     if ranks is None and params.get("ranks") == "band":
         ranks = []
-    selected = [
+    found = (
         series
         for uid in dict.fromkeys(reader.resolve(connection, name) for name in names)
         for series in reader.series(connection, uid, keys, ranks, attempt)
-    ]
+    )
+    selected = list(islice(found, MAX_SERIES + 1))
     if len(selected) > MAX_SERIES:
-        raise HTTPException(
-            400, f"{len(selected)} series exceed the limit of {MAX_SERIES}; name keys, ranks or an attempt"
-        )
+        raise HTTPException(400, f"more than {MAX_SERIES} series; name keys, ranks or an attempt")
     return selected
 
 
@@ -121,8 +121,8 @@ def _refresh(connection: Any, selected: RunSeries) -> RunSeries:
     if (packed or (0, 0)) == (old.id, old.packed):
         return selected
     tail = LogTail(connection, old.stream)
-    current = series.find(connection, old.stream, tail, [old.key])
-    return selected._replace(series=current[0] if current else StoredSeries(*old[:2]), tail=tail)
+    current = next(series.find(connection, old.stream, tail, [old.key]), StoredSeries(*old[:2]))
+    return selected._replace(series=current, tail=tail)
 
 
 def _run_window(connection: Any, selected: RunSeries, window: Window) -> Window:
