@@ -34,12 +34,18 @@ def test_an_explosion_that_lasts_is_told_at_its_second_sample() -> None:
     assert fed[-1].over
 
 
-def test_a_great_explosion_is_told_at_once_and_is_critical() -> None:
+def test_a_great_explosion_is_told_at_once_and_is_critical_if_it_lasts() -> None:
     values = norms(300)
     values[200] = 4000.0
     fed = feed(Gradient(), values)
-    assert (fed[0].at, fed[0].severity) == (200, "critical")
+    assert (fed[0].at, fed[0].severity) == (200, "warning")
     assert [finding.at for finding in fed if finding.over] == [220]
+    values[200:270:17] = [4000.0] * 5
+    values[269] = 4000.0
+    assert [(one.at, one.severity) for one in feed(Gradient(), values) if one.severity == "critical"] == [
+        (269, "critical")
+    ]
+    assert all(one.severity == "warning" for one in feed(Gradient(after=70), values, times=range(300)))
 
 
 def test_a_norm_that_jumps_once_does_no_harm() -> None:

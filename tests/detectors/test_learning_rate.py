@@ -52,6 +52,11 @@ def test_a_rate_out_of_range_is_told_once_and_when_it_is_right_again(rate: float
     assert words in fed[0].text
 
 
+def test_a_great_rate_from_the_start_may_be_intended() -> None:
+    (great,) = feed(LearningRate(), [20.0] * 50)
+    assert (great.at, great.severity) == (0, "info")
+
+
 def test_the_most_can_be_set() -> None:
     assert not feed(LearningRate(most=100.0), [30.0] * 50)
 

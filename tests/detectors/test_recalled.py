@@ -38,7 +38,7 @@ def test_a_spike_right_after_a_restart_is_found() -> None:
     watch.restore_rank(past(losses), [])
     assert told(watch, opened()) == []
     (found,) = told(watch, taken(block(512, {"loss": [3 * losses[-1]]})))
-    assert (found.alert, dict(found.labels)) == ("LossSpike", LABELS)
+    assert (found.alert, dict(found.labels)) == ("LossHardBatch", LABELS)
     anew = RankWatch()
     assert told(anew, opened(), taken(block(512, {"loss": [3 * losses[-1]]}))) == []
 

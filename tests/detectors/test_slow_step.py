@@ -39,9 +39,10 @@ def test_a_slow_step_is_told_at_its_sample_with_what_it_cost() -> None:
     assert " s lost" in fed[0].text
 
 
-def test_what_costs_a_second_is_a_warning() -> None:
-    fed = feed(SlowStep(), paused(300, {217: 6.0}))
-    assert [finding.severity for finding in fed if not finding.over] == ["warning"]
+@pytest.mark.parametrize(("times", "severity"), [(30.0, "info"), (40.0, "warning")])
+def test_what_costs_ten_seconds_is_a_warning(times: float, severity: str) -> None:
+    fed = feed(SlowStep(), paused(300, {217: times}))
+    assert [finding.severity for finding in fed if not finding.over] == [severity]
 
 
 def test_it_is_over_when_steps_are_as_before() -> None:
@@ -186,10 +187,10 @@ def _severities(at: dict[int, float], count: int = 3000) -> list[str]:
 
 
 def test_a_fourth_step_as_slow_of_late_is_information() -> None:
-    three = dict.fromkeys([200, 333, 1021], 8.0)
-    assert _severities({**three, 1613: 9.0}) == ["warning"] * 3 + ["info"]
-    assert _severities({**three, 1613: 60.0}) == ["warning"] * 4
-    assert _severities({**three, 11613: 9.0}, 12000) == ["warning"] * 4
+    three = dict.fromkeys([200, 333, 1021], 80.0)
+    assert _severities({**three, 1613: 90.0}) == ["warning"] * 3 + ["info"]
+    assert _severities({**three, 1613: 600.0}) == ["warning"] * 4
+    assert _severities({**three, 11613: 90.0}, 12000) == ["warning"] * 4
 
 
 def test_a_machine_that_slept_is_told_in_hours() -> None:

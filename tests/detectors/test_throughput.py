@@ -76,10 +76,11 @@ def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size
     same_in_parts_and_beforehand(Throughput, values, size)
 
 
-def test_milliseconds_are_nobody_s_trouble_where_a_loss_of_time_counts() -> None:
-    context, steps = Context(), range(400)
-    seconds = [(0.002 if step < 200 else 0.0022) + step % 7 / 1e6 for step in steps]
-    assert [*Throughput().evaluate(Column(steps, steps, seconds), context)]
-    assert not [*Throughput(lost=0.005).evaluate(Column(steps, steps, seconds), context)]
-    slow = [100 * one for one in seconds]
-    assert [*Throughput(lost=0.005).evaluate(Column(steps, steps, slow), context)]
+def test_it_is_told_when_the_slower_steps_have_lost_enough_and_is_a_warning_when_they_have_lost_more() -> None:
+    context, steps = Context(), range(1200)
+    seconds = [(0.02 if step < 200 else 0.03) + step % 7 / 1e5 for step in steps]
+    found = [*Throughput(lost=1.0).evaluate(Column(steps, steps, seconds), context)]
+    assert [(one.severity, one.at, one.over) for one in found] == [("info", 299, False)]
+    slow = [10 * one for one in seconds]
+    found = [*Throughput(lost=1.0).evaluate(Column(steps, steps, slow), context)]
+    assert [(one.severity, one.at) for one in found if not one.over] == [("info", 239), ("warning", 299)]

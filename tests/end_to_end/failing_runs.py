@@ -58,9 +58,9 @@ def slow() -> Iterator[dict[str, Any]]:
 
 
 def slower() -> Iterator[dict[str, Any]]:
-    """Yield pushes of steps that are three times as slow from some step on."""
+    """Yield pushes of steps that are ten times as slow from some step on, which loses seconds."""
     for step in range(480):
-        time.sleep(0.009 if step > 360 and not QUIET else 0.003)
+        time.sleep(0.03 if step > 360 and not QUIET else 0.003)
         yield {"reward": 1.0}
 
 

@@ -30,6 +30,7 @@ USUAL = 1000  # samples after which a low norm becomes the usual one
 CALM = 20  # samples without a high norm after which an explosion is over
 APART = 5  # high norms that are fewer samples apart belong to one explosion
 CRITICAL = 100.0  # factor over the usual norm that a step without clipping does not survive
+AFTER = 60.0  # seconds for which high norms must have come until such a factor is critical
 
 # Factor over the usual norm that is reported at the first sample. Smaller ones, which clipping makes harmless, must
 # come OFTEN times in AMONG samples.
@@ -53,11 +54,14 @@ class Gradient:
         times: Factor over the recent level that is an explosion.
         scales: Robust standard deviations that a norm must lie from the level.
         vanished: Factor below the long-term level that is vanishing.
+        after: Seconds after which an explosion can be critical.
     """
 
     alerts: tuple[str, ...] = ("GradientExplosion", "GradientVanishing")
 
-    def __init__(self, *, times: float = 3.0, scales: float = 8.0, vanished: float = 10.0) -> None:
+    def __init__(
+        self, *, times: float = 3.0, scales: float = 8.0, vanished: float = 10.0, after: float = AFTER
+    ) -> None:
         self._times = log(times)
         self._scales = scales
         self._vanished = log(vanished)
@@ -71,6 +75,8 @@ class Gradient:
         self._odd = 0
         self._high: deque[int] = deque(maxlen=OFTEN)
         self._exploded_at: int | None = None
+        self._after = after
+        self._since = 0.0
         self._critical = False
         self._last_reported = -APART
         self._low = 0
@@ -80,17 +86,17 @@ class Gradient:
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next gradient norms show."""
-        for at, (step, norm) in enumerate(zip(column.steps, column.values, strict=True)):
+        for at, (step, time, norm) in enumerate(zip(*column, strict=True)):
             if isfinite(norm) and norm >= 0:
                 self._index += 1
                 self._advance(step)
                 size = log(norm) if norm > LEAST else log(LEAST)
-                yield from self._judge(at, step, size, context)
+                yield from self._judge(at, step, time, size, context)
                 yield from self._judge_low(at, step, size)
                 if norm >= NOTHING:
                     self._remember(size)
 
-    def _judge(self, at: int, step: int, size: float, context: Context) -> Iterator[Detection]:
+    def _judge(self, at: int, step: int, time: float, size: float, context: Context) -> Iterator[Detection]:
         if len(self._near) < NEAR:
             return
         over = size - self._near.median()
@@ -99,7 +105,10 @@ class Gradient:
             self._high.append(self._index)
             lasting = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
             if lasting or context.gradient >= AT_ONCE:
-                severity: Severity = "critical" if context.gradient >= CRITICAL else "warning"
+                if self._exploded_at is None:
+                    self._since = time
+                lasts = lasting and not time - self._since < self._after  # a log may have no times
+                severity: Severity = "critical" if lasts and context.gradient >= CRITICAL else "warning"
                 worse = severity == "critical" and not self._critical
                 if self._index - self._last_reported >= APART or worse:
                     yield Detection("GradientExplosion", severity, at, _exploded(step, size, context.gradient))

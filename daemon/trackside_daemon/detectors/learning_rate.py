@@ -47,7 +47,9 @@ class LearningRate:
                 continue
             kind, text = self._judge(step, rate)
             if kind and kind != self._wrong:
-                yield Detection("LearningRateOutOfRange", "warning", at, text)
+                # A great rate at the start, or by a schedule, may be intended, as with clipped gradients.
+                intended = kind == "great" and (not self._greatest or rate <= ABOVE * self._greatest)
+                yield Detection("LearningRateOutOfRange", "info" if intended else "warning", at, text)
             elif not kind and self._wrong:
                 text = f"the learning rate is {rate:.3g} at step {step:,}"
                 yield Detection("LearningRateOutOfRange", "warning", at, text, over=True)

@@ -1,20 +1,17 @@
-"""A loss that jumps for one sample or a few, and a batch that is hard to learn.
+"""A loss that jumps and stays up for some samples, and a batch that is hard to learn.
 
-A single high sample that does not move the gradients is a hard batch: real runs have many, and they do no harm. The
-gradient norm distinguishes it from a spike at once; without a gradient norm, the next samples do.
+One high sample or two are a hard batch: real runs have many, and they do no harm. The third in a row makes it a spike.
 
-Two kinds of jumps look like spikes but are none. Losses of small batches, and of batches with wrong labels, jump again
-and again and recover by themselves: after the third jump the detector reports no more. Late in fine-tuning, the loss of
-one batch is many times that of the others and still close to zero.
+Late in a training, the loss of some batches is many times that of the others and still close to zero. What undoes next to
+nothing of what was learnt is no spike.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.learnt import MUCH, Learnt
 from trackside_daemon.detectors.outlier import SCALES, SHARE, Jump, Jumps
 from trackside_daemon.detectors.wording import HUGE, count, factor, number, rate_raised, times
 
@@ -26,16 +23,7 @@ if TYPE_CHECKING:
 MOVED = 2.0  # factor over its own median from which a gradient norm moved together with the loss
 AGREES = 3.0  # factor over its own median from which a gradient norm supports a jump of the loss
 
-# Largest jump of a hard batch, as a fraction of the level: without a gradient norm; with one that did not move.
-HARD, HARD_UNMOVED = 0.6, 1.0
-
-# USED_TO jumps of at least USED times the height that recovered among LATELY samples: one more is ordinary for this
-# loss. Each of them has at most USED_TO high samples; one that stays up as long is reported.
-USED_TO, USED, LATELY = 3, 2 / 3, 10_000
-
-PASSED = 16  # recovered jumps that are remembered
-
-BEGINNING, LITTLE = 5, 0.01  # first samples, whose median is the initial loss; the fraction of it that is negligible
+SEVERAL = 3  # high samples that are a spike and not a hard batch
 
 # Consecutive samples at the old level that end a spike; samples above it after which it is no longer a spike.
 BACK, GIVEN_UP = 5, 64
@@ -45,7 +33,7 @@ ABOVE, ABOVE_NOISE = 0.5, 4.0
 
 
 class LossSpike:
-    """`LossSpike`: the loss jumps by *scales* robust deviations and *ratio* of its level. `LossHardBatch`: a small single jump."""
+    """`LossSpike`: the loss jumps by *scales* robust deviations and *ratio* of its level, and stays. `LossHardBatch`: a short jump."""
 
     alerts: tuple[str, ...] = ("LossSpike", "LossHardBatch")
 
@@ -56,10 +44,7 @@ class LossSpike:
         self._begun = Jump(0.0, 0.0, 0.0)
         self._first = 0
         self._high = self._back = self._seen = 0
-        self._index = 0
-        self._passed: deque[tuple[int, float]] = deque(maxlen=PASSED)
-        self._beginning: list[float] = []
-        self._little = 0.0
+        self._learnt = Learnt()
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
@@ -71,10 +56,7 @@ class LossSpike:
                 yield from self._end(at, f"the training went back to step {count(step)}")
                 jumps.clear()
             self._step = step
-            self._index += 1
-            if self._index <= BEGINNING:
-                self._beginning.append(abs(value))
-                self._little = LITTLE * median(self._beginning)
+            self._learnt.add(value)
             jump = jumps.add(value, agreed=step in gradients and gradients[step] >= AGREES)
             if self._alert:
                 yield from self._follow(at, step, value, jump, context)
@@ -82,27 +64,17 @@ class LossSpike:
                 yield self._begin(at, step, value, jump, context)
 
     def _begin(self, at: int, step: int, value: float, jump: Jump, context: Context) -> Detection:
-        moved = context.gradients.get(step)
-        most = HARD if moved is None else HARD_UNMOVED if moved < MOVED else 0.0
-        hard = jump.height < most * jump.before or self._is_ordinary(jump.height)
-        self._alert = "LossHardBatch" if hard else "LossSpike"
+        self._alert = "LossHardBatch"
         self._begun, self._first, self._high, self._back, self._seen = jump, step, 1, 0, 1
-        text = _text(step, value, jump, context)
-        return Detection(self._alert, "info", at, text) if hard else Detection(self._alert, "warning", at, text)
-
-    def _is_ordinary(self, height: float) -> bool:
-        """Return whether jumps of this height are ordinary for this loss, or negligible."""
-        if height < self._little:
-            return True
-        since = self._index - LATELY
-        return sum(at > since and was >= USED * height for at, was in self._passed) >= USED_TO
+        return Detection(self._alert, "info", at, _text(step, value, jump, context))
 
     def _follow(self, at: int, step: int, value: float, jump: Jump | None, context: Context) -> Iterator[Detection]:
         self._seen += 1
         begun, height = self._begun, value - self._begun.before
         if height > min(ABOVE * begun.height, max(ABOVE_NOISE * begun.noise, 0.1 * abs(begun.before))):
             self._high, self._back = self._high + 1, 0
-            if self._alert == "LossHardBatch" and (self._high >= USED_TO or not self._is_ordinary(height)):
+            matters = self._learnt.lost(height, begun.before) >= MUCH
+            if self._alert == "LossHardBatch" and self._high >= SEVERAL and matters:
                 yield Detection("LossHardBatch", "info", at, "it is more than a single batch", over=True)
                 self._alert = "LossSpike"
                 text = _text(step, value, begun._replace(height=height), context)
@@ -114,8 +86,6 @@ class LossSpike:
         else:
             self._back += 1
             if self._back >= BACK:
-                if self._high <= USED_TO:
-                    self._passed.append((self._index, begun.height))
                 was = "a single hard batch" if self._high == 1 else f"{self._high} samples were above"
                 yield from self._end(at, f"loss is back at {number(value)} at step {count(step)}: {was}")
 

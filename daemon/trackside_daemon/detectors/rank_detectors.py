@@ -34,28 +34,27 @@ _ORDER = ("rate", "part", "gradient", "loss", "evaluation", "duration", "memory"
 # Roles whose samples are not pushed with the others: the duration of a step comes with the next step.
 _APART = ("", "duration", "memory")
 
-# The loss per step of a slow throughput, as a share of the loss of a single slow step: 5 ms of 50 ms.
-LOST_BY_EACH = 0.1
-
-# Factories of the detectors of a key, by its role, from the thresholds and the least loss of a slow step in seconds.
+# Factories of the detectors of a key, by its role, from the thresholds and the least loss by slow steps in seconds.
 _DETECTORS: dict[str, tuple[Made, ...]] = {
     "rate": (lambda at, _: LearningRate(most=at.learning_rate_most, jump=at.learning_rate_jump_ratio),),
     "part": (lambda *_: NonFinite(skips=True),),
     "gradient": (
         lambda *_: NonFinite(skips=True),
-        lambda at, _: Gradient(times=at.gradient_explosion_ratio, vanished=at.gradient_vanishing_ratio),
+        lambda at, _: Gradient(
+            times=at.gradient_explosion_ratio, vanished=at.gradient_vanishing_ratio, after=at.critical_after
+        ),
     ),
     "loss": (
         lambda *_: NonFinite(),
         lambda *_: LossRestart(),
         lambda at, _: LossSpike(scales=at.loss_spike_scales, ratio=at.loss_spike_ratio),
-        lambda at, _: LossDiverging(ratio=at.loss_diverging_ratio),
+        lambda at, _: LossDiverging(ratio=at.loss_diverging_ratio, after=at.critical_after),
         lambda at, _: LossPlateau(ratio=at.loss_plateau_ratio),
     ),
     "evaluation": (lambda *_: NonFinite(),),
     "duration": (
         lambda at, lost: SlowStep(ratio=at.slow_step_ratio, scales=at.slow_step_scales, lost=lost),
-        lambda at, lost: Throughput(ratio=at.throughput_ratio, lost=LOST_BY_EACH * lost),
+        lambda at, lost: Throughput(ratio=at.throughput_ratio, lost=lost),
     ),
     "memory": (lambda at, _: MemoryLeak(grew=at.leak_ratio),),
 }
@@ -90,7 +89,7 @@ class RankDetectors:
 
     Args:
         thresholds: Where detections begin.
-        lost: Least seconds that a slow step loses.
+        lost: Least seconds that slow steps lose.
     """
 
     def __init__(self, thresholds: DetectorThresholds = DEFAULTS, *, lost: float = 0.0) -> None:

@@ -31,6 +31,10 @@ class DetectorThresholds(Section):
     loss_plateau_ratio: Annotated[
         float, share("LossPlateau: improvement that does not count, as a ratio of the loss.")
     ] = 0.002
+    critical_after: Annotated[
+        Seconds,
+        Field(ge=0, description="LossDiverging, GradientExplosion: time for which it must last until it is critical."),
+    ] = 60.0
     gradient_explosion_ratio: Annotated[
         float, bound("GradientExplosion: norm, as a multiple of the usual one.", least=1.0)
     ] = 3.0

@@ -35,7 +35,7 @@ USUAL = 1000  # samples after which slow steps are the new normal
 # After USED_TO reported slow steps among LATELY samples, none shorter by more than `ALIKE`, another is only info.
 USED_TO, LATELY = 3, 10_000
 
-WORTH = 1.0  # seconds lost by one step from which it is a warning; less is info
+WORTH = 10.0  # seconds lost by one step from which it is a warning; less is info
 
 
 class Slow(NamedTuple):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # Key of the derived durations. If the training pushes this key itself, those values count instead.
 DURATION = "step_duration_seconds"
 
-LOST = 0.05  # least loss of a slow step in seconds: the scheduler of the host limits how exact the time of a push is
+LOST = 1.0  # least seconds that slow steps lose: nobody can do anything about less
 
 
 class StepDurations:

@@ -22,11 +22,13 @@ LASTING = 4  # consecutive slower blocks that make an alert
 RETURNED = 2  # consecutive normal blocks that end it
 USUAL = 100  # blocks after which the slower steps are the new normal
 
+WORTH = 10.0  # seconds lost from which it is a warning; less is info
+
 
 class Throughput:
     """`ThroughputRegression`: for 40 samples, steps take *ratio* times as long as before.
 
-    The increase must also exceed *scales* deviations of the levels, and *lost* seconds per step.
+    The increase must also exceed *scales* deviations of the levels, and all slower steps together must lose *lost* seconds.
     """
 
     alerts: tuple[str, ...] = ("ThroughputRegression",)
@@ -41,6 +43,7 @@ class Throughput:
         self._since = 0
         self._began = 0
         self._usual: float | None = None
+        self._loses = 0.0
         self._blocks = 0
         self._back = 0
 
@@ -65,7 +68,7 @@ class Throughput:
             self._window.add(level)
             return
         usual = self._window.median()
-        least = max((self._ratio - 1) * usual, self._scales * self._window.spread(), self._lost)
+        least = max((self._ratio - 1) * usual, self._scales * self._window.spread())
         if level - usual <= least:
             # The slower blocks join only now: those of a lasting slowdown must not become part of the usual duration.
             for held in (*self._slower, level):
@@ -75,15 +78,20 @@ class Throughput:
         if not self._slower:
             self._since = self._began
         self._slower.append(level)
-        if len(self._slower) == LASTING:
-            now = sorted(self._slower)[LASTING // 2]
+        self._loses = BLOCK * (sum(self._slower) - len(self._slower) * usual)
+        if len(self._slower) >= LASTING and self._loses >= self._lost:
+            now = sorted(self._slower)[len(self._slower) // 2]
             self._slower.clear()
             self._usual, self._blocks, self._back = usual, 0, 0
-            text = (
-                f"steps take {lasted(now)} since about step {self._since:,}, {100 * (now / usual - 1):.0f} % more than "
-                f"the {lasted(usual)} before: {100 * (1 - usual / now):.0f} % of the throughput is lost at step {step:,}"
-            )
-            yield Detection("ThroughputRegression", "warning", at, text)
+            yield self._found(at, step, now)
+
+    def _found(self, at: int, step: int, level: float) -> Detection:
+        usual = self._usual or 0.0
+        text = (
+            f"steps take {lasted(level)} since about step {self._since:,}, {100 * (level / usual - 1):.0f} % more than "
+            f"the {lasted(usual)} before: {100 * (1 - usual / level):.0f} % of the throughput is lost at step {step:,}"
+        )
+        return Detection("ThroughputRegression", "warning" if self._loses >= WORTH else "info", at, text)
 
     def _watch(self, at: int, step: int, level: float) -> Iterator[Detection]:
         usual = self._usual or 0.0
@@ -95,6 +103,9 @@ class Throughput:
             text = f"steps have taken {lasted(level)} for {USUAL * BLOCK:,} samples: this is the new normal"
             self._window.clear()
         else:
+            before, self._loses = self._loses, self._loses + BLOCK * (level - usual)
+            if before < WORTH <= self._loses:
+                yield self._found(at, step, level)
             return
         self._usual = None
         yield Detection("ThroughputRegression", "warning", at, text, over=True)
