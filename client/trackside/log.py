@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import logging  # not when it is needed: an import fails when no file descriptor is left
 from contextlib import suppress
 
 
 def warn(message: str) -> None:
     """Log a warning. Exceptions of a log handler, or at interpreter shutdown, do not reach the caller."""
     with suppress(Exception):
-        import logging
-
         logging.getLogger("trackside").warning("trackside: %s", message)

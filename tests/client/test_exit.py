@@ -468,6 +468,51 @@ def test_a_program_that_is_started_inherits_no_socket(finished: Callable[..., st
     assert "eventfd" not in output
 
 
+@pytest.mark.parametrize("left", [0, 3, 20])
+def test_a_run_that_begins_without_descriptors_is_sent_once_there_are_some(
+    start: Callable[..., Process], start_router: Callable[[], Router], place: Path, left: int
+) -> None:
+    process = start(
+        "none",
+        f"""
+        import logging, os, resource, sys, trackside
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        class Printing(logging.Handler):
+            def emit(self, record):
+                print(record.getMessage(), flush=True)
+        logging.getLogger("trackside").addHandler(Printing())
+        import trackside.default_run
+        taken = []
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError:
+            pass
+        for descriptor in taken[:{left}]:
+            os.close(descriptor)
+        for step in range(1000):
+            trackside.push(step=step, loss=0.5)
+        os.read(0, 1)
+        for descriptor in taken[{left}:]:
+            os.close(descriptor)
+        trackside.push(step=1000, loss=0.25)
+        """,
+        endpoint=f"ipc://{place}/push.sock",
+        TRACKSIDE_FLUSH_TIMEOUT="30",
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline().startswith("trackside: nothing can be sent, training goes on: ")
+    router = start_router()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    said = router.serve()
+    assert process.wait(DEADLINE) == 0
+    (messages,) = said.values()
+    assert [step for step, _ in pushed(messages)] == list(range(1001))
+    assert messages[-1].body.totals.dropped == 0
+
+
 @pytest.mark.parametrize("left", [0, 1, 2, 3, 5, 8])
 def test_descriptors_that_run_short_cost_nothing_that_was_pushed(
     start: Callable[..., Process], start_router: Callable[[], Router], place: Path, left: int

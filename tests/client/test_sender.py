@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from client.router import Message, Router, pushed, rows
+from client.router import Message, Router, pushed, rows, undrained
 from processes import Daemon, eventually
 
 import trackside
@@ -27,7 +28,7 @@ from trackside.transport.outbox import WINDOW
 from trackside.wire import Envelope, Nack, Refused, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from trackside.transport.process_state import Process
 
@@ -681,18 +682,47 @@ def test_runs_that_have_ended_without_a_daemon_are_on_disk_and_do_not_pile_up_in
     assert {left.name for left in orphaned_sessions([spool], None)} == {f"run-{number}" for number in range(30)}
 
 
-def test_a_sender_that_fails_says_so_and_costs_neither_push_nor_finish_anything(
-    router: Router, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("impatient")
+def test_a_sender_that_fails_says_so_counts_what_it_lost_and_tries_again(
+    router: Router, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "inf")
     run = trackside.init(endpoint=router.endpoint)
+    rows = run.queue.session.rows
+    with undrained(run):
+        run.push(step=1, loss=0.5, lr=0.1)
+        rows.append((0,))  # type: ignore[arg-type]
     router.welcome()
-    run.queue.session.rows.append((0,))  # type: ignore[arg-type]
     eventually(lambda: caplog.records)
     (message,) = said(caplog)
-    assert message.startswith("sending has stopped, training goes on: TypeError: ")
-    run.push(loss=0.5)
+    assert message.startswith("sending was interrupted and is tried again, training goes on: TypeError: ")
+    run.push(step=2, loss=0.25)
+    end = in_background(run.finish)
+    (messages,) = router.serve().values()
+    end.join()
+    assert pushed(messages) == [(2, {"loss": 0.25})]
+    assert messages[-1].body.totals.dropped == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_spool_whose_directory_cannot_be_listed_for_a_while_stops_nothing(
+    nowhere: str, monkeypatch: pytest.MonkeyPatch, spool: Path
+) -> None:
+    monkeypatch.setattr("trackside.transport.outbox.STUCK_SECONDS", 0.0)
+    listed: list[Path] = []
+
+    def glob(path: Path, pattern: str) -> Iterator[Path]:
+        listed.append(path)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    run = trackside.init(endpoint=nowhere)
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.glob", glob)
+        run.push(step=1, loss=0.5)
+        eventually(lambda: listed)
+    run.push(step=2, loss=0.25)
     run.finish()
+    (left,) = eventually(lambda: list(orphaned_sessions([spool], None)))
+    assert left.spool.last == 3  # two batches and the end
 
 
 class Finishing(logging.Handler):

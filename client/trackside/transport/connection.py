@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import os
+import fcntl
+import resource
+import socket
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import zmq
@@ -17,6 +21,42 @@ if TYPE_CHECKING:
 SPARE_DESCRIPTORS = 32  # file descriptors that must be free for a context; ZeroMQ's threads need about ten
 
 
+class Waker:
+    """Wakes the sender thread from any other thread, through a socket pair that the sender thread opens.
+
+    Attributes:
+        end: The end that the sender thread polls; None before `open`.
+    """
+
+    def __init__(self) -> None:
+        self.end: socket.socket | None = None
+        self._other: socket.socket | None = None
+
+    def open(self) -> None:
+        """Open the socket pair, and wake for all that came before. A second call does nothing.
+
+        Raises:
+            OSError: Too many files are open.
+        """
+        if self.end is None:
+            self.end, other = socket.socketpair()
+            other.setblocking(False)  # a full socket must not block the training
+            self._other = other
+            self.wake()
+
+    def wake(self) -> None:
+        """Wake the sender thread, if it waits on the socket pair."""
+        with suppress(OSError):  # full of wake-ups already, or closed
+            if self._other is not None:
+                self._other.send(b"\0")
+
+    def close(self) -> None:
+        """Close both ends."""
+        for end in (self.end, self._other):
+            if end is not None:
+                end.close()
+
+
 def new_context() -> Context:
     """Return a context with running threads.
 
@@ -24,17 +64,23 @@ def new_context() -> Context:
         OSError: Too few file descriptors are free.
     """
     # ZeroMQ aborts the process if it gets no descriptors for its threads, which start with the first socket.
-    spare: list[int] = []
-    reading, writing = os.pipe()
-    try:
-        while len(spare) < SPARE_DESCRIPTORS:
-            spare.append(os.dup(reading))
-    finally:
-        for descriptor in (*spare, reading, writing):
-            os.close(descriptor)
+    # Numbers are probed and not allocated: this is tried again and again, and must take none from the training.
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    numbers = range(2**20 if limit == resource.RLIM_INFINITY else limit)
+    free = len(tuple(islice(filter(_is_free, numbers), SPARE_DESCRIPTORS)))
+    if free < SPARE_DESCRIPTORS:
+        raise OSError(f"{free} file descriptors are free, and {SPARE_DESCRIPTORS} are needed")
     context: Context = zmq.Context(io_threads=1)
     context.socket(zmq.DEALER).close(linger=0)  # starts the threads while the descriptors are still free
     return context
+
+
+def _is_free(descriptor: int) -> bool:
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_GETFD)
+    except OSError:
+        return True
+    return False
 
 
 def connect(context: Context, endpoint: str, environ: Mapping[str, str]) -> tuple[zmq.Socket[bytes] | None, str]:

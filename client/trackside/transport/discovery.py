@@ -127,21 +127,21 @@ def _denied(path: Path, needed: int) -> str:
 def _group_name(group: int) -> str:
     try:
         return grp.getgrgid(group).gr_name
-    except KeyError:
+    except (KeyError, OSError):
         return str(group)
 
 
 def socket_failure(path: Path) -> str:
     """Return why nothing can be reached at a socket; empty if something listens there."""
     # The socket file of a killed daemon stays, and ZeroMQ would wait there for ever.
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.setblocking(False)
             probe.connect(str(path))
-        except BlockingIOError:  # its queue is full, so something listens
-            return ""
-        except ConnectionRefusedError:
-            return "nobody listens there"
-        except OSError as error:
-            return (error.strerror or str(error)).lower()
+    except BlockingIOError:  # its queue is full, so something listens
+        return ""
+    except ConnectionRefusedError:
+        return "nobody listens there"
+    except OSError as error:  # also if no file descriptor is left
+        return (error.strerror or str(error)).lower()
     return ""

@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 import stat
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -70,6 +71,7 @@ def open_regular(path: Path, *, links: bool = False) -> BinaryIO:
         raise
 
 
+@lru_cache
 def machine_id(etc: Path = Path("/etc")) -> str:
     """Return the machine's id (machine-id(5)), else its host name, as one component of a path."""
     try:
@@ -79,6 +81,9 @@ def machine_id(etc: Path = Path("/etc")) -> str:
     if re.fullmatch("[0-9a-f]{32}", name):  # "uninitialized" on a machine that is just starting
         return name
     return re.sub(r"[^\w.-]", "_", os.uname().nodename).lstrip(".") or "localhost"
+
+
+machine_id()  # now: later a training may have no file descriptor left, and the daemon finds spools by the id
 
 
 def _home(environ: Mapping[str, str], uid: int) -> Path:

@@ -47,7 +47,7 @@ class Process:
         if endpoint not in self._senders or not self._senders[endpoint].alive:
             try:
                 self._senders[endpoint] = Sender(endpoint)
-            except (OSError, RuntimeError) as error:
+            except RuntimeError as error:
                 warn(f"nothing can be sent, training goes on: {error}")
                 return None
             self._watch_child_exit()

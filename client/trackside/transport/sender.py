@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import zmq
@@ -16,7 +14,7 @@ from trackside.environment.process_info import process_info
 from trackside.log import warn
 from trackside.stacks import stacks
 from trackside.transport import discovery
-from trackside.transport.connection import connect, new_context
+from trackside.transport.connection import Waker, connect, new_context
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.paths import machine_id
 from trackside.transport.session import Session
@@ -57,7 +55,6 @@ class Sender:
         torn: Number of spools whose end could not be read.
 
     Raises:
-        OSError: Too many files are open for a socket pair.
         RuntimeError: No thread can be started: too many, or the interpreter shuts down.
     """
 
@@ -74,8 +71,7 @@ class Sender:
         self._arrivals: deque[Session] = deque()
         self._ends: dict[bytes, tuple[str, str, bool]] = {}
         self._turned = threading.Condition()  # of an RLock: a signal handler may push and finish within a push
-        self._waker, self._wakes = socket.socketpair()
-        self._waker.setblocking(False)  # a full socket must not block the training
+        self._waker = Waker()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._failures: list[str] = []
@@ -86,18 +82,13 @@ class Sender:
         self._logged: set[str] = set()
         self._log_lines: list[str] = []
         self._stopping = False
-        if self._spools:
-            self._wake()
-        try:
-            self._thread.start()
-        except RuntimeError:
-            self.forked()
-            raise
+        self._open_at = 0.0
+        self._thread.start()
 
     def add(self, session: Session) -> None:
         """Serve a session from now on."""
         self._arrivals.append(session)
-        self._wake()
+        self._waker.wake()
 
     def end(self, session: Session, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
         """End a session, and wait at most *timeout* seconds until all of it is committed.
@@ -106,7 +97,7 @@ class Sender:
         """
         deadline = time.monotonic() + timeout
         self._ends[session.id] = (status, cause, provisional)
-        self._wake()
+        self._waker.wake()
         with self._turned:
             while not session.done and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
                 self._turned.wait(min(left, 0.05))  # briefly, since the thread may end without a notification
@@ -119,39 +110,50 @@ class Sender:
     def stop(self, timeout: float = 0.5) -> None:
         """End the thread and close the socket. Wait at most *timeout* seconds, since closing a context can hang."""
         self._stopping = True
-        self._wake()
+        self._waker.wake()
         self._thread.join(min(timeout, 60.0))  # a timeout too long for the lock raises
 
     def forked(self) -> None:
         """Close the copies of the parent's files in a forked child, except for ZeroMQ's, which must be left alone."""
         self._waker.close()
-        self._wakes.close()
         for session in (*self._sessions, *self._arrivals):
             session.spool.close(forked=True)
 
-    def _wake(self) -> None:
-        with suppress(OSError):  # full of wake-ups already, or closed
-            self._waker.send(b"\0")
-
     def _run(self) -> None:
         try:
-            self._context = new_context()
+            self._open()
             process_info()  # now and not at the first hello: the code may be edited by then
             while not self._stopping:
-                self._wait(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
-                self._turn()
+                try:
+                    self._turn()
+                except Exception as error:  # noqa: BLE001  whatever it is, it may be over at the next turn
+                    failure = f"{type(error).__name__}: {error}"
+                    self._log_once("turn", f"sending was interrupted and is tried again, training goes on: {failure}")
+                    time.sleep(DRAIN_SECONDS)
                 self._notify()
-        except Exception as error:  # noqa: BLE001  whatever it is, training goes on, without a traceback
-            warn(f"sending has stopped, training goes on: {type(error).__name__}: {error}")
         finally:
             self._shut_down()  # first, since closing the context can hang
             self._disconnect()
             if self._context is not None:
                 self._context.term()
             self._waker.close()
-            self._wakes.close()
+
+    def _open(self) -> None:
+        """Open what this thread needs: each second while too few file descriptors are free, and when a session ends."""
+        if self._context is not None or (time.monotonic() < self._open_at and not self._ends):
+            return
+        self._open_at = time.monotonic() + BEAT_SECONDS
+        try:
+            self._waker.open()
+            self._context = new_context()
+        except (OSError, zmq.ZMQError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            kept = "what is pushed is kept until there are more; raise the limit with ulimit -n"
+            self._log_once("descriptors", f"nothing can be sent, training goes on: {reason}; {kept}")
 
     def _turn(self) -> None:
+        self._wait(DRAIN_SECONDS if self._sessions else SWEEP_SECONDS if self._spools else IDLE_SECONDS)
+        self._open()
         if self._arrivals:
             self._answered_at = self._no_daemon_since = time.monotonic()
         self._add_arrivals()
@@ -207,9 +209,12 @@ class Sender:
 
     def _wait(self, seconds: float) -> None:
         """Wait for answers, a wake-up, the next drain, or a connection on which a hello is due."""
+        if self._waker.end is None:
+            time.sleep(DRAIN_SECONDS)
+            return
         deadline = time.monotonic() + seconds
         poller = zmq.Poller()
-        poller.register(self._wakes, zmq.POLLIN)
+        poller.register(self._waker.end, zmq.POLLIN)
         if self._socket is not None:
             hello_due = any(session.asked_at < 0 for session in self._sessions)
             # A connected socket can nearly always be written, so POLLOUT would end each wait at once.
@@ -220,8 +225,8 @@ class Sender:
                 self._receive()
                 self._transmit()
                 self._notify()
-            if self._wakes.fileno() in ready:
-                self._wakes.recv(4096)  # all wake-ups at once
+            if self._waker.end.fileno() in ready:
+                self._waker.end.recv(4096)  # all wake-ups at once
                 return
             if ready.get(self._socket, 0) & zmq.POLLOUT or time.monotonic() >= deadline:
                 return
@@ -254,6 +259,8 @@ class Sender:
             self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
         elif self._socket is not None and moment - self._answered_at > ANSWER_SECONDS:
             self._disconnect()
+        if self._context is None:
+            return False
         if self._socket is None and self._sessions:
             endpoint, self._failures = discovery.find(self._endpoint, os.environ)
             if endpoint is not None:
@@ -263,7 +270,7 @@ class Sender:
         return self._socket is not None
 
     def _connect(self, endpoint: str) -> None:
-        assert self._context is not None  # noqa: S101  made before the first turn
+        assert self._context is not None  # noqa: S101  checked before
         self._answered_at = time.monotonic()
         self._connected_to = endpoint
         self._socket, failure = connect(self._context, endpoint, os.environ)
@@ -289,7 +296,7 @@ class Sender:
                 if isinstance(session, OrphanedSession):
                     if not session.retired:
                         self.sent.append(session.name)
-                    self._wake()  # for the next
+                    self._waker.wake()  # for the next
 
     def _transmit(self) -> None:
         """Send hellos, then messages while the windows have room, then heartbeats if they are due."""

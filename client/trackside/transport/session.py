@@ -22,6 +22,7 @@ from trackside.transport.spool import Spool
 from trackside.wire import Bye, Clock, Device, Envelope, Heartbeat, Hello, Pushes, TrainingAlert, TrainingEvent, encode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from trackside.totals.flops import Flops
@@ -160,19 +161,19 @@ class Session(Outbox):
         self.totals.pushes += overrun - self._overrun_counted
         self._refused_counted, self._overrun_counted = refused, overrun
         batch = BatchBuilder()
-        for _ in range(len(self.rows)):  # a snapshot: a tight loop fills the queue faster than this drains it
-            try:
-                row = self.rows.popleft()
-            except IndexError:  # a push has dropped the rest, to make room
-                break
-            for part in self._accept(*row):
-                batch.add(*part)
-                if batch.is_full:
+        try:
+            for row in self._waiting():
+                for part in self._accept(*row):
+                    batch.add(*part)
+                    if batch.is_full:
+                        self._close(batch, clock)
+                        batch = BatchBuilder()
+                if len(self._events) + len(self._alerts) >= MESSAGES:
                     self._close(batch, clock)
                     batch = BatchBuilder()
-            if len(self._events) + len(self._alerts) >= MESSAGES:
-                self._close(batch, clock)
-                batch = BatchBuilder()
+        except Exception:
+            self.totals.dropped += batch.values
+            raise
         counts = (self.totals.pushes, self.totals.dropped)
         if batch.rows or self._events or self._alerts or self._sent_counts != counts:
             self._close(batch, clock)
@@ -182,6 +183,14 @@ class Session(Outbox):
         if self._described:
             self._described = False
             self.greeted, self.asked_at = False, -math.inf
+
+    def _waiting(self) -> Iterator[Row]:
+        for _ in range(len(self.rows)):  # a snapshot: a tight loop fills the queue faster than it is drained
+            try:
+                row = self.rows.popleft()
+            except IndexError:  # a push has dropped the rest, to make room
+                return
+            yield row
 
     def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
         """Append the bye as the last numbered message. Later pushes are not sent."""
@@ -268,7 +277,6 @@ class Session(Outbox):
         return None if self._counts.pushed_at is None else max(0, clock.monotonic - self._counts.pushed_at)
 
     def _close(self, batch: BatchBuilder, clock: Clock) -> None:
-        self._number += 1
         self._counts.update(clock)
         is_sent_now = self.greeted and not self.is_stuck(clock)  # else a heartbeat arrives before it
         pushes = Pushes(
@@ -280,8 +288,9 @@ class Session(Outbox):
             phase=self._counts.phases.reported,
             room=self._resources.report(clock.monotonic) if is_sent_now else None,
         )
-        frames = encode(Envelope("batch", self.id, self._number), pushes)
         self._events, self._alerts = [], []
+        frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
+        self._number += 1
         self._add(Pending(self._number, self._number, frames, batch.values), clock)
         self._sent_counts = (self.totals.pushes, self.totals.dropped)
 

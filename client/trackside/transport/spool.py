@@ -34,6 +34,7 @@ MAGIC = b"trackside spool 1\n"
 FRAMES = 3  # frames of a message
 
 _HEADER = Struct("<IIQQI")
+_BUSY = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))  # failures to open a file that soon may pass
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[bytes]).decode
 
@@ -55,11 +56,11 @@ class Record(NamedTuple):
 
 
 class Segment:
-    """A file of a spool, with its first and last sequence number and its size in bytes."""
+    """A file of a spool, with its first and last sequence number, its size in bytes and the number of pushed values."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.first = self.last = self.size = 0
+        self.first = self.last = self.size = self.values = 0
 
 
 class Spool:
@@ -91,17 +92,21 @@ class Spool:
         return self._segments[-1].last if self._segments else 0
 
     def restore(self, lock: int) -> None:
-        """Read the segments of an ended process; *lock* is the descriptor of their lock."""
+        """Read the segments of an ended process; *lock* is the descriptor of their lock.
+
+        Raises:
+            OSError: Too few file descriptors are free.
+        """
         self._lock = lock
         for path in sorted(self._files()):
             segment = Segment(path)
             segment.last = self.last
-            with suppress(OSError, ValueError):
-                reader = Reader(path)
-                for record in reader:
-                    segment.first = segment.first or record.first
-                    segment.last = max(segment.last, record.number)
-                self.torn += reader.torn
+            reader = _reader(path)
+            for record in reader or ():
+                segment.first = segment.first or record.first
+                segment.last = max(segment.last, record.number)
+                segment.values += record.values
+            self.torn += reader is not None and reader.torn
             self._segments.append(segment)
 
     def append(self, record: Record, hello: Callable[[], list[bytes]]) -> bool:
@@ -122,6 +127,7 @@ class Spool:
         segment = self._segments[-1]
         segment.first = segment.first or record.first
         segment.last = record.number
+        segment.values += record.values
         self.failure = ""
         return True
 
@@ -132,7 +138,10 @@ class Spool:
             if segment is None:
                 return None
             if self._reader is None or self._reader.path != segment.path or self._reader.number > number:
-                self._open(segment)
+                try:
+                    self._reader = _reader(segment.path)
+                except OSError:  # the next turn may have a file descriptor for it
+                    return None
             record = None if self._reader is None else self._reader.next()
             if record is None:  # another process has deleted or cut it
                 segment.last = min(segment.last, number)
@@ -154,19 +163,20 @@ class Spool:
             Number of values that are lost. The outbox sends a skip when it reaches the gap.
         """
         # Once for each segment, since `_make_room` lists the directory.
-        begun, self._begun = self._begun, False
-        if not begun or self._directory is None:
+        if not self._begun or self._directory is None:
             return 0
         # The last one is open for writing.
         spare = next((each for each in list(self._segments)[:-1] if each.first > read), None)
-        if not self._make_room(spare) or spare is None:
+        try:
+            must_go = self._make_room(spare)
+        except OSError:  # the directory cannot be listed now; the next message tries again
             return 0
-        lost = 0
-        with suppress(OSError, ValueError):
-            lost = sum(record.values for record in Reader(spare.path))
+        self._begun = False
+        if not must_go or spare is None:
+            return 0
         self._segments.remove(spare)
         self._remove(spare)
-        return lost
+        return spare.values
 
     def close(self, *, forked: bool = False) -> None:
         """Close the files and release the lock; another process may send what is left. Delete an empty spool.
@@ -220,11 +230,6 @@ class Spool:
             os.ftruncate(self._file, segment.size)  # a half record would end the segment for its readers
             raise
         segment.size += len(data)
-
-    def _open(self, segment: Segment) -> None:
-        self._reader = None
-        with suppress(OSError, ValueError):
-            self._reader = Reader(segment.path)
 
     def _remove(self, segment: Segment) -> None:
         if self._reader is not None and self._reader.path == segment.path:
@@ -323,6 +328,22 @@ class Reader:
         file = getattr(self, "_file", None)
         if file is not None:
             file.close()
+
+
+def _reader(path: Path) -> Reader | None:
+    """Return a reader of a segment; None if there is nothing to read any more.
+
+    Raises:
+        OSError: Too few file descriptors are free.
+    """
+    try:
+        return Reader(path)
+    except ValueError:
+        return None
+    except OSError as error:
+        if error.errno in _BUSY:
+            raise
+        return None
 
 
 def spool_location() -> str:
