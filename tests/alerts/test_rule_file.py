@@ -166,8 +166,8 @@ def test_other_regular_expressions_are_not(pattern: str) -> None:
     assert made(rules=(section,))
 
 
-def test_a_command_of_several_lines_stays_in_the_comment() -> None:
-    found = groups(AlertsSection(), families(), RuleFileOptions())
+def test_line_breaks_in_a_command_and_a_job_name_break_no_line() -> None:
+    found = groups(AlertsSection(), families(), RuleFileOptions(job="a\x85b\u2028"))
     text = prometheus(found, "trackside rules --job 'a\nb\x85'")
     assert "#   trackside rules --job 'a\\nb\\x85'\n" in text
     assert yaml.safe_load(text)["groups"] == found

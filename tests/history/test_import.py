@@ -282,6 +282,7 @@ def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:
         ('{"step":0,"x":1}\n{"step":1,"x":"LONG"}\n', "a.jsonl", "a.jsonl: line 2: longer than 16 MiB"),
         ("step,x\n0,LONG\n", "a.csv", "a.csv: line 2: longer than 16 MiB"),
         (DOCUMENT % ("0", "0", '"LONGLONG"', ""), "a.json", "a.json: line 2: a value longer than 16 MiB"),
+        (b"\xef", "a.csv", "a.csv: line 0: a header with a column 'step'"),  # the beginning of a byte order mark
         ("[1, 2]", "a.json", "a.json: line 1: a header with a column 'step'"),
     ],
 )  # fmt: skip

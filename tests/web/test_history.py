@@ -665,6 +665,21 @@ def test_public_reading_opens_no_door_to_changes(site: Site) -> None:
     assert client.ask("POST", "/api/v1/runs/id-1/pin", json={"pinned": True}).status_code == 401
 
 
+def test_the_document_names_the_statuses_and_media_types_of_every_answer() -> None:
+    said = document("1")
+    for path, methods in said["paths"].items():
+        for method, operation in methods.items():
+            answers = operation["responses"]
+            assert {"200", "401", "421", "429", "503"} <= answers.keys()
+            assert "default" not in answers
+            assert answers["200"]["content"]
+            assert ("403" in answers) is (method != "get")
+            assert ("404" in answers) is ("{" in path or any(one["name"] == "run" for one in operation["parameters"]))
+            for status in answers.keys() - {"200"}:
+                name = answers[status]["$ref"].removeprefix("#/components/responses/")
+                assert "application/json" in said["components"]["responses"][name]["content"]
+
+
 def test_the_document_names_every_route_and_every_parameter(api: Callable[[str], Any]) -> None:
     said = api("openapi.json")
     assert said == json.loads(json.dumps(document(said["info"]["version"])))

@@ -119,6 +119,11 @@ def test_a_wrong_method_is_told_the_right_ones(site: Any, path: str, method: str
     assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD"}
 
 
+def test_a_wrong_method_is_told_those_of_all_endpoints_of_the_path(site: Any) -> None:
+    response = site.client().ask("PUT", "/api/v1/runs/a", headers=site.key)
+    assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD", "DELETE"}
+
+
 @pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready", "/"])
 def test_a_head_has_the_headers_of_a_get(client: Any, path: str) -> None:
     head, get = client.ask("HEAD", path), client.get(path)

@@ -21,7 +21,7 @@ from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_r
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from starlette.requests import Request
     from starlette.types import Scope
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
-    from trackside_daemon.web.api.openapi import Endpoint
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
     from trackside_daemon.web.api.processes import ProcessesApi
+
+    Handler = Callable[[Request], Awaitable[Response]]
 
 _REASONS = {
     400: "bad_request",
@@ -98,10 +99,7 @@ class WebApp:
             Route("/-/healthy", self.healthy),
             Route("/-/ready", self.ready),
             Route("/-/reload", self.reload, methods=["POST", "PUT"]),
-            *(
-                _ApiRoute(f"/api/v1{endpoint.path}", self._handler(endpoint), methods=[endpoint.method])
-                for endpoint in ENDPOINTS
-            ),
+            *(_ApiRoute(path, handlers) for path, handlers in self._handlers().items()),
             *dashboard.routes(),
         ]
         guard = Middleware(TokenMiddleware, token=token, hosts=hosts, public_read=public_read, any_host=any_host)
@@ -154,10 +152,13 @@ class WebApp:
         """Answer ``/api/v1/openapi.json``."""
         return JSONResponse(document(__version__))
 
-    def _handler(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-        """Return the method that answers an endpoint of the API."""
-        handler: Callable[[Request], Awaitable[Response]] = getattr(self._apis[endpoint.group], endpoint.handler)
-        return handler
+    def _handlers(self) -> dict[str, dict[str, Handler]]:
+        """Return the methods that answer the endpoints of the API, by path and HTTP method."""
+        handlers: dict[str, dict[str, Handler]] = {}
+        for endpoint in ENDPOINTS:
+            handler = getattr(self._apis[endpoint.group], endpoint.handler)
+            handlers.setdefault(f"/api/v1{endpoint.path}", {})[endpoint.method] = handler
+        return handlers
 
     def _selected_sources(self, collect: list[str], exclude: list[str]) -> frozenset[str] | None:
         """Return the sources that a scrape selects; None for all."""
@@ -172,7 +173,16 @@ class WebApp:
 
 
 class _ApiRoute(Route):
-    """A route that matches the percent-encoded path, so that an encoded slash in an id does not split the path."""
+    """A route that matches the percent-encoded path, so that an encoded slash in an id does not split the path.
+
+    It answers all methods of its path: otherwise a refusal (405) would not list them all.
+    """
+
+    def __init__(self, path: str, handlers: Mapping[str, Handler]) -> None:
+        async def answer(request: Request) -> Response:
+            return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+        super().__init__(path, answer, methods=list(handlers))
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         # ASGI's `path` is decoded already, so that a slash in an id would look like a separator.

@@ -42,6 +42,8 @@ class _Dumper(yaml.SafeDumper):
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = "|" if "\n" in text else ">" if len(text) > WIDTH - 20 else None
+    if not text.replace("\n", "").isprintable():
+        style = '"'  # other styles write some line breaks of Unicode as they are, and a reader takes them for spaces
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 

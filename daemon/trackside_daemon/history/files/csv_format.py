@@ -49,7 +49,7 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
     text = io.TextIOWrapper(buffered, "utf-8-sig", newline="")  # spreadsheets write a byte order mark
     rows = csv.reader(_lines(text, file))
     try:
-        header = next(rows)
+        header = next(rows, [])
         columns = _columns(header, file)
         for row in rows:
             push = _row(row, columns, clock, len(header)) if row else None

@@ -42,6 +42,12 @@ _PARAMETERS = {
     "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
     "format": ("string", "csv, json or jsonl."),
 }
+_CHOICES = {
+    "severity": ["info", "warning", "critical"],
+    "ranks": ["band"],
+    "by": ["step", "time"],
+    "format": ["csv", "json", "jsonl"],
+}
 _IMPORT_PARAMETERS = {
     "id": ("string", "The run's id, which replaces the one in the file."),
     "name": ("string", "The run's name, which replaces the one in the file."),
@@ -60,12 +66,28 @@ _BUCKETS = (
 )
 
 
+_ERRORS = {
+    400: "A parameter or the body is invalid.",
+    401: "The token, or the user's password, is missing or wrong.",
+    403: "A page of another site must not change anything.",
+    404: "There is no such object.",
+    409: "The state of the daemon or of the history does not permit it.",
+    421: "The daemon does not serve this host name.",
+    429: "Too many requests or passwords, by the web configuration.",
+    500: "The history is damaged.",
+    503: "Too many requests at once, or the history cannot be written now.",
+    507: "There is no room for the file.",
+}
+
+
 class Endpoint(NamedTuple):
     """An API endpoint.
 
     Attributes:
         handler: The name of the method that answers.
         body: An example or description of the request's body; empty for none.
+        errors: Statuses of its errors, besides those that `_statuses` derives.
+        types: Media types of its answer.
         group: The object whose method it is: `HistoryApi`, `AlertsApi`, `GpuApi`, `ProcessesApi`, `OverviewApi`, or
             `WebApp` for ``daemon``.
     """
@@ -77,6 +99,8 @@ class Endpoint(NamedTuple):
     parameters: tuple[str, ...] = ()
     description: str = ""
     body: str = ""
+    errors: tuple[int, ...] = ()
+    types: tuple[str, ...] = ("application/json",)
     group: Literal["history", "alerts", "gpu", "processes", "overview", "daemon"] = "history"
 
 
@@ -100,7 +124,8 @@ ENDPOINTS = (
         "stream",
         "Stream the overview once a second as server-sent events.",
         ("run",),
-        "Each event named overview has the response of /overview. With run, events named run follow, with the run's id, "
+        types=("text/event-stream",),
+        description="Each event named overview has the response of /overview. With run, events named run follow, with the run's id, "
         "state, highest step, the time of the event, and values: for each key and rank the newest [step, time, value], at "
         "most 4096 series. A slow client misses events and receives the newest. At most 100 clients can listen; further "
         "ones get status 503. A browser's EventSource cannot send the token, so a page uses fetch with 'Authorization: "
@@ -127,6 +152,7 @@ ENDPOINTS = (
         "repeated; without rank, the file has all ranks. The header X-Trackside-Samples is the number of samples, also "
         "for HEAD. JSON and JSON lines also contain all events and alerts, which the selection does not limit. A CSV file has at "
         "most 16384 keys. The lines of JSON and JSON lines have at most 4096 keys, so pushes of more are split.",
+        types=("text/csv", "application/json", "application/jsonl"),
     ),
     Endpoint(
         "POST",
@@ -134,6 +160,7 @@ ENDPOINTS = (
         "pin",
         "Pin a run, so that the history limits do not delete it, or unpin it.",
         body='{"pinned": true}',
+        errors=(409,),
     ),
     Endpoint(
         "POST",
@@ -170,7 +197,7 @@ ENDPOINTS = (
         "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
         "GPUs could have done during its attempts.",
     ),
-    Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended."),
+    Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
     Endpoint(
         "GET",
@@ -190,7 +217,7 @@ ENDPOINTS = (
         "got a notification. limit is 1000 by default, and 10000 at most with evidence=false.",
         group="alerts",
     ),
-    Endpoint("GET", "/alerts/{number}", "alert", "Return one alert with its evidence.", group="alerts"),
+    Endpoint("GET", "/alerts/{number}", "alert", "Return one alert with its evidence.", errors=(400,), group="alerts"),
     Endpoint(
         "POST",
         "/alerts/test",
@@ -200,6 +227,7 @@ ENDPOINTS = (
         "response has the alert's label test, under which /alerts lists it a moment later. There, notified lists the "
         "receivers that got the notification.",
         body='{"severity": "warning", "run": ""}',
+        errors=(409,),
         group="alerts",
     ),
     Endpoint("GET", "/silences", "silences", "List the active silences by their end, earliest first.", group="alerts"),
@@ -214,6 +242,7 @@ ENDPOINTS = (
         "written the silence. If that fails, kept is false and why gives the reason; the silence then applies only until "
         "the daemon restarts.",
         body='{"labels": {"alert": "LossSpike", "run": "debug-*"}, "for": 7200, "comment": ""}',
+        errors=(409,),
         group="alerts",
     ),
     Endpoint("DELETE", "/silences/{silence}", "unsilence", "End a silence early.", group="alerts"),
@@ -224,6 +253,7 @@ ENDPOINTS = (
         "Import a run from a file.",
         ("name", "id"),
         body="The file: CSV, JSON or JSON lines.",
+        errors=(409, 507),
     ),
     Endpoint(
         "POST",
@@ -270,6 +300,7 @@ ENDPOINTS = (
 def document(version: str) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document."""
     paths: dict[str, dict[str, Any]] = {}
+    error = {"$ref": "#/components/schemas/Error"}
     for endpoint in ENDPOINTS:
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
     return {
@@ -279,6 +310,10 @@ def document(version: str) -> dict[str, Any]:
         "security": [{"token": []}],
         "paths": paths,
         "components": {
+            "responses": {
+                str(status): {"description": description, "content": {"application/json": {"schema": error}}}
+                for status, description in _ERRORS.items()
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "schemas": {
                 "Error": {
@@ -299,14 +334,13 @@ def document(version: str) -> dict[str, Any]:
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     names = (*re.findall(r"{(\w+)}", endpoint.path), *endpoint.parameters)
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
     operation: dict[str, Any] = {
         "operationId": f"{endpoint.method.lower()}_{endpoint.handler.strip('_')}",
         "summary": endpoint.summary,
         "parameters": [_parameter(name, endpoint) for name in names],
         "responses": {
-            "200": {"description": endpoint.summary},
-            "default": {"description": "An error.", "content": content},
+            "200": {"description": endpoint.summary, "content": {kind: {} for kind in endpoint.types}},
+            **{str(status): {"$ref": f"#/components/responses/{status}"} for status in _statuses(endpoint)},
         },
     }
     if endpoint.description:
@@ -322,11 +356,26 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return operation
 
 
+def _statuses(endpoint: Endpoint) -> list[int]:
+    """Return the statuses of the errors of an endpoint."""
+    derived = {
+        400: endpoint.parameters or endpoint.body,
+        403: endpoint.method != "GET",
+        404: "{" in endpoint.path or "run" in endpoint.parameters,
+        500: endpoint.group in {"history", "alerts", "overview"},
+    }
+    return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
+
+
 def _parameter(name: str, endpoint: Endpoint) -> dict[str, Any]:
     descriptions = {**_PARAMETERS, **_IMPORT_PARAMETERS} if endpoint.path == "/import" else _PARAMETERS
     kind, description = descriptions[name]
     inside = f"{{{name}}}" in endpoint.path
     schema: dict[str, Any] = {"type": kind}
+    if kind == "integer":
+        schema["minimum"] = 0
+    if name in _CHOICES:
+        schema["enum"] = _CHOICES[name]
     if (endpoint.path, name) in _REPEATED:
         schema = {"type": "array", "items": schema}
     return {
