@@ -52,7 +52,7 @@ suite: $(VENV)/.dev system
 	$(SAY) 'tests, eight files at a time, because many of them wait'
 	@$(BIN)/python -m pytest --processes 8
 
-soak: $(VENV)/.dev system
+soak: $(VENV)/.soak system
 	$(SAY) 'tests at full counts'
 	@$(BIN)/python -m pytest --soak
 
@@ -131,6 +131,11 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
 	$(SAY) 'installing trackside and what the tests need (a minute or two)'
 	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
+
+# Only long runs fuzz with atheris, which is large.
+$(VENV)/.soak: $(VENV)/.dev
+	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[soak]'
+	@touch $@
 
 # The oldest frameworks precede the packages of the tests; site.addsitedir also finds trackside, which is an editable install.
 $(OLDEST)/.installed: $(VENV)/.dev tests/oldest.txt

@@ -55,6 +55,12 @@ _soaked: list[tuple[str, int, float]] = []
 
 
 @pytest.fixture
+def soaked() -> list[tuple[str, int, float]]:
+    """The rows of the table that ends a run under --soak: test, count, seconds."""
+    return _soaked
+
+
+@pytest.fixture
 def count(request: pytest.FixtureRequest) -> Iterator[Callable[[int, int], int]]:
     """A function ``count(reduced, full)`` that returns the number of repetitions.
 
