@@ -177,7 +177,7 @@ alerts:
 STORAGE = """
 ## Storage
 
-The history is one SQLite file, `history.db`, in `storage.path`. A directory that you name must exist; the daemon creates the
+The history is one SQLite file, `history.db`, in `storage.path`. The parent of a directory that you name must exist; the daemon creates the
 default one. Only one daemon may use it.
 
 When the disk is full, `/metrics` continues to work, clients keep their samples, and writing resumes when there is space.

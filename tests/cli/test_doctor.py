@@ -148,10 +148,10 @@ def test_a_spool_that_waits_is_told_and_one_that_cannot_be_written_fails(place: 
 
 
 def test_a_history_that_cannot_be_written_fails(place: Path) -> None:
-    status, lines = run(place, TRACKSIDE_STORAGE__PATH=str(place / "missing"))
+    status, lines = run(place, TRACKSIDE_STORAGE__PATH=str(place / "missing" / "more"))
     assert status == 1
     assert any(
-        line.startswith(f"FAIL storage: {place}/missing: no such directory; make it with mkdir") for line in lines
+        line.startswith(f"FAIL storage: {place}/missing/more: no such directory; make it with mkdir") for line in lines
     )
 
 

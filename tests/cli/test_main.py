@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -176,7 +177,7 @@ def test_a_second_daemon_on_a_socket_is_one_line_and_the_first_goes_on(daemon: D
 
 
 def no_directory(place: Path) -> tuple[str, str]:
-    return f"{place}/none", f"{place}/none: no such directory; make it with mkdir -p {place}/none, or name another with"
+    return f"{place}/a/b", f"{place}/a/b: no such directory; make it with mkdir -p {place}/a/b, or name another with"
 
 
 def a_file(place: Path) -> tuple[str, str]:
@@ -197,6 +198,17 @@ def test_a_place_that_nothing_can_be_written_to_is_one_line(
     path, says = make(place)
     assert refusal(place, f"{option}={path}") == f"{says} {option}=DIR"
     assert not (place / "push.sock").exists()
+    (place / "t.yml").write_text(f"{option.strip('-')}: {path}\n")
+    assert run("check-config", str(place / "t.yml")).stderr == f"trackside: {says} {option}=DIR\n"
+
+
+def test_a_directory_whose_parent_exists_is_made(start_daemon: Callable[..., Daemon], place: Path) -> None:
+    (place / "t.yml").write_text(f"storage.path: {place}/new\nstorage.jsonl: {place}/lines\n")
+    ended = run("check-config", str(place / "t.yml"))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "ok\n", "")
+    assert not (place / "new").exists()
+    start_daemon(f"--storage.path={place}/new", f"--storage.jsonl={place}/lines", "--no-collector.gpu")
+    assert [stat.S_IMODE((place / name).stat().st_mode) for name in ("new", "lines")] == [0o700] * 2
 
 
 def test_a_second_daemon_on_a_history_is_one_line_and_the_first_goes_on(daemon: Daemon, tmp_path: Path) -> None:
@@ -253,7 +265,7 @@ def test_whoever_waits_for_a_gpu_can_be_stopped(place: Path) -> None:
 
 def test_a_file_is_checked_and_its_settings_are_shown(place: Path) -> None:
     (place / "t.yml").write_text("sample: {interval: 500ms}\nweb: {allowed-hosts: [a, b], public-read: true}\n")
-    ended = run("check-config", str(place / "t.yml"))
+    ended = run("check-config", "--settings", str(place / "t.yml"))
     assert (ended.returncode, ended.stderr) == (0, "")
     shown = ended.stdout.splitlines()
     for line in ("sample.interval: 0.5", "web.allowed-hosts: a, b", "web.public-read: true", "run.linger: 60.0"):

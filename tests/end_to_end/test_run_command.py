@@ -308,7 +308,7 @@ def test_what_cannot_be_run_is_one_line(started: Started, tmp_path: Path) -> Non
 
 
 def test_without_a_daemon_the_command_runs_all_the_same(started: Started, tmp_path: Path) -> None:
-    missing = f"--storage.path={tmp_path}/none"
+    missing = f"--storage.path={tmp_path}/none/none"
     status, printed, complaints = started.run("sh", "-c", "echo trains; kill -9 $$", flags=[missing])
     assert (status, printed, complaints.count("\n")) == (128 + signal.SIGKILL, "trains\n", 1)
     assert re.match(r"trackside: the command runs without a daemon: .*none: no such directory", complaints)

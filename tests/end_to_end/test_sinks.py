@@ -120,7 +120,7 @@ def test_no_secret_is_in_the_log_the_page_the_api_or_the_history(
     assert "answered 401 Unauthorized" in said
     assert "hush" not in said + "".join(daemon.log)
     assert b"hush" not in kept
-    shown = run_process(command("check-config", flag.partition("=")[2]), check=True)
+    shown = run_process(command("check-config", "--settings", flag.partition("=")[2]), check=True)
     assert "alerts.sinks.webhook.url: **********" in shown.stdout
     assert "hush" not in shown.stdout + shown.stderr
 

@@ -182,10 +182,11 @@ def test_a_named_directory_is_used_as_it_is(tmp_path: Path) -> None:
     assert prepare(tmp_path) == tmp_path
 
 
-def test_a_named_directory_that_is_missing_is_not_made(tmp_path: Path) -> None:
-    message = refusal(tmp_path / "my data")
-    assert message.startswith(f"{tmp_path}/my data: no such directory; make it with mkdir -p '{tmp_path}/my data'")
-    assert not (tmp_path / "my data").exists()
+def test_a_named_directory_is_made_if_its_parent_exists(tmp_path: Path) -> None:
+    message = refusal(tmp_path / "my" / "data")
+    assert message.startswith(f"{tmp_path}/my/data: no such directory; make it with mkdir -p {tmp_path}/my/data")
+    assert not (tmp_path / "my").exists()
+    assert stat.S_IMODE(prepare(tmp_path / "my data").stat().st_mode) == 0o700
 
 
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
@@ -211,7 +212,7 @@ def test_a_read_only_file_system_is_called_one(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", ["a\nb", "a\0b", "a\x1b[31m"])
 def test_a_strange_path_is_named_in_one_line(tmp_path: Path, name: str) -> None:
-    assert refusal(tmp_path / name).isprintable()
+    assert refusal(tmp_path / name / "none").isprintable()
 
 
 def test_another_option_is_named_when_another_asks(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ RULE = "{alert: Skipped, metric: trackside_collector_skipped_total, change: 5m, 
 
 def check(path: Path, rule: str) -> subprocess.CompletedProcess[str]:
     path.write_text(f"alerts: {{rules: [{rule}]}}\n", encoding="utf-8")
-    arguments = command("check-config", str(path))
+    arguments = command("check-config", "--settings", str(path))
     return processes.run(arguments)
 
 

@@ -52,7 +52,7 @@ COMMANDS = {
     ),
     "check-config": _Command(
         "check_config:check_config",
-        "Check a configuration file, and print all settings.",
+        "Check a configuration file.",
         "/etc/trackside/trackside.yml",
     ),
     "runs": _Command("runs:app", "List the runs in the history, the newest first."),

@@ -52,16 +52,38 @@ def prepare(path: Path | None, environ: Mapping[str, str] = os.environ, uid: int
     """Return the directory of the history, ready for writing.
 
     Args:
-        path: The directory that the user named, which has to exist; None for the default one, which is created.
+        path: The directory that the user named, whose parent has to exist; None for the default one.
         environ: Environment that determines the default directory.
         uid: User id of this process.
 
     Raises:
-        HistoryError: The path is missing, is no directory, or may not be written.
+        HistoryError: The directory cannot be made, is no directory, or may not be written.
     """
     if path is not None:
-        return writable_directory(path, OPTION)
+        return named_directory(path, OPTION)
     return writable_directory(default_directory(environ, os.getuid() if uid is None else uid), OPTION, make=True)
+
+
+def named_directory(path: Path, option: str) -> Path:
+    """Return *path*, ready for writing; make the directory if its parent exists.
+
+    Raises:
+        HistoryError: The directory cannot be used.
+    """
+    return writable_directory(path, option, make=_is_makeable(path))
+
+
+def check_named_directory(path: Path, option: str) -> None:
+    """Check what `named_directory` needs, and make nothing.
+
+    Raises:
+        HistoryError: The directory could not be used.
+    """
+    writable_directory(path.parent if _is_makeable(path) else path, option)
+
+
+def _is_makeable(path: Path) -> bool:
+    return path.parent.is_dir() and not os.path.lexists(path)
 
 
 def writable_directory(path: Path, option: str, *, make: bool = False) -> Path:

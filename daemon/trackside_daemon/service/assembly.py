@@ -16,7 +16,7 @@ from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
-from trackside_daemon.history.directory import prepare, writable_directory
+from trackside_daemon.history.directory import named_directory, prepare
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
@@ -172,7 +172,7 @@ def _history(
         acknowledge=requests.acknowledge,
         request_resend=requests.restart,
         hardware=partial(hardware, state),
-        jsonl=writable_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
+        jsonl=named_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from pathlib import Path  # noqa: TC003  typer reads the annotations while running
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +13,10 @@ from trackside_daemon.cli.errors import fail
 
 def check_config(
     file: Annotated[Path, typer.Argument(help="YAML file of the daemon's settings.", show_default=False)],
+    *,
+    settings: Annotated[bool, typer.Option("--settings", help="Also print all settings.")] = False,
 ) -> None:
-    """Check a configuration file, and print all settings.
+    """Check a configuration file, and print ok.
 
     The command prints the first error and how to fix it. The exit status is then 2.
     """
@@ -24,6 +26,7 @@ def check_config(
     from trackside_daemon.config.file_mode import file_warnings
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.config.names import dotted, setting_paths
+    from trackside_daemon.history.directory import OPTION, HistoryError, check_named_directory
     from trackside_daemon.service import finding_sources
     from trackside_daemon.service.config import Config, check_roots
     from trackside_daemon.web.http.config import WebConfigError
@@ -36,7 +39,10 @@ def check_config(
         sinks(config.alerts.sinks, DaemonInfo("this machine"))
         check_roots(config.path)
         ConfigFile(config.web.config.file)
-    except (ConfigError, WebConfigError) as error:
+        for directory, option in ((config.storage.path, OPTION), (config.storage.jsonl, "--storage.jsonl")):
+            if directory:
+                check_named_directory(Path(directory), option)
+    except (ConfigError, HistoryError, WebConfigError) as error:
         fail(str(error))
     except (RuleError, SinkError) as error:
         fail(f"{file}: {error}")
@@ -44,8 +50,9 @@ def check_config(
         typer.echo(f"trackside: {line}", err=True)
     for line in finding_sources.unknown_alerts(config.alerts):
         typer.echo(f"trackside: {file}: {line}", err=True)
-    for path in setting_paths(Config):
+    for path in setting_paths(Config) if settings else ():
         typer.echo(f"{dotted(path)}: {_text(reduce(getattr, path, config))}")
+    typer.echo("ok")
 
 
 def _text(value: Any) -> str:

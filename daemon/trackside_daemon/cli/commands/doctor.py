@@ -218,7 +218,7 @@ def _storage(status: dict[str, Any] | None) -> Iterator[Check]:
 
 
 def _own_history() -> Path:
-    """Return the directory where a daemon of this user would write; one that is configured must exist.
+    """Return the directory where a daemon of this user would write.
 
     Raises:
         HistoryError: A daemon could not write there.
@@ -227,7 +227,8 @@ def _own_history() -> Path:
     from trackside_daemon.history import directory as place
 
     if configured := os.environ.get(VARIABLE):
-        return place.writable_directory(Path(configured), place.OPTION)
+        place.check_named_directory(Path(configured), place.OPTION)
+        return Path(configured)
     return place.default_directory(os.environ, os.getuid())
 
 
