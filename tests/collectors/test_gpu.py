@@ -11,7 +11,7 @@ from trackside_daemon.collectors.base import Collector, NothingToCollect, StillB
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_diagnosis import PAGING
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
-from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlPaused, NvmlUnavailable
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlLate, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.readers.unsupported import WHY
 from trackside_daemon.nvml.reading import GpuReading, Reading
 from trackside_daemon.nvml.simulation.simulate import simulate
@@ -166,6 +166,8 @@ def test_a_worker_that_fails_is_a_failure_and_one_that_is_busy_skips_the_tick() 
         failing.collect()
     with pytest.raises(StillBusy, match="no answer for 2 s"):
         GpuCollector(cast("Nvml", Busy([NvmlUnavailable("no answer for 2 s")])), timeout=1.0).collect()
+    with pytest.raises(StillBusy, match="no answer for 0.2 s"):  # no failure: the first answers of a busy host are late
+        collector(NvmlLate("no answer for 0.2 s")).collect()
 
 
 def test_gpus_that_were_seen_are_held_while_nvml_sees_none_at_all() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.reading import GpuReading, Reading
 
@@ -45,6 +47,29 @@ def test_counters_of_the_driver_are_unchanged() -> None:
     for _ in range(2):
         continued.worker_replaced()
         assert ("power_watts", (), 400.0) in continued.accept(reading(1, 0.5)).gpus[0].values
+
+
+@pytest.mark.parametrize(
+    ("read", "counted"),
+    [
+        ((5e6, 6e6, 17.0, 7e6, 3e6, 2e6, 8e6), (5e6, 6e6, 6e6, 7e6, 7e6, 7e6, 8e6)),
+        ((5e6, 9e17, 6e6, 4e17, 1e18, 7e6), (5e6, 5e6, 6e6, 6e6, 6e6, 7e6)),
+        ((5e6, 0.0, 1.0, 2.0, 3.0), (5e6, 5e6, 5e6, 2.0, 3.0)),  # a GPU that was reset
+        ((0.0, 3e9, 6e9, 9e9), (0.0, 0.0, 0.0, 9e9)),
+        ((0.0, 3.0, 900.0), (0.0, 3.0, 900.0)),
+    ],
+)
+def test_a_counter_of_the_driver_believes_no_single_wrong_reading(
+    read: tuple[float, ...], counted: tuple[float, ...]
+) -> None:
+    continued = CounterContinuity()
+    totals = []
+    for number in read:
+        gpu = GpuReading(0, "GPU-0", {}, [("energy_joules_total", (), number), ("power_watts", (), number)])
+        values = dict(value[::2] for value in continued.accept(Reading(gpus=[gpu])).gpus[0].values)
+        assert values["power_watts"] == number
+        totals.append(values["energy_joules_total"])
+    assert tuple(totals) == counted
 
 
 def test_a_counter_of_an_earlier_worker_only_is_still_reported() -> None:

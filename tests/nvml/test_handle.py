@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from scripted_workers import ANSWER, COUNTS, HANGING, LONG, STUBBORN, Unreapable, number, pid, reap, unavailable_reason
 
-from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLocked, NvmlUnavailable
+from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, NvmlDown, NvmlLate, NvmlLocked, NvmlUnavailable
 from trackside_daemon.nvml.reading import WorkerSettings
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def test_nvml_is_down_when_it_refuses_to_begin_and_not_when_a_worker_that_has_be
 def test_nvml_is_down_when_it_hangs_past_its_deadline(worker: Workers, clock: Clock) -> None:
     nvml = worker(HANGS_AFTER_ONE)
     number(nvml)
-    for ahead, kind in ((0, NvmlUnavailable), (9, NvmlUnavailable), (2, NvmlDown)):
+    for ahead, kind in ((0, NvmlLate), (9, NvmlLate), (2, NvmlDown)):
         clock.now += ahead
         assert type(_why(nvml, 0.01)) is kind
 
@@ -268,7 +268,7 @@ def test_gpus_that_are_left_to_another_daemon_are_never_down(worker: Workers, cl
     nvml, release = worker(LOCKED, str(tmp_path / "fifo")), tmp_path / "fifo"
     os.mkfifo(release)
     for _ in range(3):
-        assert type(_why(nvml, 0.01)) is NvmlUnavailable
+        assert type(_why(nvml, 0.01)) is NvmlLate
         release.write_text("")
         assert type(_why(nvml)) is NvmlLocked
         reap(nvml)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import sqlite3
 import threading
 from math import inf, nan
 from tempfile import TemporaryFile
@@ -13,7 +14,8 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from processes import eventually
+from http_service import HttpService
+from processes import eventually, http
 from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
@@ -488,6 +490,26 @@ def test_each_chart_is_of_one_moment_though_its_series_is_packed_meanwhile(site:
     eventually(lambda: site.history.writer.call(lambda store: not store.due).result(60))
     charts = read_charts(site.history.database, found, Window(), 100)
     assert [(len(one["points"]), one["samples"]) for one in charts] == [(4, 4), (4, 4)]
+
+
+def test_a_stream_of_samples_that_cannot_be_read_breaks_off_with_one_line(
+    site: Site, api: Callable[[str], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept(site, {"loss": [1.0, 2.0]})
+
+    def damaged(*_: object) -> Any:
+        yield b'{"series":['
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    monkeypatch.setattr(pages, "stream_series", damaged)
+    service = HttpService(site.client()._transport.app)
+    with pytest.raises((httpx.RemoteProtocolError, httpx.ReadError)):
+        http.get(f"{service.url}/api/v1/series?run=id-1&points=0", headers={**site.key, "Host": "127.0.0.1:21790"})
+    service.server.stop()
+    lines = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert [(line.getMessage(), line.exc_info) for line in lines] == [
+        ("an answer breaks off: the history cannot be read: database disk image is malformed", None)
+    ]
 
 
 def test_half_a_surrogate_pair_is_answered_as_a_question_mark() -> None:

@@ -13,6 +13,7 @@ from http_service import HttpService
 from processes import eventually, http
 from starlette.responses import PlainTextResponse
 
+from trackside_daemon.web.http import connection_limit
 from trackside_daemon.web.http import server as module
 
 if TYPE_CHECKING:
@@ -71,6 +72,24 @@ def test_it_serves_and_keeps_the_connection(service: Service) -> None:
         for _ in range(3):
             assert client.get("/").status_code == 200
     assert "server" not in service.get().headers
+
+
+@pytest.mark.parametrize(("most", "statuses"), [(512, {200}), (40, {200, 503})])
+def test_of_a_burst_of_requests_each_gets_a_status(
+    most: int, statuses: set[int], service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most connections of a burst were once closed without a word, since their requests had not been read yet."""
+    monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", most)
+    monkeypatch.setattr(connection_limit, "MAX_IDLE_CONNECTIONS", 10)
+    slow = service.connect(b"GET /slow HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert service.entered.wait(PATIENCE)  # the event loop waits in it
+    burst = [service.connect(b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n") for _ in range(100)]
+    service.go_on.set()
+    answers = [read(connection) for connection in burst]
+    assert {int(answer.split()[1]) for answer in answers} == statuses
+    assert all(answer.count(b"\r\n\r\n") == 1 for answer in answers)
+    for connection in (slow, *burst):
+        connection.close()
 
 
 def test_what_a_proxy_claims_is_not_believed(service: Service) -> None:

@@ -106,5 +106,5 @@ def test_without_a_descriptor_left_it_is_said_once_and_the_next_one_is_served(
         eventually(lambda: not left[0])
         assert service.scraped()
     assert [one.getMessage() for one in caplog.records].count(
-        "out of file descriptors; connections are closed unanswered; raise LimitNOFILE or ulimit -n"
+        "out of file descriptors; connections get status 503; raise LimitNOFILE or ulimit -n"
     ) == 1

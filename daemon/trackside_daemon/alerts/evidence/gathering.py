@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import threading
 import time
 from collections import OrderedDict, deque
@@ -152,7 +153,9 @@ class EvidenceGatherer:
             except Exception as error:  # a part that fails must not cost the others
                 case.missing.append(f"{part}: {type(error).__name__}")
                 if not self._has_failed:
-                    log.exception("the %s of %s cannot be gathered; further failures are not logged", part, alert.alert)
+                    text = "the %s of %s cannot be gathered: %s; further failures are not logged"
+                    traceback = not isinstance(error, sqlite3.Error)  # a damaged file is no fault of the code
+                    log.exception(text, part, alert.alert, error, exc_info=traceback)
                 self._has_failed = True
         return _bounded(evidence, case)
 

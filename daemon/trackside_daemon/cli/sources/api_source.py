@@ -221,10 +221,23 @@ class ApiSource:
         """Return why a request got no answer."""
         cause = error.reason if isinstance(error, URLError) and isinstance(error.reason, Exception) else error
         encrypted = self.url.startswith("https:")
+        if isinstance(cause, ConnectionResetError | BrokenPipeError) and not (encrypted or self._drops_plain_http()):
+            return SourceError(f"{self.url}: the daemon closed the connection before it answered: it was stopped", 1)
         if reason := credentials.explain_tls_error(cause, self._credentials, encrypted=encrypted):
             return (LockedError if encrypted else SourceError)(f"{self.url}: {reason}")
         reason = getattr(cause, "strerror", None) or str(cause) or "the connection was closed"
         return SourceError(f"{self.url}: the daemon does not answer: {reason.lower()}", 1)
+
+    def _drops_plain_http(self) -> bool:
+        """Return whether the server closes a new connection without an answer, as one that uses TLS does."""
+        try:
+            self._open(f"{self.url}/-/healthy", timeout=STATUS_SECONDS).close()
+        except HTTPError:
+            return False
+        except (OSError, HTTPException) as error:
+            cause = error.reason if isinstance(error, URLError) else error
+            return isinstance(cause, ConnectionResetError | BrokenPipeError)
+        return False
 
     def _chunks(self, answer: HTTPResponse) -> Iterator[bytes]:
         try:

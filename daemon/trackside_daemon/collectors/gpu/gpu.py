@@ -12,7 +12,7 @@ from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.collectors.gpu.gpu_diagnosis import PAGING
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.nvml.families import FAMILIES
-from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlDown, NvmlLocked, NvmlPaused, NvmlUnavailable
+from trackside_daemon.nvml.handle.handle import NvmlAbsent, NvmlDown, NvmlLate, NvmlLocked, NvmlPaused, NvmlUnavailable
 from trackside_daemon.nvml.reading import DOWN, GpuReading, Reading
 
 if TYPE_CHECKING:
@@ -160,7 +160,8 @@ class GpuCollector:
         if isinstance(error, NvmlAbsent):
             remedy = "or switch the collector off with --no-collector.gpu"
             return NothingToCollect(f"NVML is not available: {error}, {remedy}")
-        return StillBusy(str(error)) if busy else error
+        # On a busy host the first answers are late: no failure, unless the worker is then replaced.
+        return StillBusy(str(error)) if busy or isinstance(error, NvmlLate) else error
 
 
 def reading_timeout(interval: float) -> float:

@@ -45,6 +45,10 @@ class NvmlUnavailable(Exception):  # noqa: N818 - a state, as in its subclasses
     """There is no reading now; the message is one line with the cause."""
 
 
+class NvmlLate(NvmlUnavailable):
+    """The worker has not answered yet, and is not overdue."""
+
+
 class NvmlLocked(NvmlUnavailable):
     """Another daemon reads the GPUs; the message names it."""
 
@@ -150,7 +154,7 @@ class Nvml:
             try:
                 return self._read(time.monotonic() + timeout)
             except NvmlUnavailable as error:
-                if type(error) is NvmlUnavailable and self._is_silent():
+                if type(error) in (NvmlUnavailable, NvmlLate) and self._is_silent():
                     raise NvmlDown(str(error)) from error
                 raise
 
@@ -261,7 +265,7 @@ class Nvml:
             cause = f"the NVML worker has read GPUs for {waited:.0f} s and is replaced; check dmesg for Xid"
         else:
             deadline = f"it is replaced after {client.silence_deadline:.0f} s{'' if gpu is None else ' at one GPU'}"
-            return NvmlUnavailable(f"the NVML worker has not answered for {waited:.1f} s; {deadline}")
+            return NvmlLate(f"the NVML worker has not answered for {waited:.1f} s; {deadline}")
         return self._replace_worker(cause, "timeout", kind=NvmlDown)
 
     def _worker_error(self, reading: Reading) -> NvmlUnavailable:

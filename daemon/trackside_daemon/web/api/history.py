@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import shutil
+import sqlite3
 import time
 from contextlib import suppress
 from tempfile import TemporaryFile
@@ -38,12 +40,14 @@ from trackside_daemon.web.api.series import (
     stream_points,
     stream_series,
 )
+from trackside_daemon.web.http.server import ABORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.history_access import HistoryAccess
@@ -62,7 +66,24 @@ MAX_LAYER_STEPS = 10_000
 MAX_IMPORT_BYTES = 16 * 1024**3  # size limit of an imported file
 
 
+log = logging.getLogger("trackside")
+
 _decode = msgspec.json.decode
+
+
+class _SamplesResponse(StreamingResponse):
+    """A stream of samples that breaks off when they cannot be read."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        try:
+            await super().__call__(scope, receive, send)
+        except (ValueError, sqlite3.Error) as error:
+            log.error("an answer breaks off: the history cannot be read: %s", error)  # noqa: TRY400  a file's fault, no traceback
+            # The client must see that samples are missing, and a status cannot be sent any more.
+            scope[ABORT]()
+            while (await receive())["type"] != "http.disconnect":
+                pass
 
 
 class Answer(Protocol):
@@ -161,7 +182,7 @@ class HistoryApi:
         series = await self._history.read(lambda connection: find_series(connection, names, params))
         database = self._history.database
         if not points:
-            return StreamingResponse(stream_series(database, series, selected), media_type="application/json")
+            return _SamplesResponse(stream_series(database, series, selected), media_type="application/json")
         # All charts of a response are in memory at once, so many series share the limit.
         points = min(points, max(2, MAX_BUCKETS // max(1, len(series))))
         charts = await self._history.run_in_thread(lambda: read_charts(database, series, selected, points))
@@ -180,7 +201,7 @@ class HistoryApi:
             raise HTTPException(404, f"key {params['key']!r}: run {run!r} has no such key")
         database = self._history.database
         if not points:
-            return StreamingResponse(stream_points(database, attempts, selected), media_type="application/json")
+            return _SamplesResponse(stream_points(database, attempts, selected), media_type="application/json")
         # The attempts follow each other in one chart, so they share the number of points.
         points = max(1, points // len(attempts))
         charts = await self._history.run_in_thread(lambda: read_charts(database, attempts, selected, points))
@@ -224,7 +245,7 @@ class HistoryApi:
             pieces = await self._history.run_in_thread(lambda: export(self._history.database, uid, form, chosen))
         except TooManyKeysError as error:
             raise HTTPException(400, str(error)) from None
-        return StreamingResponse(pieces, headers=headers, media_type=TYPES[form])
+        return _SamplesResponse(pieces, headers=headers, media_type=TYPES[form])
 
     async def import_(self, request: Request) -> Response:
         """Import a run from the file in the request's body."""

@@ -18,6 +18,12 @@ MAX_CONNECTIONS = 512
 # that idle clients lock nobody out.
 MAX_IDLE_CONNECTIONS = 128
 
+_BUSY = b'{"error":{"reason":"busy","message":"too many connections; try again"}}'
+UNAVAILABLE = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_BUSY), _BUSY)
+)
+
 log = logging.getLogger("trackside")
 
 
@@ -28,10 +34,12 @@ class LimitedListener(socket.socket):
 
     Args:
         listener: A bound, listening socket. It is duplicated, and the caller still closes the original.
+        encrypted: Whether its connections use TLS, so that one that is rejected can get no answer.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, *, encrypted: bool = False) -> None:
         super().__init__(listener.family, listener.type, listener.proto, fileno=os.dup(listener.fileno()))
+        self._encrypted = encrypted
         self._open: WeakSet[socket.socket] = WeakSet()
         # By descriptor; of the idle ones, the longest idle comes first.
         self._idle: dict[int, socket.socket] = {}
@@ -57,7 +65,7 @@ class LimitedListener(socket.socket):
         if len(self._open) >= MAX_CONNECTIONS:
             self._open = WeakSet(entry for entry in self._open if entry.fileno() >= 0)
         if len(self._open) >= MAX_CONNECTIONS and not self._close_idle():
-            connection.close()
+            self._reject(connection)
             raise ConnectionAbortedError
         self._open.add(connection)
         self._add_idle(connection)
@@ -93,14 +101,25 @@ class LimitedListener(socket.socket):
 
     def _close_idle(self) -> bool:
         """Close the connection that has been idle longest, and return whether there was one."""
-        while self._idle:
-            connection = self._idle.pop(next(iter(self._idle)))
-            if connection.fileno() >= 0:
+        for number, connection in list(self._idle.items()):
+            if connection.fileno() < 0:
+                del self._idle[number]
+            elif not _has_request(connection):
+                del self._idle[number]
                 # Not close(): asyncio still uses the descriptor, and closes it when it sees the end of the stream.
                 with suppress(OSError):  # the peer has already disconnected
                     connection.shutdown(socket.SHUT_RDWR)
                 return True
         return False
+
+    def _reject(self, connection: socket.socket) -> None:
+        """Answer with status 503 and close a connection."""
+        with connection, suppress(OSError):
+            connection.setblocking(False)
+            if not self._encrypted:
+                connection.send(UNAVAILABLE)
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(65536)  # an unread request would make the kernel drop the answer
 
     def _reject_one(self) -> None:
         """Accept a waiting connection with the spare descriptor and close it."""
@@ -109,9 +128,17 @@ class LimitedListener(socket.socket):
             os.close(self._spare)
             self._spare = None
         with suppress(OSError):
-            super().accept()[0].close()
+            self._reject(super().accept()[0])
         with suppress(OSError):
             self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         if not self._logged:
             self._logged = True
-            log.error("out of file descriptors; connections are closed unanswered; raise LimitNOFILE or ulimit -n")
+            log.error("out of file descriptors; connections get status 503; raise LimitNOFILE or ulimit -n")
+
+
+def _has_request(connection: socket.socket) -> bool:
+    """Return whether bytes wait in a connection: of a burst, the event loop has not read all requests yet."""
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except OSError:  # nothing yet, or the peer has disconnected
+        return False

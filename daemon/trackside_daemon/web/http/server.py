@@ -223,7 +223,8 @@ class _Server(uvicorn.Server):
             # asyncio has no parameter for this size.
             SSLProtocol.max_size = TLS_BUFFER  # type: ignore[attr-defined]
         self.servers = []
-        for listener in map(LimitedListener, sockets or ()):
+        for socket_ in sockets or ():
+            listener = LimitedListener(socket_, encrypted=bool(tls))
             make = partial(_Connection, listener, self.config, self.server_state, self.lifespan.state)
             self.servers.append(await loop.create_server(make, sock=listener, backlog=BACKLOG, **tls))
         self.started = True

@@ -18,6 +18,8 @@ MOST = 1000  # most queued lines, beyond which the oldest are dropped; twice as 
 # Alerts that this sink skips, because the daemon logs the begin and the end of every run anyway.
 LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
 
+LEVELS = {"info": logging.INFO, "critical": logging.CRITICAL}  # levels of alerts that begin, by severity
+
 log = logging.getLogger("trackside")
 
 
@@ -35,7 +37,8 @@ class LogSink:
     def send(self, message: Message) -> None:
         """See `Sink`."""
         for alert, line in zip(message.alerts, message.lines, strict=True):
-            log.log(logging.INFO if alert.severity == "info" else logging.WARNING, "%s", line)
+            level = LEVELS.get(alert.severity, logging.WARNING)
+            log.log(level if alert.ended is None else min(level, logging.WARNING), "%s", line)
 
 
 class LogOutbox:
