@@ -166,7 +166,9 @@ def test_a_worker_that_fails_is_a_failure_and_one_that_is_busy_skips_the_tick() 
         failing.collect()
     with pytest.raises(StillBusy, match="no answer for 2 s"):
         GpuCollector(cast("Nvml", Busy([NvmlUnavailable("no answer for 2 s")])), timeout=1.0).collect()
-    with pytest.raises(StillBusy, match="no answer for 0.2 s"):  # no failure: the first answers of a busy host are late
+    with pytest.raises(
+        StillBusy, match=r"no answer for 0\.2 s"
+    ):  # no failure: the first answers of a busy host are late
         collector(NvmlLate("no answer for 0.2 s")).collect()
 
 

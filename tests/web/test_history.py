@@ -475,6 +475,10 @@ def test_the_metrics_of_a_run_come_in_pages(site: Site, api: Callable[[str], Any
     for question in ("runs/id-1?limit=100001", "events?limit=10001", "alerts?limit=1001", "runs?limit=10001"):
         assert refused(site, question)[0] == 400
     assert api("alerts?limit=10000&evidence=false") == {"alerts": []}
+    parameters = api("openapi.json")["paths"]["/runs/{id}/export"]["get"]["parameters"]
+    (key,) = [parameter["description"] for parameter in parameters if parameter["name"] == "key"]
+    assert "except on /export" in key
+    assert refused(site, "runs/id-1/export?key=trackside_gpu_power_watts")[0] == 404
     described = api("openapi.json")["paths"]["/runs/{id}"]["get"]
     assert {"limit", "offset"} <= {parameter["name"] for parameter in described["parameters"]}
     assert "100000" in described["description"]

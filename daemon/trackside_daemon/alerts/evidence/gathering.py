@@ -153,9 +153,10 @@ class EvidenceGatherer:
             except Exception as error:  # a part that fails must not cost the others
                 case.missing.append(f"{part}: {type(error).__name__}")
                 if not self._has_failed:
-                    text = "the %s of %s cannot be gathered: %s; further failures are not logged"
+                    why = f"{type(error).__name__}: {error}"
                     traceback = not isinstance(error, sqlite3.Error)  # a damaged file is no fault of the code
-                    log.exception(text, part, alert.alert, error, exc_info=traceback)
+                    text = "the %s of %s cannot be gathered: %s; further failures are not logged"
+                    log.error(text, part, alert.alert, why, exc_info=traceback)  # noqa: TRY400  with one if it helps
                 self._has_failed = True
         return _bounded(evidence, case)
 

@@ -28,7 +28,7 @@ _PARAMETERS = {
     "steps": ("integer", "Number of steps."),
     "key": (
         "string",
-        "A pushed key, or a GPU or host series or family by its name on /metrics. May be repeated on /series and /export.",
+        "A pushed key; except on /export, also the name of a GPU or host series or family. Repeatable on /series, /export.",
     ),
     "rank": ("string", "A rank, or all. May be repeated. Without it, the lowest rank."),
     "ranks": (
