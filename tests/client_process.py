@@ -1,4 +1,4 @@
-"""What all runs of one process share, made anew within a process that runs many tests."""
+"""State that all runs of one process share, made anew within a process that runs many tests."""
 
 from __future__ import annotations
 
