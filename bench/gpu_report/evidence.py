@@ -122,11 +122,9 @@ def _text(path: Path) -> str:
         return ""
 
 
-# Every run begins and ends. The others are conditions of the machine, not of this training: a GPU that is hot, capped or
+# These are conditions of the machine, not of this training: a GPU that is hot, capped or
 # faulty, a host that other work slows down. An alert of the loss or of a dead process is never deserved.
 CHECKS: dict[str, Callable[[Evidence], bool]] = {
-    "RunStarted": lambda _: True,
-    "RunFinished": lambda _: True,
     "SlowStep": _slow_step,
     "ThroughputRegression": _slower,
     "DataLoaderBottleneck": lambda evidence: sum(evidence.waits) >= 0.25 * sum(evidence.durations),

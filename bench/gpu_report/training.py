@@ -149,8 +149,6 @@ def _judge_alerts(result: Result, place: Path, evidence: Evidence) -> None:
     result.figures.append(
         Figure("alerts that nothing but trackside sees a reason for", str(undeserved), "0", met=not undeserved)
     )
-    started = sum(alert["alert"] == "RunStarted" for alert in alerts)
-    result.figures.append(Figure("alerts RunStarted", str(started), "1", met=started == 1))
     result.tables.append(Table(["alert", "severity", "summary", "deserved"], rows))
     pressure = ", ".join(f"{name} {share:g} %" for name, share in sorted(evidence.pressure.items()))
     hottest = max(evidence.of_gpus("temperature.gpu"), default=0.0)

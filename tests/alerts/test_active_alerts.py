@@ -12,14 +12,16 @@ from trackside_daemon.alerts.active_alert import ActiveAlert
 from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING
+from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
 from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trackside_daemon.model.metric import Batch, Metric
+    from trackside_daemon.model.metric import Metric
 
 NOW = 1_700_000_000.0
 
@@ -118,12 +120,33 @@ def test_a_finding_that_returns_later_is_a_new_alert(recorder: Recorder) -> None
     assert [record.started for record in recorder.records] == [NOW, NOW, NOW + 140]
 
 
-@pytest.mark.parametrize(("alert", "seconds"), [("RunRestarted", 120), ("UserAlert", 900)])
+@pytest.mark.parametrize(("alert", "seconds"), [("TestAlert", 120), ("UserAlert", 900)])
 def test_an_event_ends_after_its_duration(recorder: Recorder, alert: str, seconds: int) -> None:
     recorder.accept(finding(alert, severity="info", once=True)).tick(seconds - 1)
     assert set(recorder.firing.values()) == {1.0}
     recorder.tick(seconds)
     assert set(recorder.firing.values()) == {0.0}
+
+
+def test_the_life_cycle_of_a_run_is_in_notifications_only(recorder: Recorder) -> None:
+    recorder.accept(finding("RunStarted", severity="info", once=True)).tick(1)
+    assert [one.alert for one in recorder.records] == ["RunStarted"]
+    assert (recorder.firing, recorder.begun()) == ({}, {})
+    firing = FiringAlerts()
+    firing.accept(Batch("alerts", records=recorder.records))
+    assert firing.now() == []
+
+
+def test_the_alerts_of_a_run_that_ends_are_history_at_once_and_scrapes_still_see_them(recorder: Recorder) -> None:
+    recorder.accept(finding(), finding(run="other"), finding(rank=1)).accept(
+        over(finding()), over(finding(run="other")), at=1
+    )
+    done = finding("RunFinished", severity="info", once=True)
+    recorder.accept(over(finding(rank=1)), done, at=2).tick(3)
+    assert [(one.alert, one.run, one.ended) for one in recorder.records if one.ended] == [("NonFinite", "id", NOW + 2)]
+    assert recorder.firing[CRITICAL] == 1.0
+    recorder.tick(130)
+    assert recorder.firing[CRITICAL] == 0.0
 
 
 def test_an_event_with_another_summary_is_a_separate_alert(recorder: Recorder) -> None:
@@ -485,7 +508,6 @@ def test_begin_and_end_of_a_run_are_not_logged_here(recorder: Recorder, caplog: 
     caplog.set_level("INFO")
     recorder.accept(*(finding(one, severity="info", once=True) for one in ("RunStarted", "RunFinished"))).tick(500)
     assert caplog.messages == []
-    assert set(recorder.firing.values()) == {0.0}
 
 
 def test_an_info_inhibits_no_warning(recorder: Recorder) -> None:

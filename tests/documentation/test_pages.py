@@ -110,18 +110,19 @@ def test_the_scrape_configuration_is_one(tmp_path: Any) -> None:
 
 
 TRAINING = """
-import math, random, trackside
+import math, random, sys, trackside
 random.seed(1)
 for step in range(1, 414):
     loss, norm = 1.8 + random.random() / 50, 0.78 + random.random() / 20
     trackside.push(step=step, loss=math.nan if step == 413 else loss, grad_norm=norm, tokens=512)
+sys.stdin.read()
 """
 
 
 def test_the_alert_in_the_readme_is_what_such_a_training_makes(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
-    processes.run([sys.executable, str(tmp_path / "train.py")], check=True, env=environ)
+    training = processes.start([sys.executable, str(tmp_path / "train.py")], env=environ, stdin=subprocess.PIPE)
     asked, *promised = re.findall(r"```console\n\$ trackside (.*?)```", README, re.DOTALL)[0].splitlines()
     assert promised
 
@@ -131,6 +132,7 @@ def test_the_alert_in_the_readme_is_what_such_a_training_makes(daemon: Daemon, t
         return [line for line in promised if line not in ("…", *done.stdout.splitlines())]
 
     eventually(lambda: not missing())
+    training.communicate()
 
 
 BLOCKS = [

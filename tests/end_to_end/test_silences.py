@@ -56,7 +56,7 @@ def test_a_silence_is_on_the_page_outlives_the_daemon_and_can_be_ended_early(
 def test_a_silence_ends_by_itself(daemon: Daemon) -> None:
     with trackside.init("trouble", endpoint=daemon.endpoint) as training:
         ask(daemon, "POST", "silences", json={"labels": {"alert": "NonFinite"}, "for": 3600})
-        short = ask(daemon, "POST", "silences", json={"labels": {"alert": "RunStarted"}, "for": 0.5})["silence"]
+        short = ask(daemon, "POST", "silences", json={"labels": {"alert": "SlowStep"}, "for": 0.5})["silence"]
         training.push(step=1, loss=float("nan"))
         eventually(lambda: shown(daemon) == (1, 1))
         eventually(lambda: short["id"] not in [one["id"] for one in ask(daemon, "GET", "silences")["silences"]])

@@ -247,13 +247,15 @@ def test_a_rank_that_is_stopped_while_the_other_goes_on(stage: Stage) -> None:
 
 
 def test_a_run_that_begins_again(stage: Stage) -> None:
-    for alert in ("TrainingProcessDied", "RunRestarted"):
+    for attempt in range(2):
         training = start(stage.ill, "failing_ranks.py", TRACKSIDE_RUN_ID="again", TRACKSIDE_RUN_NAME="again")
         try:
             hear(training, "trains")
         finally:
             end(training)
-        eventually(lambda alert=alert: "again" in {one["name"] for one in alerts(stage.ill, alert)})  # type: ignore[misc]
+        eventually(lambda: "again" in {one["name"] for one in alerts(stage.ill, "TrainingProcessDied")})
+        runs = stage.ill.api("runs").json()["runs"]
+        assert [run["attempt"] for run in runs if run["name"] == "again"] == [attempt]
 
 
 def test_a_machine_of_files(stage: Stage) -> None:
@@ -277,5 +279,6 @@ def test_beside_them_nothing_was_told_where_all_is_well(stage: Stage) -> None:
     """The quiet runs are as long: they began with the others and end after them."""
     for training in stage.quiet:
         hear(training, "done")
-    eventually(lambda: len(alerts(stage.well, "RunFinished")) == len(OF_VALUES))
+    finished = len(OF_VALUES)
+    eventually(lambda: [run["state"] for run in stage.well.api("runs").json()["runs"]].count("finished") == finished)
     assert trouble(stage.well) == []

@@ -31,6 +31,7 @@ class ActiveAlert:
         fires_until: Earliest end, in Unix seconds.
         min_seconds: Least duration after the latest finding, in seconds.
         ended: Unix time of its end; None while it fires.
+        exported: The metric shows it as firing: while it fires, and after the end of its run for its least time.
         silenced: A silence matches it, or matched it when it ended.
         recorded: The history has its present state.
         restored: It began before this daemon did.
@@ -49,6 +50,7 @@ class ActiveAlert:
         self.fires_until = fires_until
         self.min_seconds = min_seconds
         self.ended: float | None = None
+        self.exported = True
         self.silenced = self.recorded = self.restored = False
 
     @property

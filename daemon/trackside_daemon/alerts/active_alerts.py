@@ -15,9 +15,10 @@ from trackside_daemon.alerts.silences import Silences, silenced_until
 from trackside_daemon.alerts.suppressed import SuppressedFindings
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.records import LIFE_CYCLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, Silence
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 SHOWN_SECONDS = 900.0  # seconds for which the series of an alert stays at 0 after its end
 
 # Alerts about events, for which no finding reports an end.
-ONCE = frozenset({"RunStarted", "RunRestarted", "RunFinished", "UserAlert"})
+ONCE = LIFE_CYCLE | {"UserAlert"}
+
+# Findings that report the end of a run or of a rank.
+ENDS = frozenset({"RunFinished", "TrainingProcessDied", "OomKilled"})
 
 RESTORED_SECONDS = 300.0  # seconds for which a restored alert fires on, unless it is found again
 MOST = 1000  # most alerts that are kept: those that fire, and those that ended less than `SHOWN_SECONDS` ago
@@ -102,6 +106,7 @@ class ActiveAlerts:
                 self._end_finding(finding, now)
             else:
                 self._activate(finding, now)
+        self._end_held({finding.run for finding in enabled if finding.alert in ENDS and not finding.over}, now)
         # Again in the order of time and with ends, so that the final state of each source counts.
         for finding in sorted(enabled, key=evaluation_order):
             self._inhibitions.register(finding, now)
@@ -115,6 +120,9 @@ class ActiveAlerts:
             if disabled or active.is_due(now):
                 active.silenced = active.silenced or disabled  # no receiver needs its end
                 self._resolve(key, active, now)
+            elif active.exported and not active.fires and now >= active.fires_until:
+                active.exported = False
+                self._page_outdated = True
             # A negative age means that the clock was set back.
             elif active.ended is not None and not 0 <= now - active.ended < SHOWN_SECONDS:
                 del self._alerts[key]
@@ -156,6 +164,13 @@ class ActiveAlerts:
             if active.restored and not active.open_findings:
                 active.fires_until = min(active.fires_until, now)
 
+    def _end_held(self, runs: Collection[str], now: float) -> None:
+        """End the alerts of ended runs that fire only for their least time; the metric keeps them for scrapes."""
+        for key, active in list(self._alerts.items()) if runs else ():
+            if active.run in runs and active.fires and not active.open_findings and active.alert not in ONCE:
+                self._resolve(key, active, now)
+                active.exported = True
+
     def _begin(self, key: Key, finding: Finding, now: float) -> None:
         self._alerts.pop(key, None)  # so that the new one is the last
         seconds = self._min_firing_times.begin(key, finding, now)
@@ -163,7 +178,8 @@ class ActiveAlerts:
         active.update(finding, active.fires_until)
         active.silenced = self._is_silenced(active)
         self._lowest_priority = min(self._lowest_priority, active.priority)
-        self._begun[finding.alert, finding.severity, active.labels.get("run", "")] += 1
+        if finding.alert not in LIFE_CYCLE:
+            self._begun[finding.alert, finding.severity, active.labels.get("run", "")] += 1
         self._inhibitions.register(finding, now)
         self._changed[active] = None
 
@@ -171,6 +187,7 @@ class ActiveAlerts:
         """End an alert; findings that are still open become suppressed."""
         # A clock that was set back must not let an alert end before its start.
         active.ended = max(now, active.started)
+        active.exported = False
         self._lowest_priority = 0
         self._changed[active] = None
         self._inhibitions.end(active.alert, active.run, now)

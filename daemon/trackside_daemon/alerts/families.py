@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.metric import Metric, Sample
+from trackside_daemon.model.records import LIFE_CYCLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -44,12 +45,14 @@ def firing_samples(alerts: Iterable[ActiveAlert]) -> list[Sample]:
     firing: dict[tuple[str, ...], float] = {}
     silenced: set[tuple[str, ...]] = set()
     for active in alerts:
+        if active.alert in LIFE_CYCLE:
+            continue
         if active.fires and active.silenced:
             silenced.add(series_labels(active.alert, active.severity, active.labels))
         for severity in active.severities:
             series = series_labels(active.alert, severity, active.labels)
             # Events with different texts share a series, which is 1 while any of them fires.
-            value = float(active.fires and severity == active.severity)
+            value = float(active.exported and severity == active.severity)
             firing[series] = max(value, firing.get(series, 0.0))
     return [
         *(Sample(FIRING, series, value) for series, value in firing.items()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import LIFE_CYCLE, Alert
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ class FiringAlerts:
         """Register alerts that began, got worse, were silenced or ended."""
         with self._lock:
             for record in batch.records:
-                if not isinstance(record, Alert):
+                if not isinstance(record, Alert) or record.alert in LIFE_CYCLE:
                     continue
                 if record.ended is None:
                     self._alerts[_key(record)] = record

@@ -183,6 +183,10 @@ class Notified(NamedTuple):
     over: bool = False
 
 
+# Findings about the life cycle of a run. Sinks send them like alerts, but the run's events have them, not the alerts.
+LIFE_CYCLE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """An alert that fires or has ended. A record with the same name, labels and start replaces the earlier one.

@@ -92,7 +92,6 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     training = start_training(daemon, "-c", DIVERGES)
     page = open_page(daemon, "/alerts")
     row = page.locator(".fires li", has_text="NonFinite")
-    expect(page.locator(".history")).to_contain_text("RunStarted")
     expect(row).to_have_count(0)
     page.evaluate("window.notLoadedAgain = true")
     go_on(training)

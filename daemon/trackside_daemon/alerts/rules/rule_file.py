@@ -14,6 +14,7 @@ from trackside_daemon.alerts.rules.promql_format import format_promql
 from trackside_daemon.alerts.rules.query import Matcher
 from trackside_daemon.alerts.rules.recording import PLACE, daily_rules, recording_rules
 from trackside_daemon.alerts.silences import matches_wildcards
+from trackside_daemon.model.records import LIFE_CYCLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -141,7 +142,7 @@ def _detectors(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
     disabled = DisabledAlerts(section.off)
     rules = [_held_rule()]
     for alert, fixed in DETECTED.items():
-        if "" in disabled.patterns(alert):
+        if alert in LIFE_CYCLE or "" in disabled.patterns(alert):
             continue
         text = f"{_ABOUT}{fixed.description}{_MORE.format(alert=alert)}"
         # OomKilled is a rule too, which covers the alerts of the machine.

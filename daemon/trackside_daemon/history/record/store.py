@@ -18,6 +18,7 @@ from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import (
     ENDED,
+    LIFE_CYCLE,
     AccountUpdated,
     Alert,
     AlertNote,
@@ -223,6 +224,8 @@ class Store:
             )
 
     def _write_alert(self, record: Alert | AlertNote) -> None:
+        if record.alert in LIFE_CYCLE:  # the run's events have it
+            return
         run = run_id(self.connection, record.run) if record.run else HOST
         if run is not None:
             if isinstance(record, Alert):
