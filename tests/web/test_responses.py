@@ -122,6 +122,8 @@ def test_a_wrong_method_is_told_the_right_ones(site: Any, path: str, method: str
 def test_a_wrong_method_is_told_those_of_all_endpoints_of_the_path(site: Any) -> None:
     response = site.client().ask("PUT", "/api/v1/runs/a", headers=site.key)
     assert set(response.headers["Allow"].split(", ")) == {"GET", "HEAD", "DELETE"}
+    response = site.client().ask("PUT", "/api/v1/alerts/test", headers=site.key)
+    assert response.headers["Allow"] == "POST"
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/-/healthy", "/-/ready", "/"])

@@ -217,7 +217,6 @@ ENDPOINTS = (
         "got a notification. limit is 1000 by default, and 10000 at most with evidence=false.",
         group="alerts",
     ),
-    Endpoint("GET", "/alerts/{number}", "alert", "Return one alert with its evidence.", errors=(400,), group="alerts"),
     Endpoint(
         "POST",
         "/alerts/test",
@@ -230,6 +229,8 @@ ENDPOINTS = (
         errors=(409,),
         group="alerts",
     ),
+    # After the endpoint whose path it would match too.
+    Endpoint("GET", "/alerts/{number}", "alert", "Return one alert with its evidence.", errors=(400,), group="alerts"),
     Endpoint("GET", "/silences", "silences", "List the active silences by their end, earliest first.", group="alerts"),
     Endpoint(
         "POST",
