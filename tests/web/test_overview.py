@@ -268,6 +268,16 @@ def test_a_curve_takes_no_step_twice_and_none_that_is_older() -> None:
     assert not curve.needs_history
 
 
+def test_a_curve_without_a_line_is_read_again_from_the_history() -> None:
+    curve = LossCurve(late=False)
+    curve.add_history([])  # the history has not committed the rows yet
+    curve.add(11, 0.25)
+    assert curve.needs_history
+    curve.add_history([(10, 0.5), (11, 0.25)])
+    assert curve.sparkline() == [0.5, 0.25]
+    assert not curve.needs_history
+
+
 def test_counters_that_fall_begin_anew() -> None:
     counters = CounterGroup()
     for time, value in ((0.0, 5.0), (1.0, 7.0), (2.0, 1.0)):

@@ -43,7 +43,8 @@ class LossCurve:
         self._points = sorted({**dict(stored), **dict(self._points)}.items())
         if self._points and (self._newest is None or self._newest[0] < self._points[-1][0]):
             self._newest = self._points[-1]
-        self._history_added = True
+        # The history commits rows once a second: a curve of a single point is read again.
+        self._history_added = len(self._points) > 1
         self._thin()
 
     def sparkline(self) -> list[float | str]:
