@@ -1,7 +1,7 @@
 """``--processes N``: tests in forks of the process that collected them.
 
 Collecting imports PyTorch and much else, which takes as long as a minute of tests; forks have it for nothing. Each fork runs
-one test file after another from a shared queue, so that fixtures of a module are set up once.
+one test file after another from shared queues, so that fixtures of a module are set up once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,49 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _NUMBER = struct.Struct("=I")
+_CHROMIUM = ("dashboard",)
+_PYTORCH = (
+    "test_dataloaders.py",
+    "test_torchrun.py",
+    "test_data_waits.py",
+    "test_examples.py",
+    "test_public_scripts.py",
+    "test_watch.py",
+    "test_fork.py",
+    "test_device_scalars.py",
+    "test_launchers.py",
+    "integrations",
+)
+"""Files and folders that start Chromium, or a fork server with PyTorch: three seconds of CPU time in each process that does."""
+_BEGINNINGS = (_CHROMIUM, _PYTORCH, _CHROMIUM, _PYTORCH, _PYTORCH)
+"""What the first processes begin with; the others come to these files last."""
+
 _SLOW_FIRST = (
+    "test_slurm.py",
+    "test_demo.py",
+    "test_alert_chain.py",
+    "test_notifications.py",
+    "test_remote_write.py",
+    "test_delivery.py",
+    "test_troubles.py",
+    "test_gpu_survival.py",
+    "test_compose.py",
     "end_to_end",
+    "test_survival.py",
+    "test_soak.py",
+    "test_rules.py",
+    "test_trimming.py",
+    "docs_commands",
     "integrations",
     "client",
     "cli",
     "deploy",
-)  # else one process is left with a slow file at the end
+    "history",
+)
+"""Files and packages that take longest, else one process is left with a slow file at the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,12 +84,10 @@ class _Runs:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         files = _by_file(session.items)
-        queue, numbers = os.pipe()
-        os.write(numbers, b"".join(_NUMBER.pack(number) for number in range(len(files))))
-        os.close(numbers)
+        queues = _queues(files)
         session.config.pluginmanager.getplugin("terminalreporter").showfspath = False
         gc.freeze()
-        forks = dict(_fork(session, number, files, queue) for number in range(min(self._count, len(files))))
+        forks = dict(_fork(session, number, files, queues) for number in range(min(self._count, len(files))))
         try:
             self._read(session, forks)
         finally:
@@ -64,7 +95,8 @@ class _Runs:
                 os.kill(pid, signal.SIGINT)
                 os.waitpid(pid, 0)
                 os.close(end)
-            os.close(queue)
+            for queue in queues.values():
+                os.close(queue)
         return True
 
     def _read(self, session: pytest.Session, forks: dict[int, int]) -> None:
@@ -97,27 +129,46 @@ class _Runs:
 
 
 def _by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
-    """Return the tests of each file, slow packages first."""
-
-    def rank(file: list[pytest.Item]) -> int:
-        parts = file[0].path.parts
-        return next((number for number, name in enumerate(_SLOW_FIRST) if name in parts), len(_SLOW_FIRST))
-
-    return sorted((list(group) for _, group in groupby(items, lambda item: item.path)), key=rank)
+    """Return the tests of each file, slow files first."""
+    files = [list(group) for _, group in groupby(items, lambda item: item.path)]
+    return sorted(files, key=lambda file: _place(file, _SLOW_FIRST))
 
 
-def _fork(session: pytest.Session, number: int, files: list[list[pytest.Item]], queue: int) -> tuple[int, int]:
-    """Fork a process that runs files from the queue; return the end of the pipe with its reports, and its pid."""
+def _place(file: list[pytest.Item], names: Sequence[str]) -> int:
+    """Return the place of the first of the names that is the file or a folder of it; their number if none is."""
+    parts = file[0].path.parts
+    return next((number for number, name in enumerate(names) if name in parts), len(names))
+
+
+def _queues(files: list[list[pytest.Item]]) -> dict[tuple[str, ...], int]:
+    """Return pipes with the numbers of files: for the files that need Chromium or PyTorch, and for the others."""
+    queues: dict[tuple[str, ...], int] = {}
+    rest = set(range(len(files)))
+    for names in (_CHROMIUM, _PYTORCH, ()):
+        chosen = {number for number in rest if not names or _place(files[number], names) < len(names)}
+        rest -= chosen
+        queues[names], numbers = os.pipe()
+        os.write(numbers, b"".join(_NUMBER.pack(number) for number in sorted(chosen)))
+        os.close(numbers)
+    return queues
+
+
+def _fork(
+    session: pytest.Session, number: int, files: list[list[pytest.Item]], queues: dict[tuple[str, ...], int]
+) -> tuple[int, int]:
+    """Fork a process that runs files from the queues; return the end of the pipe with its reports, and its pid."""
     reports, written = os.pipe()
     if (pid := os.fork()) == 0:
-        _run(session, number, _following(files, queue), written)
+        order = [*_BEGINNINGS[number : number + 1], (), _PYTORCH, _CHROMIUM]
+        _run(session, number, _following(files, [queues[names] for names in order]), written)
     os.close(written)
     return reports, pid
 
 
-def _following(files: list[list[pytest.Item]], queue: int) -> Iterator[pytest.Item]:
-    while answer := os.read(queue, _NUMBER.size):
-        yield from files[_NUMBER.unpack(answer)[0]]
+def _following(files: list[list[pytest.Item]], queues: list[int]) -> Iterator[pytest.Item]:
+    for queue in queues:
+        while answer := os.read(queue, _NUMBER.size):
+            yield from files[_NUMBER.unpack(answer)[0]]
 
 
 def _run(session: pytest.Session, number: int, items: Iterator[pytest.Item], written: int) -> NoReturn:

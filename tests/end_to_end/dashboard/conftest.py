@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Request
 
-AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text()
+FOLDER = Path(__file__).parent
+AXE = (FOLDER / "axe" / "axe.min.js").read_text()
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -29,14 +31,29 @@ FLAGS = (
 )
 
 
+_browsers: list[Browser] = []
+_ends = ExitStack()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Close Chromium before tests of another folder: while it runs, nothing else in this process may run an asyncio loop."""
+    yield
+    if nextitem is None or FOLDER not in nextitem.path.parents:
+        _browsers.clear()
+        _ends.close()
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Yield Chromium, once per file; meanwhile nothing else in this process may run an asyncio loop."""
-    expect.set_options(timeout=1000 * DEADLINE)
-    with sync_playwright() as playwright:
+def browser() -> Browser:
+    """Return Chromium, started once per process; its start and its first page take two seconds of CPU time."""
+    if not _browsers:
+        expect.set_options(timeout=1000 * DEADLINE)
+        playwright = _ends.enter_context(sync_playwright())
         started = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))
-        yield started
-        started.close()
+        _ends.callback(started.close)
+        _browsers.append(started)
+    return _browsers[0]
 
 
 @pytest.fixture(scope="module")
