@@ -22,6 +22,9 @@ APART = ("job", "run", "run_id", "attempt", "rank", "phase", "key", "gpu", "uuid
 
 WINDOW = "5m"
 
+# Seconds of the window in which a run was there. Prometheus divides the rate of a young series by the whole window.
+SECONDS = "run:trackside_training_seconds:max5m"
+
 
 class RecordingRule(NamedTuple):
     """Recording rule; its name is ``level:family:operation``."""
@@ -56,6 +59,15 @@ def daily_rules(places: Sequence[str] = PLACE) -> list[RecordingRule]:
     return [RecordingRule("run:trackside_training_restarts:count1d", expr)]
 
 
+def _per_second(increase: str) -> str:
+    """Return the rate of a sum of increases over the window, or over the time since the run began if that is shorter."""
+    return f"  {increase}\n/\n  {SECONDS}"
+
+
+def _increase(family: str, labels: str) -> str:
+    return f"sum without ({labels}) (increase({family}[{WINDOW}]))"
+
+
 def _summed(family: str, labels: str) -> str:
     return f"sum without ({labels}) (rate({family}[{WINDOW}]))"
 
@@ -67,12 +79,15 @@ def _speed(place: str) -> list[RecordingRule]:
         level: f"  {_summed(f'{duration}_sum', labels)}\n/\n  {_summed(f'{duration}_count', labels)}"
         for level, labels in (("run", ranks), ("run_rank", place))
     }
+    began = f"min without ({ranks}) (min_over_time({f.STARTED.name}[{WINDOW}]))"
     return [
-        RecordingRule("run:trackside_training_tokens:rate5m", _summed(f.TOKENS.name, ranks)),
-        RecordingRule("run:trackside_training_samples:rate5m", _summed(f.SAMPLES.name, ranks)),
+        # First, since the rules below divide by it.
+        RecordingRule(SECONDS, f"clamp(time() - {began}, 1, 300)"),
+        RecordingRule("run:trackside_training_tokens:rate5m", _per_second(_increase(f.TOKENS.name, ranks))),
+        RecordingRule("run:trackside_training_samples:rate5m", _per_second(_increase(f.SAMPLES.name, ranks))),
         RecordingRule(
             "run:trackside_training_steps:max_rate5m",
-            f"max without ({ranks}) (rate({f.STEPS.name}[{WINDOW}]))",
+            _per_second(f"max without ({ranks}) (increase({f.STEPS.name}[{WINDOW}]))"),
         ),
         *(RecordingRule(f"{level}:{duration}:mean5m", expr) for level, expr in means.items()),
     ]
@@ -127,11 +142,11 @@ def _efficiency(place: str) -> list[RecordingRule]:
     return [
         RecordingRule(
             "run:trackside_training_goodput:ratio",
-            f"clamp_min(1 - avg without ({place}, rank) ({_summed(lost, 'cause')}), 0)",
+            f"clamp_min(1 - avg without ({place}, rank) ({_increase(lost, 'cause')}) / {SECONDS}, 0)",
         ),
         RecordingRule(
             "run:trackside_training_mfu:ratio",
-            f"  {_summed(done, f'{place}, rank')}\n/\n  sum without ({place}, rank) ({peak} and {done})",
+            f"{_per_second(_increase(done, f'{place}, rank'))}\n/\n  sum without ({place}, rank) ({peak} and {done})",
         ),
     ]
 
