@@ -307,3 +307,30 @@ def test_forking_in_the_midst_of_a_push_neither_hangs_nor_doubles_nor_loses(
         (number, number, 101 if number % 10 == 0 else 1) for number in range(rounds * 100)
     ]
     assert by_name == {f"child-{number}": [(number, {"loss": -2.0})] for number in range(0, rounds, 10)}
+
+
+@pytest.mark.parametrize("imported", ["", "import trackside.default_run"], ids=["patched first", "imported first"])
+def test_under_gevent_a_push_waits_for_nothing_and_all_of_them_arrive(
+    trained: Callable[..., list[Sent]], imported: str
+) -> None:
+    pytest.importorskip("gevent")
+    [one] = trained(
+        f"""
+        {imported}
+        from gevent import monkey
+        monkey.patch_all()
+        import gevent, trackside
+
+        run = trackside.init()
+        others = []
+        gevent.spawn(lambda: others.append(1))
+        for step in range(100):
+            run.push(step=step, loss=0.5)
+            gevent.sleep(0)
+        while not run.queue._sender.connected:
+            gevent.sleep(0.01)
+        trackside.push(step=100, loss=len(others))
+        """
+    )
+    assert one.rows == [(step, {"loss": 0.5}) for step in range(100)] + [(100, {"loss": 1.0})]
+    assert one.end == ("finished", "")

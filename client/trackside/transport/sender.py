@@ -15,6 +15,7 @@ from trackside.log import warn
 from trackside.stacks import stacks
 from trackside.transport import discovery
 from trackside.transport.connection import Waker, connect, new_context
+from trackside.transport.native_thread import native_thread
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.paths import machine_id
 from trackside.transport.session import Session
@@ -35,6 +36,7 @@ BEAT_SECONDS = 1.0  # interval of heartbeats, and of hellos until one is answere
 ANSWER_SECONDS = 2.0
 
 NO_DAEMON_SECONDS = 5.0  # time without a daemon after which that is logged
+END_SECONDS = 0.002  # interval at which the end of a session is awaited
 IDLE_SECONDS = 60.0  # interval of turns without a session
 SWEEP_SECONDS = 10.0  # interval of searches for spools of ended processes
 
@@ -70,13 +72,12 @@ class Sender:
         self._sessions: list[Session | OrphanedSession] = []
         self._arrivals: deque[Session] = deque()
         self._ends: dict[bytes, tuple[str, str, bool]] = {}
-        self._turned = threading.Condition()  # of an RLock: a signal handler may push and finish within a push
         self._waker = Waker()
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._failures: list[str] = []
         self._connected_to = ""
-        self._thread = threading.Thread(target=self._run, name="trackside-sender", daemon=True)
+        self._thread = native_thread(self._run, "trackside-sender")
         self._answered_at = self._no_daemon_since = time.monotonic()
         self._beat_at = 0.0
         self._logged: set[str] = set()
@@ -98,9 +99,9 @@ class Sender:
         deadline = time.monotonic() + timeout
         self._ends[session.id] = (status, cause, provisional)
         self._waker.wake()
-        with self._turned:
-            while not session.done and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
-                self._turned.wait(min(left, 0.05))  # briefly, since the thread may end without a notification
+        # Without a condition: a signal handler may finish within a push, and gevent's would not reach another thread.
+        while not session.done and (left := deadline - time.monotonic()) > 0 and self._thread.is_alive():
+            time.sleep(min(left, END_SECONDS))
 
     @property
     def alive(self) -> bool:
@@ -130,7 +131,7 @@ class Sender:
                     failure = f"{type(error).__name__}: {error}"
                     self._log_once("turn", f"sending was interrupted and is tried again, training goes on: {failure}")
                     time.sleep(DRAIN_SECONDS)
-                self._notify()
+                self._log()
         finally:
             self._shut_down()  # first, since closing the context can hang
             self._disconnect()
@@ -171,7 +172,7 @@ class Sender:
             for session in self._sessions:
                 if not session.done:
                     self._retire(session)
-            self._notify()
+            self._log()
         except Exception as error:  # noqa: BLE001  the same
             warn(f"unsent values are lost: {type(error).__name__}: {error}")
 
@@ -179,11 +180,9 @@ class Sender:
         while self._arrivals:
             self._sessions.append(self._arrivals.popleft())
 
-    def _notify(self) -> None:
-        """Wake the threads that wait for the end of a session, and write the log lines of this turn."""
-        with self._turned:
-            self._turned.notify_all()
-        lines, self._log_lines = self._log_lines, []  # without the lock, since a log handler may be slow
+    def _log(self) -> None:
+        """Write the log lines of this turn."""
+        lines, self._log_lines = self._log_lines, []
         for line in lines:
             warn(line)
 
@@ -224,7 +223,7 @@ class Sender:
             if ready.get(self._socket, 0) & zmq.POLLIN:
                 self._receive()
                 self._transmit()
-                self._notify()
+                self._log()
             if self._waker.end.fileno() in ready:
                 self._waker.end.recv(4096)  # all wake-ups at once
                 return
