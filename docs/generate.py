@@ -64,10 +64,10 @@ trackside_training_loss * on (run) group_left (git_commit) trackside_training_ru
 ```
 
 The series of a finished run stay for `run.linger` (60 s), those of a lost run for 5 minutes. The run's state, info and end
-stay for 15 minutes. A new run of the same name replaces them at once.
+stay for 15 minutes. A new run of the same name and owner replaces them at once.
 
-Limits prevent a training that invents keys from displacing the others. `trackside_series_rejected_total` counts what is over
-a limit.
+Limits prevent a training that invents keys or runs from displacing the others: each
+[owner](other-machines.md#who-owns-a-run) gets the same share. `trackside_series_rejected_total` counts what is over a limit.
 
 The daemon observes the end of a run from outside. The state is therefore right within moments, whatever killed the process.
 The cause is in the log and in the history:

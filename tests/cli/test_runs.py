@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import processes
@@ -24,6 +25,7 @@ from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
 from trackside_daemon.model.records import Alert, Event
+from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.web.api.alerts import AlertsApi
@@ -202,6 +204,16 @@ def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) ->
     assert [line.split()[0] for line in lines[1:]] == ["bbbb3333", "bbbb2222", "aaaa1111"]
     assert re.search(r"gpt-small +finished +2023-11-1\d +1h 18m +19 +19 +prod$", lines[3])
     assert max(map(len, lines)) <= 80
+
+
+def test_runs_of_several_users_are_listed_with_them(here: Place) -> None:
+    with history(here.history) as one:
+        one.put([replace(opened("cccc4444", started=BEGIN + 9500), owner=Owner("uid:7", "bob"))])
+    lines = here.run("runs").out.splitlines()
+    assert lines[0].split() == ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS", "USER", "TAGS"]
+    assert lines[1].split()[-1] == "bob"
+    assert "user      bob\n" in here.run("show", "cccc4444").out
+    assert json.loads(here.run("show", "cccc4444", "--json").out)["user"] == "bob"
 
 
 def test_what_steers_a_terminal_is_escaped_everywhere(asked: Place) -> None:

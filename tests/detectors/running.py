@@ -104,7 +104,7 @@ class Running:
 
     def marks(self, state: str, *records: Event) -> None:
         """Set the run's state, and pass *records* along with it."""
-        samples = [Sample(f.RUN_INFO, ("net", ID, str(self.attempt), "1", "", "", "", ""), 1.0)]
+        samples = [Sample(f.RUN_INFO, ("net", ID, str(self.attempt), "1", "", "", "", "", ""), 1.0)]
         samples += [Sample(f.STATE, ("net", one), float(one == state)) for one in f.STATES]
         samples.append(Sample(f.ENDED_AT, ("net", "0"), self.now))
         ref = RankRef(ID, self.attempt)

@@ -74,6 +74,8 @@ def test_a_file_from_before_accounts_and_what_is_not_finite_is_read_and_goes_on(
     bench.apply(batch_ingested(session_id(1), 2, phases={"data": 5.0}))
     bench.connection.execute("DROP TABLE nonfinite")
     bench.connection.execute("ALTER TABLE stream DROP COLUMN account")
+    bench.connection.execute("ALTER TABLE run DROP COLUMN owner")
+    bench.connection.execute("ALTER TABLE run DROP COLUMN user")
     bench.connection.execute("DELETE FROM migration WHERE number > 3")
     bench.reopen()
     assert version(place / FILE) == NOW
@@ -194,7 +196,7 @@ def test_killed_at_any_moment_everything_acknowledged_is_there_once(
     part: int, place: Path, count: Callable[[int, int], int]
 ) -> None:
     dice = random.Random(part)
-    steps = 1
+    steps = NOW
     acknowledged = [0, 0, 0, 0]
     for number in range(count(2, 20)):
         if number % 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,7 +56,7 @@ class SessionsHarness:
 
     def say(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:
         """Receive a message; return the immediate answers."""
-        answers, batches = self.sessions.receive(Connection(peer), list(frames), self.house.now, room=room)
+        answers, batches = self.sessions.receive(Connection(peer, os.getuid()), list(frames), self.house.now, room=room)
         self.house.accept(batches)
         self.taken += [batch.receipt for batch in batches if batch.receipt is not None]
         return [read(answer, peer) for answer in answers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from trackside_daemon.model.records import USER_ALERT, BatchIngested, Event, Rec
 
 def say(desk: Any, frames: list[bytes]) -> tuple[list[Answer], list[Record]]:
     """Receive a message; return the answers and the records for the history."""
-    answers, batches = desk.sessions.receive(Connection(b"peer"), frames, desk.house.now)
+    answers, batches = desk.sessions.receive(Connection(b"peer", os.getuid()), frames, desk.house.now)
     desk.house.accept(batches)
     desk.taken += [batch.receipt for batch in batches if batch.receipt is not None]
     return answers, [record for batch in batches for record in batch.records]

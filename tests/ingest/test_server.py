@@ -212,7 +212,7 @@ def test_after_the_file_was_damaged_all_that_was_not_acknowledged_comes_again(
     for number in (2, 3):
         client.send(*who.batch(number))
     assert [client.receive(), client.receive()] == [("ack", 2), ("ack", 3)]
-    assert ingest.history.session(who.id) == StoredSession(3, 0)
+    assert ingest.history.session(who.id) == StoredSession(3, 0, owner=f"uid:{os.getuid()}")
     assert [one.name for one in place.glob("history.db.damaged-*")], "the old file is kept"
 
 

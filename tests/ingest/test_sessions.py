@@ -210,7 +210,7 @@ def test_all_counters_are_there_at_0_from_the_beginning(desk: Any) -> None:
     desk.house.accept(desk.sessions.tick(desk.house.now))
     messages, rejected, *others = desk.house.state.values(0.0, MESSAGES, REJECTED, DUPLICATES, GAPS)
     assert messages == {(kind,): 0.0 for kind in KINDS}
-    assert rejected == {(reason,): 0.0 for reason in (*REASONS, "kind")}
+    assert rejected == {(reason,): 0.0 for reason in (*REASONS, "kind", "owner", "rate")}
     assert others == [{(): 0.0}, {(): 0.0}]
 
 
@@ -286,8 +286,8 @@ def test_each_sender_is_logged_once_for_each_reason_and_not_for_ever(
     assert desk.counts(REJECTED) == {"version": 8.0, "frames": 8.0}
 
 
-def test_a_session_over_the_limit_of_runs_is_acknowledged_all_the_same(desk: Any) -> None:
-    desk.house.runs._limits = desk.house.runs._limits._replace(runs=1)
+def test_a_session_over_the_limit_of_runs_is_acknowledged_all_the_same() -> None:
+    desk: Any = SessionsHarness(runs=1)
     desk.greet(FakeSession("a"))
     who = FakeSession("b", name="late")
     assert desk.greet(who) == [answer("welcome")]
@@ -427,7 +427,7 @@ def test_records_and_number_of_a_message_travel_together(desk: Any, who: FakeSes
         5: who.frames("bye", who.bye("failed"), 5),
     }
     for number, frames in said.items():
-        _, batches = desk.sessions.receive(Connection(b"peer"), frames, desk.house.now)
+        _, batches = desk.sessions.receive(Connection(b"peer", os.getuid()), frames, desk.house.now)
         (last,) = [batch for batch in batches if batch.receipt is not None]
         assert last is batches[-1], "what it is told beside comes before the receipt"
         (taken,) = [record for record in last.records if type(record) is BatchIngested]
@@ -726,6 +726,7 @@ def test_a_run_over_the_limit_ends_in_the_history_as_its_process_did(
     says_bye: bool, code: int, expected: list[tuple[str, str]]
 ) -> None:
     desk: Any = SessionsHarness(runs=1)
+    desk.pid = 1234
     desk.greet(FakeSession("a"))
     who = FakeSession("b", name="late")
     desk.pid = 4321

@@ -54,6 +54,7 @@ def test_a_run_says_who_it_is_and_how_each_rank_does(house: RunsHarness) -> None
             "git_commit": "abc",
             "framework": "torch 2",
             "job_id": "9",
+            "user": "",
             "ranks": [
                 {
                     "rank": 0,

@@ -73,6 +73,7 @@ def test_a_run_has_its_numbers_rates_and_the_course_of_its_loss(site: Site, hous
         "state": "running",
         "attempt": 0,
         "world_size": 2,
+        "user": "",
         "started": WALL,
         "step": 20,
         "total_steps": 100,

@@ -8,7 +8,7 @@ from trackside_daemon.detectors.wording import count
 from trackside_daemon.model.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import RankProgress
@@ -19,6 +19,12 @@ WORKER = 60.0  # seconds around the death of a rank in which the death of a data
 ALERTS = ("TrainingProcessDied", "OomKilled")  # names of the alerts that this detector can raise
 
 OUT_OF_MEMORY = "OOM killed"
+# When the ranks of more runs of one user die within a minute, one alert has them all: a machine is gone, or somebody
+# invents runs.
+MANY = 3
+MANY_SECONDS = 60.0
+NAMED = 5  # the most names of runs in that alert
+
 RANKS = 8192  # deaths, and deaths of workers, that are remembered
 
 RankKey = tuple[str, int, int]
@@ -34,6 +40,8 @@ class Death(NamedTuple):
         cause: One word or a few.
         seen: When it was reported, in watched seconds.
         step: The last pushed step; None if unknown.
+        user: The user of its run; empty if unknown.
+        summed: The alert of many runs has it.
     """
 
     run: str
@@ -44,6 +52,8 @@ class Death(NamedTuple):
     cause: str
     seen: float
     step: int | None = None
+    user: str = ""
+    summed: bool = False
 
     @property
     def alert(self) -> str:
@@ -79,6 +89,7 @@ class Deaths:
     def __init__(self) -> None:
         self._reported: dict[RankKey, Death] = {}
         self._restored: list[Alert] = []
+        self._grown: set[str] = set()  # users whose alert of many runs has more of them since the last tick
         self._workers: dict[tuple[str, int], tuple[float, str]] = {}
 
     def restore(self, kept: Alert, clock: Clock) -> None:
@@ -92,27 +103,31 @@ class Deaths:
             )
             self._restored.append(kept)
 
-    def died(self, event: Event, name: str, clock: Clock, step: int | None = None) -> Iterator[Finding]:
-        """Yield findings for a rank that ended, if it failed or was lost; *step* is its last one, None if unknown."""
+    def died(
+        self, event: Event, name: str, clock: Clock, step: int | None = None, *, user: str = ""
+    ) -> Iterator[Finding]:
+        """Yield findings for a rank of a user that ended, if it failed or was lost; *step* is its last one, if known."""
         state, cause = str(event.fields.get("state", "")), str(event.fields.get("cause", ""))
         if state not in {"failed", "lost"} or (clock.now and clock.now - event.time > OLD):
             return
         rank = event.rank or 0
         who = event.run, event.attempt, rank
-        death = Death(event.run, name, rank, event.time, state, cause, clock.at, step)
+        death = Death(event.run, name, rank, event.time, state, cause, clock.at, step, user)
         before = self._reported.get(who)
         if before is not None and before.alert == death.alert:
             return
         if before is not None:
             text = f"rank {rank} of run {name} died of another cause than reported before: {cause or state}"
-            yield self._reported.pop(who).alarm(over=(clock.now or event.time, text))
-        yield self._report(who, death)
+            yield from self._end(who, clock.now or event.time, text)
+        yield from self._report(who, death)
 
-    def ended(self, run: str, attempt: int, name: str, *, state: str, time: float, clock: Clock) -> Iterator[Finding]:
+    def ended(
+        self, run: str, attempt: int, name: str, *, state: str, time: float, clock: Clock, user: str = ""
+    ) -> Iterator[Finding]:
         """Yield a finding for a run that ended without an event, because no daemon observed it."""
         known = any(who[:2] == (run, attempt) for who in self._reported)
         if state in {"failed", "lost"} and not known and (not clock.now or clock.now - time <= OLD):
-            yield self._report((run, attempt, 0), Death(run, name, None, time, state, "", clock.at))
+            yield from self._report((run, attempt, 0), Death(run, name, None, time, state, "", clock.at, user=user))
 
     def worker_died(self, event: Event) -> Iterator[Finding]:
         """Record the death of a data loader worker; if its rank has died of an exception, yield that finding again.
@@ -126,22 +141,26 @@ class Deaths:
         if len(self._workers) > RANKS:
             del self._workers[next(iter(self._workers))]
         death = self._reported.get((event.run, event.attempt, rank))
-        if death is not None and death.by_exception:
+        if death is not None and death.by_exception and not death.summed:
             yield death.alarm(self._worker(death))
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
-        """Yield restored deaths as open, and the ends of old alerts."""
+        """Yield restored deaths as open, many runs together, and the ends of old alerts."""
         for kept in self._restored:
             death = self._reported.get((kept.run, -1, int(kept.labels.get("rank", 0))))
             if death is not None:
                 yield death.alarm()._replace(description=kept.description)
         self._restored.clear()
+        for user in self._grown:
+            deaths = {death.run: death for death in self._reported.values() if death.summed and death.user == user}
+            if deaths:
+                yield _many(user, list(deaths.values()))
+        self._grown.clear()
         while self._reported:
             who, death = next(iter(self._reported.items()))
             if clock.at - death.seen <= OLD and len(self._reported) <= RANKS:
                 break
-            del self._reported[who]
-            yield death.alarm(over=(clock.now, f"that was {OLD / 60:g} min ago"))
+            yield from self._end(who, clock.now, f"that was {OLD / 60:g} min ago")
 
     def restarted(self, run: str, attempt: int, now: float) -> Iterator[Finding]:
         """End the alerts of earlier attempts of a run, because another attempt began."""
@@ -158,24 +177,52 @@ class Deaths:
 
     def _over(self, which: Callable[[RankKey, Death], bool], now: float, why: str) -> Iterator[Finding]:
         """Yield the end of each death that *which* selects."""
-        for who in [who for who, death in self._reported.items() if which(who, death)]:
-            death = self._reported.pop(who)
-            yield death.alarm(over=(now, f"run {death.name} {why}"))
+        for who, name in [(who, death.name) for who, death in self._reported.items() if which(who, death)]:
+            yield from self._end(who, now, f"run {name} {why}")
 
     def revived(self, rank: RankProgress, now: float) -> Iterator[Finding]:
         """End the alert of a rank that was lost and pushes again."""
         who = rank.run.id, rank.run.attempt, rank.number
-        death = self._reported.pop(who, None) or self._reported.pop((rank.run.id, -1, rank.number), None)
-        if death is not None:
-            yield death.alarm(over=(now, f"rank {rank.number} of run {rank.run.name} is back"))
+        who = who if who in self._reported else (rank.run.id, -1, rank.number)
+        if who in self._reported:
+            yield from self._end(who, now, f"rank {rank.number} of run {rank.run.name} is back")
 
-    def _report(self, who: RankKey, death: Death) -> Finding:
-        self._reported[who] = death
-        return death.alarm(self._worker(death))
+    def _report(self, who: RankKey, death: Death) -> Iterator[Finding]:
+        alone = {
+            other.run
+            for other in self._reported.values()
+            if other.user == death.user and not other.summed and death.seen - other.seen <= MANY_SECONDS
+        }
+        summed = death.alert == "TrainingProcessDied" and len(alone) >= MANY and death.run not in alone
+        self._reported[who] = death._replace(summed=summed)
+        if summed:
+            self._grown.add(death.user)
+        else:
+            yield death.alarm(self._worker(death))
+
+    def _end(self, who: RankKey, time: float, why: str) -> Iterator[Finding]:
+        """Forget a death and yield the end of its alert; that of many runs ends with its last death."""
+        death = self._reported.pop(who)
+        if not death.summed:
+            yield death.alarm(over=(time, why))
+        elif not any(other.summed and other.user == death.user for other in self._reported.values()):
+            yield _many(death.user, (), (time, why))
 
     def _worker(self, death: Death) -> str:
         time, text = self._workers.get((death.run, death.rank or 0), (0.0, ""))
         return text if abs(death.time - time) <= WORKER else ""
+
+
+def _many(user: str, deaths: Sequence[Death], over: tuple[float, str] | None = None) -> Finding:
+    """Return the finding of the deaths of many runs, or of its end: time and reason."""
+    labels = (("user", user),) if user else ()
+    if over is not None:
+        return Finding("TrainingProcessDied", "critical", labels, *over, over=True)
+    names = [death.name for death in deaths]
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    summary = f"more than {MANY} runs{f' of {user}' if user else ''} died or are lost within a minute"
+    text = f"Not reported one by one: {', '.join(names[:NAMED])}{more}. Check whether their machine answers."
+    return Finding("TrainingProcessDied", "critical", labels, deaths[0].time, summary, text)
 
 
 def _how(death: Death) -> str:

@@ -71,6 +71,7 @@ class RunWatch:
         self._runs: dict[RankRef, WatchedRun] = {}
         self._ranks: dict[RankRef, RankProgress] = {}
         self._names: dict[RankRef, str] = {}
+        self._users: dict[RankRef, str] = {}
         self._losses: dict[RankRef, BestLoss] = {}
         self._restored: dict[RankRef, list[Alert]] = {}
         self._paces: dict[RankRef, Pace] = {}
@@ -211,6 +212,7 @@ class RunWatch:
                 ended_at = max(ended_at, value)
             elif metric is f.RUN_INFO:
                 self._name(ref, labels[0])
+                self._users[ref] = labels[-1]
         if not batch.samples:
             return
         watched = self._watch(ref)
@@ -226,7 +228,10 @@ class RunWatch:
             yield from detector.end(self._clock)
         self._publish_stall(ref, watched)
         if run.state in {"failed", "lost"}:
-            yield from self._deaths.ended(run.id, run.attempt, run.name, state=run.state, time=time, clock=self._clock)
+            user = self._users.get(ref, "")
+            yield from self._deaths.ended(
+                run.id, run.attempt, run.name, state=run.state, time=time, clock=self._clock, user=user
+            )
             return
         loss = self._losses.get(ref)
         text = last_words(run, time, loss.text() if loss else "")
@@ -261,7 +266,8 @@ class RunWatch:
             if watched is not None and event.fields.get("state") in {"failed", "lost"}:
                 watched.run.died = self._clock.at
             rank = None if watched is None else watched.run.ranks.get(event.rank or 0)
-            yield from self._deaths.died(event, name, self._clock, None if rank is None else rank.step)
+            step, user = None if rank is None else rank.step, self._users.get(ref, "")
+            yield from self._deaths.died(event, name, self._clock, step, user=user)
         elif event.kind == "dataloader_died":
             yield from self._deaths.worker_died(event)
         elif event.kind == USER_ALERT:
@@ -293,7 +299,9 @@ class RunWatch:
     def _name(self, ref: RankRef, name: str) -> None:
         self._names[ref] = name
         if len(self._names) > RUNS:
-            del self._names[next(iter(self._names))]
+            oldest = next(iter(self._names))
+            del self._names[oldest]
+            self._users.pop(oldest, None)
 
     def _last_name(self, run: str) -> str:
         """Return the name of a run's last attempt, by the run's id."""

@@ -149,6 +149,14 @@ class Recorder:
             return None
         return last[0], 0.0 if last[1] is None and (run, last[0]) in self._abandoned else last[1]
 
+    def run_owner(self, run: str) -> str | None:
+        """Return the id of the `Owner` of a run, by its id, that is written; None if it has none.
+
+        Raises:
+            UnreadableError: The history cannot be read at the moment.
+        """
+        return self._read(lambda connection: attempts.run_owner(connection, run))
+
     def earlier_attempts(self, run: str, attempt: int) -> EarlierAttempts:
         """Return the losses, the highest step and the end of a run before an attempt.
 

@@ -10,7 +10,8 @@ it, and those of them that still have samples. A block with NaN or infinities ha
 their number, and the number in each cell, one byte per cell.
 
 ``run.deleted`` is 1 from the deletion of a run until its rows are gone, and 2, which hides the run, during its import.
-The age of a run counts from its end, or from ``imported``.
+The age of a run counts from its end, or from ``imported``. ``run.owner`` is NULL until a session of a known or unknown
+(empty) owner has opened it.
 
 A block's id is its series' id times 2^24 plus its number, so the table is sorted by series and needs no index. A log
 row's id is its stream's id times 2^32 plus its number. Times are Unix seconds in REAL columns and microseconds in blocks.
@@ -175,6 +176,10 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
     (
         "what of each rank's time and work only the daemon knows",
         ("ALTER TABLE stream ADD COLUMN account TEXT NOT NULL DEFAULT ''",),
+    ),
+    (
+        "the owner of each run, and the name that people see",
+        ("ALTER TABLE run ADD COLUMN owner TEXT", "ALTER TABLE run ADD COLUMN user TEXT NOT NULL DEFAULT ''"),
     ),
 )
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside.wire import Envelope, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trackside_daemon.ingest.session import IngestSession
+    from trackside_daemon.training.moment import Moment
 
 ANSWERS = {"stacks": "stacks?", "pong": "ping"}  # the kinds of answers, each with the kind of its question
+SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no commands
 UNANSWERED = 1024  # the most questions that wait for answers
 
 
@@ -70,6 +79,24 @@ class Questions:
     def __init__(self) -> None:
         self._number = 0
         self._waiting: dict[int, Question] = {}
+
+    def messages(self, question: Question, sessions: Iterable[IngestSession], now: Moment) -> list[list[bytes]]:
+        """Return the messages that ask the ranks of a run; of several *sessions* of a rank the last active one."""
+        last: dict[int, IngestSession] = {}
+        for session in sorted(sessions, key=lambda session: session.received_at):
+            if (
+                session.greeted
+                and session.ref.run == question.run
+                and (question.ranks is None or session.ref.rank in question.ranks)
+                and not (session.ref.late or session.over)
+                and now.monotonic - session.received_at < SPEAKING_SECONDS
+            ):
+                last[session.ref.rank] = session
+        question.begin(frozenset(last))
+        return [
+            [session.peer, *encode(Envelope(question.kind, session.ref.id, self.number(question)))]
+            for session in last.values()
+        ]
 
     def number(self, question: Question) -> int:
         """Return the number of a question's messages; a command has its own."""

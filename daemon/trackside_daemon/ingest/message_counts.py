@@ -18,7 +18,7 @@ MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages accept
 REJECTED = Metric(
     "trackside_ingest_rejected_total",
     "counter",
-    "Messages refused, and connections without a known key, by reason.",
+    "Messages refused, connections without a known key, and runs that belong to another user, by reason.",
     ("reason",),
 )
 DUPLICATES = Metric("trackside_ingest_duplicates_total", "counter", "Batches that had been accepted before.")
@@ -47,7 +47,7 @@ class MessageCounts:
         self.duplicates = 0
         self.gaps = 0
         self._accepted = dict.fromkeys(KINDS, 0)
-        self._rejected = dict.fromkeys((*REASONS, "kind"), 0)
+        self._rejected = dict.fromkeys((*REASONS, "kind", "owner", "rate"), 0)
         self._logged: set[tuple[bytes, str]] = set()
 
     def accept(self, kind: str) -> None:
@@ -60,6 +60,13 @@ class MessageCounts:
         if (sender, error.reason) not in self._logged and len(self._logged) < LOGGED:
             self._logged.add((sender, error.reason))
             log.warning("a message was refused: %s; further ones from this sender are only counted", error)
+
+    def redirect(self, wanted: str, run: str) -> None:
+        """Count a session that wanted the run of another owner and got another; log it once for each."""
+        self._rejected["owner"] += 1
+        if (run.encode(), "owner") not in self._logged and len(self._logged) < LOGGED:
+            self._logged.add((run.encode(), "owner"))
+            log.warning("the run with id %s belongs to another user: this one gets the id %s", wanted, run)
 
     def samples(self, rejected_before: Mapping[str, int]) -> list[Sample]:
         """Return all counters; *rejected_before* counts refusals, by reason, that came before the protocol."""

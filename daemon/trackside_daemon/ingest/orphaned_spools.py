@@ -43,6 +43,14 @@ class OrphanedSpools:
         """Return the hello of each orphaned spool by session id, the oldest first."""
         return dict(orphaned_hellos(self._places, machine_id())) if self._endpoint is not None else {}
 
+    def writer(self, session: bytes) -> int | None:
+        """Return the user who wrote the spool of a session; None if there is none, or if several users wrote it."""
+        files = [file for place in self._places for file in place.glob(f"{session.hex()}.*.spool")]
+        with suppress(OSError):
+            users = {file.lstat().st_uid for file in files}
+            return users.pop() if len(users) == 1 else None
+        return None
+
     def start(self) -> None:
         """Start to read, if the daemon has a Unix socket."""
         if self._endpoint is None or not self._places:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from trackside.wire import Envelope, Nack, encode, is_commit
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
-from trackside_daemon.model.session import SessionRef, process_of
+from trackside_daemon.model.session import Owner, SessionRef, process_of
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import verdict
 
@@ -57,6 +57,9 @@ class IngestSession:
     Attributes:
         ref: The session as later stages get it, resolved at its hello.
         training: The session in `Runs`; None before its first hello and for a session over a limit.
+        owner: Its owner, who owns its run, too.
+        speaker: The owner of the connection of its hello, which alone may continue it: its own, or this daemon's that reads
+            its spool. None before its hello.
         greeted: Its hello was accepted; otherwise its next message is answered with ``hello?``.
         accepted: The last numbered message that was accepted; *committed* is the last that is written.
         offset: Seconds by which this machine's clock is ahead of the client's; 0 if both are the same clock.
@@ -75,6 +78,8 @@ class IngestSession:
     def __init__(self, id: bytes) -> None:  # noqa: A002  the wire's word
         self.ref = SessionRef(id)
         self.training: RankSession | None = None
+        self.owner = Owner()
+        self.speaker: str | None = None
         self.peer = b""
         self.received_at = 0.0
         self.resumed = False
@@ -144,7 +149,7 @@ class IngestSession:
         if not (again or hello.late):
             self._announced = True
             self._paused = hello.totals.paused
-        return [SessionOpened(ref, hello, now.wall, self.offset, again=again)]
+        return [SessionOpened(ref, hello, now.wall, self.offset, again=again, owner=self.owner)]
 
     def commit(self, number: int) -> None:
         """Note that all messages up to *number* are committed, by this daemon or an earlier one."""

@@ -14,12 +14,13 @@ from trackside.wire import VERSION, Envelope, Refused, WireError, decode_body, e
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_commands import Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
+from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.session import IngestSession, Outcome, Receipt, checked, events, shift
+from trackside_daemon.ingest.stray_sessions import exited_strays, lost_strays
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import BatchIngested, Event, Record, RunState
+from trackside_daemon.model.records import BatchIngested, Event, Record
 from trackside_daemon.model.session import process_of
-from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,14 +30,13 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.client_commands import Question
     from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.session import Process
+    from trackside_daemon.model.session import Owner, Process
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import RankSession
     from trackside_daemon.training.runs import Runs
     from trackside_daemon.training.verdict import Exit
 
 LATE_SECONDS = 60.0  # an older batch is not shown on the page
-SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no commands
 
 # A session that has been silent for so long has to greet again; it is forgotten unless it is on the page.
 FORGET_SECONDS = 3600.0
@@ -61,6 +61,7 @@ class Sessions:
         follow: Follows the process that greets on a connection to its end, which `exited` applies. Returns its pid in this
             process's namespace, or None if it cannot be followed.
         rejected: Returns, by reason, what was refused before it reached the protocol.
+        owners: Binds runs to their owners.
     """
 
     def __init__(
@@ -70,12 +71,15 @@ class Sessions:
         boot: str = "",
         follow: Callable[[bytes, Identity, Moment], int | None] = lambda *_: None,
         rejected: Callable[[], Mapping[str, int]] = dict,
+        *,
+        owners: RunOwners | None = None,
     ) -> None:
         self._runs = runs
         self._stored = stored
         self._boot = boot
         self._follow = follow
         self._rejected_before = rejected
+        self._owners = owners or RunOwners()
         self._sessions: dict[bytes, IngestSession] = {}
         self._counts = MessageCounts()
         self._questions = Questions()
@@ -109,9 +113,12 @@ class Sessions:
                 session.restart()
                 if session.exported is None:
                     del self._sessions[key]
+            if session.training is not None and session.training.run.displaced:
+                session.stray = session.identity
             session.training = session.exported  # a run that has left the page must not stay in memory
         samples = [*self._counts.samples(self._rejected_before()), *self._runs.rejected()]
-        return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *self._lost_strays(now)]
+        strays = lost_strays(self._sessions.values(), self._runs.is_lost, now)
+        return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *strays]
 
     def committed(self, receipt: Receipt) -> list[bytes] | None:
         """Return the answer to a committed message; None if its session has to greet again."""
@@ -125,13 +132,8 @@ class Sessions:
 
     def exited(self, process: Process, ended: Exit, at: float, now: Moment) -> list[Batch]:
         """Apply the exit of a followed process, *at* in Unix seconds."""
-        records: list[Record] = []
-        for session in self._sessions.values():
-            if session.stray is not None and process_of(session.stray) == process:
-                session.stray = None
-                state, cause = verdict(session.bye, ended)
-                records.append(RunState(session.ref.run, session.ref.attempt, state, cause, at))
-        return [*self._runs.exited(process, ended, at, now), *([Batch("ingest", records=records)] if records else [])]
+        strays = exited_strays(self._sessions.values(), process, ended, at)
+        return [*self._runs.exited(process, ended, at, now), *strays]
 
     def open_spooled(self, hellos: Mapping[bytes, Hello], now: Moment) -> Iterator[Batch]:
         """Open the sessions that have left spools, before any client sends: otherwise a live run looks like one of them.
@@ -142,13 +144,16 @@ class Sessions:
             UnreadableError: The history cannot be read.
         """
         for id_, hello in hellos.items():
-            stored = self._stored(id_)
-            session = self._sessions[id_] = IngestSession(id_)
+            try:
+                owner = self._owners.owner(None, id_, late=True)
+                session, stored, late = self._admit(id_, replace(checked(hello), late=True), owner, now)
+            except WireError as error:
+                self._counts.reject(id_, error)
+                continue
             session.received_at = now.monotonic
             if stored is not None:
                 session.commit(stored.committed)
             session.greeted = True
-            late = replace(checked(hello), late=True)
             bounded = self._resolve(session, late, now, stored)
             yield Batch("ingest", records=session.announce(late, bounded, now))
 
@@ -159,21 +164,7 @@ class Sessions:
 
     def ask(self, question: Question, now: Moment) -> list[list[bytes]]:
         """Return the messages that ask the ranks of a run; of several sessions of a rank the last active one."""
-        last: dict[int, IngestSession] = {}
-        for session in sorted(self._sessions.values(), key=lambda session: session.received_at):
-            if (
-                session.greeted
-                and session.ref.run == question.run
-                and (question.ranks is None or session.ref.rank in question.ranks)
-                and not (session.ref.late or session.over)
-                and now.monotonic - session.received_at < SPEAKING_SECONDS
-            ):
-                last[session.ref.rank] = session
-        question.begin(frozenset(last))
-        return [
-            [session.peer, *encode(Envelope(question.kind, session.ref.id, self._questions.number(question)))]
-            for session in last.values()
-        ]
+        return self._questions.messages(question, self._sessions.values(), now)
 
     def _accept(
         self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
@@ -184,6 +175,8 @@ class Sessions:
             self._greet(connection, envelope, body, now, outcome, room=room)
             return
         session = self._sessions.get(envelope.session)
+        if session is not None and session.speaker != connection.owner:
+            session = None  # it may not continue the session before its hello shows that both have the same owner
         if session is not None and session.greeted:
             session.peer = connection.id
             session.received_at = now.monotonic
@@ -214,45 +207,75 @@ class Sessions:
     def _greet(
         self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
     ) -> None:
-        hello = self._followed(connection, checked(decode_body("hello", body)), now)
-        self._counts.accept("hello")
+        hello, verified = self._followed(connection, checked(decode_body("hello", body)), now)
         try:
-            self._welcome(connection, envelope.session, hello, now, outcome, room=room)
+            owner = self._owners.owner(connection, envelope.session, late=hello.late, verified=verified)
+            session, stored, hello = self._admit(envelope.session, hello, owner, now)
+            self._counts.accept("hello")
+            if hello.late and not session.peer:
+                log.info(
+                    "run %s rank %d: reading the spool that its process left", hello.identity.name, hello.identity.rank
+                )
+            session.peer = connection.id
+            session.speaker = connection.owner
+            session.received_at = now.monotonic
+            self._welcome(session, hello, now, outcome, stored, room=room)
         except UnreadableError:
             # The client gets no answer and greets again in a moment.
-            if (session := self._sessions.get(envelope.session)) is not None:
-                session.restart()
+            self.forget(envelope.session)
 
-    def _followed(self, connection: Connection, hello: Hello, now: Moment) -> Hello:
-        """Follow the client's process, and return the hello with its pid in this process's namespace, if possible."""
+    def _followed(self, connection: Connection, hello: Hello, now: Moment) -> tuple[Hello, bool]:
+        """Follow the client's process if possible; return the hello with its pid in this process's namespace, and if it was."""
         pid = self._follow(connection.id, hello.identity, now)
         if pid is None:
-            return hello
+            return hello, False
         identity = replace(hello.identity, pid=pid)
         self._runs.watch(process_of(identity))
-        return replace(hello, identity=identity)
+        return replace(hello, identity=identity), True
+
+    def _admit(
+        self, id_: bytes, hello: Hello, owner: Owner, now: Moment
+    ) -> tuple[IngestSession, StoredSession | None, Hello]:
+        """Return the entry of a session, its state in the history, and the hello with the id of the run that its owner gets.
+
+        Raises:
+            WireError: The session is another owner's, or this one opens too many runs.
+        """
+        session = self._sessions.get(id_)
+        stored = self._stored(id_) if session is None or not session.greeted else None
+        before = session.owner.id if session is not None else stored.owner if stored is not None else None
+        if before not in {None, owner.id}:
+            raise WireError("owner", "it continues a session of another user")
+        wanted = self._runs.bounded(hello.identity).run
+        run = self._owners.claim(wanted, owner.id, now.monotonic)
+        if run != wanted:
+            hello = replace(hello, identity=replace(hello.identity, run=run))
+            if session is None and stored is None:
+                self._counts.redirect(wanted, run)
+        entry = self._entry(id_)
+        entry.owner = owner
+        return entry, stored, hello
 
     def _welcome(
-        self, connection: Connection, id_: bytes, hello: Hello, now: Moment, outcome: Outcome, *, room: bool
+        self,
+        session: IngestSession,
+        hello: Hello,
+        now: Moment,
+        outcome: Outcome,
+        stored: StoredSession | None,
+        *,
+        room: bool,
     ) -> None:
-        session = self._entry(id_)
-        stored = None if session.greeted else self._stored(id_)
         session.greeted = True
         session.commit(max(hello.acked, 0 if stored is None else stored.committed))
-        if hello.late and not session.peer:
-            log.info(
-                "run %s rank %d: reading the spool that its process left", hello.identity.name, hello.identity.rank
-            )
-        session.peer = connection.id
-        session.received_at = now.monotonic
-        welcome = [connection.id, *encode(Envelope("welcome", id_, session.committed))]
+        welcome = [session.peer, *encode(Envelope("welcome", session.ref.id, session.committed))]
         if stored is not None:
             session.over = stored.ended and not session.resumed and not hello.late
         if not session.over:  # otherwise it only missed the ack of its bye, and ends with the welcome
             attached: list[Batch] = []
             if not hello.late:
                 attempt = None if stored is None else stored.attempt
-                session.training, attached = self._runs.open(session.training, hello, now, attempt)
+                session.training, attached = self._runs.open(session.training, hello, now, attempt, session.owner)
             bounded = self._resolve(session, hello, now, stored)
             if not room:
                 session.opened = 0  # the history has no room for it: its next message is answered with ``hello?``
@@ -263,16 +286,11 @@ class Sessions:
 
     def _entry(self, id_: bytes) -> IngestSession:
         """Return the entry of a session, made if it is new; then another one may have to go."""
-        if id_ not in self._sessions:
-            if len(self._sessions) >= SESSIONS:
-                # There are fewer sessions on the page, so that one of the others is evicted.
-                del self._sessions[min(self._sessions, key=self._eviction_order)]
-            self._sessions[id_] = IngestSession(id_)
-        return self._sessions[id_]
-
-    def _eviction_order(self, id_: bytes) -> tuple[bool, float]:
-        session = self._sessions[id_]
-        return session.exported is not None, session.received_at
+        if id_ not in self._sessions and len(self._sessions) >= SESSIONS:
+            # There are fewer sessions on the page, so that one of the others is evicted.
+            evicted = min(self._sessions.values(), key=lambda one: (one.exported is not None, one.received_at))
+            del self._sessions[evicted.ref.id]
+        return self._sessions.setdefault(id_, IngestSession(id_))
 
     def _resolve(self, session: IngestSession, hello: Hello, now: Moment, stored: StoredSession | None) -> Identity:
         """Resolve a session, also one over a limit of the page; return its identity within the limits."""
@@ -286,20 +304,6 @@ class Sessions:
             attempt = self._runs.attempt(bounded, hello.started / 1e9 if hello.late else None)
         session.resolve(hello, bounded, name, attempt, now, same_boot=hello.identity.boot == self._boot)
         return bounded
-
-    def _lost_strays(self, now: Moment) -> list[Batch]:
-        """Return the ends of lost processes whose sessions are over a limit, so that `Runs` does not follow them."""
-        records: list[Record] = []
-        for session in self._sessions.values():
-            if (
-                session.stray is not None
-                and session.bye is None
-                and self._runs.is_lost(session.stray, now.monotonic - session.received_at)
-            ):
-                session.stray = None
-                state, cause = verdict(None, None)
-                records.append(RunState(session.ref.run, session.ref.attempt, state, cause, now.wall))
-        return [Batch("ingest", records=records)] if records else []
 
     def _accept_in_order(
         self, envelope: Envelope, body: bytes, session: IngestSession, now: Moment, outcome: Outcome

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import Hello
     from trackside_daemon.model.columns import Columns
-    from trackside_daemon.model.session import SessionRef
+    from trackside_daemon.model.session import Owner, SessionRef
 
 T = TypeVar("T")
 
@@ -107,6 +107,7 @@ class SessionOpened:
         offset: Seconds by which this machine's clock is ahead of the client's.
         about: Facts about process and machine of an imported run; None to derive them from the hello.
         again: The session was opened before; something in its hello has changed.
+        owner: Who owns the run; None for an imported one, which the first session that continues it then owns.
     """
 
     session: SessionRef
@@ -115,6 +116,7 @@ class SessionOpened:
     offset: float = 0.0
     about: Mapping[str, Any] | None = None
     again: bool = False
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,20 @@ class SessionRef(NamedTuple):
     late: bool = False
 
 
+class Owner(NamedTuple):
+    """The user or the key that opened a session, and so owns its run.
+
+    Attributes:
+        id: ``uid:NUMBER`` or ``key:NAME``; empty if that is unknown.
+        user: The name that people see.
+        verified: The connection itself has identified the process, so that the client cannot have invented it.
+    """
+
+    id: str = ""
+    user: str = ""
+    verified: bool = False
+
+
 class RankRef(NamedTuple):
     """An attempt of a run, or one rank of it; *rank* is None for the attempt as a whole."""
 

@@ -22,6 +22,7 @@ from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
 from trackside_daemon.ingest.process_watch import ProcessWatch
 from trackside_daemon.ingest.requests import IngestRequests
+from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.rank_process import RankProcesses
@@ -132,7 +133,10 @@ class Parts:
         self.spools = OrphanedSpools(push_socket.endpoints)
         watch = ProcessWatch(PROC, sys)
         rejected = partial(_rejected, push_socket, self.spools)
-        self.sessions = Sessions(self.runs, self.history.session, boot_id(Path("/proc")), watch.follow, rejected)
+        owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
+        self.sessions = Sessions(
+            self.runs, self.history.session, boot_id(Path("/proc")), watch.follow, rejected, owners=owners
+        )
         self.ingest = Server(
             push_socket,
             self.sessions,

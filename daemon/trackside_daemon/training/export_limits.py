@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 MOST = 2**31 - 1  # the highest rank and attempt; larger numbers count as this one
 LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")  # the fields of an identity that become labels
 
+# New runs of one owner: so many at once, and so many a second.
+BURST = 128.0
+RATE = 2.0
+
 log = logging.getLogger("trackside")
 
 
@@ -35,6 +39,21 @@ class Limits(NamedTuple):
     series: int = 10_000
     label_bytes: int = 256
     sessions: int = 1024
+
+
+class NewRuns:
+    """The rate at which each owner may open new runs: `BURST` at once, and `RATE` a second."""
+
+    def __init__(self) -> None:
+        self._owners: dict[str, tuple[float, float]] = {}
+
+    def admit(self, owner: str, now: float) -> bool:
+        """Return whether an owner may open another run at *now*, in monotonic seconds, and count it."""
+        left, then = self._owners.get(owner, (BURST, now))
+        left = min(BURST, left + RATE * (now - then))
+        admitted = left >= 1
+        self._owners[owner] = left - admitted, now
+        return admitted
 
 
 class Rejections:

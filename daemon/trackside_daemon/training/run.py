@@ -16,7 +16,7 @@ from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import ENDED, ENDS, AccountUpdated, EarlierAttempts, Event, Record, RunState
-from trackside_daemon.model.session import RankRef, process_of
+from trackside_daemon.model.session import Owner, RankRef, process_of
 from trackside_daemon.training.rank import SessionTotals
 from trackside_daemon.training.whole_norms import WholeNorms
 
@@ -132,7 +132,9 @@ class RunStatus:
         source: The source name of its marks, and the prefix of its ranks' source names.
         live_until: When its ranks' series expire, in monotonic seconds; None while the run is alive.
         until: When its marks expire.
+        owner: The owner of its sessions.
         forgotten: Its ranks' series have expired.
+        displaced: It has left the page for a run of another owner.
         before: The attempts before it.
         norms: Norms over all ranks, from the parts that the ranks push.
     """
@@ -145,6 +147,8 @@ class RunStatus:
         before: EarlierAttempts = EarlierAttempts(),  # noqa: B008  it is frozen
         stall: Stall | None = None,
     ) -> None:
+        self.owner = Owner()
+        self.displaced = False
         self.identity = identity
         self.before = before
         self.name = name
@@ -270,6 +274,7 @@ class RunStatus:
             identity.git_commit,
             identity.framework,
             identity.job_id,
+            self.owner.user,
         )
         self._exported_state = self.state
         samples = [Sample(f.RUN_INFO, info, 1.0)]

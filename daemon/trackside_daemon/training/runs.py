@@ -6,15 +6,17 @@ Each method applies a message and returns the batches that follow from it.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import ENDED, EarlierAttempts
-from trackside_daemon.model.session import process_of
+from trackside_daemon.model.session import Owner, process_of
+from trackside_daemon.training.admission import Admission
 from trackside_daemon.training.attempts import AttemptNumbers
-from trackside_daemon.training.export_limits import Rejections, bounded, cut, pod
+from trackside_daemon.training.export_limits import bounded, cut, pod
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.lost_time import LostTime
 from trackside_daemon.training.missed_ends import MissedEnds
@@ -74,13 +76,18 @@ class Runs:
         self._peak = peak
         self._processes = processes or RankProcesses()
         self._runs: dict[str, RunStatus] = {}
+        self._admission = Admission(limits, self._runs.values())
         self._watched: set[Process] = set()
         self._missed = MissedEnds(MARKS_SECONDS)
-        self._rejections = Rejections()
         self._stalls = CurrentStalls(stalls)
 
     def open(
-        self, session: RankSession | None, hello: Hello, now: Moment, attempt: int | None = None
+        self,
+        session: RankSession | None,
+        hello: Hello,
+        now: Moment,
+        attempt: int | None = None,
+        owner: Owner = Owner(),  # noqa: B008  it is frozen
     ) -> tuple[RankSession | None, list[Batch]]:
         """Open a session, or apply a repeated hello.
 
@@ -89,6 +96,7 @@ class Runs:
             hello: The message.
             now: When it arrived.
             attempt: The attempt that the session belongs to, if that is known from before this daemon.
+            owner: Its owner, who also owns its run.
 
         Returns:
             The session, and the batches that follow; None if the session is over a limit.
@@ -96,7 +104,7 @@ class Runs:
         batches: list[Batch] = []
         identity = self.bounded(hello.identity)
         if session is None or not session.attached:
-            session, batches = self._enter(identity, now, attempt)
+            session, batches = self._enter(identity, now, attempt, owner)
         if session is None:
             return None, batches
         revived = self._receive(session, now)
@@ -225,7 +233,7 @@ class Runs:
 
     def rejected(self) -> list[Sample]:
         """Return how many series are over a limit, by reason."""
-        return self._rejections.samples()
+        return self._admission.rejections.samples()
 
     def _sessions(self) -> Iterator[RankSession]:
         for run in self._runs.values():
@@ -242,10 +250,11 @@ class Runs:
         session.rank.revive()
         return self._changed(session, now)
 
-    def _enter(self, identity: Identity, now: Moment, attempt: int | None) -> tuple[RankSession | None, list[Batch]]:
+    def _enter(
+        self, identity: Identity, now: Moment, attempt: int | None, owner: Owner
+    ) -> tuple[RankSession | None, list[Batch]]:
         """Attach a new session to its attempt, or open an attempt for it; None if the session is not exported."""
-        if sum(len(run.sessions) for run in self._runs.values()) >= self._limits.sessions:
-            self._rejections.add("sessions", f"a session of run {identity.name}", self._limits.sessions)
+        if not self._admission.session(identity, owner):
             return None, []
         run = self._runs.get(identity.run)
         batches = self._bury(identity, now)
@@ -254,37 +263,47 @@ class Runs:
         if run is not None and attempt is not None and attempt < run.attempt:
             return None, batches  # a rank from before the run was resumed
         if run is None or self._numbers.is_new(run, identity):
-            run, opened = self._open(identity, run, now, attempt)
+            run, opened = self._open(identity, run, now, attempt, owner)
             batches += opened
             if run is None:
                 return None, batches
         rank = run.ranks.get(identity.rank)
         if rank is None:
             lost_time = LostTime(run.before, identity.rank)
-            rank = run.ranks[identity.rank] = RankStatus(run.name, identity.rank, self._admit, lost_time)
+            admit = partial(self._admission.key, run)
+            rank = run.ranks[identity.rank] = RankStatus(run.name, identity.rank, admit, lost_time)
         if rank.state in ENDED:
             run.detach_sessions(rank)
             rank.rejoin()
         rank.apply_stall(run.stall)
+        run.owner = owner._replace(verified=owner.verified or run.owner.verified)
         session = run.add_session(rank, identity)
         session.elsewhere = session.process not in self._watched and self._liveness.is_gone(identity) is True
         return session, batches + self._changed(session, now)
 
     def _open(
-        self, identity: Identity, before: RunStatus | None, now: Moment, attempt: int | None
+        self, identity: Identity, before: RunStatus | None, now: Moment, attempt: int | None, owner: Owner
     ) -> tuple[RunStatus | None, list[Batch]]:
         """Open a run, or an attempt that replaces the one *before*; None if there are too many."""
-        if sum(not run.ended for run in self._runs.values() if run is not before) >= self._limits.runs:
-            self._rejections.add("runs", f"run {identity.name}", self._limits.runs)
+        batches: list[Batch] = []
+        admitted, leaving = self._admission.run(identity, before, owner)
+        if not admitted:
             return None, []
+        if leaving is not None:
+            leaving.displaced = True
+            batches += self._drop(leaving)
         continues = attempt is not None
         if attempt is None:
             attempt, continues = self._numbers.next(identity, before)
-        batches = [] if before is None else [*before.account(*now, self._peak, last=True), *self._drop(before)]
+        if before is not None:
+            batches += [*before.account(*now, self._peak, last=True), *self._drop(before)]
         earlier = self._before(identity.run, attempt) if before is None else before.as_earlier(now.wall)
-        name, evicted = self._name(identity)
-        batches += evicted + self._make_room()
+        name, evicted = self._name(identity, owner)
+        batches += evicted
+        if (ended := self._admission.ended_run()) is not None:
+            batches += self._drop(ended)
         run = RunStatus(identity, name, attempt, earlier, self._stalls.get(identity.run, attempt))
+        run.owner = owner
         self._runs[identity.run] = run
         log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "continues" if continues else "begins")
         if not continues:
@@ -293,15 +312,6 @@ class Runs:
             records: list[Record] = [*given_up, run.event(kind, now.wall)]
             batches.append(Batch(run.source, records=records, subject=run.ref))
         return run, batches
-
-    def _make_room(self) -> list[Batch]:
-        """Forget the run that ended first if as many have ended as may be alive."""
-        ended = [run for run in self._runs.values() if run.ended]
-        if len(ended) < self._limits.runs:
-            return []
-        first = min(ended, key=lambda run: run.until or 0.0)
-        self._rejections.add("runs", f"the end of run {first.name}", self._limits.runs)
-        return self._drop(first)
 
     def _bury(self, identity: Identity, now: Moment) -> list[Batch]:
         """End the sessions of a run whose processes are gone, if a rank among them opens again.
@@ -320,18 +330,19 @@ class Runs:
                 batches += [self._lose(session, now) for session in ended]
         return [*chain.from_iterable(batches)]
 
-    def _name(self, identity: Identity) -> tuple[str, list[Batch]]:
+    def _name(self, identity: Identity, owner: Owner) -> tuple[str, list[Batch]]:
         """Return the exported name of a new run, and batches that remove the series of runs that it replaces.
 
         An ended run of the same name is replaced at once. If a live run has the name, a run of one node gets a number
-        after its name. A run of several nodes replaces the live one, since their daemons could not agree on a number.
+        after its name. A run of several nodes replaces the live one, since their daemons could not agree on a number. Only runs
+        of the same owner are replaced.
         """
         name = identity.name
         several_nodes = identity.world > identity.local_world
         batches: list[Batch] = []
         number = 1
         while (other := next((run for run in self._runs.values() if run.name == name), None)) is not None:
-            if other.ended or several_nodes:
+            if other.owner.id == owner.id and (other.ended or several_nodes):
                 batches += self._drop(other)
             else:
                 number += 1
@@ -385,14 +396,3 @@ class Runs:
         """Forget a run and its sessions; return batches that remove all its series."""
         self._runs.pop(run.identity.run, None)
         return run.forget()
-
-    def _admit(self, rank: RankStatus, key: str) -> bool:
-        """Return whether a key may have a series; count and log it otherwise."""
-        if len(key.encode()) > self._limits.label_bytes:
-            return self._rejections.add("label_length", f"key {key[:40]}…", self._limits.label_bytes)
-        if rank.keys >= self._limits.keys:
-            return self._rejections.add("keys", f"key {key} of run {rank.labels[0]}", self._limits.keys)
-        shown = (run for run in self._runs.values() if not run.forgotten)
-        if sum(one.keys for run in shown for one in run.ranks.values()) >= self._limits.series:
-            return self._rejections.add("series", f"key {key} of run {rank.labels[0]}", self._limits.series)
-        return True

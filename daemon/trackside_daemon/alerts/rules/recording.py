@@ -46,7 +46,7 @@ def recording_rules(places: Sequence[str] = PLACE) -> list[RecordingRule]:
 def attempts(place: str, window: str) -> str:
     """Return an expression for the number of attempts of each run in a window."""
     # Labels of the info that may differ between ranks or attempts.
-    rest = "host, world_size, git_commit, framework, job_id"
+    rest = "host, world_size, git_commit, framework, job_id, user"
     return f"""\
 count without (attempt) (
   group without ({place}, {rest}) (last_over_time({f.RUN_INFO.name}[{window}]))

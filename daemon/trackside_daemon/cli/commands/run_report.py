@@ -210,6 +210,7 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
     software = [last.get("platform"), last.get("python") and f"Python {last['python']}", last.get("framework")]
     facts = {
         "run": f"{run['name']}  {run['id']}" if run["name"] != run["id"] else run["id"],
+        "user": run.get("user", ""),
         "state": ", ".join([state, *filter(None, marks)]),
         "started": moment(run["started"]),
         "ended": moment(ended) if ended is not None else "",

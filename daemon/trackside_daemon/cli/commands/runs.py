@@ -280,6 +280,7 @@ def delete(
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
     short = _short([run["id"] for run in found])
     tagged = any(run["tags"] for run in found)
+    several_users = len({run["user"] for run in found}) > 1
     rows = []
     for run, id_ in zip(found, short, strict=True):
         row = [
@@ -291,9 +292,11 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
             number(run["step"]),
             number(run["loss"]),
         ]
+        row += [shown(run["user"])] if several_users else []
         rows.append([*row, shown(",".join(run["tags"]))] if tagged else row)
-    header = ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS", *(["TAGS"] if tagged else [])]
-    yield from table(header, rows, right="<<<<>>><", flexible=" ~     ~")
+    header = ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS"]
+    header += [name for name, wanted in (("USER", several_users), ("TAGS", tagged)) if wanted]
+    yield from table(header, rows, right="<<<<>>><<", flexible=" ~     ~~")
     if any(run["pinned"] for run in found):
         yield "* pinned"
 

@@ -21,7 +21,7 @@ from trackside_daemon.collectors.process.gpu_claims import by_index, by_uuid, ha
 from trackside_daemon.collectors.process.process_names import FirstNames, ProcessKey
 from trackside_daemon.collectors.process.process_roles import role
 from trackside_daemon.collectors.process.status import ProcessStatuses
-from trackside_daemon.collectors.process.user_names import UserNames
+from trackside_daemon.linux.user_names import UserNames
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.nvml.peaks import peak_flops
 from trackside_daemon.nvml.readers.host_pids import in_host_pid_namespace

@@ -25,6 +25,12 @@ def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, float |
     return None if row is None else (int(row[0]), row[1])
 
 
+def run_owner(connection: sqlite3.Connection, uid: str) -> str | None:
+    """Return the id of a run's `Owner`; None if there is no such run, or if no session with an owner has opened it."""
+    row = connection.execute("SELECT owner FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
+    return None if row is None else row[0]
+
+
 def unended(connection: sqlite3.Connection) -> list[tuple[bytes, Identity]]:
     """Return the sessions of attempts that have not ended, with the identities of their processes."""
     rows = connection.execute(

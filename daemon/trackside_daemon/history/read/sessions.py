@@ -16,17 +16,20 @@ class StoredSession(NamedTuple):
         committed: Number of its last message that was committed.
         attempt: The attempt of its run that it belongs to.
         ended: Its rank of that attempt reported its end itself.
+        owner: The id of its run's `Owner`; None if no session with one has opened the run.
     """
 
     committed: int
     attempt: int
     ended: bool = False
+    owner: str | None = None
 
 
 def stored_session(connection: sqlite3.Connection, session: bytes) -> StoredSession | None:
     """Return a session; None if the history does not have it."""
     row = connection.execute(
-        "SELECT session.committed, stream.attempt FROM session JOIN stream ON stream.id = session.stream WHERE session.id = ?",
+        "SELECT session.committed, stream.attempt, run.owner FROM session JOIN stream ON stream.id = session.stream "
+        "JOIN run ON run.id = stream.run WHERE session.id = ?",
         (session,),
     ).fetchone()
     if row is None:
@@ -37,5 +40,6 @@ def stored_session(connection: sqlite3.Connection, session: bytes) -> StoredSess
         "AND event.kind = 'rank_ended' ORDER BY event.id DESC LIMIT 1",
         (session,),
     ).fetchone()
-    committed, attempt = row
-    return StoredSession(committed, attempt, ended=end is not None and json.loads(end[0]).get("state") != "lost")
+    committed, attempt, owner = row
+    ended = end is not None and json.loads(end[0]).get("state") != "lost"
+    return StoredSession(committed, attempt, ended, owner)

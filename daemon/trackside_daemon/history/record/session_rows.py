@@ -72,6 +72,9 @@ def _write_run(connection: sqlite3.Connection, record: SessionOpened) -> int:
     connection.execute(
         "UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.session.name, started, run)
     )
+    if record.owner is not None:
+        values = (record.owner.id, record.owner.user, run)
+        connection.execute("UPDATE run SET owner = ?, user = ? WHERE id = ? AND owner IS NULL", values)
     if hello.tags:
         connection.execute("UPDATE run SET tags = ? WHERE id = ?", (to_json(list(hello.tags)), run))
     return run

@@ -37,6 +37,7 @@ class VisibleRun(NamedTuple):
     attempt: Attempt
     world: int
     state: str | None
+    user: str
     ranks: list[dict[int, float]]
 
 
@@ -58,6 +59,7 @@ def visible_runs(state: State, now: Moment) -> list[VisibleRun]:
             attempt=attempt_from_info(labels),
             world=int(labels[f.RUN_INFO.labels.index("world_size")]),
             state=active.get(labels[0]),
+            user=labels[f.RUN_INFO.labels.index("user")],
             ranks=[gauge.get(labels[0], {}) for gauge in gauges],
         )
         for labels in infos
@@ -80,6 +82,7 @@ def run_json(state: State, now: Moment, run: VisibleRun, tracker: RateTracker, e
         "state": run.state,
         "attempt": run.attempt[1],
         "world_size": run.world,
+        "user": run.user,
         **without_none(
             started=min(started.values(), default=None),
             step=int(max(steps.values())) if steps else None,

@@ -13,12 +13,13 @@ export function endedRow(first, selection, actions) {
     started: h("td.wide"),
     took: h("td.wide"),
   };
+  const owner = h("span.quiet");
   const tags = h("div.tags");
   const pin = h("button.small", { type: "button", onclick: () => actions.pin(run) });
   const deleteButton = h("button.small", { type: "button", "aria-label": `Delete ${first.name}`, onclick: () => actions.delete(run) }, "Delete");
   const name = h("a.clamp", { href: runAddress(first.id), title: first.name }, first.name);
   const checkboxCell = h("td.box", {}, selection.box(first));
-  const nameCell = h("th.name", { scope: "row" }, h("div.named", {}, name, tags));
+  const nameCell = h("th.name", { scope: "row" }, h("div.named", {}, name, owner, tags));
   const row = h("tr", {}, checkboxCell, nameCell, h("td.state", {}, state), Object.values(cells), h("td.acts", {}, pin, deleteButton));
   const tagButton = (tag) => h("button.tag", { type: "button", "aria-label": `Show only tag ${tag}`, onclick: () => actions.tag(tag) }, tag);
   row.update = (newest) => {
@@ -30,6 +31,8 @@ export function endedRow(first, selection, actions) {
     cells.loss.classList.toggle("nonfinite", typeof run.loss === "string");
     setText(cells.started, when(run.started));
     setText(cells.took, run.ended === null ? "" : span(run.ended - run.started));
+    setText(owner, run.owner);
+    owner.hidden = !run.owner;
     rerender(tags, JSON.stringify(run.tags), () => run.tags.map(tagButton));
     setText(pin, run.pinned ? "Pinned" : "Pin");
     pin.setAttribute("aria-pressed", String(run.pinned));

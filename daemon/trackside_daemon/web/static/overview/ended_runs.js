@@ -4,6 +4,7 @@ import { getJson, post, query, remove } from "/static/api.js";
 import { confirmDialog } from "/static/confirm.js";
 import { h, syncRows, setText } from "/static/dom.js";
 import { endedRow } from "/static/overview/ended_row.js";
+import { ownerOf } from "/static/overview/users.js";
 import { ENDED } from "/static/components.js";
 import { plural } from "/static/format.js";
 
@@ -40,7 +41,8 @@ export function endedRuns(address, selection, onCount) {
   function show() {
     // A run without `ended` is so new that the history does not contain it yet.
     const ended = loadedRuns.filter((run) => run.ended !== undefined && !liveIds.has(run.id));
-    const items = ended.slice(0, limit);
+    const owner = ownerOf(loadedRuns);
+    const items = ended.slice(0, limit).map((run) => ({ ...run, owner: owner(run) }));
     syncRows(body, items, (run) => run.id, (run) => endedRow(run, selection, actions));
     table.hidden = !items.length;
     setText(noMatch, items.length ? "" : "No matching runs.");

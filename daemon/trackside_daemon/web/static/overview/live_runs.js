@@ -2,6 +2,7 @@
 
 import { h, syncRows, setText, sparkline } from "/static/dom.js";
 import { badge, bar, rerender } from "/static/components.js";
+import { ownerOf } from "/static/overview/users.js";
 import { ago, number, percent, plural, real, runAddress, short, span } from "/static/format.js";
 
 const SILENT_STATES = new Set(["stalled", "lost"]);
@@ -10,7 +11,11 @@ export function liveRuns(selection) {
   const list = h("ul.runs");
   return {
     root: list,
-    update: (runs, now) => syncRows(list, runs.map((run) => ({ run, now })), ({ run }) => run.id, ({ run }) => runRow(run, selection)),
+    update: (runs, now) => {
+      const owner = ownerOf(runs);
+      const items = runs.map((run) => ({ run, now, owner: owner(run) }));
+      syncRows(list, items, ({ run }) => run.id, ({ run }) => runRow(run, selection));
+    },
   };
 }
 
@@ -35,9 +40,9 @@ function runRow(first, selection) {
     h("div.loss", {}, h("div", {}, loss), sparklineBox),
     h("div.speed", {}, speed, stepTime),
   );
-  row.update = ({ run, now }) => {
+  row.update = ({ run, now, owner }) => {
     state.update(run.state);
-    setText(about, [ranksText(run), attemptText(run), lastStepText(run, now)].filter(Boolean).join(" · "));
+    setText(about, [owner, ranksText(run), attemptText(run), lastStepText(run, now)].filter(Boolean).join(" · "));
     updateAlertBadges(alerts, run.alerts);
     setText(step, run.step === undefined ? "" : `Step ${run.step}${run.total_steps ? ` / ${run.total_steps}` : ""}`);
     setText(ratio, percent(run.progress_ratio, 1));

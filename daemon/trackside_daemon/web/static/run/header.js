@@ -96,6 +96,7 @@ function about(run) {
   const { attempt, attempt_list: list } = run;
   const last = list.at(-1) ?? {};
   const parts = [
+    run.user && `of ${run.user}`,
     attempt && `attempt ${attempt}`,
     last.world_size > 1 && plural(last.world_size, "rank"),
     ...[last.host, last.framework],

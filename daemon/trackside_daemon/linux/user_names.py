@@ -16,14 +16,16 @@ RETRY_SECONDS = 300.0  # time until the next lookup of a user without a name: th
 
 
 class UserNames:
-    """User names by id, looked up one after another in a thread that nothing waits for.
+    """User names by id, looked up one after another in a thread.
 
     Args:
         clock: Seconds of the monotonic clock.
+        patience: Seconds for which a user's first lookup may be waited for.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, patience: float = 0.0) -> None:
         self._clock = clock
+        self._patience = patience
         self._names: dict[int, str] = {}
         self._requested_at: dict[int, float] = {}
         self._queue: deque[int] = deque()
@@ -39,7 +41,7 @@ class UserNames:
         if now - self._requested_at.get(uid, float("-inf")) >= RETRY_SECONDS:
             self._requested_at[uid] = now
             self._request(uid)
-        return str(uid)
+        return self._names.get(uid, str(uid))
 
     def _request(self, uid: int) -> None:
         with self._lock:
@@ -47,7 +49,9 @@ class UserNames:
             if self._running:
                 return
             self._running = True
-        threading.Thread(target=self._run, name="trackside-users", daemon=True).start()
+        thread = threading.Thread(target=self._run, name="trackside-users", daemon=True)
+        thread.start()
+        thread.join(self._patience)
 
     def _run(self) -> None:
         """Look users up until the queue is empty."""

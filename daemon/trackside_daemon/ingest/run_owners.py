@@ -1,0 +1,92 @@
+"""Binds each run to the user or the key that opened it, so that no other one can push to it.
+
+A run belongs to the `Owner` of its first session. The hello of another owner for the same id gets a run of its own, whose id
+ends with a tilde and that owner, such as ``train-7~uid:1000``. Only that owner gets an id with such an end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from trackside.wire import WireError
+from trackside_daemon.linux.user_names import UserNames
+from trackside_daemon.model.session import Owner
+from trackside_daemon.training.export_limits import BURST, RATE, Limits, NewRuns, cut
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside_daemon.ingest.connection import Connection
+
+MARK = "~"  # begins the end of a run's id that names its owner
+RUNS = 10_000  # runs whose owner is remembered; it may take long until the history has it
+NAME_SECONDS = 0.2  # how long the ingest thread waits for the name of a user; until it is known, the number is shown
+
+
+class RunOwners:
+    """The owners of all runs.
+
+    Args:
+        stored: Returns the id of the owner of a run in the history, by the run's id; None if it has none.
+        spooled: Returns the user who wrote the spool of a session, if this daemon reads it.
+        label_bytes: The longest id of a run, in bytes of UTF-8.
+    """
+
+    def __init__(
+        self,
+        stored: Callable[[str], str | None] = lambda _: None,
+        spooled: Callable[[bytes], int | None] = lambda _: None,
+        label_bytes: int = Limits().label_bytes,
+    ) -> None:
+        self._stored = stored
+        self._spooled = spooled
+        self._label_bytes = label_bytes
+        self._names = UserNames(patience=NAME_SECONDS)
+        self._owners: OrderedDict[str, str] = OrderedDict()
+        self._new_runs = NewRuns()
+
+    def owner(self, connection: Connection | None, session: bytes, *, late: bool, verified: bool = False) -> Owner:
+        """Return the owner of a session.
+
+        Args:
+            connection: Where its hello came from; None for a spool that this daemon is about to read.
+            session: Its id.
+            late: The hello is from the spool of an ended process. If this daemon sends it, the owner of the spool counts.
+            verified: The connection has identified the process.
+        """
+        uid = connection.uid if connection is not None else os.getuid()
+        if late and uid == os.getuid() and (writer := self._spooled(session)) is not None:
+            uid = writer
+        if uid is not None:
+            return Owner(f"uid:{uid}", self._names.name(uid), verified)
+        return Owner("" if connection is None else connection.owner, "" if connection is None else connection.key)
+
+    def claim(self, run: str, owner: str, now: float) -> str:
+        """Return the id of the run that an owner gets for the id *run*, and bind it to the owner.
+
+        Raises:
+            UnreadableError: The history cannot be read at the moment.
+            WireError: The owner opens new runs too fast (``rate``), or its id is too long (``owner``).
+        """
+        end = f"{MARK}{owner or 'unknown'}"
+        holder = self._holder(run)
+        if holder not in {None, owner} or (holder is None and MARK in run and not run.endswith(end)):
+            run = cut(run, max(0, self._label_bytes - len(end))) + end
+            holder = self._holder(run)
+        if holder not in {None, owner} or len(run.encode()) > self._label_bytes:
+            raise WireError("owner", f"the run {run} belongs to another user")
+        if holder is None and not self._new_runs.admit(owner, now):
+            raise WireError(
+                "rate", f"more than {BURST:g} new runs at once, or {RATE:g} a second, of {owner or 'one port'}"
+            )
+        self._owners[run] = owner
+        self._owners.move_to_end(run)
+        if len(self._owners) > RUNS:
+            self._owners.popitem(last=False)
+        return run
+
+    def _holder(self, run: str) -> str | None:
+        holder = self._owners.get(run)
+        return self._stored(run) if holder is None else holder

@@ -1,0 +1,97 @@
+"""Decides which runs, sessions and keys are exported when a limit is reached: each owner gets the same share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from trackside_daemon.training.export_limits import Limits, Rejections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from trackside.wire import Identity
+    from trackside_daemon.model.session import Owner
+    from trackside_daemon.training.rank import RankStatus
+    from trackside_daemon.training.run import RunStatus
+
+
+class Admission:
+    """Admits what is exported, within the limits; counts and logs what is not.
+
+    Args:
+        limits: The limits.
+        runs: All runs that are exported; the collection may change.
+
+    Attributes:
+        rejections: What was over a limit.
+    """
+
+    def __init__(self, limits: Limits, runs: Collection[RunStatus]) -> None:
+        self.rejections = Rejections()
+        self._limits = limits
+        self._runs = runs
+
+    def session(self, identity: Identity, owner: Owner) -> bool:
+        """Return whether a session may be exported."""
+        used = self._used(lambda run: len(run.sessions))
+        if not _is_over(self._limits.sessions, used, owner):
+            return True
+        return self.rejections.add("sessions", f"a session of run {identity.name}", self._limits.sessions)
+
+    def run(self, identity: Identity, before: RunStatus | None, owner: Owner) -> tuple[bool, RunStatus | None]:
+        """Return whether a new run, or an attempt that replaces the one *before*, may be exported, and which run leaves."""
+        live = [run for run in self._runs if run is not before and not run.ended]
+        if len(live) < self._limits.runs:
+            return True, None
+        leaving = _displaced(live, owner)
+        self.rejections.add("runs", f"run {(leaving or identity).name}", self._limits.runs)
+        return leaving is not None, leaving
+
+    def ended_run(self) -> RunStatus | None:
+        """Return the run that leaves if as many have ended as may be alive: of the owner with the most, the first one."""
+        ended = [run for run in self._runs if run.ended]
+        if len(ended) < self._limits.runs:
+            return None
+        counts = Counter(run.owner.id for run in ended)
+        first = min(ended, key=lambda run: (-counts[run.owner.id], run.until or 0.0))
+        self.rejections.add("runs", f"the end of run {first.name}", self._limits.runs)
+        return first
+
+    def key(self, run: RunStatus, rank: RankStatus, key: str) -> bool:
+        """Return whether a key of a rank may have a series."""
+        if len(key.encode()) > self._limits.label_bytes:
+            return self.rejections.add("label_length", f"key {key[:40]}…", self._limits.label_bytes)
+        if rank.keys >= self._limits.keys:
+            return self.rejections.add("keys", f"key {key} of run {run.name}", self._limits.keys)
+        used = self._used(lambda one: 0 if one.forgotten else sum(rank.keys for rank in one.ranks.values()))
+        if _is_over(self._limits.series, used, run.owner):
+            return self.rejections.add("series", f"key {key} of run {run.name}", self._limits.series)
+        return True
+
+    def _used(self, amount: Callable[[RunStatus], int]) -> Counter[str]:
+        """Return how much of a limit each owner uses, by the *amount* of each run."""
+        used: Counter[str] = Counter()
+        for run in self._runs:
+            used[run.owner.id] += amount(run)
+        return used
+
+
+def _displaced(runs: Sequence[RunStatus], owner: Owner) -> RunStatus | None:
+    """Return the run that leaves the page for a new one of an owner; None if the new one stays off the page.
+
+    The owner with the most runs gives one up to an owner with fewer, until all have the same share. Runs whose process no
+    connection has identified go first, then the newest.
+    """
+    counts = Counter(run.owner.id for run in runs)
+    most = max(counts.values())
+    if most > counts[owner.id] + 1:
+        candidates = [run for run in runs if counts[run.owner.id] == most]
+    else:
+        candidates = [run for run in runs if run.owner.id == owner.id and owner.verified and not run.owner.verified]
+    return min(reversed(candidates), key=lambda run: run.owner.verified, default=None)
+
+
+def _is_over(limit: int, used: Mapping[str, int], owner: Owner) -> bool:
+    """Return whether an owner may not use more: the limit is reached, and the owner has as much as each other may have."""
+    return sum(used.values()) >= limit and used.get(owner.id, 0) >= limit // len({*used, owner.id})

@@ -1,0 +1,82 @@
+"""Deaths of many runs of one user at once: a few alerts with names, and one for the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from trackside_daemon.alerts.active_alerts import ActiveAlerts
+from trackside_daemon.detectors.clock import Clock
+from trackside_daemon.detectors.deaths import MANY, NAMED, OLD, Deaths
+from trackside_daemon.model.records import Alert, Event
+
+if TYPE_CHECKING:
+    from trackside_daemon.model.finding import Finding
+
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    clock = Clock()
+    clock.advance(NOW)
+    return clock
+
+
+def die(deaths: Deaths, clock: Clock, run: str, user: str = "mallory", cause: str = "unknown") -> list[Finding]:
+    event = Event(run, 0, clock.now, "rank_ended", 0, fields={"state": "lost", "cause": cause})
+    return list(deaths.died(event, run, clock, user=user))
+
+
+def test_many_runs_of_a_user_are_one_alert_that_ends_with_the_last_of_them(clock: Clock) -> None:
+    deaths, alerts = Deaths(), ActiveAlerts()
+    alone = [finding for number in range(40) for finding in die(deaths, clock, f"fake-{number}")]
+    assert [dict(finding.labels)["run"] for finding in alone] == [f"fake-{number}" for number in range(MANY)]
+    alone += die(deaths, clock, "real", user="alice")
+    assert alone[-1].run == "real"
+    alone += die(deaths, clock, "killed", cause="OOM killed")
+    assert alone[-1].alert == "OomKilled"
+    (many,) = deaths.evaluate(clock)
+    assert (many.alert, many.severity, many.labels, many.run) == (
+        "TrainingProcessDied",
+        "critical",
+        (("user", "mallory"),),
+        "",
+    )
+    assert many.summary == f"more than {MANY} runs of mallory died or are lost within a minute"
+    names = ", ".join(f"fake-{number}" for number in range(MANY, MANY + NAMED))
+    assert many.description.startswith(f"Not reported one by one: {names} and {40 - MANY - NAMED} more. ")
+    (batch,) = alerts.accept([*alone, many], clock.now)
+    fired = [(one.labels.get("run"), one.labels.get("user")) for one in batch.records if isinstance(one, Alert)]
+    assert len(fired) == MANY + 3
+    assert fired.count((None, "mallory")) == 1
+    assert list(deaths.evaluate(clock)) == []
+
+    assert die(deaths, clock, "fake-40") == []
+    (grown,) = deaths.evaluate(clock)
+    assert grown._replace(description="") == many._replace(description="")
+    for number in range(MANY, 40):
+        assert list(deaths.restarted(f"fake-{number}", 1, clock.now)) == []
+    (over,) = deaths.restarted("fake-40", 1, clock.now)
+    assert (over.labels, over.over) == (many.labels, True)
+
+
+def test_runs_that_die_one_after_another_have_an_alert_each(clock: Clock) -> None:
+    deaths = Deaths()
+    for number in range(20):
+        for second in range(61):
+            clock.advance(NOW + 61 * number + second)
+        assert len(die(deaths, clock, f"run-{number}")) == 1
+    assert all(finding.over for finding in deaths.evaluate(clock))
+
+
+def test_old_deaths_of_many_runs_end(clock: Clock) -> None:
+    deaths = Deaths()
+    for number in range(8):
+        die(deaths, clock, f"run-{number}")
+    assert len(list(deaths.evaluate(clock))) == 1
+    for second in range(round(OLD) + 2):
+        clock.advance(NOW + second)
+    ends = list(deaths.evaluate(clock))
+    assert [finding.over for finding in ends] == [True] * (MANY + 1)

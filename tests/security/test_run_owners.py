@@ -1,0 +1,261 @@
+"""A run belongs to the user or the key that opened it: nobody else pushes to it, ends it or continues its sessions.
+
+Users and groups are unused numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from ingest.conftest import Answer, SessionsHarness, read
+from msgspec.structs import replace
+from processes import DEADLINE, ROOT, clean_environ, eventually
+from unprivileged_users import launcher
+from wire_messages import FakeSession
+
+from trackside_daemon.history.read.sessions import StoredSession
+from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.message_counts import REJECTED
+from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
+from trackside_daemon.ingest.run_owners import RunOwners
+from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.model.records import SessionOpened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from processes import Daemon
+
+VICTIM, ATTACKER = 61002, 61003
+SHARED = 61100
+
+OWNED = """
+import sys, trackside
+run = trackside.init(name="train", id="job-7")
+run.push(step=1, loss=0.5)
+for line in sys.stdin:
+    run.push(step=int(line), loss=0.5)
+run.finish()
+"""
+ATTACK = """
+import trackside
+run = trackside.init(name="train", id="job-7")
+run.push(step=100000, loss=float("nan"))
+run.alert("pwned", severity="critical")
+run.finish()
+"""
+
+needs_users = pytest.mark.skipif(os.getuid() != 0, reason="only root can be several users")
+
+ALICE, MALLORY = Connection(b"alice", VICTIM), Connection(b"mallory", ATTACKER)
+
+
+@pytest.fixture
+def shared(place: Path, start_daemon: Callable[..., Daemon]) -> Callable[[], Daemon]:
+    """A function that starts a daemon to which a group may push; the next one continues its history."""
+    os.chown(place, -1, SHARED)
+    place.chmod(0o750)
+    return lambda: start_daemon(f"--push.group={SHARED}")
+
+
+@pytest.fixture
+def train(place: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """A function that starts a training as a user; the training ends when its input does."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(user: int, code: str, **environ: str) -> subprocess.Popen[str]:
+        spool = place.parent / f"{place.name}-{user}"
+        spool.mkdir(mode=0o700, exist_ok=True)
+        os.chown(spool, user, user)
+        more = {"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock", "TRACKSIDE_SPOOL": str(spool), **environ}
+        command = [*launcher(user, SHARED), sys.executable, "-c", code]
+        one = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, cwd=ROOT, env=clean_environ(more))
+        started.append(one)
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+    for user in (VICTIM, ATTACKER):
+        spool = place.parent / f"{place.name}-{user}"
+        if spool.exists():
+            for file in spool.iterdir():
+                file.unlink()
+            spool.rmdir()
+
+
+def runs(daemon: Daemon) -> dict[str, tuple[str, str]]:
+    """Return user and state of each run, by id."""
+    return {run["id"]: (run.get("user", ""), run["state"]) for run in daemon.api("runs").json()["runs"]}
+
+
+def attempts(daemon: Daemon) -> dict[str, int]:
+    """Return the last attempt of each run, by id."""
+    return {run["id"]: run["attempt"] for run in daemon.api("runs").json()["runs"]}
+
+
+@needs_users
+def test_a_run_of_another_user_stays_as_it_is_also_after_a_restart(
+    shared: Callable[[], Daemon], train: Callable[..., subprocess.Popen[str]]
+) -> None:
+    daemon = shared()
+    victim = train(VICTIM, OWNED)
+    eventually(lambda: "job-7" in runs(daemon) and daemon.values("job-7", "loss") == {1: 0.5})
+    assert train(ATTACKER, ATTACK, TORCHELASTIC_RESTART_COUNT="7").wait(DEADLINE) == 0
+    other = f"job-7~uid:{ATTACKER}"
+    eventually(lambda: any(100000 in daemon.values(run, "loss") for run in runs(daemon)))
+    assert daemon.values("job-7", "loss") == {1: 0.5}
+    eventually(lambda: runs(daemon).get(other) == (str(ATTACKER), "finished"))
+    assert runs(daemon)["job-7"] == (str(VICTIM), "running")
+    (info,) = (name for name in daemon.series() if "run_info" in name and 'run_id="job-7"' in name)
+    assert 'attempt="0"' in info
+    assert f'user="{VICTIM}"' in info
+    alerts = daemon.api("alerts").json()["alerts"]
+    assert {alert["run"] for alert in alerts if alert["alert"] in {"NonFinite", "UserAlert"}} == {other}
+    eventually(lambda: daemon.series()['trackside_ingest_rejected_total{reason="owner"}'] == 1)
+    assert sum("belongs to another user" in line for line in daemon.log) == 1
+
+    daemon.stop()
+    daemon = shared()
+    assert victim.stdin is not None
+    victim.stdin.write("2\n")
+    victim.stdin.flush()
+    assert train(ATTACKER, ATTACK).wait(DEADLINE) == 0
+    eventually(lambda: daemon.values("job-7", "loss") == {1: 0.5, 2: 0.5})
+    eventually(lambda: attempts(daemon) == {"job-7": 0, other: 8})
+    assert runs(daemon)["job-7"] == (str(VICTIM), "running")
+    victim.communicate()
+    eventually(lambda: runs(daemon)["job-7"] == (str(VICTIM), "finished"))
+
+
+def say(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[Answer]:
+    answers, batches = desk.sessions.receive(connection, frames, desk.house.now)
+    desk.house.accept(batches)
+    desk.taken += [batch.receipt for batch in batches if batch.receipt is not None]
+    return [read(one, connection.id) for one in answers]
+
+
+def greet(desk: SessionsHarness, connection: Connection, who: FakeSession, **more: Any) -> list[Answer]:
+    return say(desk, connection, who.frames("hello", replace(who.hello(), **more)))
+
+
+def opened(desk: SessionsHarness) -> list[str]:
+    return [record.session.run for record in desk.house.records if isinstance(record, SessionOpened)]
+
+
+@pytest.fixture
+def desk() -> SessionsHarness:
+    return SessionsHarness()
+
+
+def test_only_its_owner_continues_a_session(desk: SessionsHarness) -> None:
+    who = FakeSession()
+    greet(desk, ALICE, who)
+    for frames in (who.batch(1), who.skip(1, 3), who.frames("bye", who.bye(), 1)):
+        assert say(desk, MALLORY, frames) == [Answer("hello?")]
+    assert greet(desk, MALLORY, who) == []
+    assert desk.counts(REJECTED) == {"owner": 1.0}
+    assert say(desk, Connection(b"again", VICTIM), who.batch(1)) == []
+    assert desk.commit() == [Answer("ack", 1)]
+    assert desk.house.state_of() == "running"
+
+
+def test_only_its_owner_continues_a_session_of_an_earlier_daemon(desk: SessionsHarness) -> None:
+    who = FakeSession()
+    desk.kept[who.id] = StoredSession(5, 0, owner=ALICE.owner)
+    assert greet(desk, MALLORY, who) == []
+    assert greet(desk, ALICE, who) == [Answer("welcome", 5)]
+
+
+@pytest.mark.parametrize(
+    ("other", "id_"),
+    [
+        (Connection(b"b", ATTACKER), f"id-1~uid:{ATTACKER}"),
+        (Connection(b"b", key="gpu8"), "id-1~key:gpu8"),
+        (Connection(b"b"), "id-1~unknown"),
+    ],
+)
+def test_another_owner_gets_a_run_of_its_own(desk: SessionsHarness, other: Connection, id_: str) -> None:
+    greet(desk, Connection(b"a", key="gpu7"), FakeSession(rank=0, world=2, local_world=1))
+    greet(desk, Connection(b"c", key="gpu7"), FakeSession(rank=1, world=2, local_world=1, host="node-2"))
+    greet(desk, other, FakeSession())
+    greet(desk, other, FakeSession(rank=1))
+    assert opened(desk) == ["id-1", "id-1", id_, id_]
+    assert desk.counts(REJECTED) == {"owner": 2.0}
+
+
+def test_an_id_that_names_an_owner_is_only_that_owners(desk: SessionsHarness) -> None:
+    greet(desk, MALLORY, FakeSession(f"id-1~{ALICE.owner}"))
+    greet(desk, MALLORY, FakeSession("id-1"))
+    greet(desk, ALICE, FakeSession("id-1"))
+    assert opened(desk) == [f"id-1~{ALICE.owner}~{MALLORY.owner}", "id-1", f"id-1~{ALICE.owner}"]
+
+
+def test_of_long_ids_the_end_stays(desk: SessionsHarness) -> None:
+    greet(desk, ALICE, FakeSession("x" * 300))
+    greet(desk, MALLORY, FakeSession("x" * 300))
+    assert opened(desk) == ["x" * 256, "x" * (256 - len(f"~{MALLORY.owner}")) + f"~{MALLORY.owner}"]
+
+
+def test_a_run_from_before_owners_belongs_to_the_first_that_continues_it(tmp_path: Path) -> None:
+    history = Recorder(tmp_path, Bounds(0))
+    history.start()
+    desk = SessionsHarness()
+    desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
+    who = FakeSession()
+    greet(desk, ALICE, who)
+    for record in desk.house.records:
+        history.writer.put([replace_owner(record)])
+    history.stop()
+    assert (history.run_owner("id-1"), history.session(who.id)) == (None, StoredSession(0, 0))
+    desk = SessionsHarness()
+    desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
+    greet(desk, ALICE, FakeSession())
+    greet(desk, MALLORY, FakeSession())
+    assert opened(desk) == ["id-1", f"id-1~{MALLORY.owner}"]
+    history.close()
+
+
+def replace_owner(record: Any) -> Any:
+    """Return a record as it was before runs had owners."""
+    return dataclasses.replace(record, owner=None) if isinstance(record, SessionOpened) else record
+
+
+@pytest.mark.parametrize("world", [1, 8])
+def test_a_run_of_the_same_name_removes_no_run_of_another_user(desk: SessionsHarness, world: int) -> None:
+    who = FakeSession()
+    greet(desk, ALICE, who)
+    greet(desk, MALLORY, FakeSession("id-2", world=world, local_world=1))
+    assert desk.house.state_of("train") == "starting"
+    say(desk, ALICE, who.frames("bye", who.bye("failed"), 1))
+    greet(desk, MALLORY, FakeSession("id-3", world=world, local_world=1))
+    assert desk.house.state_of("train") == "failed"
+    assert {name for name in ("train", "train-2", "train-3") if desk.house.has(name)} >= {"train", "train-2"}
+
+
+@needs_users
+def test_a_spool_that_the_daemon_reads_belongs_to_the_user_who_wrote_it(desk: SessionsHarness, spool: Path) -> None:
+    spool.mkdir()
+    spools = OrphanedSpools(["ipc:///nowhere"])
+    desk.sessions = Sessions(desk.house.runs, desk.kept.get, owners=RunOwners(spooled=spools.writer))
+    own = Connection(b"self", os.getuid())
+    greet(desk, ALICE, FakeSession())
+    forged = FakeSession()
+    file = spool / f"{forged.id.hex()}.0000000000000001.spool"
+    file.touch()
+    os.chown(file, ATTACKER, -1)
+    greet(desk, own, forged, late=True)
+    assert opened(desk) == ["id-1", f"id-1~{MALLORY.owner}"]
+    # Only what the daemon itself sends can be of another user.
+    greet(desk, MALLORY, FakeSession("id-2"), late=True)
+    greet(desk, own, FakeSession("id-2"), late=True)
+    assert opened(desk)[2:] == ["id-2", f"id-2~uid:{os.getuid()}"]
