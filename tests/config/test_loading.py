@@ -219,10 +219,15 @@ def test_a_size_is_understood(written: object, meant: object) -> None:
     assert size_bytes(written) == meant
 
 
-@pytest.mark.parametrize("written", ["", "GiB", "1 X", "-1GiB", "10GiBs", "1e3MB", "much"])
+@pytest.mark.parametrize("written", ["", "GiB", "1 X", "-1GiB", "10GiBs", "1e3MB", "much", f"{10**310}GiB"])
 def test_what_is_no_size_is_told_how_one_looks(written: str) -> None:
     says = refusal(None, {"storage": {"retention": {"size": written}}})
     assert says == f"--storage.retention.size: {written!r} is not a size such as 10GiB, 500MB or a number of bytes"
+
+
+def test_rules_nested_too_deeply_are_no_list_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKSIDE_ALERTS__RULES", "[" * 100_000)
+    assert refusal().endswith("is not a JSON list of rules")
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,20 @@
-"""Configuration files of any bytes: one line that names the file and the setting, or settings that come back equal."""
+"""Configuration files and variables of any bytes: a line that names the place, or settings that come back equal."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import yaml
 from certificate_authorities import Authority
 from fuzz.mutation import mutants
 
 from trackside_daemon.alerts.rules.custom import RuleError
+from trackside_daemon.config.environment import variables
 from trackside_daemon.config.loading import ConfigError, load
 from trackside_daemon.service.config import Config
 from trackside_daemon.service.finding_sources import rules, unknown_alerts
@@ -70,8 +73,26 @@ def directory() -> Path:
     return Path(PLACE.name)
 
 
+VARIABLES = sorted(variables(Config))
+VALUES = (
+    b"9" * 400 + b"GiB",
+    b"1h30m",
+    b"~x/\xff",
+    b"a,b=c",
+    b"http://[",
+    b"(?P<a",
+    b"127.0.0.1:99999",
+    b"[" * 3000,
+    b"[{}]",
+    b"1e999",
+)
+
+
 def check(data: bytes) -> None:
-    """Read the file as each of the two kinds."""
+    """Read the file as each of the two kinds, or set a variable if it begins with $ and the variable's number."""
+    if data.startswith(b"$") and len(data) > 1:
+        check_variable(VARIABLES[data[1] % len(VARIABLES)], data[2:].replace(b"\0", b""))
+        return
     file = directory() / "file.yml"
     file.write_bytes(data)
     check_web(data, file)
@@ -100,12 +121,23 @@ def check_settings(file: Path) -> None:
     except ConfigError as problem:
         check_line(str(problem), file)
     except RuleError as problem:
-        check_line(str(problem), Path("alerts.rules"))
+        check_line(str(problem), "alerts.rules")
 
 
-def check_line(line: str, file: Path) -> None:
-    """Check that an error is a line that begins with the file."""
-    assert line.startswith(f"{file}: "), line
+def check_variable(name: str, value: bytes) -> None:
+    """Check the daemon's settings with one of them in the environment."""
+    with mock.patch.dict(os.environ, {name: os.fsdecode(value)}):
+        try:
+            assert rules(load(Config).alerts)
+        except ConfigError as problem:
+            check_line(str(problem), name)
+        except RuleError as problem:
+            check_line(str(problem), "alerts.rules")
+
+
+def check_line(line: str, origin: Path | str) -> None:
+    """Check that an error is a line that begins with the file or the variable."""
+    assert line.startswith(f"{origin}: "), line
     assert len(line.splitlines()) == 1, line
 
 
@@ -121,7 +153,8 @@ def test_the_seeds_are_valid() -> None:
 
 def seeds() -> list[bytes]:
     """Return valid files, and one that is empty."""
-    return [b"", *map(str.encode, (*WEB, *SETTINGS))]
+    settings = [b"$" + bytes([number]) + VALUES[number % len(VALUES)] for number in range(len(VARIABLES))]
+    return [b"", *map(str.encode, (*WEB, *SETTINGS)), *settings]
 
 
 def test_any_file_is_refused_with_a_line_or_read(fuzz: Callable[..., None]) -> None:

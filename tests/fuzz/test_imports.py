@@ -56,6 +56,8 @@ def check(data: bytes) -> None:
         except REFUSALS as error:
             check_line(str(error))
             return
+        for note in result.notes:
+            check_line(note)
         assert count(tables, result.run) == result.samples
         exports = {form: exported(result.run, form) for form in FORMATS if result.samples}
     for form, text in exports.items():

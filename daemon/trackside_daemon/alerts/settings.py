@@ -161,7 +161,7 @@ def _rules(values: object) -> object:
     if isinstance(values, str):
         try:
             values = json.loads(values)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(f"{values!r:.80} is not a JSON list of rules") from None
     if isinstance(values, (list, tuple)):
         return [rule if isinstance(rule, RuleSection) else _rule(rule, at) for at, rule in enumerate(values)]

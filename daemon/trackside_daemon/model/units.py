@@ -21,7 +21,7 @@ def size_bytes(value: object) -> object:
     """Return the bytes of a size: ``10GiB``, ``500MB`` or a number of bytes."""
     if not isinstance(value, str) or value.isdecimal():
         return value
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT])(i?)B?", value.strip())
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([kKMGT])(i?)B?", value.strip())
     if found is None:
         raise ValueError(f"{value!r} is not a size such as 10GiB, 500MB or a number of bytes")
     number, prefix, binary = found.groups()
