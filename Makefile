@@ -35,7 +35,7 @@ demo: $(VENV)/.demo
 
 # Packages first; then, at a time, what uses one processor and the tests, many of which wait.
 test:
-	@$(MAKE) --no-print-directory -j2 system $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j3 system $(VENV)/.dev $(OLDEST)/.installed
 	@$(MAKE) --no-print-directory -j4 check exposure oldest suite
 
 .PHONY: exposure oldest suite
@@ -44,7 +44,7 @@ exposure:
 	@alone=$$(mktemp -d) && cp deploy/systemd/trackside.service $$alone && \
 	systemd-analyze security --offline=true --no-pager $$alone/trackside.service | tail -1; rm -r $$alone
 
-oldest: $(OLDEST)/.installed
+oldest: $(VENV)/.dev $(OLDEST)/.installed
 	$(SAY) 'the integrations with the oldest supported frameworks'
 	@$(OLDEST)/bin/python -m pytest --quiet tests/integrations
 
@@ -138,12 +138,13 @@ $(VENV)/.soak: $(VENV)/.dev
 	@touch $@
 
 # The oldest frameworks precede the packages of the tests; site.addsitedir also finds trackside, which is an editable install.
-$(OLDEST)/.installed: $(VENV)/.dev tests/oldest.txt
+# They are installed while the others are, which pip must not see half installed: tests.pth comes last.
+$(OLDEST)/.installed: $(VENV)/bin/python tests/oldest.txt
 	$(SAY) 'installing the oldest frameworks'
 	@$(PYTHON) -m venv $(OLDEST)
+	@$(OLDEST)/bin/python -m pip install $(QUICK) --no-deps --requirement tests/oldest.txt
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$(echo $(OLDEST)/lib/python3*/site-packages)/tests.pth"
-	@$(OLDEST)/bin/python -m pip install $(QUICK) --no-deps --requirement tests/oldest.txt
 	@touch $@
 
 # The alternatives that benchmarks compare with a push; PyTorch and numpy come from the environment of the tests.
