@@ -36,7 +36,7 @@ def init(
     name: str | None = None,
     *,
     id: str | None = None,  # noqa: A002  the field's word for it
-    config: Mapping[str, Any] | None = None,
+    config: Any = None,
     tags: Iterable[str] = (),
     total_steps: int | None = None,
     flops_per_step: float | None = None,
@@ -53,8 +53,9 @@ def init(
         name: Name that people see. Default: ``$TRACKSIDE_RUN_NAME``, else the script's name with the cluster's job id.
         id: Identifier of the run, the same on all ranks. Default: ``$TRACKSIDE_RUN_ID``, else the launcher's, else
             random. The id of an ended run resumes it as a new attempt.
-        config: Configuration, stored with the run as JSON of at most 1 MiB. Values that JSON does not have are written as
-            text.
+        config: Configuration, stored with the run as JSON of at most 1 MiB: a mapping, a dataclass, a ``Namespace`` or any
+            object with fields. Values that JSON does not have are written as text. A configuration that cannot be read is
+            left out, with a warning.
         tags: Words to find the run by. Default: ``$TRACKSIDE_TAGS``, separated by commas.
         total_steps: Number of steps the run will have, for its progress and the remaining time.
         flops_per_step: Floating-point operations of the model in a step, of this rank's share. They are summed for MFU.
@@ -75,11 +76,11 @@ def init(
         The run.
 
     Raises:
-        TypeError: ``config`` is not a mapping, or ``total_steps`` is not a whole number.
+        TypeError: ``total_steps`` is not a whole number.
         ValueError: ``total_steps`` is negative or beyond int64, or ``ranks`` is another word.
 
     Example:
-        >>> run = trackside.init("baseline", config=vars(args), total_steps=10_000)
+        >>> run = trackside.init("baseline", config=args, total_steps=10_000)
     """
     try:
         total_steps = None if total_steps is None else whole_number(total_steps)

@@ -88,6 +88,7 @@ def test_a_name_or_id_of_another_type_is_its_text() -> None:
         (["/usr/bin/train"], "train"),
         (["/site-packages/ipykernel_launcher.py", "-f", "kernel.json"], "notebook"),
         ([""], "python"),
+        (["-"], "python"),
         (["-c"], "python"),
         (["-m"], "python"),
         ([], "python"),

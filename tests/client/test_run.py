@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import enum
 import json
 import logging
 import math
 import os
 import threading
+import types
 from collections import UserDict
 from decimal import Decimal
 from fractions import Fraction
@@ -20,6 +23,7 @@ from processes import eventually
 
 import trackside
 from trackside.environment.config import CONFIG_BYTES, as_json
+from trackside.integrations.run_adapter import RunAdapter
 from trackside.row_queue import ROWS_WAITING, VALUES_WAITING, WARNINGS
 
 if TYPE_CHECKING:
@@ -752,10 +756,59 @@ def test_a_configuration_that_cannot_be_written_is_warned_about_and_left_out(
     assert warning.endswith("it is left out")
 
 
-@pytest.mark.parametrize("config", [3, ["lr"], "lr=0.1", object()])
-def test_a_configuration_that_is_no_mapping_is_refused(config: Any) -> None:
-    with pytest.raises(TypeError, match="config must be a mapping, such as a dict or vars"):
-        trackside.init(config=config)
+@dataclasses.dataclass
+class Optimizer:
+    """A part of a configuration."""
+
+    lr: float = 0.1
+
+
+@dataclasses.dataclass
+class Slotted:
+    """A configuration without a dictionary of its own."""
+
+    __slots__ = ("optimizer",)
+    optimizer: Optimizer
+
+
+class Keyed:
+    """A configuration with keys that is no mapping, as of OmegaConf."""
+
+    def keys(self) -> list[str]:
+        return ["optimizer"]
+
+    def __getitem__(self, key: str) -> object:
+        return Optimizer()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        argparse.Namespace(optimizer=argparse.Namespace(lr=0.1)),
+        types.SimpleNamespace(optimizer=types.SimpleNamespace(lr=0.1), _private=1),
+        Slotted(Optimizer()),
+        Keyed(),
+    ],
+    ids=["Namespace", "SimpleNamespace", "dataclass", "keys"],
+)
+def test_a_configuration_is_anything_with_fields(nowhere: str, config: Any) -> None:
+    for run in (
+        trackside.init(config=config, endpoint=nowhere),
+        RunAdapter("of a framework", {"config": config}).open(),
+    ):
+        assert json.loads(hello_of(run).config) == {"optimizer": {"lr": 0.1}}
+        run.finish()
+
+
+@pytest.mark.parametrize("config", [3, ["lr"], "lr=0.1", object(), Optimizer])
+def test_a_configuration_without_fields_is_left_out_with_a_warning(
+    nowhere: str, caplog: pytest.LogCaptureFixture, config: Any
+) -> None:
+    run = trackside.init(config=config, endpoint=nowhere)
+    assert hello_of(run).config == ""
+    (warning,) = warnings(caplog)
+    assert "has no fields; pass a dict, a dataclass or a Namespace" in warning
+    RunAdapter(None, {"config": config})
 
 
 @pytest.fixture

@@ -56,16 +56,24 @@ def encodable(totals: Totals) -> Totals:
         ([5, 3, 4, 5, 6], 2),
         ([5, 3, 9], 5),
         ([-5, 0], 6),
+        ([2, 4, 6], 6),
+        ([10, 20], 20),
+        ([50, 49, 99], 50),
+        ([49, 99, 149], 149),
     ],
 )
-def test_steps_grow_by_the_increase_over_the_highest_and_the_first_push_by_one(steps: list[int], total: int) -> None:
+def test_steps_grow_by_the_increase_over_the_highest_and_the_first_push_by_those_before_it(
+    steps: list[int], total: int
+) -> None:
     assert push(SessionTotals(), *steps).totals.steps == total
 
 
 @given(st.lists(st.integers(-1000, 1000), min_size=1))
 def test_steps_are_one_and_how_far_the_highest_lies_above_the_first(steps: list[int]) -> None:
     tally = push(SessionTotals(), *steps)
-    assert tally.totals.steps == 1 + max(steps) - steps[0]
+    second = next((step for step in steps if step > steps[0]), steps[0])
+    before = max(0, steps[0] - 1) if steps[0] <= second - steps[0] else 0
+    assert tally.totals.steps == 1 + before + max(steps) - steps[0]
     assert tally.step == steps[-1]
     assert tally.totals.pushes == len(steps)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
 from math import isfinite
+from types import SimpleNamespace
 from typing import Any
 
 from trackside.log import warn
@@ -13,20 +16,15 @@ from trackside.log import warn
 CONFIG_BYTES = 1024 * 1024  # limit of a configuration: it is sent in one message, with the last values
 
 
-def as_json(config: Mapping[str, Any] | None, what: str = "the configuration") -> str:
+def as_json(config: Any, what: str = "the configuration") -> str:
     """Return *config* as JSON in ASCII; empty if it is None, or after a warning if it cannot be written.
 
     Values that JSON does not have are written as text: paths, dates, NaN, keys that are numbers.
-
-    Raises:
-        TypeError: It is not a mapping.
     """
     if config is None:
         return ""
-    if not isinstance(config, Mapping):
-        raise TypeError(f"config must be a mapping, such as a dict or vars(args), not {type(config).__name__}")
     try:
-        text = json.dumps(_plain(config))
+        text = json.dumps(_plain(as_mapping(config)))
     except Exception as error:  # noqa: BLE001  a value's own __str__ may raise anything, and a cycle has no end
         warn(f"{what} cannot be written as JSON ({type(error).__name__}: {error}); it is left out")
         return ""
@@ -34,6 +32,23 @@ def as_json(config: Mapping[str, Any] | None, what: str = "the configuration") -
         warn(f"{what} has {len(text)} bytes, more than the limit of {CONFIG_BYTES}; it is left out")
         return ""
     return text
+
+
+def as_mapping(config: Any) -> Mapping[Any, Any]:
+    """Return a configuration as a mapping: a dataclass, a Namespace, a model of pydantic or another object by its fields.
+
+    Raises:
+        TypeError: It has none. Its methods may raise anything else.
+    """
+    if isinstance(config, Mapping):
+        return config
+    if callable(keys := getattr(config, "keys", None)):  # OmegaConf's, ConfigDict's
+        return {key: config[key] for key in keys()}
+    if is_dataclass(config) and not isinstance(config, type):  # also one with slots
+        return {field.name: getattr(config, field.name) for field in fields(config)}
+    if isinstance(config, type) or not hasattr(config, "__dict__"):
+        raise TypeError(f"{type(config).__name__} has no fields; pass a dict, a dataclass or a Namespace")
+    return {name: value for name, value in vars(config).items() if not name.startswith("_")}
 
 
 def _plain(value: Any) -> Any:
@@ -47,4 +62,6 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if hasattr(value, "__float__") and getattr(value, "ndim", 1) == 0:  # a scalar of NumPy, or a tensor of one number
         return int(value) if hasattr(value, "__index__") and value == int(value) else _plain(float(value))
-    return str(value)
+    namespaces = (SimpleNamespace, getattr(sys.modules.get("argparse"), "Namespace", SimpleNamespace))
+    has_fields = isinstance(value, namespaces) or (is_dataclass(value) and not isinstance(value, type))
+    return _plain(as_mapping(value)) if has_fields else str(value)

@@ -202,7 +202,7 @@ def _launcher(environ: Mapping[str, str], proc: Path, rank: int) -> str:
 
 
 def _script(job: str) -> str:
-    path = Path(writable(sys.argv[0]) if sys.argv and sys.argv[0] not in {"", "-c", "-m"} else "python")
+    path = Path(writable(sys.argv[0]) if sys.argv and sys.argv[0] not in {"", "-", "-c", "-m"} else "python")
     stem = path.parent.name if path.name == "__main__.py" else path.stem
     stem = "notebook" if stem == "ipykernel_launcher" else stem or "python"
     return f"{stem}-{job}" if job else stem

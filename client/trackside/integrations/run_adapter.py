@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.default_run import init, open_run
+from trackside.environment.config import as_mapping
 from trackside.environment.exit_status import outcome
 from trackside.log import warn
 
@@ -42,7 +43,8 @@ class RunAdapter:
     def __init__(self, name: str | None, arguments: Mapping[str, Any]) -> None:
         self.name = name
         self._arguments = dict(arguments)
-        self._config: dict[str, Any] = dict(self._arguments.pop("config", None) or {})
+        config = self._arguments.pop("config", None)
+        self._config = {} if config is None else dict(guarded("the configuration", as_mapping, config) or {})
         self._run: Run | None = None
         self._is_own = False
         self._is_over = False

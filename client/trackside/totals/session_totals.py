@@ -74,6 +74,7 @@ class SessionTotals:
         self._flops = flops
         self._checkpoints = CheckpointCounter()
         self._highest = 0
+        self._first = 0  # the first step, until a second one shows how many steps a push covers
         self._began = 0
         self._paused = 0
         self._in_step: set[str] = set()
@@ -181,15 +182,17 @@ class SessionTotals:
         if step == self.step:
             return
         if self.step is None:
-            self.totals.steps, self._highest = 1, step
+            self.totals.steps, self._highest, self._first = 1, step, step
         elif step > self.step:
             spent = time - self._began - (self.phases.paused - self._paused)
             seconds = max(0, spent) / 1e9  # of two pushing threads, one may overtake the other
             self.totals.step_duration = self.totals.step_duration or empty(Histogram)
             observe(self.totals.step_duration, seconds, step - self.step)
         if step > self._highest:
-            self.totals.steps = min(self.totals.steps + step - self._highest, _INT64 - 1)
-            self._highest = step
+            # A training that pushes each 10 steps, at 10 first, has done these 10. One that resumes at 1000 has not.
+            before = self._first - 1 if 1 < self._first <= step - self._highest else 0
+            self.totals.steps = min(self.totals.steps + before + step - self._highest, _INT64 - 1)
+            self._highest, self._first = step, 0
         self.step, self._began, self._paused = step, time, self.phases.paused
         self.totals.paused = self._paused / 1e9
         self._in_step.clear()
