@@ -210,8 +210,10 @@ The client reads these variables; the daemon ignores them:
 
 Our commands read `TRACKSIDE_WEB__CREDENTIALS_FILE`, the file of [`--web.credentials-file`](web.md#our-commands).
 
-Without an endpoint the client searches for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, `/run/user/UID/trackside`,
-`/tmp/trackside-UID` and `/run/trackside`, in this order. The daemon binds in the first of them that it may use. The client
+Without an endpoint the client searches for `push.sock` in `$XDG_RUNTIME_DIR/trackside`, or, if that variable is not set or
+names no directory that you can write to, in `/run/user/UID/trackside` and `/tmp/trackside-UID`; then in `/run/trackside`. So a
+job with an `XDG_RUNTIME_DIR` of its own never pushes to another job of the same user. The daemon binds in the first of them that
+it may use. `trackside doctor`, and the client at log level INFO, show which daemon was found and why. The client
 accepts a directory of another user only for `/run/trackside`: [other users](other-machines.md#other-users-of-this-machine).
 Commands find the daemon by `push.address` and `push.token` next to the socket. They ignore files that another user could have
 made or replaced, and `trackside doctor` names them.

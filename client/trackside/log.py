@@ -6,6 +6,12 @@ import logging  # not when it is needed: an import fails when no file descriptor
 from contextlib import suppress
 
 
+def info(message: str) -> None:
+    """Log what happens as it should: not shown, unless the training configures its logging so."""
+    with suppress(Exception):
+        logging.getLogger("trackside").info("trackside: %s", message)
+
+
 def warn(message: str) -> None:
     """Log a warning. Exceptions of a log handler, or at interpreter shutdown, do not reach the caller."""
     with suppress(Exception):

@@ -63,6 +63,27 @@ def test_the_users_own_directories_come_before_the_systems_and_the_temporary_one
     ]
 
 
+def test_a_runtime_directory_that_can_be_used_is_the_only_one_of_the_user(tmp_path: Path) -> None:
+    directories = list(map(str, discovery.directories({"XDG_RUNTIME_DIR": str(tmp_path)}, 1000)))
+    assert directories == [f"{tmp_path}/trackside", "/run/trackside"]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "explicit", "environ", "reason"),
+    [
+        ("ipc:///a/push.sock", "ipc:///a/push.sock", {}, "named by the program"),
+        ("tcp://a:1", None, {"TRACKSIDE_ENDPOINT": "tcp://a:1"}, "named by $TRACKSIDE_ENDPOINT"),
+        ("ipc:///run/trackside/push.sock", None, {"XDG_RUNTIME_DIR": "/a"}, "the system's daemon; this user has none"),
+        ("ipc:///a/trackside/push.sock", None, {"XDG_RUNTIME_DIR": "/a"}, "in $XDG_RUNTIME_DIR"),
+        ("ipc:///tmp/trackside-1/push.sock", None, {}, "this user's daemon; no $XDG_RUNTIME_DIR keeps it apart"),
+    ],
+)
+def test_a_daemon_is_shown_with_the_reason_for_its_choice(
+    endpoint: str, explicit: str | None, environ: dict[str, str], reason: str
+) -> None:
+    assert discovery.origin(endpoint, explicit, environ) == reason
+
+
 def test_each_place_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
     monkeypatch.setattr(discovery, "directories", lambda *_: [place, place])
     assert discovery.find(None, {}) == (None, [f"{place}/push.sock (not found)"])

@@ -84,6 +84,14 @@ def test_a_hello_comes_first_and_nothing_else_before_the_welcome(router: Router)
     assert (batch.session, batch.number, list(rows(batch.body))) == (first.session, 1, [(3, {"loss": 0.5})])
 
 
+def test_the_daemon_that_was_found_is_logged_with_the_reason(router: Router, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trackside")
+    trackside.init(endpoint=router.endpoint)
+    router.welcome()
+    eventually(lambda: caplog.records)
+    assert said(caplog) == [f"pushes go to {router.endpoint} (named by the program)"]
+
+
 def test_pushes_go_out_in_order_and_are_done_with_once_they_are_acknowledged(router: Router) -> None:
     run = trackside.init(endpoint=router.endpoint)
     for step in range(3 * BATCH_ROWS):

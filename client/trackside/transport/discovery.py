@@ -26,18 +26,37 @@ _CURABLE = re.compile(r"\((not found|nobody listens there|does not answer)")
 
 
 def directories(environ: Mapping[str, str], uid: int) -> Iterator[Path]:
-    """Yield the directories in which a user's daemon, then the system's, may have its push socket."""
+    """Yield the directories in which a user's daemon, then the system's, may have its push socket.
+
+    A ``$XDG_RUNTIME_DIR`` that can be used is the only one of the user: others may be of another job of the same user.
+    """
     # Never $TMPDIR: it can differ per job.
-    if environ.get("XDG_RUNTIME_DIR"):
-        yield Path(environ["XDG_RUNTIME_DIR"]) / "trackside"
-    yield Path(f"/run/user/{uid}/trackside")
-    yield Path(f"/tmp/trackside-{uid}")  # noqa: S108  its owner and mode are checked before it is used
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime:
+        yield Path(runtime) / "trackside"
+    if not (runtime and os.access(runtime, os.W_OK | os.X_OK)):
+        yield Path(f"/run/user/{uid}/trackside")
+        yield Path(f"/tmp/trackside-{uid}")  # noqa: S108  its owner and mode are checked before it is used
     yield SYSTEM_DIRECTORY
 
 
 def named_endpoint(explicit: str | None, environ: Mapping[str, str]) -> str:
     """Return the endpoint that the user named, in the program or by ``$TRACKSIDE_ENDPOINT``; empty if there is none."""
     return explicit or environ.get("TRACKSIDE_ENDPOINT", "")
+
+
+def origin(endpoint: str, explicit: str | None, environ: Mapping[str, str]) -> str:
+    """Return why `find` has chosen this endpoint."""
+    if explicit:
+        return "named by the program"
+    if environ.get("TRACKSIDE_ENDPOINT"):
+        return "named by $TRACKSIDE_ENDPOINT"
+    directory = Path(endpoint.removeprefix("ipc://")).parent
+    if directory == SYSTEM_DIRECTORY:
+        return "the system's daemon; this user has none"
+    if environ.get("XDG_RUNTIME_DIR") and directory == Path(environ["XDG_RUNTIME_DIR"]) / "trackside":
+        return "in $XDG_RUNTIME_DIR"
+    return "this user's daemon; no $XDG_RUNTIME_DIR keeps it apart"
 
 
 def advice(named: str, failures: list[str]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import zmq
 
 from trackside.environment.process_info import process_info
-from trackside.log import warn
+from trackside.log import info, warn
 from trackside.stacks import stacks
 from trackside.transport import discovery
 from trackside.transport.connection import Waker, connect, new_context
@@ -346,6 +346,9 @@ class Sender:
         self._answered_at = self._no_daemon_since = time.monotonic()
         if envelope.kind == "welcome":
             session.acknowledged(envelope.number)
+            if not self.connected:
+                reason = discovery.origin(self._connected_to, self._endpoint, os.environ)
+                info(f"pushes go to {self._connected_to} ({reason})")
             session.greeted = self.connected = True
         elif envelope.kind == "hello?":
             if session.greeted:  # else the hello is on its way

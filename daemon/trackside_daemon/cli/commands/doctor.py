@@ -141,7 +141,8 @@ def _push(status: dict[str, Any] | None) -> Iterator[Check]:
     """Check whether a training job of this user finds the daemon."""
     found, failures = discovery.find(None, os.environ)
     if found is not None:
-        yield Check("ok", "push", f"training jobs of {_user(os.getuid())} push to {found}")
+        reason = discovery.origin(found, None, os.environ)
+        yield Check("ok", "push", f"training jobs of {_user(os.getuid())} push to {found} ({reason})")
         return
     where = ", ".join(failures)
     named = discovery.named_endpoint(None, os.environ)
