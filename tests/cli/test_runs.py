@@ -145,7 +145,7 @@ class Site:
             ready=lambda: True,
             status=lambda: {"version": "0", "storage_path": str(one.directory)},
             history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
-            alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None),
+            alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),

@@ -136,7 +136,7 @@ class Site:
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
             history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
-            alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend),
+            alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
             gpu=GpuApi(self.nvml, self._forget),
             processes=ProcessesApi(lambda: self.processes),
             overview=self.pages,

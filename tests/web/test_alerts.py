@@ -96,6 +96,15 @@ def test_a_silence_lasts_is_kept_and_says_what_is_silent_now(site: Any, api: Cal
         assert [one.id for one in reader.silences(connection, time.time())] == [made["id"]]
 
 
+def test_a_silence_of_an_alert_that_never_was_is_refused(site: Any) -> None:
+    site.keep(Alert("OldRule", "warning", NOW))
+    for name, status in (("LossSpik", 400), ("gpuhot", 400), ("Los*Spike", 200), ("OldRule", 200), ("TestAlert", 200)):
+        assert ask(site, "POST", "silences", json={"labels": {"alert": name}})[0] == status
+    assert refused(site, "POST", "silences", json={"labels": {"alert": "gpuhot"}}) == (
+        *(400, "alert: there is no alert 'gpuhot'; did you mean GpuHot?"),
+    )
+
+
 def test_a_silence_can_be_ended_once_and_the_history_has_that(site: Any, api: Callable[[str], Any]) -> None:
     _, said = ask(site, "POST", "silences", json={"labels": {}})
     id_ = said["silence"]["id"]

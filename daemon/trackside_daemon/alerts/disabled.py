@@ -40,16 +40,21 @@ class DisabledAlerts:
 
 def unknown_names(names: Sequence[str], alerts: Collection[str]) -> Iterator[str]:
     """Yield a warning for each entry of *names* that turns nothing off because it is none of the *alerts*."""
-    by_lower_case = {alert.lower(): alert for alert in alerts}
     for name in dict.fromkeys(entry.partition("@")[0] for entry in names):
         if name in alerts:
             continue
-        lower = name.lower()
-        without_prefix = lower.removeprefix("trackside")
-        near = [without_prefix] if without_prefix in by_lower_case else []
-        near = near or difflib.get_close_matches(lower, by_lower_case, 1)
-        hint = f"did you mean {by_lower_case[near[0]]}?" if near else "docs/alerts.md lists them"
-        yield f"alerts.off: there is no alert {name!r:.80}; {hint}"
+        yield f"alerts.off: {unknown_name(name, alerts)}"
+
+
+def unknown_name(name: str, alerts: Collection[str]) -> str:
+    """Return that there is no alert *name*, and which of the *alerts* has the nearest name."""
+    by_lower_case = {alert.lower(): alert for alert in alerts}
+    lower = name.lower()
+    without_prefix = lower.removeprefix("trackside")
+    near = [without_prefix] if without_prefix in by_lower_case else []
+    near = near or difflib.get_close_matches(lower, by_lower_case, 1)
+    hint = f"did you mean {by_lower_case[near[0]]}?" if near else "docs/alerts.md lists them"
+    return f"there is no alert {name!r:.80}; {hint}"
 
 
 def run_regex(pattern: str) -> str:

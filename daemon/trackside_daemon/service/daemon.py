@@ -24,6 +24,7 @@ from trackside_daemon.service import logging as log
 from trackside_daemon.service.assembly import Parts, StartError
 from trackside_daemon.service.build_info import build_info
 from trackside_daemon.service.config import needs_restart
+from trackside_daemon.service.finding_sources import alert_names
 from trackside_daemon.service.status import Status
 from trackside_daemon.service.systemd import Notifier
 from trackside_daemon.service.watchdog import Watchdog
@@ -187,7 +188,13 @@ class Daemon:
             ready=self._status.is_ready,
             status=self._status.as_json,
             history=HistoryApi(parts.state, access, parts.requests.ask, parts.requests.ask_layers),
-            alerts=AlertsApi(access, parts.alerting.silences, parts.alerting.tester, parts.pipeline.push),
+            alerts=AlertsApi(
+                access,
+                parts.alerting.silences,
+                parts.alerting.tester,
+                parts.pipeline.push,
+                alert_names(self._config.alerts),
+            ),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
             processes=ProcessesApi(lambda: parts.process.processes),
             overview=self._overview,

@@ -47,8 +47,12 @@ def rules(section: AlertsSection) -> list[Rule]:
 
 def unknown_alerts(section: AlertsSection) -> list[str]:
     """Return a line for each name of ``alerts.off`` that is no alert and so has no effect."""
-    fixed = (*DETECTED, *RULED, *(one.alert for one in fleet("trackside")))
-    return list(unknown_names(section.off, {*fixed, *(rule.alert for rule in section.rules)}))
+    return list(unknown_names(section.off, alert_names(section)))
+
+
+def alert_names(section: AlertsSection) -> set[str]:
+    """Return the names of all alerts of the daemon, of the user's rules and of the rules for Prometheus."""
+    return {*DETECTED, *RULED, *(one.alert for one in fleet("trackside")), *(rule.alert for rule in section.rules)}
 
 
 RESTORE_SECONDS = 2.0  # the most time of a start that detectors may use to learn, some 20 ms per rank

@@ -18,7 +18,7 @@ from trackside_daemon.model.text import shown
 from trackside_daemon.model.units import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MORE = ("stage", "test")  # labels of alerts that no family has
 NAMED = 5  # maximum number of muted alerts to list
@@ -102,7 +102,7 @@ def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
 
     source = find_daemon(url)
     answer = source.silence(body)
-    _warn_of_unknown(body["labels"], {alert["alert"] for alert in source.alerts("")})
+    _warn_of_unknown(body["labels"])
     if as_json:
         print_json(answer)
         return
@@ -116,26 +116,16 @@ def _add(url: str, body: Mapping[str, Any], *, as_json: bool) -> None:
     _warn_if_unstored(answer)
 
 
-def _warn_of_unknown(labels: Mapping[str, str], fired: Collection[str]) -> None:
-    """Warn of an alert and of labels that do not exist; alerts that have *fired* exist, too."""
-    from trackside_daemon.alerts.descriptions import DETECTED, RULED
-    from trackside_daemon.alerts.silences import matches_wildcards
+def _warn_of_unknown(labels: Mapping[str, str]) -> None:
+    """Warn of labels that no alert has."""
     from trackside_daemon.service.finding_sources import families
 
-    alerts = sorted({*DETECTED, *RULED, *fired})
-    if not any(matches_wildcards(alert, labels.get("alert", "*")) for alert in alerts):
-        near = _near(labels["alert"], alerts) or "a custom rule becomes known when it has fired"
-        warn(f"{shown(labels['alert'])}: no known alert has this name; {near}")
     names = sorted({"alert", *MORE, *(name for family in families().values() for name in family.labels)})
     for name in labels:
         if name not in names:
-            hint = _near(name, names) or "common labels are run, rank, key and gpu"
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {near[0]}?" if near else "common labels are run, rank, key and gpu"
             warn(f"--label {name}: no alert has this label; {hint}")
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    return f"did you mean {near[0]}?" if near else ""
 
 
 def _end(url: str, id_: str, *, as_json: bool) -> None:

@@ -237,6 +237,11 @@ def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) 
     return [_alert_json(row) for row in reversed(newest)]
 
 
+def alert_names(connection: sqlite3.Connection) -> set[str]:
+    """Return the names of the alerts that have fired."""
+    return {name for (name,) in connection.execute("SELECT DISTINCT alert FROM alert")}
+
+
 def alert(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
     """Return an alert by its id; None if there is none."""
     row = connection.execute(f"{_ALERT} AND alert.id = ?", (True, number)).fetchone()

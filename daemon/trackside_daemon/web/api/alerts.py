@@ -14,7 +14,8 @@ from starlette.exceptions import HTTPException
 
 from trackside_daemon.alerts import silences as silence_store
 from trackside_daemon.alerts import test_alert
-from trackside_daemon.alerts.silences import LONGEST, Silences, matches, with_silenced_until
+from trackside_daemon.alerts.disabled import unknown_name
+from trackside_daemon.alerts.silences import LONGEST, Silences, matches, matches_wildcards, with_silenced_until
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import AlertFilter, UnknownRunError
 from trackside_daemon.model.finding import SEVERITIES, Severity
@@ -24,7 +25,7 @@ from trackside_daemon.web.api.history_access import DEFAULT_LISTED, MAX_LISTED, 
 from trackside_daemon.web.api.query_params import parse_flag, parse_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from starlette.datastructures import QueryParams
     from starlette.requests import Request
@@ -49,6 +50,7 @@ class AlertsApi:
         silences: The active silences.
         tester: Raises test alerts.
         push: Queues a batch for the pipeline, so that it evaluates a test alert at once.
+        names: The names of the alerts.
     """
 
     def __init__(
@@ -57,11 +59,13 @@ class AlertsApi:
         silences: Silences,
         tester: AlertTester,
         push: Callable[[Sequence[Batch]], None],
+        names: Collection[str],
     ) -> None:
         self._history = history
         self._silences = silences
         self._tester = tester
         self._push = push
+        self._names = {*names, test_alert.TEST_ALERT}
 
     async def alerts(self, request: Request) -> Response:
         """List alerts that fire or have fired, oldest first."""
@@ -110,6 +114,7 @@ class AlertsApi:
         """Add a silence, and return it with the firing alerts that match it."""
         shape = '{"labels": {"alert": PATTERN, "run": PATTERN, …}, "for": SECONDS, "comment": TEXT}'
         wanted = _decode_body(await request.body(), _SilenceRequest, f"{shape}, for {LONGEST:.0f} s at most")
+        await self._check_name(wanted.labels.get("alert", "*"))
         now = time.time()
         silence = Silence(secrets.token_hex(4), wanted.labels, now, now + wanted.seconds, wanted.comment)
         try:
@@ -126,6 +131,14 @@ class AlertsApi:
             if matches(silence, alert.alert, alert.labels)
         ]
         return json_response({"silence": asdict(silence), "firing": matching, "kept": not problem, "why": problem})
+
+    async def _check_name(self, pattern: str) -> None:
+        """Raise HTTP 400 for a pattern that matches no alert that exists or has fired."""
+        if any(matches_wildcards(name, pattern) for name in self._names):
+            return
+        fired = await self._history.read(reader.alert_names)
+        if not any(matches_wildcards(name, pattern) for name in fired):
+            raise HTTPException(400, f"alert: {unknown_name(pattern, {*self._names, *fired})}")
 
     async def unsilence(self, request: Request) -> Response:
         """End a silence early."""
