@@ -17,6 +17,7 @@ import pytest
 from histories import BEGIN, History, column, finished, history, opened
 from processes import DEADLINE, clean_environ, command
 
+from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
@@ -195,6 +196,21 @@ def asked(request: pytest.FixtureRequest, here: Place) -> Iterator[Place]:
             assert len(api.asked) > 1
 
 
+@pytest.fixture
+def asked_with_three(here: Place) -> Place:
+    """Three more runs of one name."""
+    with history(here.history) as one:
+        for number in range(3):
+            about = ProcessInfo(command=("python", "train.py", "--lr", str(number)))
+            one.put(
+                [
+                    opened(f"t{number}", name="train", started=BEGIN + 10_000 + number, about=about),
+                    column(f"t{number}", ["loss"], number + 2),
+                ]
+            )
+    return here
+
+
 def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) -> None:
     answer = asked.run("runs")
     lines = answer.out.splitlines()
@@ -285,6 +301,21 @@ def test_runs_are_put_side_by_side(asked: Place) -> None:
     found = json.loads(asked.run("compare", "gpt-small", "bbbb2222", "--json").out)
     assert found["configuration"] == {"lr": [0.1, 0.2]}
     assert [one and one["best"] for one in found["metrics"]["eval/accuracy"]] == [9.1, None]
+
+
+def test_a_name_that_is_given_twice_means_its_two_newest_runs(asked_with_three: Place) -> None:
+    answer = asked_with_three.run("compare", "train", "train")
+    assert re.search(r"^ +train +train$\n^ +t2 +t1$\n", answer.out, re.MULTILINE)
+    assert re.search(
+        r"^differences:\n  command +python train.py --lr 2 +python train.py --lr 1$", answer.out, re.MULTILINE
+    )
+    assert re.search(r"^  loss final +3 +2$", answer.out, re.MULTILINE)
+    found = json.loads(asked_with_three.run("compare", "train", "train", "train", "--json").out)
+    assert [run["id"] for run in found["runs"]] == ["t2", "t1", "t0"]
+    assert found["commands"] == [f"python train.py --lr {number}" for number in (2, 1, 0)]
+    assert asked_with_three.run("compare", *["train"] * 4).refusal() == (
+        "run train is given 4 times, but 3 runs have this name; give ids: trackside runs"
+    )
 
 
 def test_many_runs_are_compared_in_as_many_tables_as_they_need(here: Place) -> None:

@@ -98,6 +98,18 @@ def test_a_run_on_the_page_is_listed_once_with_its_ranks_and_its_newest_numbers(
     assert run["started"] == WALL
 
 
+@pytest.mark.parametrize("key", ["loss", "train_loss", "train/loss"])
+def test_the_loss_in_the_list_has_any_of_its_names(
+    site: Site, house: RunsHarness, api: Callable[[str], Any], key: str
+) -> None:
+    who = FakeSession()
+    site.keep(opened(who))
+    house.hello(who)
+    house.push(who, {key: 2.5}, step=7)
+    (run,) = api("runs")["runs"]
+    assert (run["step"], run["loss"], run["ranks"][0]["loss"]) == (7, 2.5, 2.5)
+
+
 def test_a_live_run_that_cannot_be_written_is_listed_all_the_same(
     house: RunsHarness, api: Callable[[str], Any]
 ) -> None:

@@ -117,11 +117,21 @@ def describe(
 
 def compare(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of `trackside compare`: a column per run, in as many tables as the runs need."""
-    sections = {"configuration differences:": list(_differing(runs)), "metrics:": list(_metric_rows(runs))}
+    commands = [shown(text) for text in _commands(runs)]
+    differing = [("command", commands)] if len(set(commands)) > 1 else []
+    sections = {
+        "differences:": differing,
+        "configuration differences:": list(_differing(runs)),
+        "metrics:": list(_metric_rows(runs)),
+    }
     rows = [row for section in sections.values() for row in section]
-    names = _names(runs)
+    headers = [[shown(run["name"]) for run in runs], [shown(run["id"]) for run in runs]]
     keys = max(cells(key) for key, _ in rows) + 2
-    natural = max(COLUMN, *(cells(cell) for _, row in rows for cell in row), *map(cells, names))
+    natural = max(
+        COLUMN,
+        *(cells(cell) for _, row in rows for cell in row),
+        *(cells(cell) for header in headers for cell in header),
+    )
     fits = max(1, (width() - min(keys, width() // 3)) // (COLUMN + 2))
     columns = min(fits, len(runs))
     keys = min(keys, max(width() // 3, width() - columns * (natural + 2)))
@@ -130,7 +140,8 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         part = slice(first, first + fits)
         if first:
             yield ""
-        yield from _wrapped("", names[part], keys, column)
+        for header in headers:
+            yield from _wrapped("", header[part], keys, column)
         for title, section in sections.items():
             if section:
                 yield title
@@ -171,6 +182,7 @@ def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     keys = dict.fromkeys(key for by_key in by_run for key in by_key)
     return {
         "runs": [{name: run[name] for name in ("id", "name", "state", "started", "ended")} for run in runs],
+        "commands": _commands(runs),
         "configuration": {
             key: [None if value is None else value[0] for value in row] for key, row in differences(runs).items()
         },
@@ -193,10 +205,9 @@ def _metric_rows(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[
     yield "duration", [duration(None if run["ended"] is None else run["ended"] - run["started"]) for run in runs]
 
 
-def _names(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the runs, and the ids of those that share a name."""
-    names = [run["name"] for run in runs]
-    return [shown(run["name"] if names.count(run["name"]) == 1 else run["id"]) for run in runs]
+def _commands(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the command line of the last attempt of each run; empty for one that is not known."""
+    return [" ".join((run["attempt_list"] or [{}])[-1].get("command") or ()) for run in runs]
 
 
 def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:

@@ -118,7 +118,13 @@ def runs(connection: sqlite3.Connection, wanted: RunFilter = RunFilter()) -> lis
             conditions.append(condition)
             values += [value] * condition.count("?")
     query = f"SELECT {_RUN} FROM run WHERE {' AND '.join(conditions)} ORDER BY started DESC, id DESC LIMIT ?"  # noqa: S608
-    return [_listed(row) for row in connection.execute(query, (*values, min(wanted.limit or MAX_RUNS, MAX_RUNS)))]
+    found = [_listed(row) for row in connection.execute(query, (*values, min(wanted.limit or MAX_RUNS, MAX_RUNS)))]
+    for run in found:
+        if run["step"] is None:  # nothing of it is packed, as of a run that was imported just now
+            (id_,) = connection.execute("SELECT id FROM run WHERE uid = ?", (run["id"],)).fetchone()
+            step_and_loss = totals(connection, id_)
+            run |= {"step": step_and_loss["step"], "loss": step_and_loss["loss"]}
+    return found
 
 
 def resolve(connection: sqlite3.Connection, text: str) -> str:

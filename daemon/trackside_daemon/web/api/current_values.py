@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import json_number
+from trackside_daemon.web.api.overview.rates import alternative_loss
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +44,12 @@ def live_runs(state: State, now: float) -> dict[str, Any]:
         of_run = {
             labels for series in (ranks, gauges["started"], gauges["ended"]) for labels in series if labels[0] == name
         }
+        rank_values = [
+            _rank_json(labels, ranks, gauges) for labels in sorted(of_run, key=lambda labels: int(labels[1]))
+        ]
+        for rank in rank_values[:1]:  # of the lowest, whose loss is that of the run
+            if "loss" not in rank and (loss := alternative_loss(state, now, (name, str(rank["rank"])))) is not None:
+                rank["loss"] = json_number(loss)
         live.append(
             {
                 "id": info.pop("run_id"),
@@ -51,9 +58,7 @@ def live_runs(state: State, now: float) -> dict[str, Any]:
                 "attempt": int(info.pop("attempt")),
                 "world_size": int(info.pop("world_size")),
                 **info,
-                "ranks": [
-                    _rank_json(labels, ranks, gauges) for labels in sorted(of_run, key=lambda labels: int(labels[1]))
-                ],
+                "ranks": rank_values,
             }
         )
     live.sort(key=lambda run: max((rank.get("started") or 0.0 for rank in run["ranks"]), default=0.0), reverse=True)
