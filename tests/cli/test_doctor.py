@@ -13,7 +13,7 @@ from certificate_authorities import Authority
 from processes import clean_environ, command, eventually
 
 from trackside_daemon import __version__
-from trackside_daemon.cli.commands.doctor import _about, _spool, _storage
+from trackside_daemon.cli.commands.doctor import _about, _notifications, _spool, _storage
 from trackside_daemon.cli.commands.doctor_gpu import _ranges, check
 from trackside_daemon.cli.sources import daemon_lookup
 from trackside_daemon.nvml.readers.unsupported import WHY
@@ -71,7 +71,8 @@ def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place:
     status, lines = run(place, TRACKSIDE_COLLECTOR__GPU__SIMULATE="0")
     assert status == 0
     assert [line.partition(":")[0] for line in lines] == [
-        *("ok   daemon", "ok   push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-2"),
+        *("ok   daemon", "ok   push", "ok   spool", "ok   storage", "warn notifications"),
+        *("ok   driver", "ok   gpus", "ok   gpu 0-2"),
     ]
     assert lines[0].endswith(f" serves {daemon.url}")
     assert f"push to {daemon.endpoint}" in lines[1]
@@ -79,12 +80,22 @@ def test_all_is_well_beside_a_daemon(start_daemon: Callable[..., Daemon], place:
     assert str(daemon.history) in lines[3]
 
 
-def test_without_a_daemon_the_driver_is_asked_and_nothing_fails(place: Path) -> None:
+def test_who_is_notified_is_told() -> None:
+    status: dict[str, Any] = {"notifications": {"log": {}, "webhook": {}, "apprise": {}}}
+    assert seen(status, _notifications) == [
+        "ok notifications: go to apprise, webhook; trackside test-alert tries them",
+    ]
+    status["notifications"] = {"log": {}}
+    (line,) = seen(status, _notifications)
+    assert line.startswith("warn notifications: go nowhere but to the daemon's log; set alerts.sinks")
+
+
+def test_without_a_daemon_the_driver_is_asked_and_only_the_daemon_fails(place: Path) -> None:
     (place / "history").mkdir()
     status, lines = run(place, TRACKSIDE_STORAGE__PATH=str(place / "history"))
-    assert status == 0
+    assert status == 1
     assert [line.partition(":")[0] for line in lines] == [
-        *("warn daemon", "warn push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-1"),
+        *("FAIL daemon", "warn push", "ok   spool", "ok   storage", "ok   driver", "ok   gpus", "ok   gpu 0-1"),
     ]
     assert lines[0].endswith("answers; start one with: trackside daemon")
     assert lines[1] == f"warn push: training jobs find no daemon at ipc://{place}/push.sock (not found), and spool"
@@ -96,8 +107,8 @@ def test_what_a_killed_daemon_has_left_is_told_and_a_hanging_one_fails(place: Pa
     (place / "push.address").write_text("http://127.0.0.1:9\n")
     status, lines = run(place)
     assert (status, lines[0]) == (
-        0,
-        f"warn daemon: {place}/push.address is from a daemon that was killed; start one with: trackside daemon",
+        1,
+        f"FAIL daemon: {place}/push.address is from a daemon that was killed; start one with: trackside daemon",
     )
     assert lines[1].startswith("warn push: "), "once is enough"
 

@@ -263,6 +263,14 @@ def test_whoever_waits_for_a_gpu_can_be_stopped(place: Path) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
+def test_the_link_to_the_dashboard_is_printed_again(daemon: Daemon) -> None:
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
+    done = processes.run(command("open"), env=environ)
+    address, _, token = done.stdout.rstrip("\n").partition("/#token=")
+    assert (done.returncode, done.stderr, address) == (0, "", daemon.url)
+    assert http.get(f"{daemon.url}/api/v1/runs", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+
+
 def test_a_file_is_checked_and_its_settings_are_shown(place: Path) -> None:
     (place / "t.yml").write_text("sample: {interval: 500ms}\nweb: {allowed-hosts: [a, b], public-read: true}\n")
     ended = run("check-config", "--settings", str(place / "t.yml"))

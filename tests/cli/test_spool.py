@@ -42,6 +42,19 @@ def test_what_is_left_anywhere_is_sent_and_taken_away(start_daemon: Callable[...
     assert run(str(elsewhere), f"--endpoint={daemon.endpoint}") == (0, "sent 0 sessions\n", "")
 
 
+def test_spools_are_listed_with_their_runs(elsewhere: Path, place: Path) -> None:
+    (elsewhere / f"{'a' * 32}.{1:016d}.spool").write_bytes(b"no spool")
+    done = processes.run(command("spool", "list", str(elsewhere)), env=clean_environ({}))
+    assert (done.returncode, done.stderr) == (0, "")
+    header, *lines = [line.split() for line in done.stdout.splitlines()]
+    assert header == ["SESSION", "RUN", "RANK", "SIZE", "DIRECTORY"]
+    assert [line[1:3] for line in lines] == [["one", "0"], ["two", "0"], ["-", "-"]]
+    assert all(line[3:] == ["0.0", "MB", str(elsewhere)] for line in lines)
+    (place / "empty").mkdir()
+    done = processes.run(command("spool", "list", str(place / "empty")), env=clean_environ({}))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "trackside: no session waits\n")
+
+
 def test_what_cannot_be_read_is_said_to_be_left(start_daemon: Callable[..., Daemon], elsewhere: Path) -> None:
     daemon = start_daemon()
     (elsewhere / f"{'a' * 32}.{1:016d}.spool").write_bytes(b"no spool")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SUMMARY = re.compile(
     r"(?P<steps>\d+) steps(?: of (?P<ranks>\d+) ranks)? and (?P<tokens>[\d,]+) tokens in \d+ s; last loss (?P<loss>[\d.]+);"
-    r" (?P<pushes>\d+) pushes, (?P<dropped>\d+) values dropped, [\d.]+ s of CPU time to send them\."
+    r" (?P<pushes>\d+) pushes, (?P<dropped>\d+) values dropped, sending took [\d.e-]+ % of a CPU core per rank\."
 )
 AS_ROOT = re.compile(r".*running as root.*\n")
 """What the daemon warns of wherever these tests run as root."""

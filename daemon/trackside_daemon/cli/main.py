@@ -68,6 +68,7 @@ COMMANDS = {
         "Show runs, GPUs, host and alerts in the terminal.",
         "--url=http://127.0.0.1:21790 --interval 2s",
     ),
+    "open": _Command("open:open_", "Print the link to the dashboard, with its token.", "--url=http://127.0.0.1:21790"),
     "silence": _Command(
         "silence:silence",
         "Mute alerts for a while.",

@@ -84,7 +84,7 @@ def summary(ranks: Sequence[RankValues], seconds: float) -> str:
         f"\n  {ranks[0].get('steps_total', 0):.0f} steps{of_ranks} and {total('tokens_total'):,.0f} tokens"
         f" in {seconds:.0f} s; last loss {format_number(mean(ranks, 'loss'))};"
         f" {total('client_pushes_total'):.0f} pushes, {total('client_dropped_total'):.0f} values dropped,"
-        f" {total('client_overhead_seconds_total'):.2f} s of CPU time to send them."
+        f" sending took {100 * total('client_overhead_seconds_total') / seconds / len(ranks):.2g} % of a CPU core per rank."
     )
 
 

@@ -35,7 +35,7 @@ def doctor() -> None:
     """Check everything that trackside needs, and report how to fix what is wrong.
 
     Each check prints a line: ok, warn, or FAIL with a remedy. The command queries the daemon of this machine. If none
-    runs, it queries the NVIDIA driver, as this user. The exit status is 1 if a check fails.
+    runs, it queries the NVIDIA driver, as this user. The exit status is 1 if a check fails, also if no daemon runs.
     """
     from trackside_daemon.cli.commands import doctor_gpu
 
@@ -46,7 +46,7 @@ def doctor() -> None:
             status = result
         else:
             failed |= _print(result)
-    for check in (_push, _spool, _storage, doctor_gpu.check):
+    for check in (_push, _spool, _storage, _notifications, doctor_gpu.check):
         for result in check(status):
             failed |= _print(result)
     raise typer.Exit(1 if failed else 0)
@@ -81,8 +81,7 @@ def _daemon() -> Iterator[Check | dict[str, Any]]:
             continue
         except SourceError as error:
             left = f"{endpoint.file} is from a daemon that was killed; start one with: trackside daemon"
-            refused = "refused" in str(error)
-            yield Check("warn", "daemon", left) if refused else Check("FAIL", "daemon", f"{error}; restart it")
+            yield Check("FAIL", "daemon", left if "refused" in str(error) else f"{error}; restart it")
             continue
         if not answered:
             yield from _about(endpoint.address, status)
@@ -91,7 +90,7 @@ def _daemon() -> Iterator[Check | dict[str, Any]]:
         answered = True
     if not seen:
         yield Check(
-            "warn", "daemon", "no daemon of this user or of the system answers; start one with: trackside daemon"
+            "FAIL", "daemon", "no daemon of this user or of the system answers; start one with: trackside daemon"
         )
 
 
@@ -187,6 +186,21 @@ def _spool(_status: dict[str, Any] | None) -> Iterator[Check]:
         yield Check("warn", "spool", f"{places[0]}: {sessions} for a daemon; start one, or: trackside spool send")
     else:
         yield Check("ok", "spool", f"{places[0]}, no session waits")
+
+
+def _notifications(status: dict[str, Any] | None) -> Iterator[Check]:
+    """Check whether anybody is notified of an alert."""
+    if status is None or "notifications" not in status:
+        return
+    receivers = sorted(set(status["notifications"]) - {"log"})
+    if receivers:
+        yield Check("ok", "notifications", f"go to {', '.join(receivers)}; trackside test-alert tries them")
+    else:
+        yield Check(
+            "warn",
+            "notifications",
+            "go nowhere but to the daemon's log; set alerts.sinks, unless Prometheus sends them",
+        )
 
 
 def _storage(status: dict[str, Any] | None) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""The command spool send: sends the spools of ended processes to a daemon."""
+"""The commands of spools: list them, and send those of ended processes to a daemon."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Annotated
 import typer
 
 from trackside.transport.discovery import find
+from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.paths import spool_directories
 from trackside.transport.sender import Sender
-from trackside_daemon.cli.errors import fail
+from trackside_daemon.cli.errors import fail, warn
+from trackside_daemon.cli.output import print_lines, table
+from trackside_daemon.model.text import shown
 
 CONNECT_SECONDS = 5.0
 
@@ -24,9 +27,38 @@ app = typer.Typer(
 )
 
 
-@app.callback(epilog="\b\nExample: trackside spool send")
+@app.callback(epilog="\b\nExample: trackside spool list")
 def spool() -> None:
     """Spools: samples that training jobs stored on disk while no daemon was running."""
+
+
+@app.command("list", epilog="\b\nExample: trackside spool list")
+def list_(
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="DIR", help="Directories of spools. [default: your own]", show_default=False),
+    ] = None,
+) -> None:
+    """List the sessions in spools, oldest first: their run, rank, size and directory.
+
+    A session whose process still runs, or that cannot be read, has no run.
+    """
+    rows = []
+    wanted = _places(places)
+    hellos = {session.hex(): hello.identity for session, hello in orphaned_hellos(wanted, None)}
+    for place in wanted:
+        sizes: dict[str, int] = {}
+        for file in sorted(place.glob("*.spool"), key=lambda path: path.stat().st_mtime):
+            session = file.name.partition(".")[0]
+            sizes[session] = sizes.get(session, 0) + file.stat().st_size
+        for session, size in sizes.items():
+            identity = hellos.get(session)
+            run = ["-", "-"] if identity is None else [shown(identity.name), str(identity.rank)]
+            rows.append([session[:12], *run, f"{size / 1e6:.1f} MB", shown(str(place))])
+    if rows:
+        print_lines(table(["SESSION", "RUN", "RANK", "SIZE", "DIRECTORY"], rows, right="<<>><", flexible=" ~  ~"))
+    else:
+        warn("no session waits")
 
 
 @app.command(epilog="\b\nExample: trackside spool send ~/.local/state/trackside/MACHINE-ID/spool")
@@ -51,13 +83,7 @@ def send(
     A daemon reads the spools of its machine and its user without this command. The command deletes what it has sent.
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    try:
-        wanted = places or list(spool_directories(os.environ, os.getuid()))
-    except LookupError as error:
-        fail(f"no spool to send: {error}; give a directory")
-    for place in places or ():
-        if not place.is_dir():
-            fail(f"{place}: no such directory")
+    wanted = _places(places)
     found, failures = find(endpoint or None, os.environ)
     if found is None:
         fail(f"no daemon found at {', '.join(failures)}; start one, or give another with --endpoint")
@@ -74,6 +100,17 @@ def send(
     typer.echo(f"sent {_shown(len(sender.sent))}{': ' if sender.sent else ''}{', '.join(sorted(set(sender.sent)))}")
     if left:
         typer.echo(f"left {_shown(len(left))}: their processes still run, or the files cannot be read")
+
+
+def _places(given: list[Path] | None) -> list[Path]:
+    """Return the given directories, else those of this user."""
+    for place in given or ():
+        if not place.is_dir():
+            fail(f"{place}: no such directory")
+    try:
+        return given or list(spool_directories(os.environ, os.getuid()))
+    except LookupError as error:
+        fail(f"no spool: {error}; give a directory")
 
 
 def _wait(sender: Sender, endpoint: str) -> None:

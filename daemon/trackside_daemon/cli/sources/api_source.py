@@ -62,6 +62,11 @@ class ApiSource:
             handlers.append(HTTPSHandler(context=self._credentials.tls_context))
         self._open = build_opener(*handlers).open
 
+    @property
+    def link(self) -> str:
+        """The dashboard's URL, with the token if the last answer needed it."""
+        return f"{self.url}/" + (f"#token={self.token}" if self._authorizations[:1] == [f"Bearer {self.token}"] else "")
+
     def status(self) -> dict[str, Any]:
         """Return the daemon's status."""
         return self._checked(self._json("status", timeout=STATUS_SECONDS), "version")

@@ -1,0 +1,26 @@
+"""The command open: prints the link to the dashboard again."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+
+import typer
+
+from trackside_daemon.cli.errors import errors_reported
+from trackside_daemon.cli.options import DaemonUrl
+
+
+def open_(*, url: DaemonUrl = "") -> None:
+    """Print the link to the dashboard of the running daemon, with its token, and open it on a desktop.
+
+    The daemon has another token after each restart, so links from before do not work. Keep the link to yourself.
+    """
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+
+        source = find_daemon(url)
+        source.status()
+        typer.echo(source.link)
+        if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+            webbrowser.open(source.link)
