@@ -71,6 +71,27 @@ def test_an_alert_change_is_a_json_line(tmp_path: Path) -> None:
     assert all(one["message"] for one in found)
 
 
+def test_csv_is_read_as_export_writes_it_and_an_invalid_line_is_one_error(tmp_path: Path) -> None:
+    file = tmp_path / "pushes.csv"
+    rows = [f"0,0,{step},{BEGIN + step},{float(loss)!r}\n" for step, loss in enumerate(ill())]
+    file.write_text("".join(["attempt,rank,step,time,loss\n", *rows]))
+    pushes = tmp_path / "pushes.jsonl"
+    pushes.write_text(lines(ill()))
+    assert changes(replay(str(file))) == changes(replay(str(pushes)))
+    answer = replay("-", given="step,loss\n0,high\n")
+    assert (answer.returncode, answer.stderr) == (
+        *(2, "trackside: standard input: line 2: a number is expected for 'loss', not 'high'\n"),
+    )
+
+
+def test_lines_that_are_invalid_for_one_reason_are_told_of_once() -> None:
+    answer = replay("-", given='{"step": 1}\n' * 200)
+    assert answer.stderr.splitlines()[:2] == [
+        'trackside: standard input: line 1: "values" is required: numbers by key',
+        "trackside: standard input: 199 more lines are invalid",
+    ]
+
+
 def test_a_healthy_training_has_nothing_to_tell_and_what_was_looked_at_is_said() -> None:
     answer = replay("-", given=lines(losses(300)))
     assert (answer.returncode, answer.stdout) == (0, "")
@@ -146,9 +167,9 @@ def test_bad_lines_are_named_and_the_rest_is_replayed() -> None:
     answer = replay("-", given="\n".join([*good[:100], *["nonsense"] * 15, '{"values": {"loss": "x"}}', *good[100:]]))
     told = answer.stderr.splitlines()
     assert answer.returncode == 0
-    assert len(told) == 11
+    assert len(told) == 3
     assert told[0].startswith("trackside: standard input: line 101: one JSON object per line is expected")
-    assert told[-1] == "trackside: standard input: 6 more lines are invalid"
+    assert told[-1] == "trackside: standard input: 14 more lines are invalid"
     assert ("NonFinite", 266) in [(one["alert"], one["index"]) for one in map(json.loads, answer.stdout.splitlines())]
 
 

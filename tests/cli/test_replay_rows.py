@@ -31,6 +31,14 @@ def test_a_line_is_a_push() -> None:
     assert (found, bad) == ([Row(0, 1, 3, 7, 1.5, "eval", {"loss": 2.0})], [])
 
 
+def test_numbers_may_stand_next_to_the_step() -> None:
+    found, bad = read(line(loss=0.5), line(loss=0.25, step=7, lr=1, note="x", rank=1, ok=True))
+    assert (found, bad) == (
+        [Row(0, 0, 0, 0, 0.0, "", {"loss": 0.5}), Row(1, 0, 1, 7, 1.0, "", {"loss": 0.25, "lr": 1.0})],
+        [],
+    )
+
+
 def test_what_is_missing_goes_on() -> None:
     found, _ = read(
         line(values={"a": 1}), b"\n", line(step=8, values={}), line(values={"a": 1}), line(rank=1, values={"a": 1})

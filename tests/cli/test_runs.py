@@ -303,6 +303,13 @@ def test_runs_are_put_side_by_side(asked: Place) -> None:
     assert [one and one["best"] for one in found["metrics"]["eval/accuracy"]] == [9.1, None]
 
 
+def test_a_directory_is_not_imported(here: Place) -> None:
+    said = here.run("import", str(here.directory)).refusal()
+    assert said == (
+        f"{here.directory}: a directory; give the files in it: those of trackside export, or CSV or JSON lines of other tools"
+    )
+
+
 def test_a_name_that_is_given_twice_means_its_two_newest_runs(asked_with_three: Place) -> None:
     answer = asked_with_three.run("compare", "train", "train")
     assert re.search(r"^ +train +train$\n^ +t2 +t1$\n", answer.out, re.MULTILINE)

@@ -19,6 +19,7 @@ from processes import ROOT
 
 from trackside_daemon.history.files import importing
 from trackside_daemon.history.files.export import FORMATS
+from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
@@ -406,3 +407,22 @@ def test_files_of_one_name_are_runs_of_their_own_and_the_same_file_is_one(tmp_pa
         assert first.run != second.run
         with pytest.raises(ImportingError, match="in the history already"):
             one.import_file(b"step,loss\n1,2.0\n", "c/progress.csv")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (
+            b'\x18\0\0\0\0\0\0\0\xa3\x7fK"\t\0\0\xc0\x8e)\xd4\xd9A\x1a\rbrain.Event:2',
+            "an event file of TensorBoard, which cannot be read; in TensorBoard, download each scalar as CSV and import that",
+        ),
+        (
+            b":W&B\xee\xbe\0\x12\x34\x56\x78\xff",
+            "a log of W&B, which cannot be read; import a CSV of the run: ",
+        ),
+    ],
+)
+def test_a_binary_file_of_another_tool_is_named_with_what_to_import(content: bytes, says: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        list(parse(io.BytesIO(content), "run-1", 0.0, []))
+    assert str(caught.value).startswith(f"run-1: {says}")

@@ -73,6 +73,8 @@ def run(web: WebSection, endpoints: Sequence[str], options: DemoOptions) -> int:
         sys.stderr.write(f"trackside: {str(error).replace('--web.listen-address', 'TRACKSIDE_WEB__LISTEN_ADDRESS')}\n")
         return 2
     settings = SETTINGS | dict(TROUBLES[options.trouble].settings if options.trouble else {})
+    if options.trouble:  # the demo itself prints the alerts
+        settings["TRACKSIDE_ALERTS__SINKS__LOG__SEVERITY"] = "off"
     for name, value in settings.items():
         os.environ.setdefault(name, value)  # the user's own value has precedence
     # One list, to which `_run` adds the ranks, so that every child is stopped whatever fails.
@@ -92,7 +94,7 @@ def run(web: WebSection, endpoints: Sequence[str], options: DemoOptions) -> int:
 
 
 def _start_daemon(listens: str, history: str, options: DemoOptions) -> ChildProcess:
-    level = "error" if options.trouble else "warning"  # the demo itself prints the alerts
+    level = "error" if options.trouble else "warning"
     flags = [f"--web.listen-address={listens}", f"--log.level={level}", f"--storage.path={history}"]
     if count := options.simulated_gpus():
         flags.append(f"--collector.gpu.simulate={count}")

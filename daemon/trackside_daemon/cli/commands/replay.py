@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
@@ -18,7 +19,7 @@ from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any, BinaryIO
+    from typing import BinaryIO
 
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.cli.sources.source import Source
@@ -28,28 +29,30 @@ NAMED = 10  # maximum number of invalid lines, and of keys, to list
 
 
 class _InvalidLines:
-    """Reports the first invalid lines, and counts all."""
+    """Reports the first invalid line of each kind, and counts all."""
 
     def __init__(self, file: str) -> None:
         self._file = file
+        self._reasons: set[str] = set()
         self.count = 0
 
     def __call__(self, number: int, reason: str) -> None:
         self.count += 1
-        if self.count <= NAMED:
+        if reason not in self._reasons and len(self._reasons) < NAMED:
+            self._reasons.add(reason)
             warn(f"{self._file}: line {number}: {reason}")
 
     def report_rest(self) -> None:
         """Report how many were not listed."""
-        if self.count > NAMED:
-            warn(f"{self._file}: {self.count - NAMED} more lines are invalid")
+        if self.count > len(self._reasons):
+            warn(f"{self._file}: {self.count - len(self._reasons)} more lines are invalid")
 
 
 def replay(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|RUN", help="A file of JSON lines, - for standard input, or a run.", show_default=False
+            metavar="FILE|RUN", help="A file of JSON lines or CSV, - for standard input, or a run.", show_default=False
         ),
     ],
     *,
@@ -74,7 +77,8 @@ def replay(
     """Run the detectors over a file or a run, and print a JSON line for each change of an alert.
 
     Each line of the file is a push: {"step": 7, "time": 1700000000.5, "values": {"loss": 2.5}, "rank": 0, "phase": ""}.
-    Only the values are required. trackside export --format jsonl writes such files.
+    Only the values are required; {"step": 7, "loss": 2.5} is a push, too. trackside export writes such files, as JSON lines
+    and as CSV.
 
     In the output, "index" is the number of the line, from 0; for a run it is the number of the key's sample. The
     step_duration_seconds of a run are derived from the times of its steps. Environment variables apply as they do for
@@ -188,9 +192,14 @@ def _pushed(name: str, directory: Path | None, url: str) -> _Pushed:
 def _of_file(name: str) -> Iterator[Row]:
     from trackside_daemon.cli.commands import replay_rows as rows
 
-    invalid = _InvalidLines("standard input" if name == "-" else name)
-    with _opened(name) as stream:
-        yield from rows.read(rows.lines(stream), rows.Rows(), invalid)
+    shown_name = "standard input" if name == "-" else name
+    invalid = _InvalidLines(shown_name)
+    with _opened(name) as opened:
+        stream = io.BufferedReader(cast("Any", opened)) if not isinstance(opened, io.BufferedReader) else opened
+        if rows.is_csv(stream):
+            yield from rows.read_table(stream, shown_name)
+        else:
+            yield from rows.read(rows.lines(stream), rows.Rows(), invalid)
     invalid.report_rest()
 
 

@@ -1,4 +1,4 @@
-"""Rows from JSON lines, of `trackside export` or written by hand, for `trackside replay`."""
+"""Rows from JSON lines or CSV, of `trackside export` or written by hand, for `trackside replay`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside_daemon.cli.errors import CommandError
 from trackside_daemon.detectors.replay import Row
 from trackside_daemon.detectors.step_durations import DURATION, StepDurations
-from trackside_daemon.history.files.items import LINE_BYTES
+from trackside_daemon.history.files.csv_format import read_csv
+from trackside_daemon.history.files.formats import PEEK_BYTES
+from trackside_daemon.history.files.items import LINE_BYTES, Clock, FormatError, Push
 from trackside_daemon.history.files.json_format import PARSE_ERRORS, number
 
 if TYPE_CHECKING:
+    import io
     from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
 
@@ -61,9 +65,9 @@ class Rows:
         pushed = _pushed(line)
         if pushed.kind != "samples":
             return None
-        if pushed.values is None:
+        values = _flat(line) if pushed.values is None else _numbers(pushed.values)
+        if values is None:
             raise ValueError('"values" is required: numbers by key')
-        values = _numbers(pushed.values)
         rank = pushed.rank or 0
         step = self._steps.get(rank, -1) + 1 if pushed.step is None else _whole(pushed.step)
         time = float(index) if pushed.time is None else pushed.time
@@ -116,6 +120,37 @@ def _object(line: bytes) -> Any:
     if not isinstance(value, dict):
         raise ValueError("a JSON object is expected")  # noqa: TRY004  as for every invalid line
     return value
+
+
+def is_csv(stream: io.BufferedReader) -> bool:
+    """Return whether a file is CSV, by its header, and not JSON lines."""
+    return b"," in stream.peek(1)[:PEEK_BYTES].partition(b"\n")[0] and stream.peek(1).lstrip()[:1] not in b"{["
+
+
+def read_table(stream: io.BufferedReader, file: str) -> Iterator[Row]:
+    """Yield the rows of a CSV file.
+
+    Raises:
+        CommandError: A line is invalid.
+    """
+    try:
+        for index, push in enumerate(read_csv(stream, file, Clock(0.0))):
+            if isinstance(push, Push):
+                values = dict(zip(push.keys, push.values, strict=True))
+                yield Row(index, push.attempt, push.rank, push.step, push.time / 1e6, "", values)
+    except FormatError as error:
+        raise CommandError(str(error)) from None
+
+
+def _flat(line: bytes) -> dict[str, float] | None:
+    """Return the numbers of a line that has them next to the step; None if it has none."""
+    fields = _object(line)
+    own = _Pushed.__struct_fields__
+    return {
+        key: float(value)
+        for key, value in fields.items()
+        if key not in own and isinstance(value, int | float) and not isinstance(value, bool)
+    } or None
 
 
 def _numbers(values: dict[str, float | str]) -> dict[str, float]:

@@ -336,6 +336,11 @@ def _import(source: Source, file: Path, name: str, id_: str) -> int:
     from trackside_daemon.history.files.importing import ImportingError
     from trackside_daemon.history.files.items import FormatError
 
+    if file.is_dir():
+        warn(
+            f"{file}: a directory; give the files in it: those of trackside export, or CSV or JSON lines of other tools"
+        )
+        return 2
     try:
         imported = source.import_file(file, name, id_)
     except (FormatError, ImportingError) as error:

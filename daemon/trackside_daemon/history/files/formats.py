@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 
 PEEK_BYTES = 4096
 
+# Beginnings of files of other tools that have no text, each with what to import in its place.
+_BINARY = (
+    (
+        re.compile(rb".{8,32}brain\.Event:", re.DOTALL),
+        "an event file of TensorBoard, which cannot be read; in TensorBoard, download each scalar as CSV and import that",
+    ),
+    (
+        re.compile(rb":W&B"),
+        "a log of W&B, which cannot be read; import a CSV of the run: wandb.Api().run(PATH).history().to_csv('run.csv')",
+    ),
+)
+
 
 def parse(stream: BinaryIO, file: str, begin: float, notes: list[str]) -> Iterator[Item]:
     """Yield the contents of a file in their order.
@@ -38,6 +50,9 @@ def parse(stream: BinaryIO, file: str, begin: float, notes: list[str]) -> Iterat
     clock = Clock(begin)
     if not start:
         raise FormatError(f"{file}: empty; a CSV, JSON or JSON lines file of a run is expected")
+    for beginning, remedy in _BINARY:
+        if beginning.match(buffered.peek(PEEK_BYTES)):
+            raise FormatError(f"{file}: {remedy}")
     if re.match(rb'\{\s*"run"\s*:\s*\{', start):
         yield from read_document(buffered, file)
     elif start[:1] == b"{":
