@@ -9,9 +9,12 @@ from pathlib import Path
 import psutil
 
 
-def child(pid: int) -> int:
-    """Return the only child of a process."""
-    return psutil.Process(pid).children()[0].pid
+def processes(pid: int) -> dict[str, int]:
+    """Return the pids of a daemon, its worker and its NVML worker, if there is one."""
+    found = {"daemon": pid}
+    for child in psutil.Process(pid).children():
+        found["worker" if "trackside_daemon.ingest.worker" in child.cmdline() else "NVML worker"] = child.pid
+    return found
 
 
 def cpu(pid: int) -> float:

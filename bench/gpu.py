@@ -19,7 +19,7 @@ from unittest.mock import patch
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
-from bench.cost import child, cpu, memory
+from bench.cost import cpu, memory, processes
 from bench.table import UNAVAILABLE, head, machine, row, verdict
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import WorkerSettings
@@ -38,7 +38,7 @@ PAUSE = 0.25
 """Seconds between two cycles; 100 ms is what GPM needs."""
 
 CPU_LIMIT, RSS_LIMIT = 1.0, 95.0
-"""Percent of a core, and MiB; daemon and worker together."""
+"""Percent of a core, and MiB; all processes together."""
 
 DCGM_MEMORY = 484
 """MiB: the median working set of dcgm-exporter on 12 nodes of 8 GPUs, as published (pytorch/ci-infra#1011); 467 to 479 on
@@ -115,7 +115,7 @@ def running(order: WorkerSettings, environ: Mapping[str, str], seconds: int = SE
             costs, page = _costs(daemon, seconds)
         finally:
             daemon.stop()
-    return {**costs, "together": costs["daemon"] + costs["worker"]}, page
+    return {**costs, "together": sum(costs.values(), Cost(0.0, 0.0, 0.0))}, page
 
 
 def series_of_gpus(page: str) -> int:
@@ -128,7 +128,7 @@ def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus:
     costs, page = running(order, environ)
     up = page.count("\ntrackside_gpu_up{")
     assert gpus in {None, up}, f"{up} GPUs on the page"
-    for name in ("daemon", "worker"):
+    for name in ("daemon", "worker", "NVML worker"):
         _cost(f"{what}: {name}", costs[name])
     _cost(f"{what}: together, {series_of_gpus(page)} series of GPUs", costs["together"])
     return costs["together"]
@@ -137,7 +137,7 @@ def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus:
 def _costs(daemon: Daemon, seconds: int) -> tuple[dict[str, Cost], str]:
     """Return the cost of the daemon and of its worker, and the last page."""
     time.sleep(3.0)  # the start's own work is over
-    pids = {"daemon": daemon.process.pid, "worker": child(daemon.process.pid)}
+    pids = processes(daemon.process.pid)
     before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
     for _ in range(max(1, seconds // 15)):
         time.sleep(min(15.0, seconds))
@@ -151,7 +151,7 @@ def _cost(what: str, cost: Cost) -> None:
 
 
 def _limits(costs: list[Cost]) -> None:
-    head("limit, daemon and worker together", "measured", "target", "")
+    head("limit, all processes together", "measured", "target", "")
     for what, cost in zip(("simulated", "C fake"), [*costs, None][:2], strict=True):
         verdict(
             f"{what}: CPU",

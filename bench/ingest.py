@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import psutil
 from processes import Daemon, eventually
 from prometheus_client import CollectorRegistry, Gauge, push_to_gateway
 
+from bench.cost import cpu, memory, processes
 from bench.feeder import KEYS, Fed, feed, values
 from bench.table import head, machine, row, verdict
 from trackside.transport.batch import BATCH_ROWS
@@ -95,7 +95,7 @@ def _flood(directory: Path) -> float:
     what = f"a scrape every second meanwhile, median (p90) of {len(watched.scrapes)}"
     measured = f"{statistics.median(watched.scrapes):.1f} ({ninetieth:.1f}) ms"
     verdict(what, measured, "p90 <= 30 ms", met=ninetieth <= 30)
-    row("the daemon: CPU, maximum RSS", f"{watched.cpu:.0%} of a core, {watched.rss:.0f} MiB", "", "")
+    row("daemon and worker: CPU, maximum RSS", f"{watched.cpu:.0%} of a core, {watched.rss:.0f} MiB", "", "")
     row("the file afterwards", f"{size / samples:.2f} bytes per sample", "", "")
     resent, share = sum(one.resent for one in fed), sum(one.cpu for one in fed) / SECONDS
     row("the clients: CPU, batches resent", f"{share:.0%} of a core, {resent:,}", "", "")
@@ -112,9 +112,9 @@ def _watch(daemon: Daemon, work: Iterable[tuple[Callable[..., None], tuple[Any, 
         ends.append(here)
     for end in ends:
         assert end.recv() == "ready"
-    process = psutil.Process(daemon.process.pid)
+    pids = list(processes(daemon.process.pid).values())
     connection = http.client.HTTPConnection(daemon.url.removeprefix("http://"))
-    scrapes, most, used, begun = [], 0, _cpu(process), time.monotonic()
+    scrapes, most, used, begun = [], 0.0, sum(map(cpu, pids)), time.monotonic()
     for end in ends:
         end.send("go")
     while not all(end.poll(0) for end in ends):
@@ -123,16 +123,10 @@ def _watch(daemon: Daemon, work: Iterable[tuple[Callable[..., None], tuple[Any, 
         connection.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
         assert connection.getresponse().read()
         scrapes.append((time.perf_counter() - asked) * 1000)
-        most = max(most, process.memory_info().rss)
-    share = (_cpu(process) - used) / (time.monotonic() - begun)
+        most = max(most, sum(memory(pid)[0] for pid in pids))
+    share = (sum(map(cpu, pids)) - used) / (time.monotonic() - begun)
     connection.close()
-    return [end.recv() for end in ends], Watched(scrapes, share, most / 2**20)
-
-
-def _cpu(process: psutil.Process) -> float:
-    """Return user and system seconds."""
-    times = process.cpu_times()
-    return float(times.user + times.system)
+    return [end.recv() for end in ends], Watched(scrapes, share, most)
 
 
 def _lost(history: Path, rank: int, rows: int) -> int:

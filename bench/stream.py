@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from processes import Daemon, eventually
 
-from bench.cost import cpu
+from bench.cost import cpu, processes
 from bench.feeder import KEYS
 from bench.ingest import SPAWN, _kept
 from bench.table import head, machine, row, verdict
@@ -110,11 +110,12 @@ def _begin(target: object, *arguments: object) -> Connection:
 
 
 def _share(daemon: Daemon, seconds: float) -> float:
-    """Return the CPU of the daemon during a phase, as a share of a core."""
+    """Return the CPU of the daemon and its worker during a phase, as a share of a core."""
     time.sleep(SETTLE_SECONDS)
-    used, begun = cpu(daemon.process.pid), time.monotonic()
+    pids = processes(daemon.process.pid).values()
+    used, begun = sum(map(cpu, pids)), time.monotonic()
     time.sleep(seconds)
-    return (cpu(daemon.process.pid) - used) / (time.monotonic() - begun)
+    return (sum(map(cpu, pids)) - used) / (time.monotonic() - begun)
 
 
 def _train(end: Connection, endpoint: str, rank: int) -> None:

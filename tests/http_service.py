@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from processes import DEADLINE
 
-from trackside_daemon.web.http.address import format_address, listen
+from trackside_daemon.linux.socket_address import format_address
+from trackside_daemon.web.http.address import listen
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
 

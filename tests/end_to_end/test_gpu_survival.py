@@ -45,12 +45,12 @@ def of_gpus(daemon: Daemon, family: str) -> dict[str, float]:
 
 
 def children(process: int) -> list[int]:
-    """Return the pids of a process's children, zombies included."""
+    """Return the pids of a process's children, zombies included, without the worker."""
     found: list[int] = []
     for task in Path(f"/proc/{process}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
             found += map(int, (task / "children").read_text().split())
-    return found
+    return [pid for pid in found if b"ingest.worker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def worker(daemon: Daemon) -> int:

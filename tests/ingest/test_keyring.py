@@ -11,7 +11,7 @@ import zmq
 
 from trackside.transport import keys
 from trackside.transport.keys import KeyFileError
-from trackside_daemon.ingest.keyring import Keyring, make
+from trackside_daemon.ingest.keyring import Keyring, make, require_curve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +138,7 @@ def test_a_pyzmq_without_encryption_is_said_so(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(zmq, "has", lambda _: False)
     assert refusal(tmp_path, "gpu7").startswith("this pyzmq was built without CURVE")
     with pytest.raises(KeyFileError, match=r"^this pyzmq was built without CURVE"):
-        Keyring(tmp_path)
+        require_curve()
 
 
 def test_a_client_that_is_added_is_known_and_one_that_is_taken_away_is_not(directory: Path) -> None:

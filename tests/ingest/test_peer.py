@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,14 @@ import pytest
 import zmq
 from msgspec.structs import replace
 from processes import DEADLINE, clean_environ, eventually
+from served_sockets import ServedSocket
 from wire_messages import PATIENCE_MILLISECONDS, moment
 
 from trackside.wire import Hello, decode_body, open_envelope
-from trackside_daemon.ingest import peer as module
-from trackside_daemon.ingest.peer import Peer, find_peer
+from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.peer import is_process
 from trackside_daemon.ingest.process_watch import PATIENCE_SECONDS, EndedProcess, ProcessWatch
+from trackside_daemon.ingest.worker import connections
 from trackside_daemon.linux import process_exit
 from trackside_daemon.linux.oom import OomKills
 from trackside_daemon.model.session import Process
@@ -49,20 +51,19 @@ class Caller:
 
     Attributes:
         identity: The identity in its hello.
-        name: The ROUTER's name for its connection, and *descriptor* its number.
+        connection: Its connection.
     """
 
-    def __init__(self, router: zmq.Socket[bytes], *prefix: str) -> None:
-        endpoint = router.last_endpoint
-        assert isinstance(endpoint, bytes)
+    def __init__(self, served: ServedSocket, *prefix: str) -> None:
+        (endpoint,) = served.endpoints
         environ = clean_environ({"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", CLIENT, endpoint.decode()], stdin=subprocess.PIPE, text=True, env=environ
+            [*prefix, sys.executable, "-c", CLIENT, endpoint], stdin=subprocess.PIPE, text=True, env=environ
         )
-        first = router.recv(copy=False)
-        hello = decode_body(open_envelope(frames := router.recv_multipart()).kind, frames[2])
+        self.connection, frames = served.receive()
+        hello = decode_body(open_envelope(frames).kind, frames[2])
         assert isinstance(hello, Hello)
-        self.name, self.descriptor, self.identity = first.bytes, first.get(zmq.SRCFD), hello.identity
+        self.identity = hello.identity
 
     def end(self, how: str, *, reap: bool = True) -> None:
         """Make it end, and wait until it has; without *reap* it stays as a zombie."""
@@ -82,22 +83,18 @@ class Caller:
 
 
 @pytest.fixture
-def router(place: Path) -> Iterator[zmq.Socket[bytes]]:
-    context = zmq.Context()
-    bound: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
-    bound.rcvtimeo = PATIENCE_MILLISECONDS
-    bound.bind(f"ipc://{place}/push.sock")
-    yield bound
-    bound.close()
-    context.term()
+def served(place: Path) -> Iterator[ServedSocket]:
+    one = ServedSocket([f"ipc://{place}/push.sock"])
+    yield one
+    one.close()
 
 
 @pytest.fixture
-def call(router: zmq.Socket[bytes]) -> Iterator[Callable[..., Caller]]:
+def call(served: ServedSocket) -> Iterator[Callable[..., Caller]]:
     callers: list[Caller] = []
 
     def start(*prefix: str) -> Caller:
-        callers.append(Caller(router, *prefix))
+        callers.append(Caller(served, *prefix))
         return callers[-1]
 
     yield start
@@ -112,16 +109,8 @@ def watch() -> Iterator[ProcessWatch]:
     one.close()
 
 
-def found(caller: Caller, **more: object) -> Peer | None:
-    peer = find_peer(caller.descriptor, replace(caller.identity, **more))
-    if peer is not None:
-        peer.close()
-    return peer
-
-
 def meet(watch: ProcessWatch, caller: Caller, identity: Identity | None = None) -> int | None:
-    watch.note_connection(caller.name, caller.descriptor)
-    return watch.follow(caller.name, identity or caller.identity, moment())
+    return watch.follow(caller.connection, identity or caller.identity, moment())
 
 
 def ended(watch: ProcessWatch, after: float = 0.0) -> list[EndedProcess]:
@@ -155,43 +144,46 @@ def nested() -> list[str]:
 
 def test_the_process_at_the_other_end_is_found(call: Callable[..., Caller]) -> None:
     caller = call()
-    peer = found(caller)
+    peer = caller.connection.peer
     assert peer is not None
-    assert (peer.pid, peer.uid, peer.start) == (caller.process.pid, os.getuid(), caller.identity.start)
+    assert (peer.pid, caller.connection.uid) == (caller.process.pid, os.getuid())
+    assert is_process(Path("/proc"), peer.pid, caller.identity)
 
 
 @pytest.mark.parametrize(("what", "by"), [("start", 1), ("start", -1), ("pid", 1)])
-def test_one_that_is_another_than_it_says_is_refused(call: Callable[..., Caller], what: str, by: int) -> None:
+def test_one_that_is_another_than_it_says_is_refused(
+    call: Callable[..., Caller], watch: ProcessWatch, what: str, by: int
+) -> None:
     caller = call()
-    assert found(caller, **{what: getattr(caller.identity, what) + by}) is None
+    assert meet(watch, caller, replace(caller.identity, **{what: getattr(caller.identity, what) + by})) is None
 
 
-def test_without_pidfds_of_peers_its_pid_will_do(call: Callable[..., Caller], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SO_PEERPIDFD", 9999)
-    caller = call()
-    assert found(caller) is not None
-    assert found(caller, start=caller.identity.start + 1) is None
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection of this process with itself."""
+    with ExitStack() as stack:
+        pair = socket.socketpair()
+        yield stack.enter_context(pair[0]), stack.enter_context(pair[1])
 
 
-def test_a_number_that_is_another_connections_by_now_is_refused(call: Callable[..., Caller]) -> None:
-    first, second = call(), call()
-    first.descriptor = second.descriptor
-    assert found(first) is None
-    assert found(second) is not None
+def test_without_pidfds_of_peers_its_pid_will_do(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SO_PEERPIDFD", 9999)
+    descriptor = connections.pidfd(ends[0].fileno(), os.getpid())
+    assert f"Pid:\t{os.getpid()}\n" in Path(f"/proc/self/fdinfo/{descriptor}").read_text()
+    os.close(descriptor)
 
 
-def test_a_number_that_is_no_socket_or_none_at_all_is_nobody(call: Callable[..., Caller]) -> None:
-    caller = call()
+def test_a_descriptor_that_is_another_connections_by_now_is_refused(ends: tuple[socket.socket, socket.socket]) -> None:
     before = descriptors()
+    assert connections.pidfd(ends[0].fileno(), os.getppid()) == -1
     with Path("/dev/null").open() as file:
-        caller.descriptor = file.fileno()
-        assert found(caller) is None
-    assert found(caller) is None
-    caller.descriptor = -1
-    assert found(caller) is None
+        assert connections.pidfd(file.fileno(), os.getpid()) == -1
+    assert connections.pidfd(9999, os.getpid()) == -1
+    assert connections.pidfd(-1, os.getpid()) == -1
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as other:
-        caller.descriptor = other.fileno()
-        assert found(caller) is None
+        assert connections.pidfd(other.fileno(), os.getpid()) == -1
     assert descriptors() == before, "nothing is left open"
 
 
@@ -239,13 +231,22 @@ def test_a_process_with_several_sessions_is_followed_once(call: Callable[..., Ca
     assert descriptors("pidfd") == 0, "nothing of it is left open"
 
 
-def test_only_who_has_just_been_heard_is_met(call: Callable[..., Caller], watch: ProcessWatch) -> None:
+def test_a_connection_without_a_process_is_not_followed(call: Callable[..., Caller], watch: ProcessWatch) -> None:
     caller = call()
-    assert watch.follow(caller.name, caller.identity, moment()) is None
-    watch.note_connection(b"another", caller.descriptor)
-    assert watch.follow(caller.name, caller.identity, moment()) is None
-    watch.note_connection(caller.name, -1)
-    assert watch.follow(caller.name, caller.identity, moment()) is None
+    assert watch.follow(Connection(b"tcp"), caller.identity, moment()) is None
+    assert caller.connection.peer is not None
+    caller.connection.peer.close()
+    assert meet(watch, caller) is None
+
+
+def test_no_more_processes_are_followed_than_leave_descriptors_for_the_daemon(
+    call: Callable[..., Caller], watch: ProcessWatch
+) -> None:
+    watch._most = 1
+    first, second = call(), call()
+    assert meet(watch, first) == first.process.pid
+    assert meet(watch, second) is None
+    assert meet(watch, first) == first.process.pid
 
 
 @pytest.mark.parametrize("other", [{"boot": "another"}, {"boot": ""}, {"start": 0}])
@@ -300,8 +301,12 @@ def test_on_an_older_kernel_a_zombie_tells_and_one_that_is_reaped_does_not(
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can look as another user")
 def test_of_another_users_zombie_nothing_is_known_rather_than_that_it_ended_well(call: Callable[..., Caller]) -> None:
     caller = call()
-    peer = find_peer(caller.descriptor, caller.identity)
+    peer = caller.connection.peer
     assert peer is not None
+
+    def code() -> int | None:
+        return process_exit.exit_code(peer.pidfd, peer.pid, caller.identity.start, Path("/proc"))
+
     caller.end("os._exit(3)", reap=False)
     reads, writes = os.pipe()
     child = os.fork()
@@ -309,14 +314,13 @@ def test_of_another_users_zombie_nothing_is_known_rather_than_that_it_ended_well
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-        os.write(writes, repr(peer.exit_code()).encode())
+        os.write(writes, repr(code()).encode())
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(reads, 100) == b"None"
-    assert peer.exit_code() == 3
+    assert code() == 3
     for descriptor in (reads, writes):
         os.close(descriptor)
-    peer.close()
 
 
 def test_with_too_many_watches_a_process_is_not_followed_and_nothing_is_left_open(

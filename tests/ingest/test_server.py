@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import eventually
+from served_sockets import ServedSocket
 from wire_messages import Client, FakeSession, clock
 
 from trackside.wire import MESSAGE_BYTES, Heartbeat, Totals
@@ -16,6 +17,7 @@ from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest import server as module
+from trackside_daemon.ingest.ingest_worker import IngestWorker
 from trackside_daemon.ingest.message_counts import REJECTED
 from trackside_daemon.ingest.push_socket import PushSocket
 from trackside_daemon.ingest.requests import IngestRequests
@@ -56,8 +58,9 @@ class Ingest:
     """Socket, sessions, pipeline, state and history, as the daemon puts them together."""
 
     def __init__(self, place: Path, endpoint: str = "") -> None:
-        bound = PushSocket([endpoint or f"ipc://{place}/push.sock"])
+        bound = ServedSocket([endpoint or f"ipc://{place}/push.sock"])
         (self.endpoint,) = bound.endpoints
+        self._close_socket = bound.close
         self.state = SlowState()
         self.requests = IngestRequests()
         self.history = Recorder(
@@ -66,7 +69,7 @@ class Ingest:
         self.sessions = Sessions(Runs(Limits(), 60.0, last_attempt=self.history.last_attempt), self.history.session)
         self.pipeline = Pipeline(self.state, self.history)
         self.server = Server(
-            bound,
+            bound.worker,
             self.sessions,
             self.pipeline.push,
             self.pipeline.has_room,
@@ -85,6 +88,7 @@ class Ingest:
             self.pipeline.stop()
             self.history.stop()
             self.server.close()
+            self._close_socket()
             self.requests.close()
             self.history.close()
 
@@ -329,8 +333,9 @@ def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) 
             ticks.release()
             return super().tick(now)
 
+    bound = PushSocket([f"ipc://{place}/push.sock"])
     server = Server(
-        PushSocket([f"ipc://{place}/push.sock"]),
+        IngestWorker(bound),
         Ticking(Runs(Limits(), 60.0)),
         lambda _: None,
         lambda: True,
@@ -342,18 +347,21 @@ def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) 
     finally:
         server.stop()
         server.close()
+        bound.close()
         requests.close()
 
 
 def test_a_server_that_never_started_can_be_closed(place: Path) -> None:
+    bound = PushSocket([f"ipc://{place}/push.sock"])
     server = Server(
-        PushSocket([f"ipc://{place}/push.sock"]),
+        IngestWorker(bound),
         Sessions(Runs(Limits(), 60.0)),
         lambda _: None,
         lambda: True,
         requests=(requests := IngestRequests()),
     )
     server.close()
+    bound.close()
     requests.close()
     assert not (place / "push.sock").exists()
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from certificate_authorities import Authority, hashed
 
-from trackside_daemon.web.http.address import AddressError, format_address, listen, security_warnings
+from trackside_daemon.linux.socket_address import format_address
+from trackside_daemon.web.http.address import AddressError, listen, security_warnings
 from trackside_daemon.web.http.config_file import ConfigFile
 
 if TYPE_CHECKING:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trackside_daemon.ingest.peer import Peer
 
 
 class Connection(NamedTuple):
     """A connection of the push socket.
 
     Attributes:
-        id: ZeroMQ's routing id.
+        id: ZeroMQ's routing id, after the number of the worker that has it.
         uid: The user that connected to a Unix socket (SO_PEERCRED); None for TCP.
         key: The name of the key that CURVE has authenticated; empty without one.
+        peer: The process that connected; None for TCP.
     """
 
     id: bytes
     uid: int | None = None
     key: str = ""
+    peer: Peer | None = None
 
     @property
     def owner(self) -> str:

@@ -16,8 +16,6 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import zmq
-
 from trackside.transport import keys
 from trackside.transport.keys import KeyFileError
 
@@ -58,7 +56,6 @@ class Keyring:
 
     def __init__(self, directory: Path) -> None:
         self.authorized = directory / "authorized"
-        _require_curve()
         file = directory / "daemon.key"
         try:
             self.secret, self.public = keys.read(file, "secret-key", "public-key")
@@ -119,7 +116,9 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
         for file in both:
             if os.path.lexists(file):
                 raise KeyFileError(f"{file} exists and is not overwritten; choose another name, or delete it first")
-    _require_curve()
+    require_curve()
+    import zmq
+
     made: list[Path] = []
     try:
         _make_directories(directory)
@@ -138,7 +137,14 @@ def make(directory: Path, clients: list[str]) -> list[Path]:
     return made
 
 
-def _require_curve() -> None:
+def require_curve() -> None:
+    """Check that ZeroMQ can encrypt.
+
+    Raises:
+        KeyFileError: It cannot.
+    """
+    import zmq  # the daemon itself does not need it, but only its worker
+
     if not zmq.has("curve"):
         raise KeyFileError(
             "this pyzmq was built without CURVE encryption; install one that has it: pip install --force-reinstall pyzmq"
@@ -160,6 +166,8 @@ def _make_directories(directory: Path) -> None:
 
 def _daemon(file: Path, made: list[Path]) -> str:
     """Return the daemon's public key; make the key pair if there is none."""
+    import zmq
+
     if not os.path.lexists(file):
         public, secret = map(bytes.decode, zmq.curve_keypair())
         _write(file, _DAEMON.format(public=public, secret=secret), made)

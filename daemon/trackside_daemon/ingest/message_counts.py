@@ -18,12 +18,17 @@ MESSAGES = Metric("trackside_ingest_messages_total", "counter", "Messages accept
 REJECTED = Metric(
     "trackside_ingest_rejected_total",
     "counter",
-    "Messages refused, connections without a known key, and runs that belong to another user, by reason.",
+    "Messages refused, connections refused for lack of a key or as one of too many, and runs of another user, by reason.",
     ("reason",),
 )
 DUPLICATES = Metric("trackside_ingest_duplicates_total", "counter", "Batches that had been accepted before.")
 GAPS = Metric(
     "trackside_ingest_gaps_total", "counter", "Batches that are missing for good because the client had to drop them."
+)
+RESTARTS = Metric(
+    "trackside_ingest_worker_restarts_total",
+    "counter",
+    "Replacements of the process that talks to the clients; what they had not acknowledged is resent.",
 )
 
 UNNUMBERED = ("beat", *ANSWERS)
@@ -68,12 +73,18 @@ class MessageCounts:
             self._logged.add((run.encode(), "owner"))
             log.warning("the run with id %s belongs to another user: this one gets the id %s", wanted, run)
 
-    def samples(self, rejected_before: Mapping[str, int]) -> list[Sample]:
-        """Return all counters; *rejected_before* counts refusals, by reason, that came before the protocol."""
+    def samples(self, rejected_before: Mapping[str, int], restarts: int) -> list[Sample]:
+        """Return all counters.
+
+        Args:
+            rejected_before: Refusals, by reason, that came before the protocol.
+            restarts: Replacements of the worker.
+        """
         rejected = {**self._rejected, **rejected_before}
         return [
             *(Sample(MESSAGES, (kind,), count) for kind, count in self._accepted.items()),
             *(Sample(REJECTED, (reason,), count) for reason, count in rejected.items()),
             Sample(DUPLICATES, (), self.duplicates),
             Sample(GAPS, (), self.gaps),
+            Sample(RESTARTS, (), restarts),
         ]

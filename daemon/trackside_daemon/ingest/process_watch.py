@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.environment.identity import boot_id
-from trackside_daemon.ingest.peer import find_peer
+from trackside_daemon.ingest.peer import is_process
 from trackside_daemon.linux.oom import OomKills
 from trackside_daemon.linux.pidfd_poller import PidfdPoller
+from trackside_daemon.linux.process_exit import exit_code
 from trackside_daemon.model.session import Process
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
     from trackside.wire import Identity
+    from trackside_daemon.ingest.connection import Connection
     from trackside_daemon.ingest.peer import Peer
     from trackside_daemon.linux.oom import OomWatch
     from trackside_daemon.training.moment import Moment
@@ -31,10 +34,11 @@ class EndedProcess(NamedTuple):
 
 
 class _Followed:
-    """A followed process; *ended_at* is None while it is alive."""
+    """A followed process and its start; *ended_at* is None while it is alive."""
 
-    def __init__(self, peer: Peer, oom: OomWatch) -> None:
+    def __init__(self, peer: Peer, start: int, oom: OomWatch) -> None:
         self.peer = peer
+        self.start = start
         self.oom = oom
         self.killed = False
         self.ended_at: Moment | None = None
@@ -55,7 +59,8 @@ class ProcessWatch:
         self._poller = PidfdPoller()
         self._followed: dict[int, _Followed] = {}
         self._ending: list[_Followed] = []
-        self._connection = (b"", -1)
+        # A descriptor each: a user who starts many processes must not use up those of the daemon.
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
 
     @property
     def waits(self) -> bool:
@@ -66,33 +71,30 @@ class ProcessWatch:
         """Return a descriptor that is readable when a process has ended."""
         return self._poller.fileno()
 
-    def note_connection(self, connection: bytes, descriptor: int) -> None:
-        """Note the connection of the next message and the number of its socket, which is -1 if unknown."""
-        self._connection = connection, descriptor
-
-    def follow(self, connection: bytes, identity: Identity, now: Moment) -> int | None:
+    def follow(self, connection: Connection, identity: Identity, now: Moment) -> int | None:
         """Follow the process that greets on a connection to its end.
 
         Returns:
             Its pid in this process's namespace; None if it cannot be identified, so that its end will not be observed.
         """
-        last, descriptor = self._connection
-        if last != connection or descriptor < 0 or not identity.start or identity.boot != self._boot:
-            return None
-        peer = find_peer(descriptor, identity, self._proc)
-        if peer is None:
+        peer = connection.peer
+        if peer is None or not identity.start or identity.boot != self._boot:
             return None
         # It has greeted before: for another session, or before it reconnected.
-        if any((one.peer.pid, one.peer.start) == (peer.pid, peer.start) for one in self._followed.values()):
+        if any((one.peer.pid, one.start) == (peer.pid, identity.start) for one in self._followed.values()):
             peer.close()
-            return peer.pid
-        try:
-            self._poller.register(peer.pidfd)
-        except OSError:  # over this user's limit of watches
-            peer.close()
+            return peer.pid if is_process(self._proc, peer.pid, identity) else None
+        if peer.pidfd < 0 or not is_process(self._proc, peer.pid, identity) or len(self._followed) >= self._most:
             return None
-        self._followed[peer.pidfd] = _Followed(peer, self._oom.watch(peer.pid, now.monotonic))
-        return peer.pid
+        followed = peer.detach()
+        try:
+            self._poller.register(followed.pidfd)
+        except OSError:  # over this user's limit of watches
+            followed.close()
+            return None
+        oom = self._oom.watch(followed.pid, now.monotonic)
+        self._followed[followed.pidfd] = _Followed(followed, identity.start, oom)
+        return followed.pid
 
     def tick(self, now: Moment) -> None:
         """Check once a second for kills of the OOM killer."""
@@ -121,12 +123,12 @@ class ProcessWatch:
     def _settle(self, followed: _Followed, now: Moment) -> EndedProcess | None:
         """Return how a process ended and stop following it; None while its exit may still become known."""
         ended_at = followed.ended_at or now
-        code = followed.peer.exit_code()
+        code = exit_code(followed.peer.pidfd, followed.peer.pid, followed.start, self._proc)
         if code is None and now.monotonic - ended_at.monotonic < PATIENCE_SECONDS:
             return None
         del self._followed[followed.peer.pidfd]
         followed.peer.close()
         self._oom.release(followed.oom)
         return EndedProcess(
-            Process(followed.peer.pid, followed.peer.start, self._boot), Exit(code, followed.killed), ended_at
+            Process(followed.peer.pid, followed.start, self._boot), Exit(code, followed.killed), ended_at
         )

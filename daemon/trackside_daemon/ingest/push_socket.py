@@ -1,15 +1,14 @@
-"""The push socket: binds its endpoints and decides who may connect."""
+"""The push socket: binds and locks its endpoints, which the worker serves."""
 
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
-
-import zmq
+from typing import TYPE_CHECKING
 
 from trackside.transport.keys import KeyFileError
-from trackside.wire import MESSAGE_BYTES
 from trackside_daemon.ingest.endpoint import (
     EndpointError,
     SocketLock,
@@ -21,26 +20,18 @@ from trackside_daemon.ingest.endpoint import (
     token_path,
 )
 from trackside_daemon.ingest.keyring import Keyring
+from trackside_daemon.linux.socket_address import format_address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.ingest.authenticator import Authenticator
-
-LINGER_MILLISECONDS = 200  # how long closing the socket waits until the last acknowledgements are sent
-
-# ZeroMQ drops a connection that announces a larger frame, before it allocates memory for it.
-# With twice the limit of a message, one that is just too large gets a reason instead of a lost connection.
-FRAME_BYTES = 2 * MESSAGE_BYTES
-
-KEEPALIVE_SECONDS = 60  # A TCP connection that has been silent for so long is probed
-
-# Messages of one connection that ZeroMQ queues; a client has at most half as many unacknowledged.
-MESSAGES_WAITING = 128
+BACKLOG = 1024  # connections that wait in the kernel, also while there is no worker
 
 
 class PushSocket:
-    """The bound socket. It needs neither configuration nor web server, so that the daemon binds it first.
+    """The listening sockets. They need neither configuration nor web server, so that the daemon binds them first.
+
+    They belong to the daemon, so that they stay bound when the worker is replaced.
 
     Args:
         endpoints: ``ipc:///PATH`` or ``tcp://HOST:PORT``; none for `push_path`. Unix sockets are bound first.
@@ -49,6 +40,8 @@ class PushSocket:
         group: The group that may push as well, by name or number, as for `group_id`.
 
     Attributes:
+        keys: As given.
+        listeners: The listening sockets by endpoint, in the order in which the worker has to serve them.
         token: The path of the API's token, next to the socket.
         endpoints: The endpoints to which clients connect.
 
@@ -57,80 +50,93 @@ class PushSocket:
     """
 
     def __init__(self, endpoints: Sequence[str] = (), *, keys: str = "", group: str = "") -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.ROUTER)
-        self.socket.linger = LINGER_MILLISECONDS
-        self.socket.maxmsgsize = FRAME_BYTES
-        self.socket.rcvhwm = MESSAGES_WAITING
-        self.socket.tcp_keepalive = 1  # a machine that loses its power or network closes no connection
-        self.socket.tcp_keepalive_idle = KEEPALIVE_SECONDS
-        self._locks: list[SocketLock] = []
-        self._authenticator: Authenticator | None = None
-        try:
-            wanted = endpoints or (f"ipc://{push_path((), os.environ, os.getuid())}",)
-            files = [endpoint for endpoint in wanted if endpoint.startswith("ipc://")]
-            ports = [endpoint for endpoint in wanted if not endpoint.startswith("ipc://")]
-            require_keys(ports, keys)
-            bound = {endpoint: self._bind_file(endpoint, group, named=bool(endpoints)) for endpoint in files}
-            self._guard(keys)
-            bound |= {endpoint: self._bind(endpoint) for endpoint in ports}
+        self.keys = keys
+        self.listeners: dict[str, socket.socket] = {}
+        wanted = endpoints or (f"ipc://{push_path((), os.environ, os.getuid())}",)
+        files = [endpoint for endpoint in wanted if endpoint.startswith("ipc://")]
+        ports = [endpoint for endpoint in wanted if not endpoint.startswith("ipc://")]
+        require_keys(ports, keys)
+        _require_readable(keys)
+        with ExitStack() as undo:
+            bound = {endpoint: self._bind_file(endpoint, group, undo, named=bool(endpoints)) for endpoint in files}
+            bound |= {endpoint: self._bind_port(endpoint, undo) for endpoint in ports}
             self.endpoints = tuple(bound[endpoint] for endpoint in wanted)
             self.token = token_path(self.endpoints, os.environ, os.getuid())
-        except EndpointError:
-            self.close()
-            raise
-
-    def rejected(self) -> dict[str, int]:
-        """Return the number of refused connections by reason. Any thread may call it."""
-        authenticator = self._authenticator
-        return {"key": authenticator.rejected if authenticator is not None else 0}
+            self._bound = undo.pop_all()
 
     def close(self) -> None:
-        """Close the socket, and release its locks."""
-        if self._authenticator is not None:
-            self._authenticator.stop()  # before the socket, which it monitors
-            self._authenticator = None
-        self.socket.close()
-        self.context.term()
-        for lock in self._locks:
-            lock.release()
-        self._locks = []
+        """Close the sockets, and release their locks."""
+        self._bound.close()
 
-    def _bind_file(self, endpoint: str, group: str, *, named: bool) -> str:
+    def _bind_file(self, endpoint: str, group: str, undo: ExitStack, *, named: bool) -> str:
         """Bind a Unix socket and return its endpoint; the user has *named* its path or not."""
         path = Path(endpoint.removeprefix("ipc://"))
         gid = group_id(group, path)
-        self._locks.append(SocketLock(path))
+        lock = SocketLock(path)
+        undo.callback(lock.release)
         if gid is not None:
             require_access(path.parent, gid, named=named)
         umask = os.umask(0o177)  # no other user may connect before the group is set
         try:
-            bound = self._bind(endpoint)
+            self._listen(endpoint, socket.AF_UNIX, os.fsencode(path), undo)
         finally:
             os.umask(umask)
         if gid is not None:
             grant(path, gid)
+        return endpoint
+
+    def _bind_port(self, endpoint: str, undo: ExitStack) -> str:
+        """Bind a TCP endpoint and return it, with the actual port for 0 or *."""
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        host = _interface_address(host) or host
+        family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
+        try:
+            name = None if host == "*" else host.strip("[]")
+            number = 0 if port == "*" else int(port)
+            found = socket.getaddrinfo(name, number, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except OSError as error:
+            raise _failure(endpoint, error) from error
+        listener = self._listen(endpoint, family, found[0][4], undo)
+        bound = f"tcp://{format_address(listener)}"
+        self.listeners[bound] = self.listeners.pop(endpoint)
         return bound
 
-    def _guard(self, keys: str) -> None:
-        """Require a key of the directory *keys* at the endpoints that are bound later, so not at Unix sockets."""
-        if not keys:
-            return
-        from trackside_daemon.ingest.authenticator import Authenticator
-
+    def _listen(self, endpoint: str, family: int, address: object, undo: ExitStack) -> socket.socket:
+        listener = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
         try:
-            keyring = Keyring(Path(keys))
-        except KeyFileError as error:
-            raise EndpointError(f"--push.keys: {error}") from None
-        self._authenticator = Authenticator(self.socket, keyring)
-        self._authenticator.guard()
+            if family != socket.AF_UNIX:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind(address)  # type: ignore[arg-type]  # bytes, or what getaddrinfo returns
+            listener.listen(BACKLOG)
+        except OSError as error:
+            raise _failure(endpoint, error) from error
+        listener.setblocking(False)  # ZeroMQ must not wait for a client that has given up
+        self.listeners[endpoint] = listener
+        return listener
 
-    def _bind(self, endpoint: str) -> str:
-        """Bind an endpoint and return it, with the actual port for 0 or *."""
-        self.socket.ipv6 = endpoint.startswith("tcp://[")
-        try:
-            self.socket.bind(endpoint)
-        except zmq.ZMQError as error:
-            reason = zmq.strerror(error.errno or 0).lower()
-            raise EndpointError(f"{endpoint}: {reason}; name another with --push.endpoint") from error
-        return cast("bytes", self.socket.last_endpoint).decode()
+
+def _failure(endpoint: str, error: OSError) -> EndpointError:
+    reason = (error.strerror or str(error)).lower()
+    return EndpointError(f"{endpoint}: {reason}; name another with --push.endpoint")
+
+
+def _require_readable(keys: str) -> None:
+    """Check, before a port is bound, that the worker will be able to read the daemon's key."""
+    if not keys:
+        return
+    try:
+        Keyring(Path(keys))
+    except KeyFileError as error:
+        raise EndpointError(f"--push.keys: {error}") from None
+
+
+def _interface_address(name: str) -> str:
+    """Return the first IPv4 address of a network interface such as eth0; empty if there is no such interface."""
+    if not name.isalnum() or name.isdecimal():
+        return ""
+    import psutil
+
+    addresses = psutil.net_if_addrs().get(name, [])
+    return next((one.address for one in addresses if one.family == socket.AF_INET), "")

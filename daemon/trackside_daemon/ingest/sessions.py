@@ -62,6 +62,7 @@ class Sessions:
             process's namespace, or None if it cannot be followed.
         rejected: Returns, by reason, what was refused before it reached the protocol.
         owners: Binds runs to their owners.
+        restarts: Returns how often the worker was replaced.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class Sessions:
         runs: Runs,
         stored: Callable[[bytes], StoredSession | None] = lambda _: None,
         boot: str = "",
-        follow: Callable[[bytes, Identity, Moment], int | None] = lambda *_: None,
+        follow: Callable[[Connection, Identity, Moment], int | None] = lambda *_: None,
         rejected: Callable[[], Mapping[str, int]] = dict,
         *,
         owners: RunOwners | None = None,
+        restarts: Callable[[], int] = lambda: 0,
     ) -> None:
         self._runs = runs
         self._stored = stored
@@ -80,6 +82,7 @@ class Sessions:
         self._follow = follow
         self._rejected_before = rejected
         self._owners = owners or RunOwners()
+        self._restarts = restarts
         self._sessions: dict[bytes, IngestSession] = {}
         self._counts = MessageCounts()
         self._questions = Questions()
@@ -116,7 +119,7 @@ class Sessions:
             if session.training is not None and session.training.run.displaced:
                 session.stray = session.identity
             session.training = session.exported  # a run that has left the page must not stay in memory
-        samples = [*self._counts.samples(self._rejected_before()), *self._runs.rejected()]
+        samples = [*self._counts.samples(self._rejected_before(), self._restarts()), *self._runs.rejected()]
         strays = lost_strays(self._sessions.values(), self._runs.is_lost, now)
         return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *strays]
 
@@ -226,7 +229,7 @@ class Sessions:
 
     def _followed(self, connection: Connection, hello: Hello, now: Moment) -> tuple[Hello, bool]:
         """Follow the client's process if possible; return the hello with its pid in this process's namespace, and if it was."""
-        pid = self._follow(connection.id, hello.identity, now)
+        pid = self._follow(connection, hello.identity, now)
         if pid is None:
             return hello, False
         identity = replace(hello.identity, pid=pid)

@@ -190,13 +190,17 @@ class WorkerProcess:
             status = self._process.wait(0.2)
         except subprocess.TimeoutExpired:
             return WorkerFailed("it closed its output")
-        reason = "exit" if status >= 0 else "crash"
-        end = f"it exited with status {status}" if status >= 0 else f"it was killed: {signal.strsignal(-status)}"
         self._drain_errors()
-        lines = self._last_error.decode(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return WorkerFailed(f"{end}: {last[:200]}" if last else end, reason)
+        return WorkerFailed(end_text(status, self._last_error), "exit" if status >= 0 else "crash")
 
     def _close_pipes(self) -> None:
         for end in (self._requests, self._answers, self._errors):
             end.close()
+
+
+def end_text(status: int, errors: bytes) -> str:
+    """Return how a child process ended, from its `subprocess.Popen.returncode` and what it wrote to stderr, in one line."""
+    end = f"it exited with status {status}" if status >= 0 else f"it was killed: {signal.strsignal(-status)}"
+    lines = errors.decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"{end}: {last[:200]}" if last else end

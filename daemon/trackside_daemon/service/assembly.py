@@ -42,6 +42,7 @@ from trackside_daemon.web.api.overview.rates import RateTracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
@@ -57,6 +58,7 @@ class Parts:
     Args:
         config: The settings.
         push_socket: The bound socket.
+        ingest_worker: The process that serves it; the thread of the push socket ends it.
         url: The address of the web server, for notifications.
 
     Attributes:
@@ -83,7 +85,7 @@ class Parts:
         HistoryError: The history cannot be opened.
     """
 
-    def __init__(self, config: Config, push_socket: PushSocket, url: str) -> None:
+    def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: IngestWorker, url: str) -> None:
         self.state = State()
         self.rates = RateTracker(self.state)
         self.ranks = RankProcesses()
@@ -132,13 +134,19 @@ class Parts:
         )
         self.spools = OrphanedSpools(push_socket.endpoints)
         watch = ProcessWatch(PROC, sys)
-        rejected = partial(_rejected, push_socket, self.spools)
+        rejected = partial(_rejected, ingest_worker, self.spools)
         owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
         self.sessions = Sessions(
-            self.runs, self.history.session, boot_id(Path("/proc")), watch.follow, rejected, owners=owners
+            self.runs,
+            self.history.session,
+            boot_id(Path("/proc")),
+            watch.follow,
+            rejected,
+            owners=owners,
+            restarts=lambda: ingest_worker.restarts,
         )
         self.ingest = Server(
-            push_socket,
+            ingest_worker,
             self.sessions,
             self.pipeline.push,
             self.pipeline.has_room,
@@ -210,8 +218,8 @@ def _peak_flops(state: State, run: str, rank: int) -> object:
     return state.some(time.monotonic(), [(PEAK_FLOPS, (run, str(rank)))])[0]
 
 
-def _rejected(push_socket: PushSocket, spools: OrphanedSpools) -> dict[str, int]:
-    return {**push_socket.rejected(), **spools.rejected()}
+def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
+    return {**ingest_worker.refused, **spools.rejected()}
 
 
 def _deliver_tick(pipeline: Pipeline, alerting: Alerting, rates: RateTracker, batches: Sequence[Batch]) -> None:

@@ -17,6 +17,7 @@ from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import UnreadableError, mode_warnings
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.linux.signals import SIGNALS, block_signals
+from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
 from trackside_daemon.nvml.handle.wait_for_gpu import wait_for_first_reading
 from trackside_daemon.service import interpreter
@@ -39,7 +40,7 @@ from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.app import WebApp
-from trackside_daemon.web.http.address import format_address, is_loopback, security_warnings, write_url_file
+from trackside_daemon.web.http.address import is_loopback, security_warnings, write_url_file
 from trackside_daemon.web.http.auth_token import Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.wire import Identity
+    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.service.config import Config
 
@@ -69,6 +71,7 @@ class Daemon:
         config: The settings.
         reload: Loads them again.
         push_socket: The push socket, bound early so that clients find it.
+        ingest_worker: The process that serves the push socket.
         listener: The bound socket of the web server.
 
     Raises:
@@ -78,7 +81,12 @@ class Daemon:
     """
 
     def __init__(
-        self, config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket
+        self,
+        config: Config,
+        reload: Callable[[], Config],
+        push_socket: PushSocket,
+        ingest_worker: IngestWorker,
+        listener: socket.socket,
     ) -> None:
         interpreter.share_heaps()  # before any part starts a thread
         # Early, because it removes the service manager's variables from the environment that child processes inherit.
@@ -93,7 +101,7 @@ class Daemon:
         self._reloaded = True
         self._failed = False
         self._serving = False
-        self._parts = Parts(config, push_socket, self._url)
+        self._parts = Parts(config, push_socket, ingest_worker, self._url)
         self._status = Status(
             self._parts, self._address, self._url, push_socket.endpoints, gpus=config.collector.gpu.enabled
         )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.service.config import Config
 
@@ -35,6 +36,7 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
     from trackside_daemon.config.file_mode import file_warnings
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.ingest.endpoint import EndpointError
+    from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.linux.file_limit import raise_limit
     from trackside_daemon.nvml.worker import lock
@@ -54,13 +56,22 @@ def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
             getLogger("trackside").warning("%s", line)
         raise_limit()
         with closing(PushSocket(config.push.endpoint, keys=config.push.keys, group=config.push.group)) as push_socket:
-            status = _serve(config, reload, push_socket, listen(config.web.listen_address))
+            ingest_worker = IngestWorker(push_socket)
+            ingest_worker.start()
+            with closing(ingest_worker):
+                status = _serve(config, reload, push_socket, ingest_worker, listen(config.web.listen_address))
     except (ConfigError, EndpointError, AddressError) as error:
         fail(str(error))
     raise typer.Exit(status)
 
 
-def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket, listener: socket.socket) -> int:
+def _serve(
+    config: Config,
+    reload: Callable[[], Config],
+    push_socket: PushSocket,
+    ingest_worker: IngestWorker,
+    listener: socket.socket,
+) -> int:
     """Run the daemon on sockets that are already bound; return its exit status."""
     # Only now that the sockets are bound: these imports take long, and clients should find the daemon soon.
     from trackside_daemon.history.directory import HistoryError
@@ -69,7 +80,8 @@ def _serve(config: Config, reload: Callable[[], Config], push_socket: PushSocket
     from trackside_daemon.web.http.config import WebConfigError
 
     try:
-        running = Daemon(config, reload, push_socket, listener)
+        running = Daemon(config, reload, push_socket, ingest_worker, listener)
+        ingest_worker.wait_ready()
         # The link contains the token, which must not get into a log.
         if sys.stdout.isatty():
             typer.echo(f"dashboard: {running.link}")

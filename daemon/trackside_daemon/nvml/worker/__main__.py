@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.signals import reset_signals
 from trackside_daemon.nvml.reading import Reading, Request, WorkerSettings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _decode = msgspec.json.Decoder(Request).decode
 
 def main(arguments: list[str]) -> int:
     """Answer requests; return 0 at the end of the input, and 1 after an error or when the parent is gone."""
-    _set_signals()
+    reset_signals()
     end_with_parent(int(arguments[1]) if len(arguments) > 1 else None, signal.SIGTERM)
     # Only answers may reach the parent's pipe: what vendor code prints goes to stderr.
     answers = os.fdopen(os.dup(1), "wb")
@@ -92,18 +93,6 @@ def _simulation(settings: WorkerSettings) -> Callable[[Request], Reading]:
         return reading
 
     return read
-
-
-def _set_signals() -> None:
-    """Set the signal handlers that this process needs, whatever it inherited."""
-    # The daemon blocks the signals that it waits for, and a child process inherits the mask.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # A Python handler would never run inside a driver call that hangs.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # Ctrl-C reaches the whole foreground group, but the parent ends the worker.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A closed pipe ends the worker without a traceback.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -56,12 +56,6 @@ def listen(address: str) -> socket.socket:
     return listener
 
 
-def format_address(listener: socket.socket) -> str:
-    """Return the socket's address as ``HOST:PORT``, an IPv6 host in brackets."""
-    host, port, *_ = listener.getsockname()
-    return f"[{host}]:{port}" if listener.family == socket.AF_INET6 else f"{host}:{port}"
-
-
 def _explain(address: str, family: int, target: tuple[Any, ...], error: OSError) -> str:
     if error.errno != errno.EADDRINUSE:
         return f"web.listen-address: {address}: {(error.strerror or str(error)).lower()}; choose another"

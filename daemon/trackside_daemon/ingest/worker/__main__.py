@@ -1,0 +1,46 @@
+"""``python -m trackside_daemon.ingest.worker SETTINGS``, as the daemon starts it: see `IngestWorker`."""
+
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from trackside_daemon.ingest.channel import Channel
+from trackside_daemon.ingest.worker.worker import ServeError, Worker
+from trackside_daemon.linux.signals import reset_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# ZeroMQ stores a message until it has arrived whole, and bounds neither the number of its frames nor of messages.
+DATA_BYTES = 256 << 20  # private memory (RLIMIT_DATA); without more, ZeroMQ aborts this process
+
+
+def main(arguments: Sequence[str]) -> int | str:
+    """Serve until the daemon closes the channel or ends; return an error, for `sys.exit`, if the sockets cannot be served."""
+    settings = json.loads(arguments[0])
+    reset_signals()
+    _limit(resource.RLIMIT_CORE, 0)  # a core would have what the clients push
+    _limit(resource.RLIMIT_DATA, DATA_BYTES)
+    channel = Channel(socket.socket(fileno=settings["channel"]))
+    try:
+        worker = Worker(channel, settings["listeners"], settings["keys"], settings["frame_bytes"])
+    except ServeError as error:
+        return str(error)
+    worker.run()
+    worker.close()
+    return 0
+
+
+def _limit(number: int, most: int) -> None:
+    hard = resource.getrlimit(number)[1]
+    with suppress(OSError, ValueError):  # some containers forbid the change
+        resource.setrlimit(number, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

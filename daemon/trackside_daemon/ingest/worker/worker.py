@@ -1,0 +1,208 @@
+"""The loop of the worker: passes messages of clients on to the daemon, and its answers back."""
+
+from __future__ import annotations
+
+import re
+import resource
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import zmq
+
+from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind
+from trackside_daemon.ingest.worker.connections import Connections, pidfd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trackside_daemon.ingest.worker.authenticator import Authenticator
+
+LINGER_MILLISECONDS = 200  # how long closing the socket waits until the last acknowledgements are sent
+HANDSHAKE_MILLISECONDS = 5000  # a connection that has not completed its handshake by then is closed
+KEEPALIVE_SECONDS = 60  # a TCP connection that has been silent for so long is probed
+
+# Messages of one connection that ZeroMQ queues while the daemon has no room; the others stay with the client.
+MESSAGES_WAITING = 16
+READ_MESSAGES = 100  # the most messages of one turn, so that answers never wait for long
+FRAMES = 4  # of a message that are passed on; a valid one has three
+
+CONNECTIONS = 4096  # the most connections
+
+_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
+_EVENT = struct.Struct("=Hi")  # an event of zmq_socket_monitor(3), and its value: here the descriptor
+_UNIX = re.compile(r"[^:]*:(\d+):\d+:(\d+)")  # uid, gid and pid of a Unix socket's client, as libzmq writes SO_PEERCRED
+
+
+class ServeError(Exception):
+    """The sockets cannot be served; the message states why."""
+
+
+class Worker:
+    """Serves the listening sockets until the daemon closes the channel.
+
+    Args:
+        channel: This process's end.
+        listeners: The descriptors of the listening sockets by endpoint, Unix sockets first.
+        keys: The directory of keys; a client at a TCP endpoint then needs one. Empty for no keys.
+        frame_bytes: ZeroMQ closes a connection that announces a larger frame, before it allocates memory for it.
+
+    Raises:
+        ServeError: An endpoint cannot be served, or the daemon's key cannot be read.
+    """
+
+    def __init__(self, channel: Channel, listeners: Mapping[str, int], keys: str, frame_bytes: int) -> None:
+        self._channel = channel
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = LINGER_MILLISECONDS
+        self._socket.maxmsgsize = frame_bytes
+        self._socket.rcvhwm = MESSAGES_WAITING
+        self._socket.handshake_ivl = HANDSHAKE_MILLISECONDS
+        self._socket.tcp_keepalive = 1  # a machine that loses its power or network closes no connection
+        self._socket.tcp_keepalive_idle = KEEPALIVE_SECONDS
+        self._connections = Connections(_most_connections())
+        self._crowded = False
+        self._names: dict[int, bytes] = {}  # routing ids of the connections that have sent a message, by descriptor
+        self._descriptors: dict[bytes, int] = {}
+        self._authenticator = self._make_authenticator(keys) if keys else None
+        events = _EVENTS if self._authenticator is None else _EVENTS | self._authenticator.EVENTS
+        self._monitor = self._socket.get_monitor_socket(events)
+        for endpoint, descriptor in listeners.items():
+            self._serve(endpoint, descriptor)
+        channel.add(Kind.READY)
+
+    def run(self) -> None:
+        """Serve until the channel is closed, then send the answers that are queued."""
+        poller = zmq.Poller()
+        poller.register(self._monitor, zmq.POLLIN)
+        if self._authenticator is not None:
+            poller.register(self._authenticator.socket, zmq.POLLIN)
+        with suppress(ChannelClosed):
+            while True:
+                self._channel.flush()
+                # While the daemon reads nothing, messages stay with ZeroMQ and the clients.
+                poller.register(self._socket, 0 if self._channel.unsent else zmq.POLLIN)
+                poller.register(self._channel, zmq.POLLIN | (zmq.POLLOUT if self._channel.unsent else 0))
+                ready = dict(poller.poll())
+                if self._monitor in ready:
+                    self._handle_events()
+                if self._authenticator is not None and self._authenticator.socket in ready:
+                    self._authenticator.answer()
+                if ready.get(self._channel.fileno(), 0) & ~zmq.POLLOUT:
+                    self._answer()
+                if self._socket in ready:
+                    self._read()
+
+    def close(self) -> None:
+        """Close all sockets."""
+        self._socket.disable_monitor()
+        self._monitor.close()
+        if self._authenticator is not None:
+            self._authenticator.close()
+        self._socket.close()
+        self._context.term()
+        self._channel.close()
+
+    def _make_authenticator(self, keys: str) -> Authenticator:
+        # These imports would cost a worker without keys a third of its start.
+        from trackside.transport.keys import KeyFileError
+        from trackside_daemon.ingest.worker.authenticator import Authenticator
+
+        try:
+            return Authenticator(self._context, keys, self._channel)
+        except KeyFileError as error:
+            raise ServeError(f"--push.keys: {error}") from None
+
+    def _serve(self, endpoint: str, descriptor: int) -> None:
+        if self._authenticator is not None and endpoint.startswith("tcp://"):
+            self._authenticator.guard(self._socket)
+        self._socket.ipv6 = endpoint.startswith("tcp://[")
+        self._socket.setsockopt(zmq.USE_FD, descriptor)
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            raise ServeError(f"{endpoint}: the push socket cannot be served: {error}") from error
+
+    def _handle_events(self) -> None:
+        with suppress(zmq.Again):
+            while True:
+                head, endpoint = self._monitor.recv_multipart(zmq.NOBLOCK)
+                event, descriptor = _EVENT.unpack(head)
+                if event == zmq.EVENT_ACCEPTED:
+                    self._accept(descriptor)
+                elif event == zmq.EVENT_DISCONNECTED:
+                    self._connections.closed(descriptor)
+                    self._forget(descriptor)
+                elif self._authenticator is not None:
+                    self._authenticator.handshake_failed(endpoint.decode())
+
+    def _accept(self, descriptor: int) -> None:
+        if not self._connections.accepted(descriptor):
+            return
+        self._channel.add(Kind.REFUSED, [b"connections"])
+        if not self._crowded:
+            self._crowded = True
+            text = (
+                f"the push socket has more than {self._connections.most} connections; of the user or address that has most,"
+                " those are closed that send nothing or have been silent for longest; further ones are only counted"
+            )
+            self._channel.add(Kind.LOG, [text.encode()])
+
+    def _read(self) -> None:
+        for _ in range(READ_MESSAGES):
+            try:
+                # As zmq.Frame, which alone has the metadata of the connection. Those after the first do not wait, since
+                # ZeroMQ delivers all frames of a message at once.
+                frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            name = frame.bytes
+            descriptor = self._descriptors.get(name)
+            if descriptor is None:
+                descriptor = self._introduce(name, frame)
+            self._connections.spoke(descriptor)
+            parts: list[bytes | memoryview] = [name]
+            while frame.more:
+                frame = self._socket.recv(copy=False)
+                if len(parts) <= FRAMES:
+                    parts.append(frame.buffer)
+            self._channel.add(Kind.MESSAGE, parts)
+            if self._names.get(descriptor) != name:
+                self._channel.add(Kind.DISCONNECTED, [name])
+                del self._descriptors[name]
+
+    def _introduce(self, name: bytes, frame: zmq.Frame) -> int:
+        """Report the connection of a first message, by its first frame; return its descriptor."""
+        descriptor = int(frame.get(zmq.SRCFD))
+        user = _UNIX.fullmatch(str(frame.get("Peer-Address")))
+        uid, pid = (int(user[1]), int(user[2])) if user is not None else (-1, 0)
+        key = b"" if self._authenticator is None or user is not None else str(frame.get("User-Id")).encode()
+        self._channel.add(Kind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key], pidfd(descriptor, pid))
+        self._handle_events()  # it may have been accepted, or closed, since the last turn
+        self._descriptors[name] = descriptor
+        if descriptor in self._connections:
+            self._forget(descriptor)
+            self._names[descriptor] = name
+        return descriptor
+
+    def _forget(self, descriptor: int) -> None:
+        name = self._names.pop(descriptor, None)
+        if name is not None:
+            del self._descriptors[name]
+            self._channel.add(Kind.DISCONNECTED, [name])
+
+    def _answer(self) -> None:
+        for kind, parts, _ in self._channel.receive():
+            if kind == Kind.PING:
+                self._channel.add(kind)
+            else:
+                with suppress(zmq.Again):  # the client does not read, and asks again when it does
+                    self._socket.send_multipart(parts, zmq.NOBLOCK)
+
+
+def _most_connections() -> int:
+    """Return how many connections leave enough descriptors: without any, ZeroMQ aborts this process."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # ZeroMQ may accept many more before the first of a burst is shut down.
+    return CONNECTIONS if limit == resource.RLIM_INFINITY else max(1, min(CONNECTIONS, limit // 4))
