@@ -239,7 +239,7 @@ def sections() -> dict[str, list[Metric]]:
     ingest = [one for one in vars(message_counts).values() if isinstance(one, Metric)]
     return {
         "training": [*dict.fromkeys([*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO])],
-        "alerts": [alerts.FIRING, alerts.SILENCED, alerts.BEGUN, alerts.EXCESS],
+        "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
         "notifications": [one for one in vars(delivery).values() if isinstance(one, Metric)],
         "gpu": list(GpuCollector.metrics),
         "nvml": list(NvmlCollector.metrics),

@@ -47,7 +47,7 @@ class End(NamedTuple):
 
 ENDS = {
     "the-end": End("", "finished", ""),
-    "exception": End("raise ValueError('loss')", "failed", "ValueError"),
+    "exception": End("raise ValueError('loss')", "failed", "ValueError: loss"),
     "sys-exit-0": End("sys.exit(0)", "finished", ""),
     "sys-exit-3": End("sys.exit(3)", "failed", "exit status 3", {"status": 3}),
     "sys-exit-text": End("sys.exit('no data')", "failed", "exit status 1", {"status": 1}),

@@ -11,7 +11,7 @@ from trackside_daemon.alerts import suppressed
 from trackside_daemon.alerts.active_alert import ActiveAlert
 from trackside_daemon.alerts.active_alerts import MOST, ActiveAlerts
 from trackside_daemon.alerts.disabled import DisabledAlerts
-from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING
+from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, TEXT
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
 from trackside_daemon.model.finding import Finding
@@ -39,9 +39,10 @@ class Recorder:
     """Active alerts, with the page and the records that they have returned."""
 
     def __init__(self, off: Iterable[str] = ()) -> None:
-        self.active = ActiveAlerts(DisabledAlerts(tuple(off)))
+        self.active = ActiveAlerts(DisabledAlerts(tuple(off)), host="node1", url="https://node1/")
         self.page: dict[tuple[Metric, tuple[str, ...]], Any] = {}
         self.records: list[Alert] = []
+        self.texts: list[tuple[str, ...]] = []
 
     def accept(self, *findings: Finding, at: float = 0.0) -> Recorder:
         return self._record(self.active.accept(findings, NOW + at))
@@ -51,7 +52,8 @@ class Recorder:
 
     def _record(self, batches: list[Batch]) -> Recorder:
         for batch in batches:
-            samples = {(one.metric, one.labels): one.value for one in batch.samples}
+            samples = {(one.metric, one.labels): one.value for one in batch.samples if one.metric is not TEXT}
+            self.texts = [one.labels for one in batch.samples if one.metric is TEXT]
             self.page = samples if batch.complete else self.page | samples
             self.records += [record for record in batch.records if isinstance(record, Alert)]
         return self
@@ -126,6 +128,15 @@ def test_an_event_ends_after_its_duration(recorder: Recorder, alert: str, second
     assert set(recorder.firing.values()) == {1.0}
     recorder.tick(seconds)
     assert set(recorder.firing.values()) == {0.0}
+
+
+def test_a_scrape_has_the_texts_of_what_fires_and_the_page_of_its_run(recorder: Recorder) -> None:
+    recorder.accept(finding(rank=1, run="a b")).tick(1)
+    (text,) = recorder.texts
+    assert text[: len(FIRING.labels)] == ("NonFinite", "critical", "name-a b", "1", "loss", "", "", "")
+    assert text[len(FIRING.labels) :] == ("rank 1", "look", "node1", "a b", "https://node1/runs/a%20b")
+    recorder.accept(over(finding(rank=1, run="a b")), at=2).tick(130)
+    assert recorder.texts == []
 
 
 def test_the_life_cycle_of_a_run_is_in_notifications_only(recorder: Recorder) -> None:
@@ -402,7 +413,7 @@ def test_suppressed_findings_are_bounded_and_the_least_severe_is_dropped(monkeyp
 
 def test_in_a_flood_only_ticks_render_the_page(recorder: Recorder) -> None:
     said = [recorder.active.accept([finding("LossPlateau", key=f"loss/{number}")], NOW) for number in range(500)]
-    assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in said} == {(1, 3, False)}
+    assert {(len(batches), len(batches[0].samples), batches[0].complete) for batches in said} == {(1, 4, False)}
     assert sum(value for value in recorder.tick(1).firing.values()) == 1
     assert len([one for metric, one in recorder.page if metric is FIRING]) == 500
 

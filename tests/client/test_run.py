@@ -24,6 +24,7 @@ from processes import eventually
 import trackside
 from trackside.environment.config import CONFIG_BYTES, as_json
 from trackside.integrations.run_adapter import RunAdapter
+from trackside.redact import REDACTED
 from trackside.row_queue import ROWS_WAITING, VALUES_WAITING, WARNINGS
 
 if TYPE_CHECKING:
@@ -509,14 +510,15 @@ class Stopped(KeyboardInterrupt):
     ("error", "status", "cause"),
     [
         (None, "finished", ""),
-        (ValueError("no"), "failed", "ValueError"),
+        (ValueError("no\nmore"), "failed", "ValueError: no"),
+        (ValueError("HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyzABCDEFGH"), "failed", f"ValueError: HF_TOKEN={REDACTED}"),
         (KeyboardInterrupt(), "stopped", "KeyboardInterrupt"),
         (Stopped(), "stopped", "Stopped"),
         (SystemExit(), "finished", ""),
         (SystemExit(0), "finished", ""),
-        (SystemExit(3), "failed", "SystemExit"),
-        (SystemExit("it went wrong"), "failed", "SystemExit"),
-        (SystemExit([]), "failed", "SystemExit"),
+        (SystemExit(3), "failed", "SystemExit: 3"),
+        (SystemExit("it went wrong"), "failed", "SystemExit: it went wrong"),
+        (SystemExit([]), "failed", "SystemExit: []"),
     ],
 )
 def test_a_with_block_ends_its_run_by_how_it_is_left(

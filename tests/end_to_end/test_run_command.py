@@ -253,7 +253,7 @@ def test_an_exception_is_in_the_summary_and_in_the_history(started: Started) -> 
     assert "trackside: raises: alerts: TrainingProcessDied (critical)" in complaints.splitlines()
     shown = processes.run(command("show", "raises", "--json"), env=started.environ, check=True)
     (died,) = [one for one in json.loads(shown.stdout)["alerts"] if one["severity"] == "critical"]
-    assert (died["alert"], "died: RuntimeError" in died["summary"]) == ("TrainingProcessDied", True)
+    assert (died["alert"], "died: RuntimeError: CUDA out of memory" in died["summary"]) == ("TrainingProcessDied", True)
 
 
 def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> None:

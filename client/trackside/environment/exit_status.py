@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from trackside.packing import writable
+
 STATUSES = ("finished", "stopped", "failed")
 
 FLUSH_SECONDS = 365 * 86400.0  # longest flush timeout, for `inf`: a part of it must be left for the senders
@@ -18,14 +20,25 @@ _GPU = re.compile(
     r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free)?"
 )
 _TEXT = 65536
+_LINE = 200
 
 
 def outcome(kind: type[BaseException] | None, error: BaseException | None) -> tuple[str, str]:
     """Return the status and the cause that follow from an exception, or from none."""
     if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return "finished", ""
-    cause = ": ".join(filter(None, (kind.__name__, shortage(error))))
+    cause = ": ".join(filter(None, (kind.__name__, shortage(error) or _first_line(error))))
     return ("stopped" if issubclass(kind, KeyboardInterrupt) else "failed"), cause
+
+
+def _first_line(error: BaseException | None) -> str:
+    """Return the first line of an exception's text without secrets; empty if it has none."""
+    try:
+        from trackside.redact import redact_text
+
+        return redact_text(writable(next(iter(str(error or "")[:_TEXT].splitlines()), "")))[:_LINE].strip()
+    except Exception:  # noqa: BLE001  the text of a user's exception is the user's code
+        return ""
 
 
 def shortage(error: BaseException | None, shm: str = SHM) -> str:

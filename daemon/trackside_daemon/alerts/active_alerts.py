@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, location, restored_alert
 from trackside_daemon.alerts.disabled import DisabledAlerts
-from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing_samples
+from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing_samples, text_samples
 from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
 from trackside_daemon.alerts.min_firing_time import LEAST_SECONDS, MinFiringTimes
 from trackside_daemon.alerts.silences import Silences, silenced_until
@@ -47,6 +47,8 @@ class ActiveAlerts:
         disabled: Alerts that the user turned off; the attribute may be replaced at any time.
         silences: Alerts that are muted; they fire all the same.
         least: Least seconds that an alert fires.
+        host: Name of this machine.
+        url: Address of the dashboard, with a slash at its end; empty for no links.
     """
 
     def __init__(
@@ -55,7 +57,10 @@ class ActiveAlerts:
         silences: Silences | None = None,
         *,
         least: float = LEAST_SECONDS,
+        host: str = "",
+        url: str = "",
     ) -> None:
+        self._about = host, url
         self.disabled = disabled or DisabledAlerts()
         self._silences = silences or Silences()
         self._active_silences: list[Silence] = []
@@ -271,9 +276,10 @@ class ActiveAlerts:
             active.recorded = True
         return changed
 
-    def _samples(self, alerts: Iterable[ActiveAlert], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
+    def _samples(self, alerts: Collection[ActiveAlert], begun: Iterable[tuple[str, str, str]]) -> list[Sample]:
         return [
             *firing_samples(alerts),
+            *text_samples(alerts, *self._about),
             *(Sample(BEGUN, key, float(self._begun[key])) for key in begun),
             Sample(EXCESS, (), float(self._excess)),
         ]

@@ -1,7 +1,7 @@
 """Fixed texts of every alert, for Prometheus rules and Alertmanager.
 
-These texts are the same for every run, rank and GPU, because labels must not hold free text. The daemon's own summaries
-name ranks, steps and numbers; `trackside alerts show` prints them.
+These texts are the same for every run, rank and GPU. The daemon's own summaries name ranks, steps and numbers. Rules read them
+from `families.TEXT`, and use the fixed texts while that series is missing.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ DETECTED = {
     "RunFinished": AlertText("A run has finished.", "Its duration and its loss are in the history."),
     "UserAlert": AlertText(
         "The training code raised an alert.",
-        "Its title and text are not in any label. `trackside alerts show` and /api/v1/alerts have them.",
+        "`trackside alerts show` and /api/v1/alerts have its title and text.",
     ),
     "TestAlert": AlertText("This is a test.", "Somebody ran `trackside test-alert`. You need to do nothing."),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from trackside_daemon.model.metric import Metric, Sample
 from trackside_daemon.model.records import LIFE_CYCLE
@@ -17,6 +18,12 @@ FIRING = Metric(
     "gauge",
     "1 while the alert fires, 0 for 15 minutes after; if several ranks have it, the label has the first.",
     ("alert", "severity", "run", "rank", "key", "gpu", "uuid", "subject"),
+)
+TEXT = Metric(
+    "trackside_alert_text_info",
+    "gauge",
+    "1 while the alert fires, with the daemon's own sentence about it, its machine and its run's page; for annotations of rules.",
+    (*FIRING.labels, "summary", "description", "host", "run_id", "dashboard_url"),
 )
 BEGUN = Metric("trackside_alerts_total", "counter", "Times that the alert began to fire.", ("alert", "severity", "run"))
 SILENCED = Metric(
@@ -38,6 +45,23 @@ def series_labels(alert: str, severity: str, labels: Mapping[str, str]) -> tuple
     """Return the label values of an alert's series; labels without a column of their own make up its ``subject``."""
     others = (value for name, value in sorted(labels.items()) if name not in _OWN)
     return (alert, severity, *(labels.get(name, "") for name in _OWN), " ".join(others))
+
+
+def text_samples(alerts: Iterable[ActiveAlert], host: str, url: str) -> list[Sample]:
+    """Return the samples of `TEXT`; *url* is the address of the dashboard, with a slash at its end."""
+    samples = []
+    for active in alerts:
+        if active.exported and active.alert not in LIFE_CYCLE:
+            record = active.record()
+            page = page_of(url, active.run)
+            texts = (record.summary, record.description, host, active.run, page)
+            samples.append(Sample(TEXT, (*series_labels(active.alert, active.severity, active.labels), *texts), 1.0))
+    return samples
+
+
+def page_of(url: str, run: str) -> str:
+    """Return the address of a run's page on the dashboard at *url*, or for the machine that of its alerts; else empty."""
+    return url and url + (f"runs/{quote(run, safe='')}" if run else "alerts")
 
 
 def firing_samples(alerts: Iterable[ActiveAlert]) -> list[Sample]:

@@ -88,7 +88,7 @@ class Alerting:
         since = min((alert.started for alert in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
         fired = self.silences.mark(usable(kept), now)
-        self.active = ActiveAlerts(_disabled(section), self.silences)
+        self.active = ActiveAlerts(_disabled(section), self.silences, host=about.instance, url=about.url)
         self.active.restore(fired, now)
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [

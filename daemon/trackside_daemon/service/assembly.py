@@ -203,7 +203,7 @@ def _alerting(
             config.alerts,
             state,
             history,
-            DaemonInfo(socket.gethostname(), f"{url}/"),
+            DaemonInfo(socket.gethostname(), f"{(config.web.external_url or url).rstrip('/')}/"),
             ask=requests.ask_stacks,
             processes=lambda: process.processes,
             push=queue.push,

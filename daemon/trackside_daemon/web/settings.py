@@ -22,6 +22,13 @@ class WebSection(Section):
     """The HTTP server."""
 
     listen_address: Annotated[str, Field(description="HOST:PORT to serve HTTP on.")] = "127.0.0.1:21790"
+    external_url: Annotated[
+        str,
+        Field(
+            description="Address under which people reach the dashboard, for links in notifications. Default: this listener's.",
+            examples=["https://node1.cluster:21790"],
+        ),
+    ] = ""
     config: WebConfigSection = WebConfigSection()
     allowed_hosts: Annotated[
         Texts,

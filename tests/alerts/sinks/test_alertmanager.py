@@ -86,6 +86,7 @@ def test_an_alert_arrives_with_all_labels_is_recorded_and_resolved(
         "summary": "NonFinite on rank 0",
         "description": "look",
         "runbook_url": "https://host/alerts.md#nonfinite",
+        "dashboard_url": "http://127.0.0.1:1/runs/id",
     }
     assert one["generatorURL"] == "http://127.0.0.1:1/"
     (kept,) = active(alertmanager)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.descriptions import DETECTED, PREFIX, RULED
 from trackside_daemon.alerts.disabled import DisabledAlerts, run_regex
-from trackside_daemon.alerts.families import FIRING, SILENCED
+from trackside_daemon.alerts.families import FIRING, SILENCED, TEXT
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.rules.promql_format import format_promql
@@ -144,16 +144,35 @@ def _detectors(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
     for alert, fixed in DETECTED.items():
         if alert in LIFE_CYCLE or "" in disabled.patterns(alert):
             continue
-        text = f"{_ABOUT}{fixed.description}{_MORE.format(alert=alert)}"
+        more = _MORE.format(alert=alert)
         # OomKilled is a rule too, which covers the alerts of the machine.
         of_runs = ', run!=""' if alert in RULED else ""
         rule = {
             "alert": PREFIX + alert,
             "expr": f'{HELD}{{alert="{alert}"{of_runs}}}',
-            "annotations": {"summary": fixed.summary, "description": text},
+            "annotations": {
+                "summary": _own_text(alert, _label("summary"), fixed.summary),
+                "description": _own_text(alert, _OWN, f"{_ABOUT}{fixed.description}") + more,
+                "dashboard_url": _own_text(alert, _label("dashboard_url"), ""),
+            },
         }
         rules.append(_linked(rule, options.runbooks, alert))
     return rules
+
+
+def _label(name: str) -> str:
+    return f'{{{{ . | first | label "{name}" }}}}'
+
+
+_OWN = f'{_label("description")} On {_label("host")}{{{{ with . | first | label "run_id" }}}}, run id {{{{ . }}}}{{{{ end }}}}.'
+
+
+def _own_text(alert: str, text: str, otherwise: str) -> str:
+    """Return a template of the daemon's own *text*; *otherwise* while the series is missing, as during its restart."""
+    labels = ("instance", "run", "rank", "key", "gpu", "subject")
+    series = f'{TEXT.name}{{alert="{alert}",{",".join(f"{label}=%q" for label in labels)}}}'
+    values = " ".join(f"$labels.{label}" for label in labels)
+    return f"{{{{ with printf `{series}` {values} | query }}}}{text}{{{{ else }}}}{otherwise}{{{{ end }}}}"
 
 
 def _held_rule() -> Group:

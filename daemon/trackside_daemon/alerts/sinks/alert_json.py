@@ -27,7 +27,12 @@ def labels(alert: Alert, daemon: DaemonInfo) -> dict[str, str]:
 def annotation_texts(alert: Alert, daemon: DaemonInfo) -> dict[str, str]:
     """Return the texts of the alert; empty ones are left out."""
     runbook = f"{daemon.runbook}#{alert.alert.lower()}" if daemon.runbook else ""
-    texts = {"summary": alert.summary, "description": alert.description, "runbook_url": runbook}
+    texts = {
+        "summary": alert.summary,
+        "description": alert.description,
+        "runbook_url": runbook,
+        "dashboard_url": families.page_of(daemon.url, alert.run),
+    }
     return {name: value for name, value in texts.items() if value}
 
 
