@@ -66,7 +66,7 @@ def test_custom_rules_are_among_the_thresholds() -> None:
     below, lives = low["expr"].split("and on (job, instance, pod, run, rank)")
     assert below.strip() == '(trackside_training_value{key="reward/mean", run=~"big-.*"} < 0.1)'
     assert "trackside_training_rank_state{" in lives
-    assert low["annotations"]["summary"] == "{{ $labels.run }}: {{ humanize $value }}"
+    assert low["annotations"]["summary"] == "{{ $labels.run }}: {{ printf `%.4g` $value }}"
     assert "runbook_url" not in low["annotations"]
     (gone,) = named(found, "NoGpu")
     assert gone["expr"] == 'absent(trackside_gpu_up{gpu="3"})'

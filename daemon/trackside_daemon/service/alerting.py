@@ -24,7 +24,7 @@ from trackside_daemon.alerts.stages import StallSource
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.service.finding_sources import finding_sources, restore_sources, unknown_alerts
+from trackside_daemon.service.finding_sources import alert_names, finding_sources, restore_sources, unknown_alerts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,8 +87,14 @@ class Alerting:
         ended = history.ended(now - GIVE_UP_SECONDS, now)
         since = min((alert.started for alert in [*kept, *ended]), default=now)
         self.silences = Silences(history.silences(min(since, now)))
+        disabled = _disabled(section)
         fired = self.silences.mark(usable(kept), now)
-        self.active = ActiveAlerts(_disabled(section), self.silences, host=about.instance, url=about.url)
+        known = alert_names(section)
+        removed = [alert for alert in fired if alert.alert not in known]
+        fired = [alert for alert in fired if alert not in removed]
+        # An alert of a rule that is gone ends without a notification: nothing would find it again, or its end.
+        history.writer.put([replace(alert, ended=now) for alert in removed])
+        self.active = ActiveAlerts(disabled, self.silences, host=about.instance, url=about.url)
         self.active.restore(fired, now)
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [

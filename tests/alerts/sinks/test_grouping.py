@@ -62,6 +62,14 @@ def test_then_there_is_one_message_a_minute_but_a_critical_one_waits_a_second() 
     ]
 
 
+def test_a_critical_alert_goes_before_others_that_are_due() -> None:
+    box = GroupOutbox(ALL)
+    box.put(alert("SlowStep", severity="warning", run="a"), 0.0)
+    box.put(alert("GpuHot", severity="warning", run="b"), 0.1)
+    box.put(alert("NonFinite", run="c"), 0.2)
+    assert [sent(box, 5.0) for _ in range(3)] == [["NonFinite"], ["SlowStep"], ["GpuHot"]]
+
+
 def test_a_warning_does_not_wait_for_a_sent_info_and_infos_wait_for_each_other() -> None:
     box = GroupOutbox(ALL)
     box.put(alert("RunStarted", severity="info"), 0.0)

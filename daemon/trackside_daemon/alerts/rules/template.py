@@ -80,7 +80,7 @@ def prometheus_template(text: str) -> str:
     def replacement(match: re.Match[str]) -> str:
         name, _, form = match[1].partition(":")
         if name == "value":
-            return f"{{{{ {forms.get(form, 'humanize $value')} }}}}"
+            return f"{{{{ {forms.get(form, 'printf `%.4g` $value')} }}}}"
         return "the alert's start" if name == "since" else f"{{{{ $labels.{name} }}}}"
 
     return _FIELD.sub(replacement, text)

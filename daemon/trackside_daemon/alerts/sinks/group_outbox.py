@@ -82,10 +82,10 @@ class GroupOutbox:
         """See `Outbox`."""
         self._expire(now)
         self._last = {group: last for group, last in self._last.items() if now - last < INTERVAL_SECONDS}
-        for group in sorted(self._due, key=self._due.__getitem__):
-            # The groups are sorted, so none of the others is due either.
-            if not everything and self._due[group] > now:
-                return None
+        due = [group for group, at in self._due.items() if everything or at <= now]
+        urgent = {entry.alert.run for entry in self._entries.values() if entry.queued and _is_urgent(entry.alert)}
+        # A receiver that is slow must not make a critical alert wait behind others.
+        for group in sorted(due, key=lambda group: (group not in urgent, self._due[group])):
             del self._due[group]
             members = [entry for entry in self._entries.values() if entry.alert.run == group]
             new = [entry for entry in members if entry.queued and not entry.in_flight]
@@ -156,9 +156,7 @@ class GroupOutbox:
             return
         if not entry.queued:
             entry.queued, entry.since = True, now
-        # Test alerts are urgent too, because a person waits for them.
-        urgent = alert.ended is None and (alert.severity == "critical" or alert.alert == TEST_ALERT)
-        last = -inf if urgent else self._last.get((alert.run, _is_severe(alert)), -inf)
+        last = -inf if _is_urgent(alert) else self._last.get((alert.run, _is_severe(alert)), -inf)
         due = max(now + WAIT_SECONDS, last + INTERVAL_SECONDS)
         self._due[alert.run] = min(due, self._due.get(alert.run, inf))
 
@@ -183,6 +181,11 @@ class GroupOutbox:
     def _drop(self) -> None:
         queued = [entry for entry in self._entries.values() if entry.queued and not entry.in_flight]
         self._give_up(min(queued, key=lambda entry: (severity_rank(entry.alert), entry.since)))
+
+
+def _is_urgent(alert: Alert) -> bool:
+    """Return True for an alert that waits for no other: critical, or a test, because a person waits for it."""
+    return alert.ended is None and (alert.severity == "critical" or alert.alert == TEST_ALERT)
 
 
 def _is_severe(alert: Alert) -> bool:

@@ -28,13 +28,15 @@ class AppriseSink:
         section: The settings.
         name: See `_sink_name`.
         service: Object of apprise for the URL.
+        urgent: Another one, for critical alerts: apprise pauses between two messages of one object, often for seconds.
         daemon: This daemon.
     """
 
-    def __init__(self, section: AppriseSection, name: str, service: Any, daemon: DaemonInfo) -> None:
+    def __init__(self, section: AppriseSection, name: str, service: Any, urgent: Any, daemon: DaemonInfo) -> None:
         self.name = name
         self.filter = SinkFilter(section.severity, section.also)
         self._service = service
+        self._urgent = urgent
         self._daemon = daemon
 
     def outbox(self) -> GroupOutbox:
@@ -45,7 +47,7 @@ class AppriseSink:
         """See `Sink`."""
         over = all(alert.ended is not None for alert in message.alerts)
         critical = any(alert.severity == "critical" and alert.ended is None for alert in message.alerts)
-        accepted = self._service.notify(
+        accepted = (self._urgent if critical else self._service).notify(
             title=message_text.title(message, self._daemon),
             body=message_text.body(message, self._daemon),
             notify_type="success" if over else "failure" if critical else "warning",
@@ -75,15 +77,15 @@ def apprise_sinks(section: AppriseSection, daemon: DaemonInfo) -> list[AppriseSi
         url = line.strip()
         if not url or url.startswith("#"):
             continue
-        service = Apprise()
-        if not service.add(url):
+        service, urgent = Apprise(), Apprise()
+        if not (service.add(url) and urgent.add(url)):
             raise SinkError(f"{SETTING}: {section.urls_file}: line {number} is not a URL that apprise supports")
         name = _sink_name(url)
         names[name] += 1
         # The hash leaves out secrets, so two URLs may have the same.
         if names[name] > 1:
             name += f":{names[name]}"
-        sinks.append(AppriseSink(section, name, service, daemon))
+        sinks.append(AppriseSink(section, name, service, urgent, daemon))
     if not sinks:
         raise SinkError(f"{SETTING}: {section.urls_file}: the file has no URL")
     return sinks
