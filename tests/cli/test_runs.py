@@ -303,6 +303,17 @@ def test_runs_are_put_side_by_side(asked: Place) -> None:
     assert [one and one["best"] for one in found["metrics"]["eval/accuracy"]] == [9.1, None]
 
 
+def test_a_long_key_does_not_widen_the_table_and_only_so_many_metrics_are_shown(here: Place) -> None:
+    with history(here.history) as one:
+        one.put([opened("wide"), column("wide", ["k" * 500, "loss", "more"], 3)])
+    answer = here.run("show", "wide", "--limit=2", columns=10_000)
+    assert "trackside: 2 of 3 metrics are shown; --limit N shows more" in answer.said
+    (row,) = [line for line in answer.out.splitlines() if line.startswith("kkk")]
+    assert len(row) < 200
+    assert re.search(r"^loss ", answer.out, re.MULTILINE)
+    assert "more" not in answer.out
+
+
 def test_a_directory_is_not_imported(here: Place) -> None:
     said = here.run("import", str(here.directory)).refusal()
     assert said == (
@@ -528,6 +539,7 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
     [
         ("loss", 1), ("train/loss_ce", 1), ("valError", 1), ("perplexity", 1), ("step_time", 1), ("eval/accuracy", 2),
         ("top5_acc", 2), ("f1", 2), ("bleu_score", 2), ("lr", None), ("glossary", None), ("grad_norm", None),
+        ("reward", 2), ("reward_std", None), ("rewards/accuracy/std", None),
     ],
 )  # fmt: skip
 def test_the_best_of_a_metric_is_told_by_its_words(key: str, expected: int | None) -> None:

@@ -19,6 +19,9 @@ HIGHER_IS_BETTER = frozenset(
     ("accuracy", "acc", "top1", "top5", "score", "scores", "f1", "bleu", "rouge", "auc", "precision", "recall", "iou")
 ) | frozenset(("dice", "psnr", "ssim", "reward", "throughput", "mfu"))
 
+SPREAD = frozenset(("std", "stddev", "stdev", "var", "variance"))  # of a reward, say: neither end is the better one
+
+KEY = 80  # maximum width of a key in a table
 EVENTS = 10  # maximum number of events to show, the newest
 LEAST = 0.0005  # minimum share of lost time to show
 COLUMN = 10  # minimum width of a run's column in a comparison; further runs go to another table
@@ -29,9 +32,11 @@ def best(key: str, low: Any, high: Any) -> Any:
     """Return the best value of a metric, by the words of its key; None if they do not show which is better.
 
     `LOWER_IS_BETTER` lists losses, errors, perplexities and times, and wins for keys such as ``error_score``.
-    `HIGHER_IS_BETTER` lists accuracies, scores and rates.
+    `HIGHER_IS_BETTER` lists accuracies, scores and rates. Measures of `SPREAD` have no best value.
     """
     words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+\d?|[A-Z]+\d?", key)}
+    if words & SPREAD:
+        return None
     if words & LOWER_IS_BETTER:
         return low
     return high if words & HIGHER_IS_BETTER else None
@@ -100,7 +105,9 @@ def describe(
     yield from _facts(run, now)
     ranks = sorted({metric["rank"] for metric in run["metrics"]})
     columns = ("final", "best", "mean", "min", "max", "step", "count")
-    rows = [[shown(metric["key"]), *(number(metric[name]) for name in columns)] for metric in metrics(run, rank)]
+    rows = [
+        [cut(shown(metric["key"]), KEY), *(number(metric[name]) for name in columns)] for metric in metrics(run, rank)
+    ]
     nonfinite = [f"{metric['key']} {metric['nonfinite']}" for metric in run["metrics"] if metric.get("nonfinite")]
     if rows:
         which = f" of rank {ranks[0] if rank is None else rank} ({len(ranks)} ranks: --rank N shows another)"
