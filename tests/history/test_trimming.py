@@ -15,6 +15,7 @@ from trackside_daemon.history.read import reader
 from trackside_daemon.history.record import trimming as module
 from trackside_daemon.history.record.age_clock import CATCH_UP, AgeClock
 from trackside_daemon.history.record.trimming import STEP_BLOCKS, STEP_ROWS, WAL_BYTES, Bounds, Trimming
+from trackside_daemon.linux import adjtimex
 from trackside_daemon.model.records import Alert, Event, MachineSample
 
 if TYPE_CHECKING:
@@ -229,6 +230,15 @@ def test_a_clock_that_is_wrong_at_the_start_ages_from_the_newest_row(bench: Benc
     assert clocks.age_time(9) == WALL + 2 * DAY + 9 * CATCH_UP + 9
     clocks.synchronized = True
     assert clocks.age_time(1000 * DAY) == clocks.wall
+
+
+def test_where_the_kernel_does_not_tell_whether_the_clock_is_synchronized_ages_do_not_catch_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(bench, "run", 0, ended=WALL + DAY)
+    monkeypatch.setattr(adjtimex, "_libc", object())  # as on macOS
+    own = iter((0.0, 5.0))
+    assert AgeClock(bench.connection, lambda: next(own)).read(WALL + 2 * DAY) == WALL + DAY + 5
 
 
 def test_nothing_of_a_deleted_run_is_left_in_any_table(four: Bench) -> None:

@@ -42,7 +42,9 @@ class AgeClock:
 
     def read(self, now: float) -> float:
         """Return the Unix time by which to judge ages, when the system's clock shows *now*."""
-        passed, self._read = self._monotonic() - self._read, self._monotonic()
+        own = self._monotonic()
+        passed = own - self._read
+        self._read = own
         self._time = self._newest() if self._time is None else self._time
         if self._time is None:  # without a run there is nothing to lose
             return now
@@ -61,5 +63,5 @@ class AgeClock:
 def _is_synchronized() -> bool:
     try:
         return discipline().synchronized
-    except OSError:  # not permitted
+    except (OSError, AttributeError):  # not permitted, or not Linux
         return False
