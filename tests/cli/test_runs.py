@@ -224,7 +224,8 @@ def test_runs_are_a_table_the_newest_first_that_fits_80_columns(asked: Place) ->
 
 def test_runs_of_several_users_are_listed_with_them(here: Place) -> None:
     with history(here.history) as one:
-        one.put([replace(opened("cccc4444", started=BEGIN + 9500), owner=Owner("uid:7", "bob"))])
+        run = opened("cccc4444", started=BEGIN + 9500)
+        one.put([replace(run, owner=Owner(*owner)) for owner in (("uid:7", "7"), ("uid:7", "bob"), ("uid:8", "eve"))])
     lines = here.run("runs").out.splitlines()
     assert lines[0].split() == ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS", "USER", "TAGS"]
     assert lines[1].split()[-1] == "bob"

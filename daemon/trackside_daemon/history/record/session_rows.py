@@ -73,8 +73,11 @@ def _write_run(connection: sqlite3.Connection, record: SessionOpened) -> int:
         "UPDATE run SET name = ?, started = min(started, ?) WHERE id = ?", (record.session.name, started, run)
     )
     if record.owner is not None:
-        values = (record.owner.id, record.owner.user, run)
-        connection.execute("UPDATE run SET owner = ?, user = ? WHERE id = ? AND owner IS NULL", values)
+        # The name may have been looked up since the session before.
+        connection.execute(
+            "UPDATE run SET owner = ?1, user = ?2 WHERE id = ?3 AND coalesce(owner, ?1) = ?1",
+            (record.owner.id, record.owner.user, run),
+        )
     if hello.tags:
         connection.execute("UPDATE run SET tags = ? WHERE id = ?", (to_json(list(hello.tags)), run))
     return run
