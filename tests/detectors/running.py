@@ -118,9 +118,9 @@ class Running:
         """Process an event of the run; return the findings."""
         return self.take(Batch("training", records=[self.event(kind, rank, time, **fields)]))
 
-    def losses(self, first: int, *losses: float) -> None:
+    def losses(self, first: int, *losses: float, key: str = "loss") -> None:
         """Push losses of rank 0."""
-        keys = ["lr", "loss"]
+        keys = ["lr", key]
         values = [value for loss in losses for value in (0.1, loss)]
         steps = range(first, first + len(losses))
         block = Block(keys, pack("q", steps), pack("q", steps), pack("d", values))

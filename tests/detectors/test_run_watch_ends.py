@@ -37,6 +37,24 @@ def test_a_run_that_finishes_is_said_once_with_how_long_it_took_and_its_losses()
     assert not run.trouble
 
 
+def test_the_end_of_a_run_speaks_of_all_its_attempts_and_of_one_loss() -> None:
+    run = Running()
+    run.push(400)
+    run.losses(1, 3.0, 1.5)
+    run.wait(100)
+    run.marks("failed")
+    run.take(Batch(run.source, complete=True, subject=RankRef(ID, run.attempt)))
+    again = Running(attempt=1, watch=run.watch)
+    again.now = run.now
+    again.push(200)
+    again.losses(3, 2.5)
+    again.losses(3, 9.0, key="loss_logged")
+    again.wait(100)
+    again.marks("finished")
+    (alarm,) = again.said("RunFinished")
+    assert alarm.summary == "run net has finished after 3 min 21 s and 600 steps: last loss 2.5, best 1.5 at step 2"
+
+
 def test_a_run_that_is_stopped_by_its_user_is_no_trouble() -> None:
     run = Running()
     run.push(3)

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class BestLoss:
-    """The loss of one run, as its lowest *rank* pushes it."""
+    """The loss of one run over all its attempts, as its lowest *rank* pushes it: of one key, the one with the shortest name."""
 
-    __slots__ = ("_best", "_last", "_step", "rank")
+    __slots__ = ("_best", "_key", "_last", "_step", "rank")
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
+        self._key = ""
         self._last: float | None = None
         self._best = inf
         self._step = 0
@@ -29,6 +30,11 @@ class BestLoss:
         index = _loss(tuple(columns.keys))
         if index is None:
             return
+        key = columns.keys[index]
+        if key != self._key:
+            if self._key and len(key) >= len(self._key):  # a logged mean, for example, that is pushed alone
+                return
+            self._key, self._best = key, inf
         losses = columns.column(index)
         self._last = losses[-1]
         best = min(filter(isfinite, losses), default=inf)

@@ -79,9 +79,17 @@ class WatchedRun:
                 detector.restore(kept)
 
 
-def last_words(run: RunProgress, time: float, loss: str) -> str:
-    """Return the summary of a run that has finished, or was stopped, at *time* in Unix seconds."""
+def last_words(run: RunProgress, started: float, steps: float, time: float, loss: str) -> str:
+    """Return the summary of a run that has finished, or was stopped, at *time*.
+
+    Args:
+        run: Its last attempt.
+        started: When its first attempt began, in Unix seconds; 0 if unknown.
+        steps: Steps of all attempts.
+        time: When it ended, in Unix seconds.
+        loss: Its last and best loss, as text.
+    """
     how = "has finished" if run.state == "finished" else "was stopped"
-    after = f" after {span(time - run.started)}" if run.started else ""
-    made = f" and {run.steps:,.0f} steps" if run.steps else ""
+    after = f" after {span(time - started)}" if started else ""
+    made = f" and {steps:,.0f} steps" if steps else ""
     return f"run {run.name} {how}{after}{made}" + (f": {loss}" if loss else "")

@@ -72,7 +72,8 @@ class RunWatch:
         self._ranks: dict[RankRef, RankProgress] = {}
         self._names: dict[RankRef, str] = {}
         self._users: dict[RankRef, str] = {}
-        self._losses: dict[RankRef, BestLoss] = {}
+        self._losses: dict[str, BestLoss] = {}
+        self._earlier: dict[str, tuple[float, float]] = {}
         self._restored: dict[RankRef, list[Alert]] = {}
         self._paces: dict[RankRef, Pace] = {}
         self._gaps: dict[RankRef, tuple[int, float]] = {}
@@ -187,9 +188,13 @@ class RunWatch:
     def _forget(self, ref: RankRef) -> list[Finding]:
         """Forget a run whose series are gone; return the ends of its alerts."""
         watched = self._runs.pop(ref, None)
-        self._losses.pop(ref, None)
         if watched is None:
             return []
+        started, steps = self._earlier.pop(ref.run, (watched.run.started, 0.0))
+        self._earlier[ref.run] = started, steps + watched.run.steps
+        for kept in (self._earlier, self._losses):
+            if len(kept) > RUNS:
+                del kept[next(iter(kept))]
         for rank in watched.refs:
             del self._ranks[rank]
         watched.run.state = watched.run.state or "lost"
@@ -233,8 +238,9 @@ class RunWatch:
                 run.id, run.attempt, run.name, state=run.state, time=time, clock=self._clock, user=user
             )
             return
-        loss = self._losses.get(ref)
-        text = last_words(run, time, loss.text() if loss else "")
+        loss = self._losses.get(ref.run)
+        started, steps = self._earlier.get(ref.run, (run.started, 0.0))
+        text = last_words(run, started or run.started, steps + run.steps, time, loss.text() if loss else "")
         yield self._once("RunFinished", run.id, run.name, time, text)
 
     def _record(self, record: Record) -> Iterator[Finding]:
@@ -251,9 +257,9 @@ class RunWatch:
         ref = RankRef(session.run, session.attempt)
         if session.late or ref not in self._runs or not record.columns:
             return
-        best = self._losses.get(ref)
+        best = self._losses.get(ref.run)
         if best is None or session.rank < best.rank:
-            best = self._losses[ref] = BestLoss(session.rank)
+            best = self._losses[ref.run] = BestLoss(session.rank)
         if session.rank == best.rank:
             for columns in record.columns:
                 best.accept(columns)
