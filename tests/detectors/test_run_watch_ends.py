@@ -37,6 +37,17 @@ def test_a_run_that_finishes_is_said_once_with_how_long_it_took_and_its_losses()
     assert not run.trouble
 
 
+def test_the_end_of_a_short_run_that_waited_for_data_says_so() -> None:
+    run = Running()
+    run.push(1, wait=0.0)
+    run.wait(15)
+    run.push(30, wait=9.0)
+    run.losses(1, 3.0)
+    run.marks("finished")
+    (alarm,) = run.said("RunFinished")
+    assert alarm.summary.endswith("best 3 at step 1; 56% of the time was spent waiting for data")
+
+
 def test_the_end_of_a_run_speaks_of_all_its_attempts_and_of_one_loss() -> None:
     run = Running()
     run.push(400)

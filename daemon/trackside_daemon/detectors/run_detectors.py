@@ -79,7 +79,7 @@ class WatchedRun:
                 detector.restore(kept)
 
 
-def last_words(run: RunProgress, started: float, steps: float, time: float, loss: str) -> str:
+def last_words(run: RunProgress, started: float, steps: float, time: float, more: str) -> str:
     """Return the summary of a run that has finished, or was stopped, at *time*.
 
     Args:
@@ -87,9 +87,16 @@ def last_words(run: RunProgress, started: float, steps: float, time: float, loss
         started: When its first attempt began, in Unix seconds; 0 if unknown.
         steps: Steps of all attempts.
         time: When it ended, in Unix seconds.
-        loss: Its last and best loss, as text.
+        more: Its losses and waits, as text.
     """
     how = "has finished" if run.state == "finished" else "was stopped"
     after = f" after {span(time - started)}" if started else ""
     made = f" and {steps:,.0f} steps" if steps else ""
-    return f"run {run.name} {how}{after}{made}" + (f": {loss}" if loss else "")
+    return f"run {run.name} {how}{after}{made}" + (f": {more}" if more else "")
+
+
+def waits(run: RunProgress, time: float, share: float) -> str:
+    """Return the share of the time that a run waited for data until its end at *time*; empty up to *share* of it."""
+    seconds = (time - run.started) * len(run.ranks) if run.started else 0.0
+    waited = run.waited / seconds if seconds > 0 else 0.0
+    return f"{min(1.0, waited):.0%} of the time was spent waiting for data" if waited > share else ""

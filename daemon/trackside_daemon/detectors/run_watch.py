@@ -11,7 +11,7 @@ from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
-from trackside_daemon.detectors.run_detectors import WatchedRun, last_words
+from trackside_daemon.detectors.run_detectors import WatchedRun, last_words, waits
 from trackside_daemon.detectors.run_view import RankProgress, RunProgress
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
@@ -240,7 +240,9 @@ class RunWatch:
             return
         loss = self._losses.get(ref.run)
         started, steps = self._earlier.get(ref.run, (run.started, 0.0))
-        text = last_words(run, started or run.started, steps + run.steps, time, loss.text() if loss else "")
+        texts = (loss.text() if loss else "", waits(run, time, self._thresholds.data_wait_ratio))
+        more = "; ".join(filter(None, texts))
+        text = last_words(run, started or run.started, steps + run.steps, time, more)
         yield self._once("RunFinished", run.id, run.name, time, text)
 
     def _record(self, record: Record) -> Iterator[Finding]:
