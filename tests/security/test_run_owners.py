@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 import subprocess
 import sys
+from struct import pack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -141,6 +143,30 @@ def test_a_run_of_another_user_stays_as_it_is_also_after_a_restart(
     assert runs(daemon)["job-7"] == (str(VICTIM), "running")
     victim.communicate()
     eventually(lambda: runs(daemon)["job-7"] == (str(VICTIM), "finished"))
+
+
+def speak(port: int, frames: list[bytes], **properties: bytes) -> socket.socket:
+    """Send a message as ZeroMQ does (ZMTP 3.1, NULL), with properties of the connection that a client may choose."""
+    connection = socket.create_connection(("127.0.0.1", port), DEADLINE)
+    connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+    named = {"Socket-Type": b"DEALER", **properties}
+    pairs = (bytes([len(name)]) + name.encode() + pack(">I", len(value)) + value for name, value in named.items())
+    ready = b"\x05READY" + b"".join(pairs)
+    connection.sendall(bytes([4, len(ready)]) + ready)
+    for frame in frames:
+        connection.sendall(bytes([3 if frame is not frames[-1] else 2]) + pack(">Q", len(frame)) + frame)
+    return connection
+
+
+def test_a_client_without_a_key_cannot_name_itself(start_daemon: Callable[..., Daemon]) -> None:
+    daemon = start_daemon("--push.endpoint=tcp://127.0.0.1:0")
+    (endpoint,) = (one for one in daemon.api("status").json()["push_endpoints"] if one.startswith("tcp://"))
+    who = FakeSession("claimed")
+    claims = {"User-Id": b"gpu7", "Peer-Address": b"localhost:61002:61002:1"}
+    with speak(int(endpoint.rpartition(":")[2]), who.frames("hello", who.hello()), **claims):
+        (info,) = eventually(lambda: [name for name in daemon.series() if "_run_info{" in name])
+    assert 'user=""' in info
+    assert runs(daemon) == {"claimed": ("", "starting")}
 
 
 def say(desk: SessionsHarness, connection: Connection, frames: list[bytes]) -> list[Answer]:
