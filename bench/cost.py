@@ -10,10 +10,10 @@ import psutil
 
 
 def processes(pid: int) -> dict[str, int]:
-    """Return the pids of a daemon, its worker and its NVML worker, if there is one."""
+    """Return the pids of a daemon, its ingest worker and its NVML worker, if there is one."""
     found = {"daemon": pid}
     for child in psutil.Process(pid).children():
-        found["worker" if "trackside_daemon.ingest.worker" in child.cmdline() else "NVML worker"] = child.pid
+        found["ingest worker" if "trackside_daemon.ingest.worker" in child.cmdline() else "NVML worker"] = child.pid
     return found
 
 

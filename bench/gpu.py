@@ -128,7 +128,7 @@ def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus:
     costs, page = running(order, environ)
     up = page.count("\ntrackside_gpu_up{")
     assert gpus in {None, up}, f"{up} GPUs on the page"
-    for name in ("daemon", "worker", "NVML worker"):
+    for name in ("daemon", "ingest worker", "NVML worker"):
         _cost(f"{what}: {name}", costs[name])
     _cost(f"{what}: together, {series_of_gpus(page)} series of GPUs", costs["together"])
     return costs["together"]

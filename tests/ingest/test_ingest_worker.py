@@ -151,6 +151,19 @@ def test_of_a_message_with_too_many_frames_one_too_many_is_passed_on(
     assert served.receive()[1] == [b"next"]
 
 
+def test_a_peer_of_an_older_protocol_costs_nothing(
+    served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]]
+) -> None:
+    path = served.endpoints[0].removeprefix("ipc://")
+    with socket.socket(socket.AF_UNIX) as old:
+        old.connect(path)
+        old.sendall(b"\x01\x00" + b"\x06\x00hello" * 100)  # ZMTP 1.0: an empty identity, and messages
+        # An answer would have no way back. Those of others still arrive, from the same process.
+        connect().send(b"next")
+        assert served.receive()[1] == [b"next"]
+    assert served.worker.restarts == 0
+
+
 def test_a_connection_that_ends_is_forgotten(served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]]) -> None:
     client = connect()
     client.send(b"hello")

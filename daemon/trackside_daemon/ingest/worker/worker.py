@@ -161,20 +161,25 @@ class Worker:
             descriptor = self._descriptors.get(name)
             if descriptor is None:
                 descriptor = self._introduce(name, frame)
-            self._connections.spoke(descriptor)
             parts: list[bytes | memoryview] = [name]
             while frame.more:
                 frame = self._socket.recv(copy=False)
                 if len(parts) <= FRAMES:
                     parts.append(frame.buffer)
+            if descriptor is None:
+                continue
+            self._connections.spoke(descriptor)
             self._channel.add(Kind.MESSAGE, parts)
             if self._names.get(descriptor) != name:
                 self._channel.add(Kind.DISCONNECTED, [name])
                 del self._descriptors[name]
 
-    def _introduce(self, name: bytes, frame: zmq.Frame) -> int:
-        """Report the connection of a first message, by its first frame; return its descriptor."""
-        descriptor = int(frame.get(zmq.SRCFD))
+    def _introduce(self, name: bytes, frame: zmq.Frame) -> int | None:
+        """Report the connection of a first message, by its first frame; return its descriptor, or None for no client."""
+        try:
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:  # a peer of ZMTP 2 or older, which has no metadata; all clients use version 3
+            return None
         user = _UNIX.fullmatch(str(frame.get("Peer-Address")))
         uid, pid = (int(user[1]), int(user[2])) if user is not None else (-1, 0)
         key = b"" if self._authenticator is None or user is not None else str(frame.get("User-Id")).encode()
