@@ -190,7 +190,7 @@ def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Si
     house.hello(who := FakeSession("id-1"))
     site.keep(session_opened(who.id, who.hello(), "train", 0, WALL))
     fires = [
-        alert("RunStarted", "info", run="id-1"),
+        alert("SlowStep", "info", run="id-1"),
         alert("HostDisk", "warning", mountpoint="/data"),
         Alert("LossSpike", "warning", WALL + 5, "id-1", {"run": "train", "rank": "3", "key": "loss"}, "it jumped"),
         alert("GpuHot", "critical", 1, silenced=True, gpu="0", uuid="GPU-1"),
@@ -199,7 +199,7 @@ def test_what_fires_is_told_the_worst_first_with_the_ids_of_the_history(site: Si
     assert {one["id"] for one in overview(site)["alerts"]} == {None}
     site.keep(*fires)
     said = overview(site)
-    assert [one["alert"] for one in said["alerts"]] == ["LossSpike", "HostDisk", "RunStarted", "GpuHot"]
+    assert [one["alert"] for one in said["alerts"]] == ["LossSpike", "HostDisk", "SlowStep", "GpuHot"]
     kept = {one["id"]: one["alert"] for one in site.client().get("/api/v1/alerts", headers=site.key).json()["alerts"]}
     assert {one["id"]: one["alert"] for one in said["alerts"]} == kept
     spike, disk = said["alerts"][:2]
