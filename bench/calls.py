@@ -46,6 +46,11 @@ CONTENDERS = {
         "import logging, trackside; logging.disable(); run = trackside.init('bench', endpoint='ipc:///tmp/nobody.sock')",
         f"run.push(step=step, {KEYWORDS})",
     ),
+    "run.push, loss a CPU tensor": (
+        "import torch, trackside; tensor = torch.tensor(2.5); run = trackside.init('bench', endpoint=endpoint)",
+        f"run.push(step=step, {KEYWORDS.replace('loss=loss', 'loss=tensor')})",
+    ),
+    "loss.item() of a CPU tensor": ("import torch; tensor = torch.tensor(2.5)", "tensor.item()"),
     "trackside.push": (
         "import trackside; trackside.init('bench', endpoint=endpoint)",
         f"trackside.push(step=step, {KEYWORDS})",

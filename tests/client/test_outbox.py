@@ -434,6 +434,17 @@ def record_of(session: Session) -> Record:
     return Record(message.first, message.number, message.values, message.frames)
 
 
+def test_the_files_of_a_spool_pass_its_bound_by_a_record_at_most(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "SPOOL_BYTES", 5000)
+    monkeypatch.setattr(spool_module, "SEGMENT_BYTES", 2000)
+    files = spool_module.Spool(bytes(16), spool)
+    for number in range(1, 100):
+        assert files.append(Record(number, number, 1, [b"x" * 50] * 3), lambda: [b"hello"] * 3)
+        files.drop_excess(0)
+        assert sum(path.stat().st_size for path in spool.glob("*.spool")) < 5000 + 200
+    files.close()
+
+
 def test_of_a_spool_past_its_bound_what_is_in_memory_stays_on_disk_too(
     spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

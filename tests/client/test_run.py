@@ -353,6 +353,20 @@ def test_wide_pushes_that_wait_are_bounded_by_their_values(nowhere: str, caplog:
     assert warnings(caplog) == [OVERRUN]
 
 
+@pytest.mark.parametrize("width", [9, 16])
+def test_pushes_of_a_few_values_are_bounded_by_their_values_as_well(nowhere: str, width: int) -> None:
+    run = trackside.init(endpoint=nowhere)
+    values = {f"key{number}": 0.5 for number in range(width)}
+    with undrained(run):
+        for step in range(ROWS_WAITING):
+            run.push(values, step=step)
+        # Together about 20 MB, with what the objects of each value and row take.
+        session = run.queue.session
+        assert len(session.rows) * width <= VALUES_WAITING
+        assert len(session.rows) + session.overrun == ROWS_WAITING
+        session.rows.clear()
+
+
 def test_room_that_wide_pushes_took_is_free_again_once_they_are_sent(
     nowhere: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,9 +25,19 @@ SLOTS = 1024
 POLL_SECONDS = 0.001  # interval of event queries at the end of a run
 
 
+_tensor: Any = None  # torch.Tensor, once torch is imported: each push would miss the CPU caches to find it
+
+
+def _tensor_class() -> Any:
+    global _tensor  # noqa: PLW0603
+    if _tensor is None:
+        _tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return () if _tensor is None else _tensor
+
+
 def is_on_device(value: object) -> bool:
     """Return whether *value* is a CUDA (or ROCm) tensor of one number, without importing torch."""
-    kind = getattr(sys.modules.get("torch"), "Tensor", ())
+    kind = _tensor_class()
     return isinstance(value, kind) and bool(value.is_cuda) and value.numel() == 1 and not value.is_complex()
 
 
@@ -37,8 +47,7 @@ def read_number(value: Any) -> float | None:
     Raises:
         TypeError: It is not a number. Its methods may raise anything else.
     """
-    kind = getattr(sys.modules.get("torch"), "Tensor", ())
-    if type(value) is kind and value.is_cpu and not value.dim():
+    if type(value) is (_tensor or _tensor_class()) and value.is_cpu and not value.dim():
         # Past PyTorch's dispatcher, which takes longer than a push, and without a warning if the tensor has a gradient.
         try:
             return float(value.tolist())

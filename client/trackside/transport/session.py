@@ -37,7 +37,7 @@ Row = (
 nanoseconds, a message, None."""
 
 KEY_BYTES = 64 * 1024  # limit of a key
-HEAVY = 16  # number of values above which a row counts by its values in the queue's limits; other rows count as one
+HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
 MESSAGES = 64  # limit of events and alerts in a batch
 
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SEGMENT_BYTES = 4 * 1024 * 1024
-SPOOL_BYTES = 256 * 1024 * 1024  # limit of all spools in one directory; above it the oldest segments are deleted
+SPOOL_BYTES = (
+    256 * 1024 * 1024
+)  # limit of all spools in one directory; above it the oldest segments go that are not in memory
 
 MAGIC = b"trackside spool 1\n"
 FRAMES = 3  # frames of a message
@@ -248,7 +250,9 @@ class Spool:
             with suppress(OSError):
                 status = path.stat()
                 files.append((status.st_mtime_ns, path, status.st_size))
-        excess = sum(size for _, _, size in files) - SPOOL_BYTES
+        excess = (
+            sum(size for _, _, size in files) + SEGMENT_BYTES - SPOOL_BYTES
+        )  # the new segment is still to be filled
         for _, path, size in sorted(files):
             if excess <= 0:
                 return False
