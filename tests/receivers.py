@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from end_to_end.listening import Listening
-from processes import eventually
+from processes import DEADLINE, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ class Receiver:
             def do_POST(self) -> None:
                 text = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.tries += 1
-                receiver.go.wait(60)
+                receiver.go.wait(DEADLINE)
                 status = receiver.answers.pop(0) if len(receiver.answers) > 1 else receiver.answers[0]
                 if status < 300:
                     receiver.got.append(Got(self.path, dict(self.headers), json.loads(text)))

@@ -9,13 +9,14 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import DEADLINE
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONG = 30.0
+LONG = DEADLINE
 """Timeout in seconds for immediate answers, on a machine that is busy with other tests."""
 WALL = 1_700_000_000.0
 """Wall-clock time at 0 of the handle's other clock."""

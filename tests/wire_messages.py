@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import zmq
 from msgspec.structs import replace
+from processes import DEADLINE
 
 from trackside.environment.identity import identify
 from trackside.packing import pack
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 WALL = 1_700_000_000.0
 """When the tests' time begins, in Unix time; the daemon's monotonic clock then is at 1,000 s, the client's at 50 s."""
 
-PATIENCE_MILLISECONDS = 30_000
+PATIENCE_MILLISECONDS = round(1000 * DEADLINE)
 """Only a test that fails waits for so long."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from alerts.sinks.alert_records import alert, batch, over, told
-from processes import eventually
+from processes import DEADLINE, eventually
 
 from trackside_daemon.alerts.delivery import sending, sink_worker
 from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
@@ -46,7 +46,7 @@ class Friend:
 
     def send(self, message: Message) -> None:
         self.asked += 1
-        self.go.wait(60)
+        self.go.wait(DEADLINE)
         if self.failures:
             raise self.failures.pop(0)
         self.heard.append([(one.alert, one.ended is None) for one in message.alerts])

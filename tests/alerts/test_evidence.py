@@ -9,7 +9,7 @@ import pytest
 from alerts.test_simulated import Simulated
 from alerts.ticking import Machine
 from histories import BEGIN, column, history, ingested, opened
-from processes import eventually
+from processes import DEADLINE, eventually
 
 from trackside.wire import Stacks
 from trackside_daemon.alerts.evidence import gathering
@@ -278,14 +278,14 @@ def test_the_pipeline_never_blocks_and_the_oldest_alerts_get_no_evidence(scene: 
 
     def ask(_: str, __: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
         holds.set()
-        assert go_on.wait(60)
+        assert go_on.wait(DEADLINE)
         return frozenset(), []
 
     scene.ranks([5])
     evidence = EvidenceGatherer(scene.sources._replace(request_stacks=ask), scene._tell, wall=lambda: NOW)
     evidence.start()
     evidence.accept(Batch("alerts", records=[about("TrainingStalled")]))
-    assert holds.wait(60)
+    assert holds.wait(DEADLINE)
     evidence.accept(Batch("alerts", records=[about(started=NOW + n, rank="0") for n in range(WAITING + 10)]))
     go_on.set()
     eventually(lambda: len(scene.told) == WAITING + 1)

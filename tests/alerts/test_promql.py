@@ -12,6 +12,7 @@ import pytest
 import yaml
 from alerts.test_builtin import TROUBLE_AT, TROUBLES, healthy
 from alerts.ticking import FAMILIES
+from processes import DEADLINE
 
 from trackside_daemon.alerts.rules import builtin
 from trackside_daemon.alerts.rules.custom import rules
@@ -34,7 +35,9 @@ EVERY = 15
 def promtool(*arguments: str) -> None:
     assert PROMTOOL is not None
     environ = {**os.environ, "GOGC": "400"}  # a quarter of its CPU time is garbage collection
-    done = subprocess.run([PROMTOOL, *arguments], env=environ, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [PROMTOOL, *arguments], env=environ, capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from client.router import Message, Router, pushed, rows, undrained
-from processes import Daemon, eventually
+from processes import DEADLINE, Daemon, eventually
 
 import trackside
 from trackside.environment import process_info as info_module
@@ -58,7 +58,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
         return find(*arguments)
 
     monkeypatch.setattr(discovery, "find", counting)
-    assert done.wait(60)
+    assert done.wait(DEADLINE)
     monkeypatch.setattr(discovery, "find", find)
 
 
@@ -414,13 +414,13 @@ def test_what_runs_is_found_out_by_the_sender_once_and_nobody_waits_for_it(
 
     def looking(arguments: list[str]) -> tuple[str, ...]:
         begun.set()
-        looks.append((threading.current_thread().name, opened.wait(10)))
+        looks.append((threading.current_thread().name, opened.wait(DEADLINE)))
         return look(arguments)
 
     info_module._process_info.cache_clear()
     monkeypatch.setattr(info_module, "command", looking)
     trackside.init(endpoint=router.endpoint)
-    assert begun.wait(60)
+    assert begun.wait(DEADLINE)
     trackside.init(endpoint=router.endpoint)
     opened.set()
     hellos = [router.welcome() for _ in range(2)]
@@ -851,14 +851,14 @@ def test_a_disk_that_hangs_delays_neither_init_nor_push_nor_finish(
 
     def hang(file: int, data: bytes) -> None:
         written.set()
-        assert disk.wait(60)
+        assert disk.wait(DEADLINE)
         write(file, data)
 
     monkeypatch.setattr(spool_module, "_write", hang)
     run = trackside.init("first", endpoint=nowhere)
     run.push(loss=0.5)
     run.finish()
-    assert written.wait(60)
+    assert written.wait(DEADLINE)
     second = trackside.init("second", endpoint=nowhere)
     second.push(loss=0.5)
     second.finish()

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 
+from processes import DEADLINE
+
 STOPPED = """
 import sys
 
@@ -28,6 +30,6 @@ def test_signals_may_cut_into_each_other() -> None:
             os.kill(stopped.pid, (signal.SIGTERM, signal.SIGINT)[number % 2])
         stopped.stdin.close()
         try:
-            assert stopped.wait(60) == 0
+            assert stopped.wait(DEADLINE) == 0
         finally:
             stopped.kill()

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import DEADLINE
 
 from trackside_daemon.demo import train
 
@@ -42,7 +43,7 @@ def test_without_a_library_it_reports_in_one_line_what_to_install(backend: str, 
         env={**os.environ, "PYTHONPATH": path, "TRACKSIDE_DISABLED": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE,
         check=False,
     )
     assert ended.returncode == 2

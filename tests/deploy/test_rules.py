@@ -13,7 +13,7 @@ import processes
 import pytest
 import yaml
 from documents import documented, generator
-from processes import ROOT, command
+from processes import DEADLINE, ROOT, command
 
 from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
@@ -51,7 +51,7 @@ needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="pr
 def promtool(*arguments: str) -> None:
     environ = {**os.environ, "GOGC": "400"}  # a quarter of its CPU time is garbage collection
     done = subprocess.run(
-        ["promtool", *arguments], cwd=PLACE, env=environ, capture_output=True, text=True, check=False, timeout=300
+        ["promtool", *arguments], cwd=PLACE, env=environ, capture_output=True, text=True, check=False, timeout=DEADLINE
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from documents import documented
-from processes import ROOT
+from processes import DEADLINE, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,14 +39,14 @@ def place(tmp_path: Path) -> Path:
 def test_each_tool_accepts_its_file(place: Path, name: str) -> None:
     command = FILES[name]
     file = f"-promscrape.config={name}" if command[0] == "victoria-metrics" else name
-    done = subprocess.run([*command, file], cwd=place, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([*command, file], cwd=place, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stdout + done.stderr
 
 
 def test_vmagent_accepts_what_victoriametrics_accepts(place: Path) -> None:
     flags = ["-promscrape.config=victoriametrics.yml", "-remoteWrite.url=http://127.0.0.1:8428/api/v1/write", "-dryRun"]
-    done = subprocess.run(["vmagent", *flags], cwd=place, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(["vmagent", *flags], cwd=place, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
 
 
@@ -55,7 +55,7 @@ def test_vmalert_accepts_the_rules_except_for_what_the_page_states(tmp_path: Pat
     for text, status in ((rules, "keep_firing_for"), (re.sub(".*keep_firing_for.*\n", "", rules), "")):
         (tmp_path / "rules.yml").write_text(text)
         vmalert = ["vmalert", f"-rule={tmp_path / 'rules.yml'}", "-dryRun", "-loggerLevel=ERROR"]
-        done = subprocess.run(vmalert, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(vmalert, capture_output=True, text=True, check=False, timeout=DEADLINE)
         assert (done.returncode != 0, status in done.stderr) == (bool(status), True)
 
 

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from processes import ROOT
+from processes import DEADLINE, ROOT
 
 PLACE = ROOT / "deploy" / "systemd"
 UNIT = PLACE / "trackside.service"
@@ -19,7 +19,7 @@ UNITS = Path("/usr/lib/systemd/system")
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
 
 
 def put(directory: Path, *drop_ins: str) -> Path:

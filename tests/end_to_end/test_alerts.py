@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import Daemon, clean_environ, command, eventually, run, start
+from processes import DEADLINE, Daemon, clean_environ, command, eventually, run, start
 
 import trackside
 
@@ -157,7 +157,7 @@ def test_a_stall_and_a_nan_outlive_the_daemon_and_are_told_once(start_daemon: Ca
             (one["alert"], one["started"], None) for one in before
         ]
         assert not [line for line in again.log if "NonFinite" in line or "TrainingStalled" in line]
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=DEADLINE)
         eventually(lambda: [one for one in alerts(again) if one["alert"] == "TrainingStalled" and one["ended"]])
         assert len(alerts(again)) == len(before)
     finally:

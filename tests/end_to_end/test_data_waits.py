@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
 from processes import eventually, require
 
 if TYPE_CHECKING:
@@ -33,10 +32,10 @@ def test_waits_agree_with_real_loaders_of_known_delay(daemon: Daemon, run_traini
         eventually(partial(finished, daemon, run))
         page = daemon.series()
         assert [page[f"{family}_count{labels}"] for family in (FIRST, OTHERS)] == [2, 20]
-        assert page[f"{FIRST}_sum{labels}"] == pytest.approx(seen["first"], rel=0.1)
-        assert page[f"{OTHERS}_sum{labels}"] == pytest.approx(seen["others"], rel=0.1)
-        assert page[f"{OTHERS}_sum{labels}"] >= seen["least"] > 0
-        if run == "workers-0":  # nothing but the delay itself
-            assert page[f"{OTHERS}_sum{labels}"] == pytest.approx(seen["least"], rel=0.1)
+        # The client's clock runs around the loader's, so that another process can delay the client alone.
+        assert page[f"{FIRST}_sum{labels}"] >= seen["first"] * 0.999
+        assert page[f"{OTHERS}_sum{labels}"] >= seen["others"] * 0.999
+        assert seen["others"] * 1.001 >= seen["least"] > 0
+        assert page[f"{FIRST}_sum{labels}"] + page[f"{OTHERS}_sum{labels}"] <= seen["epochs"] * 1.001
         data = page[f'trackside_training_phase_seconds_total{{phase="data",{labels[1:]}']
         assert data >= 0.999 * sum(page[f"{family}_sum{labels}"] for family in (FIRST, OTHERS))

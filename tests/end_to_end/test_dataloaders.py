@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import Daemon, clean_environ, command, eventually, require, run
+from processes import DEADLINE, Daemon, clean_environ, command, eventually, require, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,7 +106,7 @@ def test_the_workers_of_a_loader_are_known_whichever_way_they_are_started(
     say(training, "close")
     eventually(lambda: of_loader(daemon, method, "workers") == 0)
     assert (of_loader(daemon, method, "cpu_seconds_total") or 0) > 0, "what they had is kept"
-    training.communicate("", timeout=60)
+    training.communicate("", timeout=DEADLINE)
     eventually(lambda: processes(daemon, method) == [])
     assert deaths(daemon, method) == []
     assert not [line for line in daemon.log if f"run {method} rank 0" in line and "data loader" in line]
@@ -125,7 +125,7 @@ def test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is(
     for _ in range(5):
         await_tick(daemon)
     say(training, "fill")
-    training.communicate("", timeout=60)
+    training.communicate("", timeout=DEADLINE)
     assert training.returncode != 0, "as it says itself in one way or another"
     first = eventually(lambda: deaths(daemon, "full"))[0]["fields"]
     series = 'trackside_dataloader_deaths_total{cause="SIGBUS",rank="0",run="full"}'
@@ -147,7 +147,7 @@ def test_pytorch_that_cannot_allocate_shared_memory_says_so_itself_and_nobody_di
     training = start_training(daemon, TRAINING, "fork", small_shm, TRACKSIDE_RUN_NAME="raises")
     eventually(lambda: of_loader(daemon, "raises", "workers") == 4)
     say(training, "allocate")
-    _, complaints = training.communicate("", timeout=60)
+    _, complaints = training.communicate("", timeout=DEADLINE)
     assert "unable to allocate shared memory" in complaints
     (run,) = eventually(lambda: [one for one in daemon.api("runs").json()["runs"] if one["name"] == "raises"])
     cause = "RuntimeError: /dev/shm is full (size 16 MiB)"
@@ -168,7 +168,7 @@ def test_a_worker_that_dies_otherwise_is_told_of_too(
     training = start_training(daemon, TRAINING, "fork", TRACKSIDE_RUN_NAME=line)
     eventually(lambda: of_loader(daemon, line, "workers") == 4)
     say(training, line)
-    training.communicate("", timeout=60)
+    training.communicate("", timeout=DEADLINE)
     fields = eventually(lambda: [one["fields"] for one in deaths(daemon, line)])
     assert [known.items() <= one.items() for one in fields] == [True], fields
     assert daemon.series()[f'trackside_dataloader_deaths_total{{cause="{cause}",rank="0",run="{line}"}}'] == 1
@@ -185,7 +185,7 @@ def test_the_commands_that_workers_run_are_no_workers_and_none_of_them_dies(
     for _ in range(4):
         await_tick(daemon)
         assert (of_loader(daemon, "calls", "workers") or 0) <= 4
-    training.communicate("", timeout=60)
+    training.communicate("", timeout=DEADLINE)
     eventually(lambda: processes(daemon, "calls") == [])
     assert deaths(daemon, "calls") == []
     assert not [line for line in daemon.log if "run calls rank 0: data loader" in line]
@@ -198,7 +198,7 @@ def test_workers_that_are_killed_with_their_rank_are_no_news(
     eventually(lambda: of_loader(daemon, "together", "workers") == 4)
     for one in reversed(processes(daemon, "together")):
         os.kill(one["pid"], 9)
-    training.communicate(timeout=60)
+    training.communicate(timeout=DEADLINE)
     eventually(lambda: of_loader(daemon, "together", "workers") is None)
     for _ in range(4):
         await_tick(daemon)

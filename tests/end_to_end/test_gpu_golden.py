@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from metrics_page import Page, promtool
 from nvml.fake.library import BOARDS, Scenario
-from processes import ROOT, eventually
+from processes import DEADLINE, ROOT, eventually
 
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.model.metric import Batch
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 GOLDEN = ROOT / "tests" / "golden" / "gpu"
 NAMES = sorted(path.stem for path in BOARDS.glob("*.txt"))
-LONG = 30.0
+LONG = DEADLINE
 
 MOST_SERIES = 150
 """Of one GPU, the MIG devices included."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processes import ROOT, clean_environ, eventually
+from processes import DEADLINE, ROOT, clean_environ, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ def test_the_daemon_serves_the_host_and_accepts_pushes(
     assert states.keys() >= {"cpu", "memory", "disk", "network", "filesystem", "load", "time", "gpu"}
     assert {"cgroup", "process", "pressure"}.isdisjoint(states)
     training = start_training(daemon, "-c", PUSHES, PYTHONPATH=path)
-    assert training.wait(60) == 0
+    assert training.wait(DEADLINE) == 0
     eventually(lambda: [run for run in daemon.api("runs").json()["runs"] if run["name"] == "portable"])
     assert daemon.stop() == 0
     assert not [line for line in daemon.log if "Traceback" in line]

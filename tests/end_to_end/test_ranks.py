@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import ROOT, Daemon, eventually
+from processes import DEADLINE, ROOT, Daemon, eventually
 
 from trackside_daemon.nvml.readers.host_pids import PROC, in_host_pid_namespace
 
@@ -67,7 +67,7 @@ def test_a_rank_is_joined_with_the_gpu_that_its_environment_gives_it(
     [info] = eventually(lambda: [one for one in process_info(daemon, name) if f'user="{user}"' in one])
     assert f'pid="{training.pid}"' in info
     assert 'role="rank"' in info
-    training.communicate("", timeout=60)
+    training.communicate("", timeout=DEADLINE)
     eventually(lambda: not rank_info(daemon, name))
 
 
@@ -94,7 +94,7 @@ def test_the_joins_that_the_page_of_gpus_shows_are_answered(
     whose = {name: process.labels[name] for name in ("gpu", "run", "rank", "user")}
     assert whose == {"gpu": "1", "run": "joined", "rank": "0", "user": user}
     assert process.value == GIB
-    training.communicate("", timeout=60)
+    training.communicate("", timeout=DEADLINE)
 
 
 def test_of_ranks_of_which_only_the_first_pushes_nobody_waits_for_the_others(
@@ -103,9 +103,9 @@ def test_of_ranks_of_which_only_the_first_pushes_nobody_waits_for_the_others(
     about = {"TRACKSIDE_RANKS": "zero", "TRACKSIDE_RUN_NAME": "zero", "TRACKSIDE_RUN_ID": "zero", "WORLD_SIZE": "2"}
     first, other = (start_training(daemon, "-c", TRAINING, RANK=str(rank), **about) for rank in range(2))
     eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="zero"}') == 1)
-    other.communicate("", timeout=60)
+    other.communicate("", timeout=DEADLINE)
     assert other.returncode == 0
-    first.communicate("", timeout=60)
+    first.communicate("", timeout=DEADLINE)
     eventually(lambda: daemon.series().get('trackside_training_state{run="zero",state="finished"}') == 1)
     assert not [name for name in daemon.series() if 'run="zero"' in name and 'rank="1"' in name]
     (run,) = [one for one in daemon.api("runs").json()["runs"] if one["id"] == "zero"]

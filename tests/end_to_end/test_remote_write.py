@@ -14,7 +14,7 @@ import pytest
 from end_to_end.queries import SCRAPED
 from end_to_end.shipped import agent, central, say_targets
 from end_to_end.victoria import Victoria
-from processes import Daemon, eventually, http
+from processes import DEADLINE, Daemon, eventually, http
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,7 +85,7 @@ def test_values_arrive_with_the_labels_of_daemon_targets_file_and_agent(
 
 
 def finish(training: Process) -> None:
-    training.communicate("\n", timeout=60)
+    training.communicate("\n", timeout=DEADLINE)
     assert training.returncode == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import DEADLINE
 
 from bench.gpu_report import nvidia_smi, parity
 from bench.gpu_report.parity_columns import COLUMNS, TEXTS
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from nvml.fake.library import Scenario
 
-LONG = 30.0
+LONG = DEADLINE
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 from grafana.boards import committed, panels, substituted
+from processes import DEADLINE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ def _says(place: Path, series: Series, expr: str, at: str, *samples: tuple[str, 
     file = place / "test.yml"
     file.write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}), encoding="utf-8")
     done = subprocess.run(
-        [str(PROMTOOL), "test", "rules", str(file)], capture_output=True, text=True, timeout=60, check=False
+        [str(PROMTOOL), "test", "rules", str(file)], capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

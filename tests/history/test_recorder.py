@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, column, finished, opened, session
+from processes import DEADLINE
 
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.history.read import reader, series
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 HEAT = Metric("trackside_gpu_temperature_celsius", "gauge", "H.", ("gpu",), "celsius")
 WORK = Metric("trackside_host_cpu_seconds_total", "counter", "W.", (), "seconds")
 SPREAD = Metric("trackside_host_spread", "histogram", "S.", buckets=(1.0,))
-PATIENCE = 60.0
-"""Seconds; only a test that fails waits for so long."""
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def write(recorder: Recorder, *records: Record) -> None:
 
 def settle(recorder: Recorder) -> None:
     """Wait until all accepted records are written."""
-    recorder.writer.call(lambda _: None).result(PATIENCE)
+    recorder.writer.call(lambda _: None).result(DEADLINE)
 
 
 def tick(recorder: Recorder, after: float) -> None:
@@ -242,7 +241,7 @@ def test_of_a_file_that_cannot_be_read_nobody_can_tell_and_it_ends_nothing(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(recorder, opened("a"))
-    recorder.writer.call(lambda store: store.connection.execute("DROP TABLE stream")).result(PATIENCE)
+    recorder.writer.call(lambda store: store.connection.execute("DROP TABLE stream")).result(DEADLINE)
     with pytest.raises(UnreadableError):
         recorder.session(session("a"))
     recorder.abandon(everybody)

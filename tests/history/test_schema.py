@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import processes
 import pytest
 from history.builders import MORE, Bench, block, check_tables, read, session_id
+from processes import DEADLINE
 from session_records import batch_ingested
 
 from trackside_daemon.history import schema, time_accounting
@@ -209,7 +210,7 @@ def test_killed_at_any_moment_everything_acknowledged_is_there_once(
         time.sleep(dice.random() * 0.12)
         child.send_signal(signal.SIGKILL)
         said = child.stdout.read().decode()
-        assert child.wait(60) == -signal.SIGKILL, said
+        assert child.wait(DEADLINE) == -signal.SIGKILL, said
         child.stdout.close()
         for line in said.splitlines():
             one, last = map(int, line.split())

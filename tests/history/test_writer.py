@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from history.builders import SHIFT, WALL, block, check_tables, opened, read, session_id
-from processes import eventually
+from processes import DEADLINE, eventually
 from session_records import batch_ingested
 
 from trackside_daemon.history.database import Database
@@ -119,7 +119,7 @@ def test_while_the_disk_is_full_nothing_is_acknowledged_and_then_everything_once
 
     house.writer._undo = undo  # type: ignore[method-assign]
     for _ in range(5):
-        assert tries.wait(10)
+        assert tries.wait(DEADLINE)
         tries.clear()
     assert house.acknowledged == before
     house.limit(None)
@@ -237,7 +237,7 @@ def test_a_file_that_is_found_damaged_is_set_aside_and_nothing_unwritten_is_ackn
     house.writer.call(lambda store: store.connection.execute("UPDATE log SET data = x'91'")).result(10)
     house.writer._store.due[1] = None
     house.writer.put([])
-    assert house.renounced.wait(20)
+    assert house.renounced.wait(DEADLINE)
     house.put(2, 2.0)  # its sender has not heard of it yet
     house.writer.put([opened(ONE, acked=1)])
     house.put(2, 2.0)
@@ -341,7 +341,7 @@ def _fill(how: str, place: Path) -> None:
     child.stdin.write("go\n")
     child.stdin.close()
     lines += [line.strip() for line in child.stdout]
-    assert child.wait(60) == 0
+    assert child.wait(DEADLINE) == 0
     child.stdout.close()
     assert [int(line[4:]) for line in lines if line.startswith("ack")] == list(range(1, 61))
     assert len([line for line in lines if "cannot be written" in line]) == 1
@@ -400,7 +400,7 @@ def test_a_run_that_is_deleted_while_its_client_lives_begins_again(house: House)
     eventually(lambda: house.acknowledged == [1])
     house.writer.call(lambda store: store.connection.execute("UPDATE run SET deleted = 1")).result(10)
     house.put(2, 2.0)
-    assert house.renounced.wait(10)
+    assert house.renounced.wait(DEADLINE)
     house.writer.put([opened(ONE, acked=1)])
     house.put(2, 2.0)
     eventually(lambda: house.acknowledged == [1, 2])
@@ -431,7 +431,7 @@ def test_a_file_that_is_deleted_under_it_is_begun_anew_and_nothing_unwritten_is_
     house.put(1, 1.0)
     eventually(lambda: house.acknowledged == [1])
     house.database.path.unlink()
-    assert house.renounced.wait(20)
+    assert house.renounced.wait(DEADLINE)
     assert "was deleted or replaced" in caplog.text
     house.writer.put([opened(ONE, acked=1)])
     house.put(2, 2.0)

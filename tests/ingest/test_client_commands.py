@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from ingest.conftest import PEER
+from processes import DEADLINE
 from wire_messages import FakeSession
 
 from trackside.wire import Envelope, Stacks, encode, open_envelope
@@ -15,7 +16,7 @@ from trackside_daemon.ingest.client_commands import UNANSWERED, Question, Questi
 def test_a_question_waits_for_all_that_were_asked_and_no_longer() -> None:
     question = Question("ping", "run")
     waiting: list[Any] = []
-    thread = threading.Thread(target=lambda: waiting.extend(question.wait(60)))
+    thread = threading.Thread(target=lambda: waiting.extend(question.wait(DEADLINE)))
     thread.start()
     question.begin(frozenset((0, 1)))
     question.answer(1, None)
@@ -27,7 +28,7 @@ def test_a_question_waits_for_all_that_were_asked_and_no_longer() -> None:
 def test_a_question_that_nobody_can_be_asked_is_answered_at_once() -> None:
     question = Question("ping", "run")
     question.begin(frozenset())
-    assert question.wait(60) == []
+    assert question.wait(DEADLINE) == []
 
 
 def test_an_answer_that_is_late_of_another_kind_or_to_nothing_is_none() -> None:

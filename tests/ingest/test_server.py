@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import eventually
+from processes import DEADLINE, eventually
 from served_sockets import ServedSocket
 from wire_messages import Client, FakeSession, clock
 
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.session import Outcome
     from trackside_daemon.model.metric import Batch
 
-PATIENCE = 30.0
-"""Seconds; only a test that fails waits for so long."""
-
 
 class SlowState(State):
     """A state whose updates block while *go_on* is cleared."""
@@ -50,7 +47,7 @@ class SlowState(State):
         self.go_on.set()
 
     def update(self, batch: Batch) -> None:
-        assert self.go_on.wait(PATIENCE)
+        assert self.go_on.wait(DEADLINE)
         super().update(batch)
 
 
@@ -266,7 +263,7 @@ def test_a_stop_with_a_full_pipeline_ends(ingest: Ingest, connect: Callable[[], 
     stopper = threading.Thread(target=ingest.stop)
     stopper.start()
     ingest.state.go_on.set()
-    stopper.join(PATIENCE)
+    stopper.join(DEADLINE)
     assert not stopper.is_alive()
 
 
@@ -343,7 +340,7 @@ def test_ticks_go_on_while_nobody_says_anything(quick_ticks: None, place: Path) 
     )
     server.start()
     try:
-        assert all(ticks.acquire(timeout=PATIENCE) for _ in range(5))
+        assert all(ticks.acquire(timeout=DEADLINE) for _ in range(5))
     finally:
         server.stop()
         server.close()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import DEADLINE
 
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
@@ -213,7 +214,7 @@ def test_a_snapshot_is_of_one_moment_while_another_thread_writes(
     writer.start()
     try:
         for index in range(count(500, 20_000)):
-            assert index % 10 or written.acquire(timeout=30.0), "now and then, something new has to be there"
+            assert index % 10 or written.acquire(timeout=DEADLINE), "now and then, something new has to be there"
             for rows in state.snapshot(0.0):
                 assert len(set(rows.values)) == 1
                 assert len(rows.series) == (50 if rows.values[0] % 2 else 25)  # type: ignore[operator]  # all are floats

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pynvml
 import pytest
 from nvml.answers import MEMBERS, Refused
+from processes import DEADLINE
 from scripted_workers import Clock, Workers
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
-PATIENCE = 20
-"""Seconds that a thread may need to end."""
 
 
 def _index(handle: Any) -> int:
@@ -166,7 +165,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLibrary]:
     yield fake
     for thread in threading.enumerate():
         if thread.name in {"gpu events", "driver unbind"}:
-            thread.join(PATIENCE)
+            thread.join(DEADLINE)
             assert not thread.is_alive(), thread.name
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pynvml
 import pytest
+from processes import DEADLINE
 
 from trackside_daemon.nvml.readers.unsupported import PROBE_SECONDS
 from trackside_daemon.nvml.reading import Reading
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 SUCCESS, NOT_SUPPORTED, TIMEOUT, GPU_IS_LOST, UNKNOWN = 0, 3, 10, 15, 999
 XID, MIG_CHANGE, CLOCK = 0x8, 0x100, 0x10
 NOON = 1_700_000_000.0
-PATIENCE = 20
-"""Seconds that a thread may need."""
 
 
 class Reports:
@@ -76,7 +75,7 @@ class Reports:
 
     def awaited(self) -> None:
         """Return when a thread waits."""
-        assert self._waits.acquire(timeout=PATIENCE)
+        assert self._waits.acquire(timeout=DEADLINE)
 
     def end(self, *ends: int | tuple[int, int, int]) -> None:
         """End a wait with a status or an event of a GPU; return when the next wait has begun."""
@@ -140,7 +139,7 @@ def finish(events: GpuEvents, reports: Reports) -> None:
     events.watch({})
     if thread is not None:
         reports.last(TIMEOUT)
-        thread.join(PATIENCE)
+        thread.join(DEADLINE)
         assert not thread.is_alive()
     assert reports.open == []
 
@@ -234,7 +233,7 @@ def ended(events: GpuEvents) -> None:
     """Return when the thread has ended."""
     thread = events._thread
     if thread is not None:
-        thread.join(PATIENCE)
+        thread.join(DEADLINE)
     assert events._thread is None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pynvml
 import pytest
-from processes import ROOT
+from processes import DEADLINE, ROOT
 
 from trackside_daemon.nvml.handle.handle import Nvml
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nvml.fake.library import Scenario
 
-LONG = 30.0
+LONG = DEADLINE
 """Timeout in seconds for immediate answers, on a machine that is busy with other tests."""
 
 

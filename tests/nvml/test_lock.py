@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from processes import DEADLINE
 
 from trackside_daemon.nvml.handle.handle import _worker_command
 from trackside_daemon.nvml.reading import Reading, WorkerSettings
@@ -50,7 +51,7 @@ def answer(order: WorkerSettings, name: str) -> Reading:
     """Return the error of a worker that starts while another process has the lock."""
     environ = {**os.environ, LOCK_VARIABLE: name}
     result = subprocess.run(
-        _worker_command(order), input=b"{}\n", capture_output=True, env=environ, check=False, timeout=30
+        _worker_command(order), input=b"{}\n", capture_output=True, env=environ, check=False, timeout=DEADLINE
     )
     return msgspec.json.decode(result.stdout.splitlines()[-1], type=Reading)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 import pytest
 from nvml.fake.library import Scenario
-from processes import eventually
+from processes import DEADLINE, eventually
 
 from trackside_daemon.collectors.gpu.settings import GpuSection
 from trackside_daemon.nvml.families import FAMILIES
@@ -304,7 +304,7 @@ def test_a_reading_is_the_same_at_the_other_end_of_the_pipe() -> None:
 def test_a_worker_with_invalid_settings_reports_the_error() -> None:
     nvml = Nvml(WorkerSettings(simulate=2, faults=("cold",)))
     with pytest.raises(NvmlUnavailable, match="'cold' is none of hot, throttled, xid, lost"):
-        nvml.read(timeout=30.0)
+        nvml.read(timeout=DEADLINE)
     nvml.close()
 
 
@@ -317,7 +317,7 @@ def test_it_has_every_series_that_is_read_of_such_a_board(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     nvml = Nvml(WorkerSettings())
-    read = {series for _ in range(2) for series in values(nvml.read(timeout=30.0).gpus[0])}
+    read = {series for _ in range(2) for series in values(nvml.read(timeout=DEADLINE).gpus[0])}
     nvml.close()
     assert len(read) > 60
     assert {series for series in read if series[0] not in NOWHERE} <= set(at(1000.0, profile=profile))
@@ -331,13 +331,14 @@ def test_its_calls_are_of_functions_that_such_a_board_is_read(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     simulating, real = Nvml(WorkerSettings(simulate=1, profile=profile)), Nvml(WorkerSettings())
-    simulating.read(timeout=30.0)
-    simulated = simulating.read(timeout=30.0)
+    simulating.read(timeout=DEADLINE)
+    simulated = simulating.read(timeout=DEADLINE)
     assert simulated.calls.keys() == simulated.call_seconds.keys()
     for function, results in simulated.calls.items():
         assert results["success"] == 2 * (4 if function == "nvmlDeviceGetClockInfo" else 1)
-    eventually(lambda: simulated.calls.keys() <= real.read(timeout=30.0).calls.keys())  # GPM's samples are 0.1 s apart
-    calls = real.read(timeout=30.0).calls
+    # GPM's samples are 0.1 s apart.
+    eventually(lambda: simulated.calls.keys() <= real.read(timeout=DEADLINE).calls.keys())
+    calls = real.read(timeout=DEADLINE).calls
     assert [name for name in simulated.calls if not calls[name].get("success")] == []
     simulating.close()
     real.close()

@@ -7,14 +7,13 @@ from typing import Any
 
 import pynvml
 import pytest
+from processes import DEADLINE
 
 from trackside_daemon.nvml.worker.driver import Driver
 from trackside_daemon.nvml.worker.events import DriverUnbind
 from trackside_daemon.nvml.worker.library import CountedNvml
 
 SUCCESS, NOT_SUPPORTED, TIMEOUT, UNKNOWN = 0, 3, 10, 999
-PATIENCE = 20
-"""Seconds that a thread may need."""
 
 
 class Unbinds:
@@ -48,7 +47,7 @@ def test_after_a_request_to_unbind_the_next_reading_releases_the_driver(library:
     assert driver.read().error == ""
     unbinds.ends.put(TIMEOUT)
     unbinds.ends.put(SUCCESS)
-    assert driver._unbind.requested.wait(PATIENCE)
+    assert driver._unbind.requested.wait(DEADLINE)
     reading = driver.read()
     assert unbinds.types == pynvml.nvmlSystemEventTypeGpuDriverUnbind
     assert reading.reason == "gpu_unbind"
@@ -61,7 +60,7 @@ def test_a_driver_without_unbind_events_is_not_retried(library: Any, status: int
     Unbinds(library).ends.put(status)
     unbind = DriverUnbind(CountedNvml(pynvml))
     unbind.start()
-    unbind._thread.join(PATIENCE)
+    unbind._thread.join(DEADLINE)
     assert not unbind._thread.is_alive()
     assert not unbind.requested.is_set()
 
@@ -69,5 +68,5 @@ def test_a_driver_without_unbind_events_is_not_retried(library: Any, status: int
 def test_an_older_driver_is_read_as_ever(library: Any) -> None:
     driver = Driver(pynvml)
     driver.read()
-    driver._unbind._thread.join(PATIENCE)
+    driver._unbind._thread.join(DEADLINE)
     assert driver.read().error == ""

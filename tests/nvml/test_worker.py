@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from processes import DEADLINE
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlAbsent, _worker_command
 from trackside_daemon.nvml.reading import Reading, WorkerSettings
@@ -71,7 +72,7 @@ def test_it_ends_with_its_input(worker: subprocess.Popen[bytes]) -> None:
     ask(worker)
     assert worker.stdin is not None
     worker.stdin.close()
-    assert worker.wait(10) == 0
+    assert worker.wait(DEADLINE) == 0
 
 
 def test_ctrl_c_is_the_parents_business_and_sigterm_ends_it(worker: subprocess.Popen[bytes]) -> None:
@@ -79,7 +80,7 @@ def test_ctrl_c_is_the_parents_business_and_sigterm_ends_it(worker: subprocess.P
     worker.send_signal(signal.SIGINT)
     assert ask(worker).gpus
     worker.terminate()
-    assert worker.wait(10) == -signal.SIGTERM
+    assert worker.wait(DEADLINE) == -signal.SIGTERM
 
 
 def test_sigterm_ends_it_although_the_parent_ignored_and_blocked_it() -> None:
@@ -91,7 +92,7 @@ def test_sigterm_ends_it_although_the_parent_ignored_and_blocked_it() -> None:
     with subprocess.Popen(SIMULATED, stdin=pipe, stdout=pipe, preexec_fn=ignore) as process:  # noqa: PLW1509 - one thread
         ask(process)
         process.terminate()
-        assert process.wait(10) == -signal.SIGTERM
+        assert process.wait(DEADLINE) == -signal.SIGTERM
 
 
 def test_it_dies_with_a_killed_parent_although_its_input_stays_open() -> None:
@@ -118,7 +119,7 @@ def test_it_does_not_begin_when_its_parent_died_before_it_could_ask_to_die_with_
     dead.wait()
     pipe = subprocess.PIPE
     with subprocess.Popen([*SIMULATED, str(dead.pid)], stdin=pipe, stdout=pipe) as process:
-        assert process.wait(30) == 1
+        assert process.wait(DEADLINE) == 1
         assert process.stdout is not None
         assert process.stdout.read() == b""
 
@@ -138,7 +139,7 @@ def test_output_of_a_library_does_not_reach_the_answers() -> None:
         "sys.exit(worker.main([sys.argv[1]]))"
     )
     nvml = Nvml(command=[sys.executable, "-c", script, ONE])
-    assert nvml.read(timeout=30.0).gpus
+    assert nvml.read(timeout=DEADLINE).gpus
     nvml.close()
 
 
@@ -148,7 +149,7 @@ def test_a_simulation_does_not_load_pynvml() -> None:
         "sys.exit(status or 'pynvml' in sys.modules)"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script, ONE], input=b"{}\n", capture_output=True, check=False, timeout=30
+        [sys.executable, "-c", script, ONE], input=b"{}\n", capture_output=True, check=False, timeout=DEADLINE
     )
     assert result.returncode == 0, result.stderr
 
@@ -157,5 +158,5 @@ def test_a_simulation_does_not_load_pynvml() -> None:
 def test_a_machine_without_a_driver_reports_so_through_the_whole_pipe() -> None:
     nvml = Nvml()
     with pytest.raises(NvmlAbsent, match="install the NVIDIA driver"):
-        nvml.read(timeout=30.0)
+        nvml.read(timeout=DEADLINE)
     nvml.close()

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import eventually
+from processes import DEADLINE, eventually
 
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 
 if TYPE_CHECKING:
     from trackside_daemon.nvml.reading import GpuReading, Reading, WorkerSettings
 
-LONG = 30.0
+LONG = DEADLINE
 """Timeout in seconds for immediate answers, on a machine that is busy with other tests."""
 
 

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import eventually
+from processes import DEADLINE, eventually
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.families import FIRING
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GAUGE = Metric("trackside_a", "gauge", "A.", ("name",))
-PATIENCE = 30.0
-"""Seconds; only a test that fails waits for so long."""
 QUIET = {(stage,): 0.0 for stage in module.STAGES}
 """No failures."""
 
@@ -43,7 +41,7 @@ class Watched(State):
 
     def update(self, batch: Batch) -> None:
         self.holds.set()
-        assert self.go_on.wait(PATIENCE)
+        assert self.go_on.wait(DEADLINE)
         self.taken.append(batch.source)
         if batch.source == "bad":
             raise RuntimeError("broken")
@@ -64,7 +62,7 @@ class Acknowledged:
 
     def wait_for(self, number: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.receipts) >= number, PATIENCE)
+            assert self._changed.wait_for(lambda: len(self.receipts) >= number, DEADLINE)
 
 
 @pytest.fixture
@@ -101,7 +99,7 @@ def hold(pipeline: Pipeline, state: Watched) -> None:
     """Keep the pipeline busy with a batch until `go_on`."""
     state.go_on.clear()
     pipeline.push([Batch("first")])
-    assert state.holds.wait(PATIENCE)
+    assert state.holds.wait(DEADLINE)
 
 
 def failures(state: State) -> dict[tuple[str, ...], object]:
@@ -187,7 +185,7 @@ def test_a_stop_takes_and_acknowledges_what_is_queued(
     stopper = threading.Thread(target=pipeline.stop)
     stopper.start()
     state.go_on.set()
-    stopper.join(PATIENCE)
+    stopper.join(DEADLINE)
     history.stop()
     assert acknowledged.receipts == list(range(100))
 

@@ -12,6 +12,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import DEADLINE
 
 from trackside_daemon.collectors.base import NothingToCollect, StillBusy
 from trackside_daemon.model.metric import Batch, Metric, Sample
@@ -72,14 +73,14 @@ class Hangs(Collects):
 
     def answer(self, sampled: Sampler) -> None:
         """Release the collector, and wait until its pass is finished."""
-        assert self._hangs.wait(10)
+        assert self._hangs.wait(DEADLINE)
         self._hangs.clear()
         self.released.set()
         self.is_done(sampled)
 
     def is_done(self, sampled: Sampler) -> None:
         """Wait until the collector's pass is finished."""
-        assert sampled._threads._detached[self.name].collector_pass.finished.wait(10)
+        assert sampled._threads._detached[self.name].collector_pass.finished.wait(DEADLINE)
 
 
 @pytest.fixture
@@ -420,7 +421,7 @@ def test_several_that_hang_have_a_thread_each_and_no_more_is_made_when_they_hang
     assert all(thread.is_alive() for thread in threads)
     sampled.stop()
     for thread in threads:
-        thread.join(10)
+        thread.join(DEADLINE)
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -469,7 +470,7 @@ def test_the_thread_ticks_until_it_is_stopped() -> None:
     delivered: queue.Queue[list[Batch]] = queue.Queue()
     sampled = Sampler([Collects("a")], delivered.put, 0.01)
     sampled.start()
-    assert [delivered.get(timeout=10)[0].source for _ in range(3)] == ["a", "a", "a"]
+    assert [delivered.get(timeout=DEADLINE)[0].source for _ in range(3)] == ["a", "a", "a"]
     sampled.stop()
     assert not sampled._thread.is_alive()
 
@@ -478,7 +479,7 @@ def test_stop_does_not_wait_for_the_next_tick() -> None:
     delivered: queue.Queue[list[Batch]] = queue.Queue()
     sampled = Sampler([Collects("a")], delivered.put, 3600.0)
     sampled.start()
-    delivered.get(timeout=10)
+    delivered.get(timeout=DEADLINE)
     sampled.stop()
     assert not sampled._thread.is_alive()
 
@@ -487,10 +488,10 @@ def test_a_new_interval_holds_from_the_next_tick_on() -> None:
     delivered: queue.Queue[list[Batch]] = queue.Queue()
     sampled = Sampler([Collects("a")], delivered.put, 0.01)
     sampled.start()
-    delivered.get(timeout=10)
+    delivered.get(timeout=DEADLINE)
     sampled.interval = 50.0
     while True:
-        (batch, _) = delivered.get(timeout=10)
+        (batch, _) = delivered.get(timeout=DEADLINE)
         if batch.until is not None and batch.until > sampled._clock() + 50:
             break
     sampled.stop()

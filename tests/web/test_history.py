@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 from http_service import HttpService
-from processes import eventually, http
+from processes import DEADLINE, eventually, http
 from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
@@ -433,7 +433,7 @@ def test_whether_a_run_has_ended_is_looked_at_where_it_is_deleted(site: Site, ap
 def test_changes_that_wait_for_the_writer_keep_nobody_from_reading(site: Site) -> None:
     kept(site, {"loss": [1.0]})
     over = threading.Event()
-    site.history.writer.call(lambda _: over.wait(10))
+    site.history.writer.call(lambda _: over.wait(DEADLINE))
 
     async def ask() -> tuple[int, bool, set[int]]:
         async with httpx.AsyncClient(transport=site.client()._transport, base_url=BASE, headers=site.key) as client:
@@ -452,7 +452,7 @@ def test_a_change_that_takes_long_is_answered(site: Site, monkeypatch: pytest.Mo
     kept(site, {"loss": [1.0]})
     monkeypatch.setattr(writing, "CHANGE_TIMEOUT", 0.05)
     over = threading.Event()
-    site.history.writer.call(lambda _: over.wait(10))
+    site.history.writer.call(lambda _: over.wait(DEADLINE))
     assert refused(site, "runs/id-1/pin", "POST", json={"pinned": True}) == (
         503,
         "the history is busy; the change may still happen, so check before you retry",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from http_service import HttpService
-from processes import eventually, http
+from processes import DEADLINE, eventually, http
 from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import connection_limit
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from starlette.types import Receive, Scope, Send
-
-PATIENCE = 30.0
-"""Seconds that only a failing test waits."""
 
 
 class Service(HttpService):
@@ -38,11 +35,11 @@ class Service(HttpService):
             raise RuntimeError("broken")
         if scope["path"] == "/slow":
             self.entered.set()
-            assert self.go_on.wait(PATIENCE)
+            assert self.go_on.wait(DEADLINE)
         await PlainTextResponse(f"{scope['client'][0]} {scope['scheme']}")(scope, receive, send)
 
     def get(self, path: str = "/", **headers: str) -> httpx.Response:
-        return http.get(self.url + path, headers=headers, timeout=PATIENCE)
+        return http.get(self.url + path, headers=headers, timeout=DEADLINE)
 
 
 @pytest.fixture
@@ -82,7 +79,7 @@ def test_of_a_burst_of_requests_each_gets_a_status(
     monkeypatch.setattr(connection_limit, "MAX_CONNECTIONS", most)
     monkeypatch.setattr(connection_limit, "MAX_IDLE_CONNECTIONS", 10)
     slow = service.connect(b"GET /slow HTTP/1.1\r\nHost: here\r\n\r\n")
-    assert service.entered.wait(PATIENCE)  # the event loop waits in it
+    assert service.entered.wait(DEADLINE)  # the event loop waits in it
     burst = [service.connect(b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n") for _ in range(100)]
     service.go_on.set()
     answers = [read(connection) for connection in burst]
@@ -115,9 +112,9 @@ def test_a_request_that_takes_long_is_not_cut_off(impatient: None, service: Serv
     answers: list[int] = []
     asker = threading.Thread(target=lambda: answers.append(service.get("/slow").status_code))
     asker.start()
-    assert service.entered.wait(PATIENCE)
+    assert service.entered.wait(DEADLINE)
     service.go_on.set()
-    asker.join(PATIENCE)
+    asker.join(DEADLINE)
     assert answers == [200]
 
 
@@ -152,12 +149,12 @@ def test_a_stop_answers_what_is_under_way(service: Service) -> None:
     answers: list[int] = []
     asker = threading.Thread(target=lambda: answers.append(service.get("/slow").status_code))
     asker.start()
-    assert service.entered.wait(PATIENCE)
+    assert service.entered.wait(DEADLINE)
     stopper = threading.Thread(target=service.server.stop)
     stopper.start()
     service.go_on.set()
     for thread in (asker, stopper):
-        thread.join(PATIENCE)
+        thread.join(DEADLINE)
     assert answers == [200]
 
 
@@ -186,5 +183,5 @@ def test_many_ask_at_once(service: Service, count: Callable[[int, int], int]) ->
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10 * PATIENCE)
+        thread.join(DEADLINE)
     assert set(answers) == {200}

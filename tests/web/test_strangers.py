@@ -10,7 +10,7 @@ import httpx
 import pytest
 from certificate_authorities import hashed
 from http_service import HttpService, is_closed
-from processes import eventually
+from processes import DEADLINE, eventually
 from starlette.responses import PlainTextResponse
 
 from trackside_daemon.web.http import connection_limit
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PATIENCE = 30.0
-"""Seconds that only a failing test waits."""
 
 ASKED = b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"
 
@@ -35,7 +33,7 @@ class Service(HttpService):
         super().__init__(PlainTextResponse("here"), file)
 
     def scraped(self) -> bool:
-        with httpx.Client(timeout=PATIENCE, trust_env=False) as client:
+        with httpx.Client(timeout=DEADLINE, trust_env=False) as client:
             return client.get(f"{self.url}/metrics", auth=("ada", "lovelace")).text == "here"
 
 

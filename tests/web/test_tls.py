@@ -13,7 +13,7 @@ import httpx
 import pytest
 from certificate_authorities import PAST, Authority
 from http_service import HttpService
-from processes import eventually
+from processes import DEADLINE, eventually
 from starlette.responses import PlainTextResponse
 from trustme import CA
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-PATIENCE = 30.0
-"""Seconds that only a failing test waits."""
 
 BASE = "tls_server_config: {cert_file: server.pem, key_file: server.key"
 CLIENTS = "client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.pem"
@@ -44,11 +42,11 @@ class Service(HttpService):
         super().__init__(_answer, self.file, "https")
 
     def get(self, context: ssl.SSLContext) -> httpx.Response:
-        return httpx.get(self.url, verify=context, timeout=PATIENCE, trust_env=False)
+        return httpx.get(self.url, verify=context, timeout=DEADLINE, trust_env=False)
 
     def shaken(self, context: ssl.SSLContext) -> ssl.SSLSocket:
         """Return a connection after its handshake."""
-        return context.wrap_socket(socket.create_connection(self.address, PATIENCE), server_hostname="localhost")
+        return context.wrap_socket(socket.create_connection(self.address, DEADLINE), server_hostname="localhost")
 
 
 async def _answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -273,7 +271,7 @@ def test_a_resumed_session_is_none_of_another_authority(serve: Callable[..., Ser
     context.maximum_version = ssl.TLSVersion.TLSv1_2
 
     def again(session: ssl.SSLSession | None) -> ssl.SSLSocket:
-        plain = socket.create_connection(service.address, PATIENCE)
+        plain = socket.create_connection(service.address, DEADLINE)
         return context.wrap_socket(plain, server_hostname="localhost", session=session)
 
     with again(None) as first:

@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from processes import DEADLINE
 
 from trackside_daemon.alerts.sinks import http_exchange, http_post
 from trackside_daemon.alerts.sinks.sink import SendError, SinkError
@@ -39,7 +40,7 @@ def serve() -> Iterator[Callable[[Answer], int]]:
 
     yield start
     for thread in threads:
-        thread.join(10)
+        thread.join(DEADLINE)
 
 
 def sent(url: str, body: bytes = b"{}", headers: Any = None) -> SendError:
