@@ -1,4 +1,4 @@
-"""Configuration files and variables of any bytes: a line that names the place, or settings that come back equal."""
+"""Configuration files and variables of any bytes: a line that names the place, or settings; those of the web come back equal."""
 
 from __future__ import annotations
 
