@@ -1,4 +1,4 @@
-"""Ray Train and Ray Tune on this machine. Ray is large, so install it to run this: `pip install "ray[train,tune]"`."""
+"""Ray Train and Ray Tune on this machine. Ray is large, so that only `make soak` installs it."""
 
 from __future__ import annotations
 
