@@ -149,10 +149,14 @@ def speak(port: int, frames: list[bytes], **properties: bytes) -> socket.socket:
     """Send a message as ZeroMQ does (ZMTP 3.1, NULL), with properties of the connection that a client may choose."""
     connection = socket.create_connection(("127.0.0.1", port), DEADLINE)
     connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+    greeting = b""
+    while len(greeting) < 64:
+        greeting += connection.recv(64 - len(greeting))
     named = {"Socket-Type": b"DEALER", **properties}
     pairs = (bytes([len(name)]) + name.encode() + pack(">I", len(value)) + value for name, value in named.items())
     ready = b"\x05READY" + b"".join(pairs)
     connection.sendall(bytes([4, len(ready)]) + ready)
+    assert connection.recv(1024)[2:].startswith(b"\x05READY")
     for frame in frames:
         connection.sendall(bytes([3 if frame is not frames[-1] else 2]) + pack(">Q", len(frame)) + frame)
     return connection
