@@ -156,6 +156,23 @@ def tested() -> list[float]:
     return [float(found["val_loss"]) for found in (first, second)]
 
 
+def carried() -> None:
+    """Fit, and resume from the checkpoint with another Trainer and another callback."""
+    folder = FOLDER / "carried"
+    for epochs, checkpoint in ((1, None), (2, folder / "first.ckpt")):
+        trainer = lightning.pytorch.Trainer(
+            max_epochs=epochs,
+            default_root_dir=folder,
+            logger=False,
+            enable_checkpointing=False,
+            callbacks=[TracksideCallback("carried")],
+            **QUIET,
+        )
+        trainer.fit(Model(), ckpt_path=checkpoint)
+        trainer.save_checkpoint(folder / "first.ckpt")
+        trackside.finish()
+
+
 def given() -> bool:
     """Fit with pytorch_lightning in a run that the training code has opened; return whether it is open afterwards."""
 
@@ -185,6 +202,7 @@ def given() -> bool:
 if __name__ == "__main__":
     torch.manual_seed(0)
     found = {"both": both(), "logged": logged(), "tested": tested(), "given": given()}
+    carried()
     broken("two", Two(), logger=False, callbacks=[TracksideCallback("two")])
     broken("silent", Silent(), logger=TracksideLogger("silent"))
     print(json.dumps(found))  # noqa: T201

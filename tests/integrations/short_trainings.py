@@ -116,6 +116,10 @@ def main(folder: Path) -> None:
     gc.collect()
     found["freed"] = gone() is None and callback is not None
 
+    trainer("carried", folder, TracksideCallback(), save_strategy="steps", save_steps=2).train()
+    again = trainer("carried", folder, TracksideCallback(), max_steps=5)
+    again.train(resume_from_checkpoint=True)
+
     broken = trainer("broken", folder, TracksideCallback(), max_steps=2)
     with (
         patch.object(trainer_hooks.TrainerHooks, "_count_batch", None),

@@ -93,7 +93,7 @@ def test_a_run_that_the_user_has_opened_is_the_users(looped: Trained, said: dict
 
 def test_what_breaks_the_script_ends_the_run(looped: Trained) -> None:
     failing = eventually(lambda: (run := looped.run("failing"))["cause"] and run)
-    assert (failing["state"], failing["cause"]) == ("failed", "KeyError")
+    assert (failing["state"], failing["cause"]) == ("failed", "KeyError: 'wanted'")
 
 
 def test_a_script_like_accelerates_own_takes_two_lines(looped: Trained) -> None:

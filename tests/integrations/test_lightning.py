@@ -110,7 +110,7 @@ def test_the_logger_alone_pushes_what_is_logged(fitted: Trained, said: dict[str,
 
 def test_a_fit_that_fails_tells_of_what(fitted: Trained) -> None:
     two = eventually(lambda: (run := fitted.run("two"))["cause"] and run)
-    assert (two["state"], two["cause"]) == ("failed", "KeyError")
+    assert (two["state"], two["cause"]) == ("failed", "KeyError: 'third'")
     assert list(fitted.points("two", "learning_rate/1.0").items()) == [(2, 0.2), (4, 0.2)]
     silent = eventually(lambda: (run := fitted.run("silent"))["cause"] and run)
     assert silent["state"] == "failed"
@@ -122,6 +122,13 @@ def test_a_test_after_a_fit_goes_on_with_its_run(fitted: Trained, said: dict[str
     assert attempts == ["finished"] * 2
     assert fitted.points("tested", "val_loss")[7] == pytest.approx(said["tested"][-1])
     assert fitted.points("tested", "loss").keys() == set(range(1, 8))
+
+
+def test_a_resume_from_a_checkpoint_is_the_next_attempt_of_its_run(fitted: Trained) -> None:
+    assert [one["attempt"] for one in fitted.page("carried")["attempt_list"]] == [0, 1]
+    assert list(fitted.points("carried", "loss")) == list(range(1, 15))
+    [resumed] = fitted.events("carried", "resume")
+    assert (resumed["attempt"], resumed["fields"]["step"]) == (1, 7)
 
 
 def test_watch_is_an_argument(fitted: Trained) -> None:

@@ -181,6 +181,14 @@ def test_a_run_of_the_users_own_is_joined_and_not_ended_and_a_resumed_checkpoint
     assert trained.on_page("phase_seconds_total", "mine", phase="eval") > 0
 
 
+def test_a_resume_from_a_checkpoint_is_the_next_attempt_of_its_run(trained: Trained) -> None:
+    page = trained.all.page("carried")
+    assert [one["attempt"] for one in page["attempt_list"]] == [0, 1]
+    assert list(trained.series("loss", name="carried")) == [1, 2, 3, 4, 5]
+    [resumed] = trained.all.events("carried", "resume")
+    assert (resumed["attempt"], resumed["fields"]) == (1, {"step": 3})
+
+
 def test_who_keeps_the_callback_does_not_keep_the_model(trained: Trained) -> None:
     assert trained.found["freed"]
 

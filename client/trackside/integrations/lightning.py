@@ -10,6 +10,7 @@ package that is imported, or from both if both are.
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from collections.abc import Mapping
@@ -151,6 +152,7 @@ class TracksideCallback(Callback):
         self._phase: Any = None
         self._timed_loader: Any = None
         self._patch: MethodPatch | None = None
+        self._resumes = False
 
     @never_raises
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -164,10 +166,24 @@ class TracksideCallback(Callback):
         self._adapter.describe(
             {**_hyperparameters(trainer.datamodule), **_hyperparameters(pl_module), "trainer": _config(trainer)}
         )
-        self._adapter.begin()
+        # A checkpoint that carries its run is loaded after this. A logger's run is open by now: Lightning reads its version.
+        self._resumes = (
+            not self._loggers and str(getattr(stage, "value", stage)) == "fit" and _loads_checkpoint(trainer)
+        )
+        if not self._resumes:
+            self._adapter.begin()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._adapter.state()
+
+    @never_raises
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self._resumes:
+            self._adapter.resume(state_dict)
 
     @never_raises
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self._begin_resumed()  # not when the fit starts: some strategies, such as FSDP's, load the checkpoint after that
         run = self._adapter.open()
         self._adapter.describe(total_steps=_total(trainer, pl_module))
         self._done, self.step = trainer.global_step, trainer.global_step + 1
@@ -230,6 +246,7 @@ class TracksideCallback(Callback):
 
     @never_raises
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        self._begin_resumed()
         self._leave()
         self._adapter.end(exception)
 
@@ -243,6 +260,11 @@ class TracksideCallback(Callback):
         """Return the initial state: a launcher that spawns processes pickles the callback."""
         live = ("_phase", "_timed_loader", "_patch", "_loss", "_watcher")
         return {**vars(self), "_loggers": [], "_rates": {}, **dict.fromkeys(live)}
+
+    def _begin_resumed(self) -> None:
+        if self._resumes:
+            self._resumes = False
+            self._adapter.begin()
 
     def _push(self, trainer: Any) -> None:
         values = {"epoch": trainer.current_epoch, **self._rates}
@@ -281,6 +303,16 @@ class TracksideCallback(Callback):
         self.pushed, self._rates = frozenset(), {}
         for logger in self._loggers:
             logger.attach(None)
+
+
+def _loads_checkpoint(trainer: Any) -> bool:
+    """Return whether the fit that begins loads a checkpoint, by the callers: ``trainer.ckpt_path`` is set later."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_locals.get("self") is trainer and frame.f_locals.get("ckpt_path"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _watched(run: Run, trainer: Any) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
 from time import monotonic
@@ -12,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trackside.default_run import init, open_run
 from trackside.environment.config import as_mapping
 from trackside.environment.exit_status import outcome
+from trackside.environment.ray_context import ray_run
 from trackside.log import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from trackside.run import Run
 
@@ -24,6 +27,10 @@ SIZE_SECONDS = 0.5  # limit of the time for summing them
 
 # Phase from the end of a training to the end of the process, in which the daemon expects no steps.
 AFTER_TRAINING = "evaluation"
+
+ID = re.compile(
+    r"[\w.:@+=/ -]{1,128}", re.ASCII
+)  # what is accepted from a checkpoint as a run's id: anyone may have written it
 
 F = TypeVar("F", bound="Callable[..., Any]")
 T = TypeVar("T")
@@ -49,6 +56,7 @@ class RunAdapter:
         self._is_own = False
         self._is_over = False
         self._was_open = False
+        self._resumed = ""
 
     @property
     def run(self) -> Run | None:
@@ -77,6 +85,26 @@ class RunAdapter:
             run = users or self._init(run if self._is_own else None)
             self._run, self._is_own, self._is_over, self._was_open = run, users is None, False, run.is_open
         return run
+
+    def state(self) -> dict[str, str]:
+        """Return what a checkpoint carries so that a resume continues the run; empty before the run is opened."""
+        return {} if self._run is None else {"run": self._run.id}
+
+    def resume(self, state: object) -> None:
+        """Continue the run of a checkpoint, whose `state` this is, with the next run that this opens.
+
+        A run that the arguments, the environment or Ray names wins. An id that is not of the form `ID` is left out, with a
+        warning.
+        """
+        run = state.get("run") if isinstance(state, Mapping) else None
+        if run is None or os.environ.get("TRACKSIDE_RUN_ID") or ray_run(os.environ) is not None:
+            return
+        if isinstance(run, str) and ID.fullmatch(run) is not None:
+            self._resumed = run
+        else:
+            warn(
+                f"the checkpoint's run id {str(run)[:40]!r} is not 1 to 128 letters, digits or .:@+=/_- ; this is a new run"
+            )
 
     def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
         """Add details to a run that this opened; the user's own values win. The user's run is left as it is."""
@@ -119,7 +147,8 @@ class RunAdapter:
         return {**vars(self), "_run": None, "_is_own": False, "_is_over": False, "_was_open": False}
 
     def _init(self, before: Run | None) -> Run:
-        again = {} if before is None else {"id": before.id}
+        id_, self._resumed = self._resumed or ("" if before is None else before.id), ""
+        again = {"id": id_} if id_ else {}
         return init(self.name, **{"config": self._config or None, **again, **self._arguments})
 
 

@@ -61,9 +61,13 @@ class TracksideCallback(TrainerCallback):
             _training.pop().end(status="failed")
         total = state.max_steps if state.max_steps > 0 else None
         self._adapter = RunAdapter(_name(args, state), {"config": _config(args, model), "total_steps": total})
+        carried = state.stateful_callbacks  # saved with the state: of a resumed checkpoint it has the checkpoint's run
+        if not state.is_hyper_param_search:  # a trial that continues another's checkpoint is a run of its own
+            self._adapter.resume(carried.get("trackside"))
         run = self._adapter.open()
         if not run.is_open:
             return
+        carried["trackside"] = self._adapter.state()
         _training.append(self._adapter)
         self._run, self._pushed = run, {}
         # Trainer's own count can exclude padding.
