@@ -6,6 +6,7 @@ import copy
 import gc
 import json
 import sys
+import time
 import warnings
 import weakref
 from pathlib import Path
@@ -64,6 +65,29 @@ class Failing(Trainer):
         raise RuntimeError("out of luck")
 
 
+class Rolling(Trainer):
+    """A Trainer with the methods of TRL's GRPOTrainer: batches of a step are made from prompts, for two steps at once."""
+
+    rollout: Any = None
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        if self.state.global_step % 2 == 0:
+            self.rollout = self._generate_and_score_completions(inputs)
+        return self.rollout
+
+    def _generate_and_score_completions(self, prompts: list[Any]) -> dict[str, torch.Tensor]:
+        time.sleep(0.01)
+        self._calculate_rewards()
+        count = len(prompts)
+        return {"prompt_ids": torch.ones(count, LENGTH, dtype=torch.long), "completion_ids": torch.ones(count, 3)}
+
+    def _calculate_rewards(self) -> None:
+        time.sleep(0.02)
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        return model(inputs["prompt_ids"], torch.ones(len(inputs["prompt_ids"])))["loss"]
+
+
 class Looking(TrainerCallback):
     """A callback that records the wrapped methods of a trainer, and a copy of one."""
 
@@ -94,6 +118,11 @@ def main(folder: Path) -> None:
     found["accumulated"] = trainer("accumulated", folder, TracksideCallback(watch=True), gradient_accumulation_steps=2)
     found["accumulated"].train()
     found["accumulated"] = [one["loss"] for one in found["accumulated"].state.log_history if "loss" in one]
+
+    rolling = trainer("rolling", folder, TracksideCallback(), kind=Rolling, max_steps=4)
+    rolling.data_collator = list
+    rolling.train()
+    found["rolling"] = led(rolling)
 
     failing = trainer("failing", folder, TracksideCallback(), kind=Failing)
     try:

@@ -166,6 +166,15 @@ def test_a_step_of_several_batches_has_their_loss_and_their_amounts(trained: Tra
     assert losses == pytest.approx(trained.found["accumulated"], abs=1e-4)
 
 
+def test_rollouts_as_those_of_grpo_have_phases_samples_and_tokens(trained: Trained) -> None:
+    assert trained.on_page("samples_total", "rolling") == 4 * 2
+    assert trained.on_page("tokens_total", "rolling") == 4 * 2 * (4 + 3)
+    generate, reward = (trained.on_page("phase_seconds_total", "rolling", phase=one) for one in ("generate", "reward"))
+    assert generate >= 2 * 0.01
+    assert reward >= 2 * 0.02
+    assert trained.found["rolling"] == ["evaluate", "predict"]
+
+
 def test_a_run_of_the_users_own_is_joined_and_not_ended_and_a_resumed_checkpoint_is_told(trained: Trained) -> None:
     assert trained.found["opened"]
     assert "own" not in {one["name"] for one in trained.all.daemon.api("runs").json()["runs"]}

@@ -35,6 +35,7 @@ class TrainerHooks:
         self._trainer = weakref.proxy(trainer)
         self._values: dict[str, Any] = {}
         self._accumulates = trainer.args.gradient_accumulation_steps > 1
+        self._is_unprepared = False
         self._source: Any = None
         self._timed_source: Any = None
         self._training: list[weakref.ref[MethodPatch]] = []
@@ -45,12 +46,18 @@ class TrainerHooks:
         """Patch the methods; those that this version of Transformers does not have are left out."""
         trainer, accelerator = self._trainer, getattr(self._trainer, "accelerator", None)
         evaluates = partial(_within, self._evaluation)
+        generates, rewards = (partial(_within, self._run.phase(name)) for name in ("generate", "reward"))
         self._training = [
             *_patch(trainer, "training_step", self._step),
             *_patch(trainer, "get_batch_samples", self._get_batches),
             *_patch(trainer, "_save_checkpoint", self._save),
             *_patch(accelerator, "clip_grad_norm_", self._clip),
+            # TRL's GRPO and its kin. Its older versions compute the rewards where they generate.
+            *_patch(trainer, "_generate_and_score_completions", generates),
+            *_patch(trainer, "_calculate_rewards", rewards),
         ]
+        if hasattr(trainer, "_generate_and_score_completions"):
+            self._training += _patch(trainer, "_prepare_inputs", self._prepare)
         self._evaluating = [*_patch(trainer, "evaluate", evaluates), *_patch(trainer, "predict", evaluates)]
 
     def end_training(self) -> None:
@@ -75,13 +82,23 @@ class TrainerHooks:
 
     def _step(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Run `training_step(model, inputs, …)`, the forward and backward of one batch, and add its loss."""
+        inputs = named.get("inputs", given[1] if len(given) > 1 else None)
+        self._is_unprepared = isinstance(inputs, list)
         loss = original(*given, **named)
         try:
-            self._count_batch(named.get("inputs", given[1] if len(given) > 1 else None))
+            self._count_batch(inputs)
             self._add_loss(loss)
         except Exception as error:  # noqa: BLE001  as `guarded`, with a call less in each batch
             warn_failed("Transformers: a step", error)
         return loss
+
+    def _prepare(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Run `_prepare_inputs(inputs)`, which makes the batch of a step from a list of prompts, and count that batch."""
+        inputs = original(*given, **named)
+        if self._is_unprepared:
+            self._is_unprepared = False
+            guarded("Transformers: a batch", self._count_batch, inputs)
+        return inputs
 
     def _get_batches(self, original: Callable[..., Any], *given: Any, **named: Any) -> Any:
         """Run `get_batch_samples(epoch_iterator, …)` with a timed iterator; each epoch has one iterator."""
@@ -120,7 +137,7 @@ class TrainerHooks:
         rows = tokens = 0
         for key, value in inputs.items():
             rows = rows or next(iter(getattr(value, "shape", ())), 0)
-            if str(key).endswith("input_ids"):
+            if str(key).endswith(("input_ids", "prompt_ids", "completion_ids")):
                 tokens += value.numel()
         values = self._values
         if rows:
