@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import lightning
 import lightning.pytorch
 import pytorch_lightning
 import torch
@@ -173,6 +174,23 @@ def carried() -> None:
         trackside.finish()
 
 
+def fabric() -> list[float]:
+    """Train a loop of Fabric with the logger; return the losses."""
+    fabric = lightning.Fabric(accelerator="cpu", devices=1, loggers=TracksideLogger("fabric", total_steps=5))
+    layer = torch.nn.Linear(3, 1)
+    model, optimizer = fabric.setup(layer, torch.optim.SGD(layer.parameters(), lr=0.1))
+    losses = []
+    for step in range(5):
+        loss = model(torch.ones(4, 3)).square().mean()
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        fabric.log_dict({"loss": loss, "samples": 4}, step=step)
+        losses.append(loss.item())
+    trackside.finish()
+    return losses
+
+
 def given() -> bool:
     """Fit with pytorch_lightning in a run that the training code has opened; return whether it is open afterwards."""
 
@@ -201,7 +219,7 @@ def given() -> bool:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    found = {"both": both(), "logged": logged(), "tested": tested(), "given": given()}
+    found = {"both": both(), "logged": logged(), "tested": tested(), "given": given(), "fabric": fabric()}
     carried()
     broken("two", Two(), logger=False, callbacks=[TracksideCallback("two")])
     broken("silent", Silent(), logger=TracksideLogger("silent"))

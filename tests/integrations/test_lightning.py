@@ -131,6 +131,13 @@ def test_a_resume_from_a_checkpoint_is_the_next_attempt_of_its_run(fitted: Train
     assert (resumed["attempt"], resumed["fields"]["step"]) == (1, 7)
 
 
+def test_the_logger_is_one_of_fabric_too(fitted: Trained, said: dict[str, Any]) -> None:
+    assert list(fitted.points("fabric", "loss").values()) == pytest.approx(said["fabric"])
+    page = fitted.daemon.series()
+    assert page['trackside_training_samples_total{rank="0",run="fabric"}'] == 5 * 4
+    assert fitted.run("fabric")["state"] == "finished"
+
+
 def test_watch_is_an_argument(fitted: Trained) -> None:
     named = {one["key"] for one in fitted.page("tested")["metrics"]}
     assert named >= {"grad_norm", "param_norm", "update_ratio"}

@@ -3,16 +3,22 @@ import argparse
 import os
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DataLoaderConfiguration
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 
 def training_function(config, args):
+    dataloader_config = DataLoaderConfiguration()
     if args.with_tracking:
-        accelerator = Accelerator(cpu=args.cpu, log_with="all", project_dir=args.project_dir)
+        accelerator = Accelerator(
+            cpu=args.cpu,
+            log_with="all",
+            project_dir=args.project_dir,
+            dataloader_config=dataloader_config,
+        )
     else:
-        accelerator = Accelerator(cpu=args.cpu)
+        accelerator = Accelerator(cpu=args.cpu, dataloader_config=dataloader_config)
 
     lr, num_epochs, seed, batch_size = config["lr"], config["num_epochs"], config["seed"], config["batch_size"]
     if args.with_tracking:

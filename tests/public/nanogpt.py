@@ -46,7 +46,7 @@ for argument in sys.argv[1:]:
     key, value = argument.removeprefix("--").split("=")
     assert key in config_keys, f"unknown setting: {key}"
     globals()[key] = type(globals()[key])(value) if type(globals()[key]) is not bool else value == "True"
-config = {k: globals()[k] for k in config_keys}
+config = {k: globals()[k] for k in config_keys} # will be useful for logging
 
 os.makedirs(out_dir, exist_ok=True)
 torch.manual_seed(1337)
@@ -112,7 +112,6 @@ if init_from == "resume":
     model.load_state_dict(checkpoint["model"])
     optimizer.load_state_dict(checkpoint["optimizer"])
     iter_num, best_val_loss = checkpoint["iter_num"], checkpoint["best_val_loss"]
-raw_model = model
 if compile:
     model = torch.compile(model)
 
@@ -144,6 +143,8 @@ def get_lr(it):
 
 X, Y = get_batch("train")
 t0 = time.time()
+ddp = False
+raw_model = model.module if ddp else model # unwrap DDP container if needed
 while True:
     lr = get_lr(iter_num) if decay_lr else learning_rate
     for param_group in optimizer.param_groups:
@@ -162,7 +163,8 @@ while True:
                     "best_val_loss": best_val_loss,
                     "config": config,
                 }
-                torch.save(checkpoint, os.path.join(out_dir, "ckpt.pt"))
+                print(f"saving checkpoint to {out_dir}")
+                torch.save(checkpoint, os.path.join(out_dir, 'ckpt.pt'))
 
     for micro_step in range(gradient_accumulation_steps):
         with ctx:
@@ -176,7 +178,8 @@ while True:
     optimizer.zero_grad(set_to_none=True)
 
     t1 = time.time()
-    dt, t0 = t1 - t0, t1
+    dt = t1 - t0
+    t0 = t1
     if iter_num % log_interval == 0:
         lossf = loss.item() * gradient_accumulation_steps
         print(f"iter {iter_num}: loss {lossf:.4f}, time {dt * 1000:.2f}ms")
