@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +39,23 @@ def plain() -> dict[str, Any]:
     return {"losses": losses, "folder": folder, "open": tracker.is_open}
 
 
+def carried() -> str:
+    """Train, and resume from the saved state with another accelerator; once more after the run is opened."""
+    folder = ""
+    for part in range(3):
+        accelerator = Accelerator(cpu=True, log_with=TracksideTracker("carried" if part < 2 else "late"))
+        accelerator.prepare(*made())
+        if part == 1:
+            accelerator.load_state(folder)
+        accelerator.init_trackers("project")
+        if part == 2:
+            accelerator.load_state(folder)
+        accelerator.log({"loss": 1.0}, step=part)
+        folder = str(accelerator.save_state(f"{FOLDER}/carried{part}"))
+        accelerator.end_training()
+    return Path(folder, "trackside.json").read_text()
+
+
 def given() -> bool:
     """Log to a run that the training code has opened itself, and return whether it is open after the training."""
     run = trackside.init("given")
@@ -65,7 +83,7 @@ def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    print(json.dumps({"plain": plain(), "given": given(), "others": others()}))  # noqa: T201
+    print(json.dumps({"plain": plain(), "given": given(), "others": others(), "carried": carried()}))  # noqa: T201
     failing = Accelerator(cpu=True, log_with=TracksideTracker("failing"))
     failing.init_trackers("unused")
     failing.log({"loss": 1.0})

@@ -85,6 +85,16 @@ def test_the_run_is_named_as_the_project_and_ends_with_the_training(looped: Trai
     assert looped.config("plain") == {"author": "me", "width": 3}
 
 
+def test_a_state_that_is_loaded_before_the_run_is_opened_continues_its_run(
+    looped: Trained, said: dict[str, Any]
+) -> None:
+    assert [one["attempt"] for one in looped.page("carried")["attempt_list"]] == [0, 1]
+    assert looped.points("carried", "loss") == {0: 1.0, 1: 1.0}
+    late = looped.run("late")
+    assert json.loads(said["carried"]) == {"run": late["id"]}
+    assert len(looped.page("late")["attempt_list"]) == 1
+
+
 def test_a_run_that_the_user_has_opened_is_the_users(looped: Trained, said: dict[str, Any]) -> None:
     assert said["given"]
     assert looped.points("given", "loss") == {1: 1.0}
@@ -110,4 +120,9 @@ def test_a_script_like_accelerates_own_takes_two_lines(looped: Trained) -> None:
 
 def test_nothing_of_the_integration_has_failed(looped: Trained) -> None:
     warned = [line for text in looped.said for line in text.splitlines() if line.startswith("trackside:")]
-    assert warned == ["trackside: note: a str is not a number; it is dropped, and so are further ones"]
+    way = "load the checkpoint before the run is opened, or set TRACKSIDE_RUN_ID"
+    ids = [looped.run(name)["id"] for name in ("carried", "late")]
+    assert warned == [
+        "trackside: note: a str is not a number; it is dropped, and so are further ones",
+        f"trackside: the checkpoint is of run {ids[0]}, but run {ids[1]} is open; to continue the former, {way}",
+    ]

@@ -11,7 +11,9 @@ one, behave as before.
 
 from __future__ import annotations
 
+import json
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trackside.run import Run
+
+
+STATE_FILE = "trackside.json"  # in the folder of a saved state, with the run's id
+STATE_LENGTH = 1024  # limit of the characters that are read of it
 
 
 class TracksideTracker(GeneralTracker):
@@ -73,7 +79,8 @@ class TracksideTracker(GeneralTracker):
 
 def _patch_accelerator() -> None:
     """Patch the methods of `Accelerator`, once."""
-    for name, replacement in (("init_trackers", _init_trackers), ("log", _log), ("save_state", _save_state)):
+    replacements = {"init_trackers": _init_trackers, "log": _log, "save_state": _save_state, "load_state": _load_state}
+    for name, replacement in replacements.items():
         original = getattr(Accelerator, name)
         if not hasattr(original, "trackside"):
             setattr(Accelerator, name, _patched(original, replacement))
@@ -121,7 +128,35 @@ def _save_state(original: Callable[..., Any], self: Any, *given: Any, **named: A
     run = guarded("Accelerate: a checkpoint", trackers[0].adapter.open) if trackers else None
     if run is None:
         return original(self, *given, **named)
+
+    def save() -> Any:
+        folder = original(self, *given, **named)
+        if self.is_local_main_process:  # of each node: its ranks load from its own disk
+            guarded("Accelerate: the run of a checkpoint", _write_state, folder, trackers[0])
+        return folder
+
     # `save_state` returns the folder.
-    return save_checkpoint(
-        run, lambda: original(self, *given, **named), lambda folder: folder, reports=self.is_main_process
-    )
+    return save_checkpoint(run, save, lambda folder: folder, reports=self.is_main_process)
+
+
+def _load_state(original: Callable[..., Any], self: Any, *given: Any, **named: Any) -> Any:
+    def read(_: Any, folder: Any) -> None:
+        for tracker in _ours(self.log_with):
+            guarded("Accelerate: the run of a checkpoint", _read_state, folder, tracker)
+
+    handle = self.register_load_state_pre_hook(read)  # it gets the folder, which the arguments need not name
+    try:
+        return original(self, *given, **named)
+    finally:
+        handle.remove()
+
+
+def _write_state(folder: Any, tracker: TracksideTracker) -> None:
+    Path(folder, STATE_FILE).write_text(json.dumps(tracker.adapter.state()), "utf-8")
+
+
+def _read_state(folder: Any, tracker: TracksideTracker) -> None:
+    path = Path(folder, STATE_FILE)
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            tracker.adapter.resume(json.loads(file.read(STATE_LENGTH)))

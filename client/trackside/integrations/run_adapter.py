@@ -100,7 +100,11 @@ class RunAdapter:
         if run is None or os.environ.get("TRACKSIDE_RUN_ID") or ray_run(os.environ) is not None:
             return
         if isinstance(run, str) and ID.fullmatch(run) is not None:
-            self._resumed = run
+            if self._is_own and self._run is not None and self._run.is_open and self._run.id != run:
+                way = "load the checkpoint before the run is opened, or set TRACKSIDE_RUN_ID"
+                warn(f"the checkpoint is of run {run}, but run {self._run.id} is open; to continue the former, {way}")
+            else:
+                self._resumed = run
         else:
             warn(
                 f"the checkpoint's run id {str(run)[:40]!r} is not 1 to 128 letters, digits or .:@+=/_- ; this is a new run"
