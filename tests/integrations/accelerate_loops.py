@@ -53,7 +53,12 @@ def carried() -> str:
         accelerator.log({"loss": 1.0}, step=part)
         folder = str(accelerator.save_state(f"{FOLDER}/carried{part}"))
         accelerator.end_training()
-    return Path(folder, "trackside.json").read_text()
+    state = Path(folder, "trackside.json")
+    written = state.read_text()
+    for hostile in ("[" * 2000, '{"run": "' + "x" * 5000):
+        state.write_text(hostile)
+        Accelerator(cpu=True, log_with=TracksideTracker("hostile")).load_state(folder)
+    return written
 
 
 def given() -> bool:

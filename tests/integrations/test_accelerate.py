@@ -122,6 +122,7 @@ def test_nothing_of_the_integration_has_failed(looped: Trained) -> None:
     warned = [line for text in looped.said for line in text.splitlines() if line.startswith("trackside:")]
     way = "load the checkpoint before the run is opened, or set TRACKSIDE_RUN_ID"
     ids = [looped.run(name)["id"] for name in ("carried", "late")]
+    assert warned.pop().startswith("trackside: Accelerate: the run of a checkpoint: ")
     assert warned == [
         "trackside: note: a str is not a number; it is dropped, and so are further ones",
         f"trackside: the checkpoint is of run {ids[0]}, but run {ids[1]} is open; to continue the former, {way}",
