@@ -91,6 +91,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "run.linger": ("5m", 300.0),
         "web.listen_address": (":1", ":1"),
         "web.allowed_hosts": ("a, b,", ("a", "b")),
+        "web.external_url": ("https://a/b", "https://a/b"),
         "web.config.file": ("/web.yml", "/web.yml"),
         "web.public_read": ("true", True),
         "web.enable_lifecycle": ("1", True),

@@ -40,7 +40,9 @@ NAMES = ['it\'s "a" & #1 + 1 = 100% (1.0) {x} $run \\d', "quoted `so`"]
 """Of runs, with what means something in PromQL, in regular expressions and in addresses."""
 NAMED = """
 import sys, trackside
-trackside.init(sys.argv[1]).push(step=1, loss=2.0, grad_norm=1.0)
+run = trackside.init(sys.argv[1])
+run.push(step=1, loss=2.0, grad_norm=1.0)
+run.alert("noted", severity="info")
 print(flush=True)
 sys.stdin.read()
 """

@@ -95,8 +95,8 @@ def test_a_nan_is_told_once_with_what_it_is_and_what_to_do_and_is_over_in_the_en
     about = {name: alert["labels"][name] for name in ("severity", "run", "rank", "key")}
     assert about == {"severity": "critical", "run": "net", "rank": "0", "key": "loss"}
     assert alert["annotations"]["runbook_url"].endswith("docs/alerts.md#nonfinite")
-    assert alert["annotations"]["summary"]
-    assert "net" in alert["annotations"]["description"]
+    assert alert["annotations"]["summary"].startswith("net: loss: NaN at step ")
+    assert "run id" in alert["annotations"]["description"]
     assert len(road.told(PAGE, NAN)) == 1
     assert {one.path for one in road.inbox.letters} - {"heartbeat"} == {PAGE}
 

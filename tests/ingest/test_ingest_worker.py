@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zmq
-from processes import eventually
+from processes import DEADLINE, eventually
 from served_sockets import ServedSocket
 
 from trackside_daemon.ingest import ingest_worker as module
@@ -139,6 +139,28 @@ def test_messages_and_answers_pass_with_who_sent_them(
     served.answer(connection, [b"answer"])
     assert client.poll(30_000)
     assert client.recv_multipart() == [b"answer"]
+
+
+def test_a_client_cannot_name_its_own_user(served: ServedSocket) -> None:
+    body = b"\x05READY"
+    properties = {
+        b"Socket-Type": b"DEALER",
+        b"Peer-Address": b"localhost:12345:1:1",
+        b"User-Id": b"root",
+        b"__fd": b"0",
+    }
+    for name, value in properties.items():
+        body += bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
+    with socket.socket(socket.AF_UNIX) as forger:
+        forger.settimeout(DEADLINE)
+        forger.connect(served.endpoints[0].removeprefix("ipc://"))
+        forger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+        assert forger.recv(64, socket.MSG_WAITALL)[:1] == b"\xff"
+        forger.sendall(b"\x04" + bytes([len(body)]) + body)
+        assert forger.recv(1024)[2:].startswith(b"\x05READY")
+        forger.sendall(b"\x00\x05hello")
+        connection, _ = served.receive()
+    assert (connection.uid, connection.key) == (os.getuid(), "")
 
 
 def test_of_a_message_with_too_many_frames_one_too_many_is_passed_on(

@@ -84,7 +84,6 @@ def test_connections_messages_without_end_and_random_frames_lose_no_sample(
     attack(ENDLESS_MESSAGE, 1, 6_000_000)
     attack(RANDOM_FRAMES, count(3, 600), 7)
     steps = [int(finish(training)) for training in trainings]
-    assert counted(limited, RESTARTS) >= 1, "the message of 700 MB did not fit"
     assert limited.stop() == 0
     for rank, pushed in enumerate(steps):
         found = kept(limited.history, f"honest{rank}")

@@ -15,6 +15,8 @@ SO_PEERPIDFD = 77  # the option of socket(7), since Linux 6.5; Python's socket m
 
 NO_UID = 2**32 - 1
 
+_HAS_CREDENTIALS = hasattr(socket, "SO_PEERCRED")  # Linux alone
+
 _CREDENTIALS = struct.Struct("iII")  # pid, uid and gid of struct ucred (unix(7))
 
 
@@ -94,7 +96,8 @@ def pidfd(descriptor: int, pid: int) -> int:
         descriptor: The socket, which belongs to ZeroMQ: its number may belong to another connection by now.
         pid: The pid, as ZeroMQ found it when the connection was made.
     """
-    if descriptor < 0 or pid <= 0:  # SO_PEERCRED reports pid 0 for a process that this pid namespace does not show
+    # SO_PEERCRED reports pid 0 for a process that this pid namespace does not show.
+    if descriptor < 0 or pid <= 0 or not _HAS_CREDENTIALS:
         return -1
     try:
         copy = os.dup(descriptor)  # ZeroMQ may close its own between the calls below
@@ -116,12 +119,12 @@ def pidfd(descriptor: int, pid: int) -> int:
 
 
 def _peer(descriptor: int) -> str:
-    """Return the uid or the address at the other end; empty if the connection is closed already."""
+    """Return the uid or the address at the other end; empty if that is unknown."""
     try:
         with _borrowed(descriptor) as connection:
-            uid = _credentials(connection)[1]
+            uid = _credentials(connection)[1] if _HAS_CREDENTIALS else NO_UID
             return str(uid) if uid != NO_UID else str(connection.getpeername()[0])
-    except OSError:
+    except (OSError, IndexError):  # closed already; or a Unix socket outside Linux, whose address is empty
         return ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import resource
 import struct
@@ -31,6 +32,8 @@ CONNECTIONS = 4096  # the most connections
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # an event of zmq_socket_monitor(3), and its value: here the descriptor
+# With another C library, libzmq has no addresses of Unix sockets (getnameinfo(3)), so that a client could send its own.
+_GLIBC = platform.libc_ver()[0] == "glibc"
 _UNIX = re.compile(r"[^:]*:(\d+):\d+:(\d+)")  # uid, gid and pid of a Unix socket's client, as libzmq writes SO_PEERCRED
 
 
@@ -176,14 +179,18 @@ class Worker:
 
     def _introduce(self, name: bytes, frame: zmq.Frame) -> int | None:
         """Report the connection of a first message, by its first frame; return its descriptor, or None for no client."""
-        try:
-            descriptor = int(frame.get(zmq.SRCFD))
-        except zmq.ZMQError:  # a peer of ZMTP 2 or older, which has no metadata; all clients use version 3
-            return None
-        user = _UNIX.fullmatch(str(frame.get("Peer-Address")))
-        uid, pid = (int(user[1]), int(user[2])) if user is not None else (-1, 0)
-        key = b"" if self._authenticator is None or user is not None else str(frame.get("User-Id")).encode()
-        self._channel.add(Kind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key], pidfd(descriptor, pid))
+        descriptor, uid, pid, key = -1, -1, 0, ""
+        if _GLIBC:
+            try:
+                descriptor = int(frame.get(zmq.SRCFD))
+                user = _UNIX.fullmatch(str(frame.get("Peer-Address")))
+                if user is not None:
+                    uid, pid = int(user[1]), int(user[2])
+                elif self._authenticator is not None:
+                    key = str(frame.get("User-Id"))
+            except zmq.ZMQError:  # a peer of ZMTP 2 or older, which has no metadata; all clients use version 3
+                return None
+        self._channel.add(Kind.CONNECTED, [name, b"%d" % uid, b"%d" % pid, key.encode()], pidfd(descriptor, pid))
         self._handle_events()  # it may have been accepted, or closed, since the last turn
         self._descriptors[name] = descriptor
         if descriptor in self._connections:
