@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import pwd
 import shutil
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -123,7 +125,7 @@ def test_a_daemon_that_a_training_does_not_find_fails_with_the_endpoint_to_set(
         (place / "other" / name).chmod(0o600)
     status, lines = run(place / "other")
     assert status == 1
-    assert lines[1].startswith("FAIL push: training jobs of ")
+    assert lines[1].startswith(f"FAIL push: training jobs of {pwd.getpwuid(os.getuid()).pw_name} do not find ")
     assert lines[1].endswith(f"; set TRACKSIDE_ENDPOINT={daemon.endpoint}")
     assert lines[-1] == "ok   driver: not queried: the GPU collector is off"
 

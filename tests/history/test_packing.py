@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from history.builders import SHIFT, Bench, block, check_tables, session_id
+from processes import DEADLINE
 
 from trackside_daemon.history import codec, log_rows
 from trackside_daemon.history.read import series
-from trackside_daemon.history.record import packing, store
+from trackside_daemon.history.record import maintenance, packing, store
+from trackside_daemon.history.record.maintenance import Maintenance
 from trackside_daemon.history.record.packing import Packing
+from trackside_daemon.history.record.trimming import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -276,3 +279,17 @@ def test_nothing_to_pack_changes_nothing(bench: Bench) -> None:
     assert bench.connection.execute("SELECT count(*) FROM series").fetchone()[0] == 0
     check_tables(bench.connection)
     assert log_rows.decode(log_rows.encode([]), 0) == []
+
+
+@pytest.mark.usefixtures("small")
+def test_a_slice_with_enough_time_packs_all(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "SLICE_SECONDS", DEADLINE)
+    bench.open(session_id(1))
+    for step in range(40):
+        bench.send(session_id(1), block(["a"], [step], [1.0]))
+    upkeep = Maintenance(bench.database, bench.store, Bounds(2**33))
+    assert not upkeep.is_idle()
+    with bench.database.transaction():
+        assert not upkeep.run_slice(0.0, lambda: False)
+    assert upkeep.is_idle()
+    bench.check()
