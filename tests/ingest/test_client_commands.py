@@ -11,6 +11,9 @@ from wire_messages import FakeSession
 
 from trackside.wire import Envelope, Stacks, encode, open_envelope
 from trackside_daemon.ingest.client_commands import UNANSWERED, Question, Questions
+from trackside_daemon.model.session import SessionRef
+
+ASKED = SessionRef(bytes(16))
 
 
 def test_a_question_waits_for_all_that_were_asked_and_no_longer() -> None:
@@ -33,23 +36,24 @@ def test_a_question_that_nobody_can_be_asked_is_answered_at_once() -> None:
 
 def test_an_answer_that_is_late_of_another_kind_or_to_nothing_is_none() -> None:
     questions, question = Questions(), Question("stacks?", "run")
-    number = questions.number(question)
+    number = questions.number(question, ASKED)
     question.begin(frozenset((0,)))
-    questions.answered("pong", number, 0, None)
-    questions.answered("stacks", number + 1, 0, Stacks({}))
+    questions.answered("pong", number, ASKED.id, None)
+    questions.answered("stacks", number + 1, ASKED.id, Stacks({}))
+    questions.answered("stacks", number, b"another session", Stacks({"forged": []}))
     assert question.wait(0) == []
-    questions.answered("stacks", number, 0, Stacks({}))
-    questions.answered("stacks", number, 0, Stacks({"again": []}))
+    questions.answered("stacks", number, ASKED.id, Stacks({}))
+    questions.answered("stacks", number, ASKED.id, Stacks({"again": []}))
     assert [one.body for one in question.wait(0)] == [Stacks({})]
 
 
 def test_so_many_questions_wait_for_answers_and_no_more() -> None:
     questions, question = Questions(), Question("ping", "run")
-    first = questions.number(question)
+    first = questions.number(question, ASKED)
     for _ in range(UNANSWERED):
-        questions.number(question)
+        questions.number(question, ASKED)
     question.begin(frozenset((0,)))
-    questions.answered("pong", first, 0, None)
+    questions.answered("pong", first, ASKED.id, None)
     assert question.wait(0) == []
 
 

@@ -377,6 +377,6 @@ def test_the_peer_of_a_connection_is_its_user_or_its_address() -> None:
 def test_without_descriptors_to_spare_few_connections_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     from trackside_daemon.ingest.worker import worker
 
-    for limit, most in ((1024, 256), (1, 1), (10**6, worker.CONNECTIONS), (resource.RLIM_INFINITY, 4096)):
+    for limit, most in ((1024, 256), (1, 1), (10**6, worker.CONNECTIONS), (resource.RLIM_INFINITY, worker.CONNECTIONS)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         assert worker._most_connections() == most

@@ -249,6 +249,21 @@ def test_no_more_processes_are_followed_than_leave_descriptors_for_the_daemon(
     assert meet(watch, first) == first.process.pid
 
 
+def test_many_processes_of_one_user_leave_room_for_those_of_another(
+    call: Callable[..., Caller], watch: ProcessWatch
+) -> None:
+    watch._most = 3
+    flood, honest = [call() for _ in range(4)], [call() for _ in range(2)]
+    for caller in flood:
+        caller.connection = caller.connection._replace(uid=3002)
+    assert [meet(watch, caller) is not None for caller in flood] == [True, True, True, False]
+    assert [meet(watch, caller) is not None for caller in honest] == [True, False], "two of the flood, and one"
+    assert descriptors("pidfd") == 3 + 2, "two wait for a hello that leads to nothing"
+    for caller in (flood[0], honest[0]):
+        caller.end("os._exit(0)")
+        assert [one.process.pid for one in ended(watch)] == [caller.process.pid]
+
+
 @pytest.mark.parametrize("other", [{"boot": "another"}, {"boot": ""}, {"start": 0}])
 def test_who_says_to_be_elsewhere_is_not_followed(
     call: Callable[..., Caller], watch: ProcessWatch, other: dict[str, str | int]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from trackside_daemon.ingest.session import IngestSession
+    from trackside_daemon.model.session import SessionRef
     from trackside_daemon.training.moment import Moment
 
 ANSWERS = {"stacks": "stacks?", "pong": "ping"}  # the kinds of answers, each with the kind of its question
@@ -78,7 +79,8 @@ class Questions:
 
     def __init__(self) -> None:
         self._number = 0
-        self._waiting: dict[int, Question] = {}
+        # With the session that is asked and its rank: another one must not answer for it.
+        self._waiting: dict[int, tuple[Question, bytes, int]] = {}
 
     def messages(self, question: Question, sessions: Iterable[IngestSession], now: Moment) -> list[list[bytes]]:
         """Return the messages that ask the ranks of a run; of several *sessions* of a rank the last active one."""
@@ -94,23 +96,23 @@ class Questions:
                 last[session.ref.rank] = session
         question.begin(frozenset(last))
         return [
-            [session.peer, *encode(Envelope(question.kind, session.ref.id, self.number(question)))]
+            [session.peer, *encode(Envelope(question.kind, session.ref.id, self.number(question, session.ref)))]
             for session in last.values()
         ]
 
-    def number(self, question: Question) -> int:
-        """Return the number of a question's messages; a command has its own."""
+    def number(self, question: Question, session: SessionRef) -> int:
+        """Return the number of a question's message to a session; a command has its own."""
         if question.number is not None:
             return question.number
         self._number += 1
-        self._waiting[self._number] = question
+        self._waiting[self._number] = question, session.id, session.rank
         if len(self._waiting) > UNANSWERED:  # clients that have ended never answer
             del self._waiting[next(iter(self._waiting))]
         return self._number
 
-    def answered(self, kind: str, number: int, rank: int, body: Any) -> None:
-        """Pass an answer to its question, if that still waits."""
-        question = self._waiting.get(number)
-        if question is not None and question.kind == ANSWERS[kind]:
+    def answered(self, kind: str, number: int, session: bytes, body: Any) -> None:
+        """Pass an answer of a session, by its id, to its question, if that still waits for it."""
+        question, asked, rank = self._waiting.get(number, (None, b"", 0))
+        if question is not None and asked == session and question.kind == ANSWERS[kind]:
             del self._waiting[number]
             question.answer(rank, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,11 +35,12 @@ class EndedProcess(NamedTuple):
 
 
 class _Followed:
-    """A followed process and its start; *ended_at* is None while it is alive."""
+    """A followed process, its start and its user; *ended_at* is None while it is alive."""
 
-    def __init__(self, peer: Peer, start: int, oom: OomWatch) -> None:
+    def __init__(self, peer: Peer, start: int, uid: int | None, oom: OomWatch) -> None:
         self.peer = peer
         self.start = start
+        self.uid = uid
         self.oom = oom
         self.killed = False
         self.ended_at: Moment | None = None
@@ -84,7 +86,7 @@ class ProcessWatch:
         if any((one.peer.pid, one.start) == (peer.pid, identity.start) for one in self._followed.values()):
             peer.close()
             return peer.pid if is_process(self._proc, peer.pid, identity) else None
-        if peer.pidfd < 0 or not is_process(self._proc, peer.pid, identity) or len(self._followed) >= self._most:
+        if peer.pidfd < 0 or not is_process(self._proc, peer.pid, identity) or not self._make_room(connection.uid):
             return None
         followed = peer.detach()
         try:
@@ -93,7 +95,7 @@ class ProcessWatch:
             followed.close()
             return None
         oom = self._oom.watch(followed.pid, now.monotonic)
-        self._followed[followed.pidfd] = _Followed(followed, identity.start, oom)
+        self._followed[followed.pidfd] = _Followed(followed, identity.start, connection.uid, oom)
         return followed.pid
 
     def tick(self, now: Moment) -> None:
@@ -120,15 +122,32 @@ class ProcessWatch:
         self._followed = {}
         self._poller.close()
 
+    def _make_room(self, uid: int | None) -> bool:
+        """Return whether there is room for a process of a user, if need be by giving up the newest of the user with most."""
+        if len(self._followed) < self._most:
+            return True
+        users = Counter(followed.uid for followed in self._followed.values())
+        most = max(users, key=users.__getitem__)
+        if users[most] <= users[uid] + 1:
+            return False
+        followed = next(one for one in reversed(self._followed.values()) if one.uid == most)
+        self._poller.unregister(followed.peer.pidfd)
+        self._ending = [one for one in self._ending if one is not followed]
+        self._release(followed)
+        return True
+
+    def _release(self, followed: _Followed) -> None:
+        del self._followed[followed.peer.pidfd]
+        followed.peer.close()
+        self._oom.release(followed.oom)
+
     def _settle(self, followed: _Followed, now: Moment) -> EndedProcess | None:
         """Return how a process ended and stop following it; None while its exit may still become known."""
         ended_at = followed.ended_at or now
         code = exit_code(followed.peer.pidfd, followed.peer.pid, followed.start, self._proc)
         if code is None and now.monotonic - ended_at.monotonic < PATIENCE_SECONDS:
             return None
-        del self._followed[followed.peer.pidfd]
-        followed.peer.close()
-        self._oom.release(followed.oom)
+        self._release(followed)
         return EndedProcess(
             Process(followed.peer.pid, followed.start, self._boot), Exit(code, followed.killed), ended_at
         )

@@ -203,7 +203,7 @@ class Sessions:
         message = decode_body(envelope.kind, body)
         self._counts.accept(envelope.kind)
         if envelope.kind != "beat":
-            self._questions.answered(envelope.kind, envelope.number, session.ref.rank, message)
+            self._questions.answered(envelope.kind, envelope.number, session.ref.id, message)
         elif (exported := session.exported) is not None:
             outcome.batches.extend(self._runs.beat(exported, message, now))
 
