@@ -48,9 +48,9 @@ def carried() -> str:
         if part == 1:
             accelerator.load_state(folder)
         accelerator.init_trackers("project")
+        accelerator.log({"loss": 1.0}, step=part)  # opens the run with the oldest Accelerate
         if part == 2:
             accelerator.load_state(folder)
-        accelerator.log({"loss": 1.0}, step=part)
         folder = str(accelerator.save_state(f"{FOLDER}/carried{part}"))
         accelerator.end_training()
     state = Path(folder, "trackside.json")
