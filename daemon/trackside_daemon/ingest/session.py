@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from trackside.wire import Envelope, Nack, encode, is_commit
+from trackside.environment.config import CONFIG_BYTES
+from trackside.wire import Envelope, Nack, Totals, encode, is_commit
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, process_of
+from trackside_daemon.training.export_limits import cut
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import verdict
 
@@ -24,6 +26,15 @@ if TYPE_CHECKING:
     from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.run import RankSession
 
+
+# What a hello may hold besides its identity, in bytes of msgpack, and what replaces more: a client has far less of each.
+# Only it limits its configuration; its text has a header of 5 bytes.
+MOST: dict[str, tuple[int, Any]] = {
+    "config": (CONFIG_BYTES + 5, ""),
+    "tags": (64 * 1024, ()),
+    "about": (256 * 1024, None),
+}
+CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
 
 log = logging.getLogger("trackside")
 
@@ -63,9 +74,9 @@ class IngestSession:
         greeted: Its hello was accepted; otherwise its next message is answered with ``hello?``.
         accepted: The last numbered message that was accepted; *committed* is the last that is written.
         offset: Seconds by which this machine's clock is ahead of the client's; 0 if both are the same clock.
-        identity: The identity of its process, bounded; None before the first hello.
+        identity: The identity of its process; None before the first hello.
         stray: The identity of its process, while the session is over a limit of the page and its process has not ended.
-        bye: The bye of a stray session.
+        bye: The bye of a stray session, without its totals.
         opened: A hash of its last `SessionOpened`; 0 if the history has none.
         over: It sent its bye to an earlier daemon and nothing but a hello since.
         resumed: It has sent more after that bye, so that it is not over.
@@ -107,40 +118,35 @@ class IngestSession:
         """The session in `Runs` while its run is on the page and counts it, else None."""
         return self.training if self.training is not None and self.training.attached else None
 
-    def resolve(
-        self, hello: Hello, bounded: Identity, name: str, attempt: int, now: Moment, *, same_boot: bool
-    ) -> None:
+    def resolve(self, hello: Hello, name: str, attempt: int, now: Moment, *, same_boot: bool) -> None:
         """Resolve the session.
 
         Args:
-            hello: Its hello.
-            bounded: The hello's identity within the limits, as the page has it.
+            hello: Its hello, `checked`.
             name: The exported name of the run.
             attempt: The attempt of the run.
             now: When the hello arrived.
             same_boot: The client runs on this machine, and so has the same clock.
         """
-        self.stray = None if self.exported is not None or hello.late else hello.identity
-        self.identity = bounded
+        identity = self.identity = hello.identity
+        self.stray = None if self.exported is not None or hello.late else identity
         self.ref = SessionRef(
             id=self.ref.id,
-            run=bounded.run,
+            run=identity.run,
             name=name,
             attempt=attempt,
-            rank=bounded.rank,
-            process=process_of(hello.identity),
+            rank=identity.rank,
+            process=process_of(identity),
             late=hello.late,
         )
         # By how much the clock of a late session's client differed is unknown.
         self.offset = 0.0 if hello.late or same_boot else now.wall - hello.clock.wall / 1e9
         self.shift = shift(hello.clock, self.offset)
 
-    def announce(self, hello: Hello, bounded: Identity, now: Moment) -> list[Record]:
+    def announce(self, hello: Hello, now: Moment) -> list[Record]:
         """Return the record that opens the session in the history, none if that would not be new; arguments as before."""
-        identity = replace(hello.identity, run=bounded.run, attempt=bounded.attempt, rank=bounded.rank)
-        hello = replace(hello, identity=identity)
         ref = self.ref
-        content = (ref.name, ref.attempt, identity, hello.config, hello.tags, hello.total_steps, hello.about)
+        content = (ref.name, ref.attempt, hello.identity, hello.config, hello.tags, hello.total_steps, hello.about)
         opened = hash(msgspec.msgpack.encode(content)) or 1  # 0 stands for none
         if opened == self.opened:
             return []
@@ -171,7 +177,7 @@ class IngestSession:
     def end(self, bye: Bye) -> tuple[End, list[Record]]:
         """End a session that is not on the page: it is over a limit, or its bye is late. Return its end and records."""
         ref = self.ref
-        self.bye = bye
+        self.bye = replace(bye, totals=Totals())
         at = bye.clock.wall / 1e9 + self.offset
         state, cause = verdict(bye, None)
         end = End(state, cause, at)
@@ -183,11 +189,18 @@ class IngestSession:
         return end, [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]
 
 
-def checked(hello: Hello) -> Hello:
-    """Return the hello, without its commit if that is no hash: older clients send any text that a planted ``.git`` leads to."""
-    if not hello.identity.git_commit or is_commit(hello.identity.git_commit):
-        return hello
-    return replace(hello, identity=replace(hello.identity, git_commit=""))
+def checked(hello: Hello, bounded: Identity) -> Hello:
+    """Return the hello with its *bounded* identity, and without what is larger than `MOST`: a session keeps parts of both."""
+    # Older clients send any text that a planted .git leads to.
+    commit = bounded.git_commit if is_commit(bounded.git_commit) else ""
+    sizes = {name: len(msgspec.msgpack.encode(getattr(hello, name))) for name in MOST}
+    over = {name: empty for name, (most, empty) in MOST.items() if sizes[name] > most}
+    return replace(hello, identity=replace(bounded, git_commit=commit), **over)
+
+
+def checked_bye(bye: Bye) -> Bye:
+    """Return the bye with texts short enough for the log and for a session that keeps it."""
+    return replace(bye, status=cut(bye.status, CAUSE_BYTES), cause=cut(bye.cause, CAUSE_BYTES))
 
 
 def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Record]:

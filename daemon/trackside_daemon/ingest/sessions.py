@@ -15,7 +15,7 @@ from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_commands import Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
 from trackside_daemon.ingest.run_owners import RunOwners
-from trackside_daemon.ingest.session import IngestSession, Outcome, Receipt, checked, events, shift
+from trackside_daemon.ingest.session import IngestSession, Outcome, Receipt, checked, checked_bye, events, shift
 from trackside_daemon.ingest.stray_sessions import exited_strays, lost_strays
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
@@ -149,7 +149,7 @@ class Sessions:
         for id_, hello in hellos.items():
             try:
                 owner = self._owners.owner(None, id_, late=True)
-                session, stored, late = self._admit(id_, replace(checked(hello), late=True), owner, now)
+                session, stored, late = self._admit(id_, replace(self._checked(hello), late=True), owner, now)
             except WireError as error:
                 self._counts.reject(id_, error)
                 continue
@@ -157,8 +157,8 @@ class Sessions:
             if stored is not None:
                 session.commit(stored.committed)
             session.greeted = True
-            bounded = self._resolve(session, late, now, stored)
-            yield Batch("ingest", records=session.announce(late, bounded, now))
+            self._resolve(session, late, now, stored)
+            yield Batch("ingest", records=session.announce(late, now))
 
     def forget(self, session: bytes | None = None) -> None:
         """Require a hello of a session, or of all: what was accepted and not committed has to be sent again."""
@@ -210,7 +210,7 @@ class Sessions:
     def _greet(
         self, connection: Connection, envelope: Envelope, body: bytes, now: Moment, outcome: Outcome, *, room: bool
     ) -> None:
-        hello, verified = self._followed(connection, checked(decode_body("hello", body)), now)
+        hello, verified = self._followed(connection, self._checked(decode_body("hello", body)), now)
         try:
             owner = self._owners.owner(connection, envelope.session, late=hello.late, verified=verified)
             session, stored, hello = self._admit(envelope.session, hello, owner, now)
@@ -226,6 +226,9 @@ class Sessions:
         except UnreadableError:
             # The client gets no answer and greets again in a moment.
             self.forget(envelope.session)
+
+    def _checked(self, hello: Hello) -> Hello:
+        return checked(hello, self._runs.bounded(hello.identity))
 
     def _followed(self, connection: Connection, hello: Hello, now: Moment) -> tuple[Hello, bool]:
         """Follow the client's process if possible; return the hello with its pid in this process's namespace, and if it was."""
@@ -249,7 +252,7 @@ class Sessions:
         before = session.owner.id if session is not None else stored.owner if stored is not None else None
         if before not in {None, owner.id}:
             raise WireError("owner", "it continues a session of another user")
-        wanted = self._runs.bounded(hello.identity).run
+        wanted = hello.identity.run
         run = self._owners.claim(wanted, owner.id, now.monotonic)
         if run != wanted:
             hello = replace(hello, identity=replace(hello.identity, run=run))
@@ -279,10 +282,10 @@ class Sessions:
             if not hello.late:
                 attempt = None if stored is None else stored.attempt
                 session.training, attached = self._runs.open(session.training, hello, now, attempt, session.owner)
-            bounded = self._resolve(session, hello, now, stored)
+            self._resolve(session, hello, now, stored)
             if not room:
                 session.opened = 0  # the history has no room for it: its next message is answered with ``hello?``
-            elif records := session.announce(hello, bounded, now):
+            elif records := session.announce(hello, now):
                 outcome.add_records(records)
             outcome.batches.extend(attached)
         outcome.answers.append(welcome)
@@ -295,18 +298,16 @@ class Sessions:
             del self._sessions[evicted.ref.id]
         return self._sessions.setdefault(id_, IngestSession(id_))
 
-    def _resolve(self, session: IngestSession, hello: Hello, now: Moment, stored: StoredSession | None) -> Identity:
-        """Resolve a session, also one over a limit of the page; return its identity within the limits."""
-        bounded = self._runs.bounded(hello.identity)
+    def _resolve(self, session: IngestSession, hello: Hello, now: Moment, stored: StoredSession | None) -> None:
+        """Resolve a session, also one over a limit of the page."""
         attempt = session.ref.attempt if stored is None else stored.attempt
         name = hello.identity.name
         if (exported := session.exported) is not None:
             name = exported.run.name
             attempt = exported.run.attempt
         elif stored is None and not session.opened:
-            attempt = self._runs.attempt(bounded, hello.started / 1e9 if hello.late else None)
-        session.resolve(hello, bounded, name, attempt, now, same_boot=hello.identity.boot == self._boot)
-        return bounded
+            attempt = self._runs.attempt(hello.identity, hello.started / 1e9 if hello.late else None)
+        session.resolve(hello, name, attempt, now, same_boot=hello.identity.boot == self._boot)
 
     def _accept_in_order(
         self, envelope: Envelope, body: bytes, session: IngestSession, now: Moment, outcome: Outcome
@@ -326,7 +327,7 @@ class Sessions:
             if envelope.kind == "batch":
                 self._accept_batch(envelope.number, message, session, now, outcome)
             elif envelope.kind == "bye":
-                self._accept_bye(envelope.number, message, session, now, outcome)
+                self._accept_bye(envelope.number, checked_bye(message), session, now, outcome)
             elif message.first > expected:
                 outcome.answers.append(session.answer(session.committed))
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from trackside_daemon.training.export_limits import Limits, Rejections
+from trackside_daemon.training.export_limits import BURST, Limits, NewRuns, Rejections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,6 +31,7 @@ class Admission:
         self.rejections = Rejections()
         self._limits = limits
         self._runs = runs
+        self._new_attempts = NewRuns()
 
     def session(self, identity: Identity, owner: Owner) -> bool:
         """Return whether a session may be exported."""
@@ -39,14 +40,23 @@ class Admission:
             return True
         return self.rejections.add("sessions", f"a session of run {identity.name}", self._limits.sessions)
 
-    def run(self, identity: Identity, before: RunStatus | None, owner: Owner) -> tuple[bool, RunStatus | None]:
-        """Return whether a new run, or an attempt that replaces the one *before*, may be exported, and which run leaves."""
+    def run(
+        self, identity: Identity, before: RunStatus | None, owner: Owner, now: float
+    ) -> tuple[bool, RunStatus | None]:
+        """Return whether a new run, or an attempt that replaces the one *before*, may be exported, and which run leaves.
+
+        *now* is in monotonic seconds: an owner may open attempts at the rate of `NewRuns`, since each writes to the log.
+        """
         live = [run for run in self._runs if run is not before and not run.ended]
-        if len(live) < self._limits.runs:
-            return True, None
-        leaving = _displaced(live, owner)
-        self.rejections.add("runs", f"run {(leaving or identity).name}", self._limits.runs)
-        return leaving is not None, leaving
+        leaving = None
+        if len(live) >= self._limits.runs:
+            leaving = _displaced(live, owner)
+            self.rejections.add("runs", f"run {(leaving or identity).name}", self._limits.runs)
+            if leaving is None:
+                return False, None
+        if not self._new_attempts.admit(owner.id, now):
+            return self.rejections.add("runs", f"one more attempt of run {identity.name} at once", int(BURST)), None
+        return True, leaving
 
     def ended_run(self) -> RunStatus | None:
         """Return the run that leaves if as many have ended as may be alive: of the owner with the most, the first one."""

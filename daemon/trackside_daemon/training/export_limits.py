@@ -13,7 +13,8 @@ from trackside_daemon.model.training_families import REJECTIONS, SERIES_REJECTED
 if TYPE_CHECKING:
     from trackside.wire import Identity, ProcessInfo
 
-MOST = 2**31 - 1  # the highest rank and attempt; larger numbers count as this one
+MOST = 2**31 - 1  # the highest rank, attempt and pid; larger numbers count as this one
+NUMBERS = ("attempt", "rank", "local_rank", "world", "local_world", "pid")
 LABELS = ("run", "name", "host", "git_commit", "framework", "job_id")  # the fields of an identity that become labels
 
 # New runs of one owner: so many at once, and so many a second.
@@ -80,7 +81,7 @@ def bounded(identity: Identity, label_bytes: int) -> Identity:
     """Return an identity with texts short enough for labels and numbers that the history can store."""
     texts = {name: cut(getattr(identity, name), label_bytes) for name in LABELS}
     gpus = tuple(cut(gpu, 64) for gpu in identity.gpus[:64])
-    numbers = {name: min(getattr(identity, name), MOST) for name in ("attempt", "rank", "world", "local_world")}
+    numbers = {name: min(getattr(identity, name), MOST) for name in NUMBERS}
     return replace(identity, **texts, **numbers, boot=cut(identity.boot, 64), gpus=gpus)
 
 

@@ -286,7 +286,7 @@ class Runs:
     ) -> tuple[RunStatus | None, list[Batch]]:
         """Open a run, or an attempt that replaces the one *before*; None if there are too many."""
         batches: list[Batch] = []
-        admitted, leaving = self._admission.run(identity, before, owner)
+        admitted, leaving = self._admission.run(identity, before, owner, now.monotonic)
         if not admitted:
             return None, []
         if leaving is not None:

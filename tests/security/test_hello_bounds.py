@@ -1,0 +1,130 @@
+"""A hello or a bye with texts of megabytes fills neither the memory nor the log, and an owner's attempts not the log."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from typing import Any
+
+import pytest
+from ingest.conftest import PEER, SessionsHarness
+from msgspec.structs import replace
+from wire_messages import FakeSession
+
+from trackside.environment.config import CONFIG_BYTES
+from trackside.environment.process_info import COMMAND_BYTES, PACKAGES
+from trackside.wire import ProcessInfo, Totals
+from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.model.records import SessionOpened
+from trackside_daemon.training.export_limits import BURST, MOST, RATE
+
+LONG = "A" * 2**21
+IDENTITIES: list[dict[str, Any]] = [
+    *({name: LONG} for name in ("name", "host", "boot", "job_id", "git_commit", "framework")),
+    {"gpus": (LONG,)},
+    {"gpus": tuple(map(str, range(100_000)))},
+]
+PARTS: list[dict[str, Any]] = [
+    {"config": json.dumps(LONG)},
+    {"tags": (LONG,)},
+    {"about": ProcessInfo(command=(LONG,))},
+    {"about": ProcessInfo(packages={LONG: "1"})},
+]
+BYES: list[dict[str, Any]] = [{"status": LONG}, {"cause": LONG}, {"totals": Totals(nonfinite={LONG: 1})}]
+
+
+@pytest.fixture
+def desk() -> SessionsHarness:
+    """An ingest with a run at attempt 5, so that sessions of earlier attempts are over the limit of its page."""
+    desk = SessionsHarness()
+    desk.greet(FakeSession("id-1", attempt=5))
+    return desk
+
+
+def grown(desk: SessionsHarness, identity: dict[str, Any], bye: dict[str, Any], **more: Any) -> int:
+    """Return by how many bytes a session over the limit lets the memory grow, with what goes to the history."""
+
+    def session() -> None:
+        who = FakeSession("id-1", **identity)
+        assert [answer.kind for answer in desk.say(*who.frames("hello", who.hello(**more)))] == ["welcome"]
+        desk.say(*who.frames("bye", replace(who.bye(), **bye), 1))
+
+    session()  # what is allocated once
+    tracemalloc.start()
+    try:
+        session()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("identity", IDENTITIES, ids=lambda fields: next(iter(fields)))
+@pytest.mark.parametrize("late", [False, True])
+def test_texts_of_an_identity_do_not_stay_in_memory(
+    desk: SessionsHarness, identity: dict[str, Any], *, late: bool
+) -> None:
+    assert grown(desk, identity, {}, late=late) < 50_000
+
+
+@pytest.mark.parametrize("more", PARTS, ids=lambda fields: next(iter(fields)))
+def test_other_parts_of_a_hello_do_not_stay_in_memory(desk: SessionsHarness, more: dict[str, Any]) -> None:
+    assert grown(desk, {}, {}, **more) < 50_000
+
+
+@pytest.mark.parametrize("bye", BYES, ids=lambda fields: next(iter(fields)))
+@pytest.mark.parametrize("late", [False, True])
+def test_a_bye_does_not_stay_in_memory(desk: SessionsHarness, bye: dict[str, Any], *, late: bool) -> None:
+    assert grown(desk, {}, bye, late=late) < 50_000
+
+
+def test_what_a_client_sends_at_most_is_stored(desk: SessionsHarness) -> None:
+    who = FakeSession("id-2")
+    command = ("A" * (COMMAND_BYTES - 1),)
+    packages = {f"{number:256}": "1" * 64 for number in range(PACKAGES)}
+    sent: dict[str, Any] = {
+        "config": json.dumps("A" * (CONFIG_BYTES - 2)),
+        "tags": tuple(map(str, range(1000))),
+        "about": ProcessInfo(command, "/" * 4096, packages=packages),
+    }
+    desk.say(*who.frames("hello", who.hello(**sent)))
+    opened = next(one for one in desk.house.records if isinstance(one, SessionOpened) and one.session.id == who.id)
+    assert {name: getattr(opened.hello, name) for name in sent} == sent
+
+
+def test_numbers_of_a_process_are_those_that_the_system_can_have(desk: SessionsHarness) -> None:
+    who = FakeSession("id-2", pid=2**63 - 1, local_rank=2**63 - 1)
+    desk.greet(who)
+    opened = next(one for one in desk.house.records if isinstance(one, SessionOpened) and one.session.id == who.id)
+    assert (opened.hello.identity.pid, opened.hello.identity.local_rank, opened.session.process.pid) == (MOST,) * 3
+
+
+def test_long_texts_do_not_fill_the_log(desk: SessionsHarness, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for late in (False, True):
+        who = FakeSession("id-2", name=LONG)
+        desk.say(*who.frames("hello", who.hello(late=late)))
+        desk.say(*who.frames("bye", replace(who.bye("failed"), cause=LONG), 1))
+    lengths = list(map(len, caplog.messages))
+    assert len(lengths) >= 3
+    assert max(lengths) < 1000
+
+
+def test_attempts_of_one_run_have_the_rate_of_new_runs(desk: SessionsHarness, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    def begun() -> int:
+        return sum("begins" in message for message in caplog.messages)
+
+    for attempt in range(6, 306):
+        desk.greet(FakeSession("id-1", attempt=attempt))
+    assert begun() == BURST - 1  # and the one of the fixture
+    assert desk.house.rejected() == {"runs": 300 - (BURST - 1)}
+    desk.house.after = 1.0
+    for attempt in range(306, 316):
+        desk.greet(FakeSession("id-1", attempt=attempt))
+    assert begun() == BURST - 1 + RATE
+    other = FakeSession("id-2", name="other")
+    desk.sessions.receive(Connection(PEER, 4711), other.frames("hello", other.hello()), desk.house.now)
+    assert "run other (id id-2, attempt 0) begins" in caplog.messages
