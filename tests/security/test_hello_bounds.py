@@ -15,6 +15,7 @@ from wire_messages import FakeSession
 from trackside.environment.config import CONFIG_BYTES
 from trackside.environment.process_info import COMMAND_BYTES, PACKAGES
 from trackside.wire import ProcessInfo, Totals
+from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.model.records import SessionOpened
 from trackside_daemon.training.export_limits import BURST, MOST, RATE
@@ -128,3 +129,24 @@ def test_attempts_of_one_run_have_the_rate_of_new_runs(desk: SessionsHarness, ca
     other = FakeSession("id-2", name="other")
     desk.sessions.receive(Connection(PEER, 4711), other.frames("hello", other.hello()), desk.house.now)
     assert "run other (id id-2, attempt 0) begins" in caplog.messages
+
+
+def test_late_sessions_are_logged_at_a_rate(desk: SessionsHarness, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    for _ in range(300):
+        who = FakeSession("id-1")
+        desk.say(*who.frames("hello", who.hello(late=True)))
+        for number in (1, 2):
+            desk.say(*who.frames("bye", who.bye(), number))
+    assert len(caplog.messages) == 2 * BURST
+
+
+def test_refused_messages_of_one_user_do_not_silence_the_report_of_another(
+    desk: SessionsHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(message_counts, "LOGGED", 3)
+    for number in range(9):
+        desk.say(b"nonsense", peer=b"%d" % number)
+    assert len(caplog.messages) == 3
+    desk.sessions.receive(Connection(PEER, 4711), [b"nonsense"], desk.house.now)
+    assert len(caplog.messages) == 4

@@ -34,7 +34,7 @@ RESTARTS = Metric(
 UNNUMBERED = ("beat", *ANSWERS)
 KINDS = ("hello", "batch", "skip", "bye", *UNNUMBERED)
 
-# How many pairs of sender and reason are remembered, so that each is logged once; later ones are only counted.
+# How many pairs of sender and reason of one owner are remembered, so that each is logged once; later ones are only counted.
 LOGGED = 1000
 
 log = logging.getLogger("trackside")
@@ -53,25 +53,30 @@ class MessageCounts:
         self.gaps = 0
         self._accepted = dict.fromkeys(KINDS, 0)
         self._rejected = dict.fromkeys((*REASONS, "kind", "owner", "rate"), 0)
-        self._logged: set[tuple[bytes, str]] = set()
+        self._logged: dict[str, set[tuple[bytes, str]]] = {}
 
     def accept(self, kind: str) -> None:
         """Count an accepted message."""
         self._accepted[kind] += 1
 
-    def reject(self, sender: bytes, error: WireError) -> None:
-        """Count a refusal, and log it once for each sender and reason."""
+    def reject(self, owner: str, sender: bytes, error: WireError) -> None:
+        """Count a refusal, and log it once for each sender of an owner and each reason."""
         self._rejected[error.reason] += 1
-        if (sender, error.reason) not in self._logged and len(self._logged) < LOGGED:
-            self._logged.add((sender, error.reason))
+        if self._is_first(owner, sender, error.reason):
             log.warning("a message was refused: %s; further ones from this sender are only counted", error)
 
-    def redirect(self, wanted: str, run: str) -> None:
-        """Count a session that wanted the run of another owner and got another; log it once for each."""
+    def redirect(self, owner: str, wanted: str, run: str) -> None:
+        """Count a session of an owner that wanted the run of another and got its own; log it once for each."""
         self._rejected["owner"] += 1
-        if (run.encode(), "owner") not in self._logged and len(self._logged) < LOGGED:
-            self._logged.add((run.encode(), "owner"))
+        if self._is_first(owner, run.encode(), "owner"):
             log.warning("the run with id %s belongs to another user: this one gets the id %s", wanted, run)
+
+    def _is_first(self, owner: str, sender: bytes, reason: str) -> bool:
+        logged = self._logged.setdefault(owner, set())
+        if (sender, reason) in logged or len(logged) >= LOGGED:
+            return False
+        logged.add((sender, reason))
+        return True
 
     def samples(self, rejected_before: Mapping[str, int], restarts: int) -> list[Sample]:
         """Return all counters.

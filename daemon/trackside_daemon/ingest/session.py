@@ -82,6 +82,7 @@ class IngestSession:
         resumed: It has sent more after that bye, so that it is not over.
         peer: The ROUTER's name for the connection of its last message.
         received_at: When that arrived, in monotonic seconds.
+        is_logged: The log reports its late end; False after that, and if its owner left too many spools at once.
         refused: Reasons by number of refused messages whose nack the client may have missed.
         shift: Nanoseconds from its monotonic clock to Unix time, as of its last hello or batch.
     """
@@ -93,6 +94,7 @@ class IngestSession:
         self.speaker: str | None = None
         self.peer = b""
         self.received_at = 0.0
+        self.is_logged = True
         self.resumed = False
         self._announced = False
         self._paused = 0.0
@@ -184,7 +186,9 @@ class IngestSession:
         run_state = RunState(ref.run, ref.attempt, state, cause, at, late=ref.late)
         if not ref.late:
             return end, [run_state]
-        log.info("run %s rank %d ended: %s", ref.run, ref.rank, ": ".join(filter(None, (state, cause))))
+        if self.is_logged:
+            self.is_logged = False
+            log.info("run %s rank %d ended: %s", ref.run, ref.rank, ": ".join(filter(None, (state, cause))))
         fields = {"state": state, "cause": cause}
         return end, [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]
 

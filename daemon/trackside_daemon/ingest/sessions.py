@@ -21,6 +21,7 @@ from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import BatchIngested, Event, Record
 from trackside_daemon.model.session import process_of
+from trackside_daemon.training.export_limits import NewRuns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -85,6 +86,7 @@ class Sessions:
         self._restarts = restarts
         self._sessions: dict[bytes, IngestSession] = {}
         self._counts = MessageCounts()
+        self._logged_spools = NewRuns()
         self._questions = Questions()
 
     def receive(self, connection: Connection, frames: list[bytes], now: Moment, *, room: bool = True) -> Outcome:
@@ -104,7 +106,7 @@ class Sessions:
             envelope = open_envelope(frames)
             self._accept(connection, envelope, frames[2], now, outcome, room=room)
         except WireError as error:
-            self._counts.reject(connection.id, error)
+            self._counts.reject(connection.owner, connection.id, error)
             if error.reason == "version":
                 outcome.answers.append([connection.id, *encode(Envelope("refused", bytes(16)), Refused([VERSION]))])
         return outcome
@@ -147,11 +149,11 @@ class Sessions:
             UnreadableError: The history cannot be read.
         """
         for id_, hello in hellos.items():
+            owner = self._owners.owner(None, id_, late=True)
             try:
-                owner = self._owners.owner(None, id_, late=True)
                 session, stored, late = self._admit(id_, replace(self._checked(hello), late=True), owner, now)
             except WireError as error:
-                self._counts.reject(id_, error)
+                self._counts.reject(owner.id, id_, error)
                 continue
             session.received_at = now.monotonic
             if stored is not None:
@@ -216,9 +218,10 @@ class Sessions:
             session, stored, hello = self._admit(envelope.session, hello, owner, now)
             self._counts.accept("hello")
             if hello.late and not session.peer:
-                log.info(
-                    "run %s rank %d: reading the spool that its process left", hello.identity.name, hello.identity.rank
-                )
+                session.is_logged = self._logged_spools.admit(owner.id, now.monotonic)
+                if session.is_logged:
+                    identity = hello.identity
+                    log.info("run %s rank %d: reading the spool that its process left", identity.name, identity.rank)
             session.peer = connection.id
             session.speaker = connection.owner
             session.received_at = now.monotonic
@@ -257,7 +260,7 @@ class Sessions:
         if run != wanted:
             hello = replace(hello, identity=replace(hello.identity, run=run))
             if session is None and stored is None:
-                self._counts.redirect(wanted, run)
+                self._counts.redirect(owner.id, wanted, run)
         entry = self._entry(id_)
         entry.owner = owner
         return entry, stored, hello
@@ -334,7 +337,7 @@ class Sessions:
             else:
                 self._accept_skip(envelope.number, message, session, now, outcome)
         except WireError as error:
-            self._counts.reject(envelope.session, error)
+            self._counts.reject(session.owner.id, envelope.session, error)
             receipt = Receipt(envelope.session, envelope.number, error.reason)
             # Through the history, since a client takes a nack to mean that everything before it is committed.
             outcome.add_records([BatchIngested(session.ref, envelope.number)], receipt)
