@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from client.messages import CLOCK, a_session, push
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_torn_spool_is_counted(place: Path, spool: Path) -> None:
+def test_a_torn_spool_is_counted_once(place: Path, spool: Path) -> None:
     session = a_session(spool)
     push(session, {"loss": 1.0}, 1)
     session.drain(CLOCK)
@@ -25,5 +26,8 @@ def test_a_torn_spool_is_counted(place: Path, spool: Path) -> None:
     spools.start()
     try:
         eventually(lambda: spools.rejected()["spool"])
+        assert spools._sender is not None
+        eventually(lambda: spools._sender is not None and spools._sender._sweep_at > time.monotonic())
+        assert spools.rejected() == {"spool": 1}
     finally:
         spools.stop()

@@ -288,7 +288,9 @@ class Sender:
         for session in [session for session in self._sessions if session.ended]:
             if self._socket is None and not session.done:
                 self._retire(session)
-                self._swept.discard(session.id)  # its spool may be sent later
+                # Its spool may be sent later, but not at once, as long as there is no daemon.
+                self._swept.discard(session.id)
+                self._sweep_at = time.monotonic() + SWEEP_SECONDS
             if session.done:
                 session.spool.close()
                 self._sessions.remove(session)
