@@ -360,7 +360,7 @@ def test_a_place_that_cannot_be_looked_into_has_nothing_and_the_others_are_looke
         return stat(path, **more)
 
     monkeypatch.setattr(Path, "stat", refuses)
-    assert [session for session, _ in orphaned_hellos([closed, spool], None)]
+    assert [session for session, _, _ in orphaned_hellos([closed, spool], None)]
     assert len(list(orphaned_sessions([closed, spool], None))) == 1
 
 

@@ -13,6 +13,7 @@ from wire_messages import RunsHarness
 from trackside.environment.identity import boot_id
 from trackside.wire import Nack, Refused, decode_body, open_envelope
 from trackside_daemon.ingest.connection import Connection
+from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model.session import process_of
 from trackside_daemon.training.verdict import Exit
@@ -51,7 +52,8 @@ class SessionsHarness:
         self.past: dict[str, tuple[int, float | None]] = {}
         self.house = RunsHarness(past=self.past.get, **limits)  # type: ignore[arg-type]  # limits are numbers
         self.pid: int | None = None
-        self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid)
+        owners = RunOwners(spooled=lambda _: os.getuid())
+        self.sessions = Sessions(self.house.runs, self.kept.get, BOOT, lambda *_: self.pid, owners=owners)
         self.taken: list[Receipt] = []
 
     def say(self, *frames: bytes, peer: bytes = PEER, room: bool = True) -> list[Answer]:

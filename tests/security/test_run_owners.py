@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import closing
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,20 @@ from ingest.conftest import Answer, SessionsHarness, read
 from msgspec.structs import replace
 from processes import DEADLINE, ROOT, clean_environ, eventually
 from unprivileged_users import launcher
-from wire_messages import FakeSession
+from wire_messages import WALL, FakeSession
 
+from trackside.transport.orphaned_spool import orphaned_sessions
+from trackside.transport.spool import Record, Spool
 from trackside_daemon.history.read.sessions import StoredSession
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.message_counts import REJECTED
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
+from trackside_daemon.ingest.peer import Peer
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.sessions import Sessions
-from trackside_daemon.model.records import SessionOpened
+from trackside_daemon.model.records import RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -242,23 +246,44 @@ def test_of_long_ids_the_end_stays(desk: SessionsHarness) -> None:
     assert opened(desk) == ["x" * 256, "x" * (256 - len(f"~{MALLORY.owner}")) + f"~{MALLORY.owner}"]
 
 
-def test_a_run_from_before_owners_belongs_to_the_first_that_continues_it(tmp_path: Path) -> None:
-    history = Recorder(tmp_path, Bounds(0))
+def stored(directory: Path, who: FakeSession, *more: RunState, **columns: Any) -> Recorder:
+    """Return a history, to be closed, with a session of a run from before owners."""
+    history = Recorder(directory, Bounds(0))
     history.start()
     desk = SessionsHarness()
-    desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
-    who = FakeSession()
     greet(desk, ALICE, who)
-    for record in desk.house.records:
-        history.writer.put([replace_owner(record)])
+    history.writer.put([*map(replace_owner, desk.house.records), *more])
+    values = ", ".join(f"{name} = {value}" for name, value in columns.items())
+    history.writer.call(lambda store: store.connection.execute(f"UPDATE run SET {values or 'name = name'}")).result()
     history.stop()
-    assert (history.run_owner("id-1"), history.session(who.id)) == (None, StoredSession(0, 0))
-    desk = SessionsHarness()
-    desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
-    greet(desk, ALICE, FakeSession())
-    greet(desk, MALLORY, FakeSession())
-    assert opened(desk) == ["id-1", f"id-1~{MALLORY.owner}"]
-    history.close()
+    return history
+
+
+def test_a_training_from_before_owners_goes_on_and_nobody_else_gets_its_run(tmp_path: Path) -> None:
+    who = FakeSession()
+    with closing(stored(tmp_path, who)) as history:
+        assert history.session(who.id) == StoredSession(0, 0, unowned="id-1")
+        desk = SessionsHarness()
+        desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
+        greet(desk, MALLORY, FakeSession())
+        greet(desk, ALICE, who)
+        greet(desk, ALICE, FakeSession(rank=1))
+        assert opened(desk) == [f"id-1~{MALLORY.owner}", "id-1", "id-1"]
+
+
+@pytest.mark.parametrize("columns", [{}, {"imported": 1.0}, {"imported": 1.0, "deleted": 2}])
+def test_an_ended_or_imported_run_without_an_owner_is_the_users_of_the_daemon(
+    tmp_path: Path, columns: dict[str, float]
+) -> None:
+    who = FakeSession()
+    ended = [] if columns else [RunState("id-1", 0, "finished", "", WALL)]
+    with closing(stored(tmp_path, who, *ended, **columns)) as history:
+        desk = SessionsHarness()
+        desk.sessions = Sessions(desk.house.runs, history.session, owners=RunOwners(history.run_owner))
+        greet(desk, MALLORY, FakeSession())
+        greet(desk, MALLORY, who)
+        greet(desk, Connection(b"own", os.getuid()), FakeSession())
+        assert opened(desk) == [f"id-1~{MALLORY.owner}", f"id-1~{MALLORY.owner}", "id-1"]
 
 
 def replace_owner(record: Any) -> Any:
@@ -280,18 +305,55 @@ def test_a_run_of_the_same_name_removes_no_run_of_another_user(desk: SessionsHar
 
 @needs_users
 def test_a_spool_that_the_daemon_reads_belongs_to_the_user_who_wrote_it(desk: SessionsHarness, spool: Path) -> None:
-    spool.mkdir()
     spools = OrphanedSpools(["ipc:///nowhere"])
     desk.sessions = Sessions(desk.house.runs, desk.kept.get, owners=RunOwners(spooled=spools.writer))
     own = Connection(b"self", os.getuid())
     greet(desk, ALICE, FakeSession())
     forged = FakeSession()
-    file = spool / f"{forged.id.hex()}.0000000000000001.spool"
-    file.touch()
-    os.chown(file, ATTACKER, -1)
+    leave(spool, forged, ATTACKER)
+    assert list(spools.hellos()) == [forged.id]
     greet(desk, own, forged, late=True)
     assert opened(desk) == ["id-1", f"id-1~{MALLORY.owner}"]
     # Only what the daemon itself sends can be of another user.
     greet(desk, MALLORY, FakeSession("id-2"), late=True)
-    greet(desk, own, FakeSession("id-2"), late=True)
+    greet(desk, own._replace(peer=Peer(os.getppid(), -1)), FakeSession("id-2"), late=True)
     assert opened(desk)[2:] == ["id-2", f"id-2~uid:{os.getuid()}"]
+
+
+def leave(spool: Path, who: FakeSession, user: int) -> None:
+    """Leave the spool of an ended process of a user, with one message."""
+    left = Spool(who.id, spool)
+    left.append(Record(1, 1, 1, who.batch(1)), lambda: who.frames("hello", who.hello()))
+    left.close()
+    for file in spool.glob(f"{who.id.hex()}.*"):
+        os.chown(file, user, -1)
+
+
+@pytest.mark.parametrize("name", ["zzzz", "0000000000000002", "0000000000000000"])
+@needs_users
+def test_a_file_of_another_user_in_a_spool_is_not_read(spool: Path, name: str) -> None:
+    who, other = FakeSession(), FakeSession()
+    leave(spool, who, VICTIM)
+    leave(spool, other, ATTACKER)
+    (segment,) = spool.glob(f"{other.id.hex()}.*.spool")
+    segment.rename(spool / f"{who.id.hex()}.{name}.spool")
+    spools = OrphanedSpools(["ipc:///nowhere"])
+    assert (list(spools.hellos()), spools.writer(who.id)) == ([who.id], VICTIM)
+    (orphan,) = orphaned_sessions([spool], None)
+    assert (orphan.id, orphan.spool.user) == (who.id, VICTIM)
+    assert orphan.spool.next_after(0) is not None
+    assert orphan.spool.next_after(1) is None
+    # After the restore, too.
+    os.chown(spool / f"{who.id.hex()}.0000000000000001.spool", ATTACKER, -1)
+    assert orphan.spool.next_after(0) is None
+    orphan.spool.close()
+
+
+def test_nobody_knows_who_wrote_a_spool_that_the_daemon_has_not_opened(desk: SessionsHarness) -> None:
+    desk.sessions = Sessions(desk.house.runs, desk.kept.get)
+    own = Connection(b"self", os.getuid())
+    greet(desk, own, FakeSession())
+    greet(desk, own, FakeSession(), late=True)
+    for batch in desk.sessions.open_spooled({bytes(16): FakeSession().hello()}, desk.house.now):
+        desk.house.accept([batch])
+    assert opened(desk) == ["id-1", "id-1~unknown", "id-1~unknown"]

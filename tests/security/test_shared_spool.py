@@ -68,7 +68,7 @@ READ = """
 import sys
 from pathlib import Path
 from trackside.transport.orphaned_spool import orphaned_hellos, orphaned_sessions
-print([hello.identity.name for _, hello in orphaned_hellos([Path(sys.argv[1])], None)])
+print([hello.identity.name for _, hello, _ in orphaned_hellos([Path(sys.argv[1])], None)])
 print([session.name for session in orphaned_sessions([Path(sys.argv[1])], None)])
 """
 
@@ -160,7 +160,7 @@ def test_neither_the_spool_nor_a_message_has_a_secret(spool: Path, command: None
     sent = b"".join(frame for frames in messages for frame in frames) + b"".join(written)
     assert written
     assert [secret for secret in SECRETS if secret.encode() in sent] == []
-    ((_, hello),) = orphaned_hellos([spool], None)
+    ((_, hello, _),) = orphaned_hellos([spool], None)
     assert json.loads(hello.config) == {
         "wandb": {"api_key": REDACTED},
         "db": f"postgres://u:{REDACTED}@h/db",

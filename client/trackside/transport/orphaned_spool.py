@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -73,14 +74,14 @@ def orphaned_sessions(
                     yield orphan
 
 
-def orphaned_hellos(directories: Iterable[Path], machine: str | None) -> Iterator[tuple[bytes, Hello]]:
-    """Yield the sessions of ended processes in some directories with their hellos, oldest first."""
+def orphaned_hellos(directories: Iterable[Path], machine: str | None) -> Iterator[tuple[bytes, Hello, int]]:
+    """Yield the sessions of ended processes in some directories with their hellos and users, oldest first."""
     for directory, name, session in _spool_names(directories):
         with suppress(OSError, ValueError):
-            os.close(acquire_lock(directory / f"{name}.lock"))  # fails, and so skips the spool, while its process lives
-            reader = Reader(min(directory.glob(f"{name}.*.spool")))
+            reader = _first(directory, name)
             if machine in {None, reader.machine}:
-                yield session, decode_body("hello", reader.hello[2])
+                os.close(_acquire(directory, name, reader))  # fails, and so skips the spool, while its process lives
+                yield session, decode_body("hello", reader.hello[2]), reader.user
 
 
 def _spool_names(directories: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
@@ -113,19 +114,41 @@ def _open(directory: Path, name: str, machine: str | None) -> OrphanedSession | 
         OSError: Its process has the lock, or it cannot be read.
         ValueError: It is not a spool.
     """
-    first = min(directory.glob(f"{name}.*.spool"))
     # The machine comes first: on a shared home the locks of another machine's spools are left alone.
-    reader = Reader(first)
+    reader = _first(directory, name)
     if machine is not None and reader.machine != machine:
         return None
-    lock = acquire_lock(directory / f"{name}.lock")
+    lock = _acquire(directory, name, reader)
     spool = Spool(bytes.fromhex(name), directory)
     try:
         orphan = OrphanedSession(spool, reader.hello)
         if orphan.id.hex() != name:
-            raise WireError("envelope", f"{first} is of another session")  # noqa: TRY301  the lock is closed below
+            raise WireError("envelope", f"{reader.path} is of another session")  # noqa: TRY301  the lock is closed below
         orphan.restore(lock)
         return orphan
     except (OSError, WireError):
         os.close(lock)
         raise
+
+
+def _first(directory: Path, name: str) -> Reader:
+    """Return a reader of a session's first segment, of the user who made its lock.
+
+    In a shared directory others can add files of that name. They cannot replace the lock, which the process makes first.
+    """
+    lock = directory / f"{name}.lock"
+    user = lock.lstat().st_uid if lock.exists() else os.geteuid()  # that makes it now
+    return Reader(min(path for path in directory.glob(f"{name}.*.spool") if path.lstat().st_uid == user))
+
+
+def _acquire(directory: Path, name: str, first: Reader) -> int:
+    """Acquire the lock of a session, and return its descriptor.
+
+    Raises:
+        OSError: Its process has the lock, or the files have been replaced by another user's.
+    """
+    lock = acquire_lock(directory / f"{name}.lock")
+    if os.fstat(lock).st_uid != first.user:
+        os.close(lock)
+        raise PermissionError(errno.EPERM, "the lock is another user's", str(first.path))
+    return lock

@@ -54,6 +54,7 @@ class Sender:
         connected: A daemon has answered on this connection.
         swept: Set when the last search of *spools* found none.
         sent: Names of the runs whose spools were sent.
+        writers: The users whose spools were sent, by session.
         torn: Number of spools whose end could not be read.
 
     Raises:
@@ -64,6 +65,7 @@ class Sender:
         self.connected = False
         self.swept = threading.Event()
         self.sent: list[str] = []
+        self.writers: dict[bytes, int] = {}
         self.torn = 0
         self._swept: set[bytes] = set()
         self._endpoint = endpoint
@@ -197,6 +199,8 @@ class Sender:
         orphan = next(orphaned_sessions(spools, machine, self._swept), None)
         if orphan is not None:
             self._swept.add(orphan.id)
+            if orphan.spool.user is not None:
+                self.writers[orphan.id] = orphan.spool.user
             self._sessions.append(orphan)
             self.torn += orphan.spool.torn
             if orphan.spool.torn:

@@ -76,11 +76,13 @@ class Spool:
         failure: Why the last write failed; empty if it succeeded.
         torn: Number of restored segments whose end could not be read.
         discarded: Number of segments of ended processes that were deleted to make room.
+        user: The user of the lock of an ended process; segments of other users are not read. None if the process lives.
     """
 
     def __init__(self, session: bytes, directory: Path | None = None) -> None:
         self.failure = ""
         self.torn = self.discarded = 0
+        self.user: int | None = None
         self._name = session.hex()
         self._directory = directory
         self._segments: deque[Segment] = deque()
@@ -100,10 +102,11 @@ class Spool:
             OSError: Too few file descriptors are free.
         """
         self._lock = lock
+        self.user = os.fstat(lock).st_uid
         for path in sorted(self._files()):
             segment = Segment(path)
             segment.last = self.last
-            reader = _reader(path)
+            reader = self._read(path)
             for record in reader or ():
                 segment.first = segment.first or record.first
                 segment.last = max(segment.last, record.number)
@@ -141,7 +144,7 @@ class Spool:
                 return None
             if self._reader is None or self._reader.path != segment.path or self._reader.number > number:
                 try:
-                    self._reader = _reader(segment.path)
+                    self._reader = self._read(segment.path)
                 except OSError:  # the next turn may have a file descriptor for it
                     return None
             record = None if self._reader is None else self._reader.next()
@@ -263,6 +266,22 @@ class Spool:
                 excess -= size
         return excess > 0
 
+    def _read(self, path: Path) -> Reader | None:
+        """Return a reader of a segment; None if there is nothing to read any more, or if it is another user's.
+
+        Raises:
+            OSError: Too few file descriptors are free.
+        """
+        try:
+            reader = Reader(path)
+        except ValueError:
+            return None
+        except OSError as error:
+            if error.errno in _BUSY:
+                raise
+            return None
+        return reader if self.user in {None, reader.user} else None
+
     def _files(self) -> Iterator[Path]:
         assert self._directory is not None  # noqa: S101  chosen before
         return self._directory.glob(f"{self._name}.*.spool")
@@ -280,6 +299,7 @@ class Reader:
 
     Attributes:
         machine: Id of the machine that wrote it.
+        user: The owner of the file.
         hello: The session's hello, as frames.
         number: Sequence number of the last record that `next` returned.
         torn: A record could not be read; the records after it are lost.
@@ -294,6 +314,7 @@ class Reader:
         self.number = 0
         self.torn = False
         self._file = open_regular(path)
+        self.user = os.fstat(self._file.fileno()).st_uid
         head = self._record() if self._file.read(len(MAGIC)) == MAGIC else None
         if head is None or len(head.frames) != FRAMES + 1:
             self._file.close()
@@ -332,22 +353,6 @@ class Reader:
         file = getattr(self, "_file", None)
         if file is not None:
             file.close()
-
-
-def _reader(path: Path) -> Reader | None:
-    """Return a reader of a segment; None if there is nothing to read any more.
-
-    Raises:
-        OSError: Too few file descriptors are free.
-    """
-    try:
-        return Reader(path)
-    except ValueError:
-        return None
-    except OSError as error:
-        if error.errno in _BUSY:
-            raise
-        return None
 
 
 def spool_location() -> str:

@@ -150,7 +150,7 @@ class Recorder:
         return last[0], 0.0 if last[1] is None and (run, last[0]) in self._abandoned else last[1]
 
     def run_owner(self, run: str) -> str | None:
-        """Return the id of the `Owner` of a run, by its id, that is written; None if it has none.
+        """Return the id of the `Owner` of a run, by its id, that is written; None if there is no such run.
 
         Raises:
             UnreadableError: The history cannot be read at the moment.

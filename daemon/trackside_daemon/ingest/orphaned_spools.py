@@ -34,6 +34,7 @@ class OrphanedSpools:
         self._endpoint = next((endpoint for endpoint in endpoints if endpoint.startswith("ipc://")), None)
         self._sender: Sender | None = None
         self._places: list[Path] = []
+        self._writers: dict[bytes, int] = {}
         with suppress(OSError):
             _make_shared()
         with suppress(LookupError):  # a user without a home
@@ -41,15 +42,16 @@ class OrphanedSpools:
 
     def hellos(self) -> dict[bytes, Hello]:
         """Return the hello of each orphaned spool by session id, the oldest first."""
-        return dict(orphaned_hellos(self._places, machine_id())) if self._endpoint is not None else {}
+        if self._endpoint is None:
+            return {}
+        found = list(orphaned_hellos(self._places, machine_id()))
+        self._writers = {session: user for session, _, user in found}
+        return {session: hello for session, hello, _ in found}
 
     def writer(self, session: bytes) -> int | None:
-        """Return the user who wrote the spool of a session; None if there is none, or if several users wrote it."""
-        files = [file for place in self._places for file in place.glob(f"{session.hex()}.*.spool")]
-        with suppress(OSError):
-            users = {file.lstat().st_uid for file in files}
-            return users.pop() if len(users) == 1 else None
-        return None
+        """Return the user who wrote the files of a session that were opened; None if this daemon has opened none."""
+        sent = {} if self._sender is None else self._sender.writers
+        return sent.get(session, self._writers.get(session))
 
     def start(self) -> None:
         """Start to read, if the daemon has a Unix socket."""

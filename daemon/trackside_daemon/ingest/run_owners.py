@@ -29,7 +29,7 @@ class RunOwners:
     """The owners of all runs.
 
     Args:
-        stored: Returns the id of the owner of a run in the history, by the run's id; None if it has none.
+        stored: Returns the id of the owner of a run in the history, by the run's id; None if there is no such run.
         spooled: Returns the user who wrote the spool of a session, if this daemon reads it.
         label_bytes: The longest id of a run, in bytes of UTF-8.
     """
@@ -57,21 +57,30 @@ class RunOwners:
             verified: The connection has identified the process.
         """
         uid = connection.uid if connection is not None else os.getuid()
-        if late and uid == os.getuid() and (writer := self._spooled(session)) is not None:
-            uid = writer
+        peer = None if connection is None else connection.peer
+        if late and uid == os.getuid() and (peer is None or peer.pid == os.getpid()):
+            uid = self._spooled(session)
+            if uid is None:  # never the daemon's own user: others write spools, too
+                return Owner()
         if uid is not None:
             return Owner(f"uid:{uid}", self._names.name(uid), verified)
         return Owner("" if connection is None else connection.owner, "" if connection is None else connection.key)
 
-    def claim(self, run: str, owner: str, now: float) -> str:
+    def claim(self, run: str, owner: str, now: float, unowned: str = "") -> str:
         """Return the id of the run that an owner gets for the id *run*, and bind it to the owner.
+
+        Args:
+            run: The id that its hello names.
+            owner: The id of the owner.
+            now: Monotonic seconds.
+            unowned: The run that its session belongs to, if that has no owner yet and goes on.
 
         Raises:
             UnreadableError: The history cannot be read at the moment.
             WireError: The owner opens new runs too fast (``rate``), or its id is too long (``owner``).
         """
         end = f"{MARK}{owner or 'unknown'}"
-        holder = self._holder(run)
+        holder = self._owners.get(run, owner) if run == unowned else self._holder(run)
         if holder not in {None, owner} or (holder is None and MARK in run and not run.endswith(end)):
             run = cut(run, max(0, self._label_bytes - len(end))) + end
             holder = self._holder(run)

@@ -256,7 +256,8 @@ class Sessions:
         if before not in {None, owner.id}:
             raise WireError("owner", "it continues a session of another user")
         wanted = hello.identity.run
-        run = self._owners.claim(wanted, owner.id, now.monotonic)
+        unowned = "" if stored is None else stored.unowned
+        run = self._owners.claim(wanted, owner.id, now.monotonic, unowned)
         if run != wanted:
             hello = replace(hello, identity=replace(hello.identity, run=run))
             if session is None and stored is None:

@@ -107,7 +107,7 @@ class SessionOpened:
         offset: Seconds by which this machine's clock is ahead of the client's.
         about: Facts about process and machine of an imported run; None to derive them from the hello.
         again: The session was opened before; something in its hello has changed.
-        owner: Who owns the run; None for an imported one, which the first session that continues it then owns.
+        owner: Who owns the run; None for an imported one, which is the daemon's user's.
     """
 
     session: SessionRef

@@ -45,7 +45,7 @@ def list_(
     """
     rows = []
     wanted = _places(places)
-    hellos = {session.hex(): hello.identity for session, hello in orphaned_hellos(wanted, None)}
+    hellos = {session.hex(): hello.identity for session, hello, _ in orphaned_hellos(wanted, None)}
     for place in wanted:
         sizes: dict[str, int] = {}
         for file in sorted(place.glob("*.spool"), key=lambda path: path.stat().st_mtime):

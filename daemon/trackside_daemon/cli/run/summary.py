@@ -92,7 +92,7 @@ class Summary:
         """Return whether a process of the command has left a spool."""
         with suppress(LookupError, OSError):
             spools = list(spool_directories(os.environ, os.getuid()))
-            hellos = [hello for _, hello in orphaned_hellos(spools, machine_id())]
+            hellos = [hello for _, hello, _ in orphaned_hellos(spools, machine_id())]
             return any(hello.about is not None and hello.about.launch == self._launch for hello in hellos)
         return False
 

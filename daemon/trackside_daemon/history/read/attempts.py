@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,8 +27,11 @@ def last_attempt(connection: sqlite3.Connection, uid: str) -> tuple[int, float |
 
 
 def run_owner(connection: sqlite3.Connection, uid: str) -> str | None:
-    """Return the id of a run's `Owner`; None if there is no such run, or if no session with an owner has opened it."""
-    row = connection.execute("SELECT owner FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
+    """Return the id of a run's `Owner`, this user's if no session has opened it with one; None if there is no such run."""
+    # An import hides the run, and still has its id.
+    row = connection.execute(
+        "SELECT coalesce(owner, ?) FROM run WHERE uid = ? AND deleted != 1", (f"uid:{os.getuid()}", uid)
+    ).fetchone()
     return None if row is None else row[0]
 
 
