@@ -5,19 +5,22 @@ from __future__ import annotations
 import grp
 import logging
 import os
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trackside.transport.orphaned_spool import orphaned_hellos
 from trackside.transport.paths import SYSTEM_DIRECTORY, machine_id, spool_directories
-from trackside.transport.sender import Sender
 from trackside_daemon.ingest.endpoint import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from trackside.transport.sender import Sender
     from trackside.wire import Hello
+
+SEARCH_SECONDS = 5.0  # how often new spools are looked for
 
 log = logging.getLogger("trackside")
 
@@ -35,6 +38,8 @@ class OrphanedSpools:
         self._sender: Sender | None = None
         self._places: list[Path] = []
         self._writers: dict[bytes, int] = {}
+        self._stopping = threading.Event()
+        self._search = threading.Thread(target=self._run, name="trackside-spools", daemon=True)
         with suppress(OSError):
             _make_shared()
         with suppress(LookupError):  # a user without a home
@@ -57,10 +62,30 @@ class OrphanedSpools:
         """Start to read, if the daemon has a Unix socket."""
         if self._endpoint is None or not self._places:
             return
+        begun = False
+        with suppress(OSError):  # a directory that cannot be read now
+            begun = self._begin()
+        if not begun:
+            self._search.start()
+
+    def _begin(self) -> bool:
+        """Start the sender if there is a spool; return whether it need not be tried again."""
+        if not any(True for place in self._places for _ in place.glob("*.spool")):
+            return False
+        # Not before there is a spool, since ZeroMQ takes 6 MiB and two threads.
+        from trackside.transport.sender import Sender
+
         try:
-            self._sender = Sender(self._endpoint, spools=self._places, machine=machine_id())
+            self._sender = Sender(str(self._endpoint), spools=self._places, machine=machine_id())
         except (OSError, RuntimeError) as error:
             log.warning("the spools of ended processes are not read: %s", error)
+        return True
+
+    def _run(self) -> None:
+        while not self._stopping.wait(SEARCH_SECONDS):
+            with suppress(OSError):  # a directory that cannot be read now
+                if self._begin():
+                    return
 
     def rejected(self) -> dict[str, int]:
         """Return how often the end of a spool could not be read."""
@@ -73,6 +98,9 @@ class OrphanedSpools:
 
     def stop(self) -> None:
         """Stop reading; the next daemon reads the rest."""
+        self._stopping.set()
+        if self._search.is_alive():
+            self._search.join()
         if self._sender is not None:
             self._sender.stop(1.0)
 
