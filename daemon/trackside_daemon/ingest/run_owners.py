@@ -66,6 +66,16 @@ class RunOwners:
             return Owner(f"uid:{uid}", self._names.name(uid), verified)
         return Owner("" if connection is None else connection.owner, "" if connection is None else connection.key)
 
+    def of_run(self, run: str) -> Owner:
+        """Return the owner of a run, by its id.
+
+        Raises:
+            UnreadableError: The history cannot be read at the moment.
+        """
+        id_ = self._holder(run) or ""
+        kind, _, name = id_.partition(":")
+        return Owner(id_, self._names.name(int(name)) if kind == "uid" else name)
+
     def claim(self, run: str, owner: str, now: float, unowned: str = "") -> str:
         """Return the id of the run that an owner gets for the id *run*, and bind it to the owner.
 

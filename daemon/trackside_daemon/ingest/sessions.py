@@ -189,8 +189,8 @@ class Sessions:
                 # It is alive after all, and its run has to be on the page again.
                 session.resumed = True
                 session.restart()
-            elif envelope.kind not in UNNUMBERED and room and not session.opened:
-                # It greeted while there was no room, so that the history has no `SessionOpened`.
+            elif envelope.kind not in UNNUMBERED and room and (not session.opened or self._lost_name(session)):
+                # It greeted while there was no room, so that the history has no `SessionOpened`; or its name is another's.
                 session.restart()
         if session is None or not session.greeted:
             outcome.answers.append([connection.id, *encode(Envelope("hello?", envelope.session))])
@@ -198,6 +198,10 @@ class Sessions:
             self._accept_unnumbered(envelope, body, session, now, outcome)
         elif room:
             self._accept_in_order(envelope, body, session, now, outcome)
+
+    def _lost_name(self, session: IngestSession) -> bool:
+        """Return whether another owner's run has got the name under which a session off the page would raise alerts."""
+        return session.exported is None and session.ref.name in self._runs.names_of_others(session.owner)
 
     def _accept_unnumbered(
         self, envelope: Envelope, body: bytes, session: IngestSession, now: Moment, outcome: Outcome
@@ -305,7 +309,7 @@ class Sessions:
     def _resolve(self, session: IngestSession, hello: Hello, now: Moment, stored: StoredSession | None) -> None:
         """Resolve a session, also one over a limit of the page."""
         attempt = session.ref.attempt if stored is None else stored.attempt
-        name = hello.identity.name
+        name = self._runs.name(hello.identity, session.owner)
         if (exported := session.exported) is not None:
             name = exported.run.name
             attempt = exported.run.attempt
@@ -389,7 +393,7 @@ class Sessions:
             end, ended = session.end(message)
             records += ended
             if ref.late and session.identity is not None:
-                outcome.batches.extend(self._runs.missed(session.identity, ref.attempt, end, now))
+                outcome.batches.extend(self._runs.missed(session.identity, ref.attempt, end, session.owner, now))
         outcome.add_records(records, Receipt(ref.id, number))
 
     def _derive(self, exported: RankSession, columns: list[Columns], outcome: Outcome) -> None:

@@ -135,14 +135,14 @@ class Parts:
         self.spools = OrphanedSpools(push_socket.endpoints)
         watch = ProcessWatch(PROC, sys)
         rejected = partial(_rejected, ingest_worker, self.spools)
-        owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
+        self.owners = RunOwners(self.history.run_owner, self.spools.writer, config.limits.label_bytes)
         self.sessions = Sessions(
             self.runs,
             self.history.session,
             boot_id(Path("/proc")),
             watch.follow,
             rejected,
-            owners=owners,
+            owners=self.owners,
             restarts=lambda: ingest_worker.restarts,
         )
         self.ingest = Server(

@@ -239,10 +239,11 @@ class Daemon:
         """End the runs that ended while no daemon was running, except those whose spool may report their end."""
         parts = self._parts
         spooled, now = parts.spools.hellos(), Moment(time.time(), time.monotonic())
-        for process, ended in parts.history.abandon(self._is_gone, spooled):
-            for batch in parts.runs.missed(process, process.attempt, End("lost", UNKNOWN, ended), now):
-                parts.pipeline.accept(batch)
         with suppress(UnreadableError):
+            for process, ended in parts.history.abandon(self._is_gone, spooled):
+                end, owner = End("lost", UNKNOWN, ended), parts.owners.of_run(process.run)
+                for batch in parts.runs.missed(process, process.attempt, end, owner, now):
+                    parts.pipeline.accept(batch)
             for batch in parts.sessions.open_spooled(spooled, now):
                 parts.pipeline.accept(batch)
 

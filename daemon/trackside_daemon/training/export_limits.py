@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -11,6 +12,8 @@ from trackside_daemon.model.metric import Sample
 from trackside_daemon.model.training_families import REJECTIONS, SERIES_REJECTED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from trackside.wire import Identity, ProcessInfo
 
 MOST = 2**31 - 1  # the highest rank, attempt and pid; larger numbers count as this one
@@ -83,6 +86,12 @@ def bounded(identity: Identity, label_bytes: int) -> Identity:
     gpus = tuple(cut(gpu, 64) for gpu in identity.gpus[:64])
     numbers = {name: min(getattr(identity, name), MOST) for name in NUMBERS}
     return replace(identity, **texts, **numbers, boot=cut(identity.boot, 64), gpus=gpus)
+
+
+def numbered(name: str, label_bytes: int) -> Iterator[str]:
+    """Yield a run's name, then the name with each number from 2, in *label_bytes* bytes of UTF-8."""
+    yield name
+    yield from (f"{cut(name, label_bytes - 8)}-{number}" for number in count(2))
 
 
 def pod(about: ProcessInfo | None, label_bytes: int) -> tuple[str, str, str]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from trackside.wire import Identity
     from trackside_daemon.model.metric import Batch
+    from trackside_daemon.model.session import Owner
+    from trackside_daemon.training.moment import Moment
     from trackside_daemon.training.rank import End
 
 RUNS = 64  # the most runs; with more, the one that was reported first is forgotten
@@ -28,24 +30,27 @@ class MissedEnds:
         self._seconds = seconds
         self._runs: dict[tuple[str, int], RunStatus] = {}
 
-    def end(
-        self, identity: Identity, attempt: int, end: End, *, live: Collection[str], wall: float, monotonic: float
-    ) -> list[Batch]:
-        """Apply the end of a rank; return its run's marks, unless a run of that name is *live*."""
-        left = self._seconds - (wall - end.at)
-        if left <= 0 or identity.name in live:
+    def end(self, identity: Identity, name: str, attempt: int, end: End, *, owner: Owner, now: Moment) -> list[Batch]:
+        """Apply the end of a rank; return the marks of its run, which has this name."""
+        left = self._seconds - (now.wall - end.at)
+        if left <= 0:
             return []
-        run = self._runs.setdefault((identity.run, attempt), RunStatus(identity, identity.name, attempt))
+        run = self._runs.setdefault((identity.run, attempt), RunStatus(identity, name, attempt))
+        run.owner = owner
         rank = run.ranks.setdefault(identity.rank, RankStatus(run.name, identity.rank, lambda *_: False))
         rank.state = end.state
         rank.end = end
-        run.until = monotonic + left
+        run.until = now.monotonic + left
         marks = run.marks()
         marks.records = ()  # the history has them already
         batches = [marks]
         if len(self._runs) > RUNS:
             batches += self._runs.pop(next(iter(self._runs))).forget()
         return batches
+
+    def runs(self) -> Collection[RunStatus]:
+        """Return the runs that have marks."""
+        return self._runs.values()
 
     def evict(self, name: str) -> list[Batch]:
         """Forget the runs of this name, since a new run's marks replace theirs."""

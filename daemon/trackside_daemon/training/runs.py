@@ -16,7 +16,7 @@ from trackside_daemon.model.records import ENDED, EarlierAttempts
 from trackside_daemon.model.session import Owner, process_of
 from trackside_daemon.training.admission import Admission
 from trackside_daemon.training.attempts import AttemptNumbers
-from trackside_daemon.training.export_limits import bounded, cut, pod
+from trackside_daemon.training.export_limits import bounded, numbered, pod
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.lost_time import LostTime
 from trackside_daemon.training.missed_ends import MissedEnds
@@ -184,10 +184,21 @@ class Runs:
             session.waits_until = now.monotonic + TEARDOWN_SECONDS
         return batches + self._end(session, now)
 
-    def missed(self, identity: Identity, attempt: int, end: End, now: Moment) -> list[Batch]:
+    def missed(self, identity: Identity, attempt: int, end: End, owner: Owner, now: Moment) -> list[Batch]:
         """Report the end of a rank that no daemon saw; *identity* is `bounded`, and its run is not alive here."""
-        live = {run.name for run in self._runs.values()}
-        return self._missed.end(identity, attempt, end, live=live, wall=now.wall, monotonic=now.monotonic)
+        name = self.name(identity, owner)
+        if any(run.name == name for run in self._runs.values()):
+            return []
+        return self._missed.end(identity, name, attempt, end, owner=owner, now=now)
+
+    def name(self, identity: Identity, owner: Owner) -> str:
+        """Return the name of a session that is not exported: one that no run of another owner on the page has."""
+        others = self.names_of_others(owner)
+        return next(name for name in numbered(identity.name, self._limits.label_bytes) if name not in others)
+
+    def names_of_others(self, owner: Owner) -> set[str]:
+        """Return the names of all runs on the page that are not this owner's."""
+        return {run.name for run in chain(self._runs.values(), self._missed.runs()) if run.owner.id != owner.id}
 
     def watch(self, process: Process) -> None:
         """Expect `exited` for this process, so that its silence means nothing."""
@@ -333,20 +344,17 @@ class Runs:
     def _name(self, identity: Identity, owner: Owner) -> tuple[str, list[Batch]]:
         """Return the exported name of a new run, and batches that remove the series of runs that it replaces.
 
-        An ended run of the same name is replaced at once. If a live run has the name, a run of one node gets a number
+        An ended run of the same name is replaced at once. If a live run or another owner's run has the name, a run of one node gets a number
         after its name. A run of several nodes replaces the live one, since their daemons could not agree on a number. Only runs
         of the same owner are replaced.
         """
-        name = identity.name
         several_nodes = identity.world > identity.local_world
-        batches: list[Batch] = []
-        number = 1
-        while (other := next((run for run in self._runs.values() if run.name == name), None)) is not None:
-            if other.owner.id == owner.id and (other.ended or several_nodes):
-                batches += self._drop(other)
-            else:
-                number += 1
-                name = f"{cut(identity.name, self._limits.label_bytes - 8)}-{number}"
+        others = self.names_of_others(owner)
+        for name in numbered(identity.name, self._limits.label_bytes):
+            same = next((run for run in self._runs.values() if run.name == name), None)
+            if name not in others and (same is None or same.ended or several_nodes):
+                break
+        batches = [] if same is None else self._drop(same)
         return name, batches + self._missed.evict(name)
 
     def _settle(self, session: RankSession, now: Moment) -> list[Batch]:
