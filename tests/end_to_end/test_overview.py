@@ -86,7 +86,7 @@ def test_the_overview_has_the_values_of_the_page(
         assert gpu[name] == page[f"trackside_gpu_{name}{GPU}"]
     assert gpu["ranks"] == [{"run": "seen-1", "name": "seen", "rank": 0}]
     assert host["memory_bytes"] == page["trackside_host_memory_bytes"]
-    assert 0 <= host["cpu_ratio"] <= 1
+    assert 0 <= host["cpu_ratio"] < 1.001  # a difference of two counters
     kept = daemon.api("runs/seen-1/series?key=loss&points=0").json()["points"]
     assert set(run["sparkline"]) <= {value for _, _, value in kept}
 
