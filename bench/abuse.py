@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING
 
 from end_to_end.test_delivery import KEYS, PACED, complete
 from end_to_end.test_history import PATIENT, QUIET, counted, kept
-from hostile_clients import ENDLESS_MESSAGE, MANY_CONNECTIONS, RANDOM_FRAMES
+from hostile_clients import ENDLESS_MESSAGE, LIMITED, MANY_CONNECTIONS, RANDOM_FRAMES
 from processes import Daemon, clean_environ, eventually
 
-from bench.cost import memory, processes
+from bench.cost import memory
 from bench.table import head, machine, row, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS = 600.0
-LIMITED = ("prlimit", "--nofile=1024:1024", f"--data={512 << 20}")
 TRAININGS = 4
 REST_SECONDS = 5.0
 
@@ -56,7 +55,7 @@ class Watch:
     def memory(self) -> float:
         """Return the memory now, in MiB: the sum of the resident sets."""
         total = 0.0
-        for pid in processes(self._daemon.process.pid).values():
+        for pid in self._daemon.pids().values():
             with suppress(OSError, KeyError):  # a process has just ended
                 total += memory(pid)[0]
         return total

@@ -9,14 +9,6 @@ from pathlib import Path
 import psutil
 
 
-def processes(pid: int) -> dict[str, int]:
-    """Return the pids of a daemon, its ingest worker and its NVML worker, if there is one."""
-    found = {"daemon": pid}
-    for child in psutil.Process(pid).children():
-        found["ingest worker" if "trackside_daemon.ingest.worker" in child.cmdline() else "NVML worker"] = child.pid
-    return found
-
-
 def cpu(pid: int) -> float:
     """Return user and system seconds (/proc/PID/stat, fields 14 and 15)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

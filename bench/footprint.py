@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from processes import Daemon, clean_environ, command
 
-from bench.cost import cpu, memory, processes
+from bench.cost import cpu, memory
 from bench.gpu import c_driver
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _print_daemon(driver: str, environ: Mapping[str, str], simulated: int) -> No
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), f"--collector.gpu.simulate={simulated}", environ=environ, fresh=True)
         time.sleep(3.0)  # the start's own work is over
-        pids = processes(daemon.process.pid)
+        pids = daemon.pids()
         before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
         for _ in range(SECONDS // 15):
             time.sleep(15.0)

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from nvml.fake.library import Scenario, compile_library
 from processes import Daemon
 
-from bench.cost import cpu, memory, processes
+from bench.cost import cpu, memory
 from bench.table import UNAVAILABLE, head, machine, row, verdict
 from trackside_daemon.nvml.handle.handle import Nvml, NvmlUnavailable
 from trackside_daemon.nvml.reading import WorkerSettings
@@ -137,7 +137,7 @@ def _running(what: str, order: WorkerSettings, environ: Mapping[str, str], gpus:
 def _costs(daemon: Daemon, seconds: int) -> tuple[dict[str, Cost], str]:
     """Return the cost of the daemon and of its worker, and the last page."""
     time.sleep(3.0)  # the start's own work is over
-    pids = processes(daemon.process.pid)
+    pids = daemon.pids()
     before, begun = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
     for _ in range(max(1, seconds // 15)):
         time.sleep(min(15.0, seconds))

@@ -23,7 +23,7 @@ import numpy as np
 from processes import Daemon, eventually
 from prometheus_client import CollectorRegistry, Gauge, push_to_gateway
 
-from bench.cost import cpu, memory, processes
+from bench.cost import cpu, memory
 from bench.feeder import KEYS, Fed, feed, values
 from bench.table import head, machine, row, verdict
 from trackside.transport.batch import BATCH_ROWS
@@ -112,7 +112,7 @@ def _watch(daemon: Daemon, work: Iterable[tuple[Callable[..., None], tuple[Any, 
         ends.append(here)
     for end in ends:
         assert end.recv() == "ready"
-    pids = list(processes(daemon.process.pid).values())
+    pids = list(daemon.pids().values())
     connection = http.client.HTTPConnection(daemon.url.removeprefix("http://"))
     scrapes, most, used, begun = [], 0.0, sum(map(cpu, pids)), time.monotonic()
     for end in ends:

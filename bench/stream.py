@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from processes import Daemon, eventually
 
-from bench.cost import cpu, processes
+from bench.cost import cpu
 from bench.feeder import KEYS
 from bench.ingest import SPAWN, _kept
 from bench.table import head, machine, row, verdict
@@ -112,7 +112,7 @@ def _begin(target: object, *arguments: object) -> Connection:
 def _share(daemon: Daemon, seconds: float) -> float:
     """Return the CPU of the daemon and its worker during a phase, as a share of a core."""
     time.sleep(SETTLE_SECONDS)
-    pids = processes(daemon.process.pid).values()
+    pids = daemon.pids().values()
     used, begun = sum(map(cpu, pids)), time.monotonic()
     time.sleep(seconds)
     return (sum(map(cpu, pids)) - used) / (time.monotonic() - begun)

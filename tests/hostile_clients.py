@@ -6,6 +6,9 @@ its connections until its input ends.
 
 from __future__ import annotations
 
+LIMITED = ("prlimit", "--nofile=1024:1024", f"--data={512 << 20}")
+"""Launcher of the daemon that they attack: 1,024 descriptors and 512 MiB."""
+
 _START = r"""
 import os, random, socket, sys, time
 

@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
+import psutil
 import pytest
 from fork_server import ForkedProcess, preloaded
 
@@ -138,6 +140,16 @@ class Daemon:
         text = page if page is not None else self.get("/metrics").text
         lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in lines}
+
+    def pids(self) -> dict[str, int]:
+        """Return the pids of the daemon, its ingest worker and its NVML worker, as far as they live."""
+        found = {"daemon": self.process.pid}
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.Error):  # it has just ended
+                found["ingest worker" if "trackside_daemon.ingest.worker" in child.cmdline() else "NVML worker"] = (
+                    child.pid
+                )
+        return found
 
     def values(self, run: str, key: str, rank: int = 0) -> dict[int, float]:
         """Return every value of a key in the history, by step, of a rank of the run with this id."""

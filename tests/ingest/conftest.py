@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from msgspec.structs import replace
+from served_sockets import ServedSocket
 from wire_messages import RunsHarness
 
 from trackside.environment.identity import boot_id
@@ -19,6 +20,8 @@ from trackside_daemon.model.session import process_of
 from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wire_messages import FakeSession
 
     from trackside_daemon.history.read.sessions import StoredSession
@@ -107,3 +110,11 @@ def read(frames: list[bytes], peer: bytes = PEER) -> Answer:
 @pytest.fixture
 def desk() -> SessionsHarness:
     return SessionsHarness()
+
+
+@pytest.fixture
+def served(place: Path) -> Iterator[ServedSocket]:
+    """A push socket that an ingest worker serves."""
+    one = ServedSocket([f"ipc://{place}/push.sock"])
+    yield one
+    one.close()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zmq
-from processes import DEADLINE, eventually
-from served_sockets import ServedSocket
+import zmtp
+from processes import eventually
 
 from trackside_daemon.ingest import ingest_worker as module
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
@@ -24,14 +24,9 @@ from trackside_daemon.ingest.worker.connections import Connections
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from served_sockets import ServedSocket
+
     from trackside_daemon.ingest.channel import Record
-
-
-@pytest.fixture
-def served(place: Path) -> Iterator[ServedSocket]:
-    one = ServedSocket([f"ipc://{place}/push.sock"])
-    yield one
-    one.close()
 
 
 @pytest.fixture
@@ -142,23 +137,11 @@ def test_messages_and_answers_pass_with_who_sent_them(
 
 
 def test_a_client_cannot_name_its_own_user(served: ServedSocket) -> None:
-    body = b"\x05READY"
-    properties = {
-        b"Socket-Type": b"DEALER",
-        b"Peer-Address": b"localhost:12345:1:1",
-        b"User-Id": b"root",
-        b"__fd": b"0",
-    }
-    for name, value in properties.items():
-        body += bytes([len(name)]) + name + len(value).to_bytes(4, "big") + value
+    claims = {"Peer-Address": b"localhost:12345:1:1", "User-Id": b"root", "__fd": b"0"}
     with socket.socket(socket.AF_UNIX) as forger:
-        forger.settimeout(DEADLINE)
         forger.connect(served.endpoints[0].removeprefix("ipc://"))
-        forger.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
-        assert forger.recv(64, socket.MSG_WAITALL)[:1] == b"\xff"
-        forger.sendall(b"\x04" + bytes([len(body)]) + body)
-        assert forger.recv(1024)[2:].startswith(b"\x05READY")
-        forger.sendall(b"\x00\x05hello")
+        zmtp.shake_hands(forger, **claims)
+        zmtp.send(forger, [b"hello"])
         connection, _ = served.receive()
     assert (connection.uid, connection.key) == (os.getuid(), "")
 

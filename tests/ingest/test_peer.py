@@ -17,7 +17,6 @@ import pytest
 import zmq
 from msgspec.structs import replace
 from processes import DEADLINE, clean_environ, eventually
-from served_sockets import ServedSocket
 from wire_messages import PATIENCE_MILLISECONDS, moment
 
 from trackside.wire import Hello, decode_body, open_envelope
@@ -32,6 +31,8 @@ from trackside_daemon.training.verdict import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from served_sockets import ServedSocket
 
     from trackside.wire import Identity
     from trackside_daemon.linux.oom import OomWatch
@@ -80,13 +81,6 @@ class Caller:
         self.process.wait()
         assert self.process.stdin is not None
         self.process.stdin.close()
-
-
-@pytest.fixture
-def served(place: Path) -> Iterator[ServedSocket]:
-    one = ServedSocket([f"ipc://{place}/push.sock"])
-    yield one
-    one.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from end_to_end.conftest import finish, start_training  # noqa: F401  a fixture
 from end_to_end.test_delivery import KEYS, PACED, complete
 from end_to_end.test_history import PATIENT, QUIET, counted, kept
-from hostile_clients import ENDLESS_MESSAGE, MANY_CONNECTIONS, RANDOM_FRAMES
+from hostile_clients import ENDLESS_MESSAGE, LIMITED, MANY_CONNECTIONS, RANDOM_FRAMES
 from processes import DEADLINE, Daemon, eventually
 
 if TYPE_CHECKING:
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from end_to_end.conftest import Process
 
 RESTARTS = "ingest_worker_restarts_total"
-LIMITED = ("prlimit", "--nofile=1024:1024", f"--data={512 << 20}")
 
 
 @pytest.fixture
-def limited(tmp_path_factory: pytest.TempPathFactory, place: Path) -> Iterator[Daemon]:
+def limited(place: Path) -> Iterator[Daemon]:
     """A daemon with 1,024 descriptors and 512 MiB."""
     daemon = Daemon(place, *QUIET, launcher=LIMITED)
     yield daemon
@@ -35,7 +34,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory, place: Path) -> Iterator[D
 
 
 @pytest.fixture
-def attack(place: Path) -> Iterator[Callable[..., Process]]:
+def attack(place: Path) -> Iterator[Callable[..., list[str]]]:
     """A function that starts a program of `hostile_clients`, and waits until it is done."""
     started: list[subprocess.Popen[str]] = []
 
@@ -52,20 +51,9 @@ def attack(place: Path) -> Iterator[Callable[..., Process]]:
         started.extend(ran)
         return [one.stdout.readline() for one in ran if one.stdout is not None]
 
-    yield start  # type: ignore[misc]
+    yield start
     for one in started:
         one.communicate()
-
-
-def worker(daemon: Daemon) -> int:
-    """Return the pid of the worker."""
-    found = subprocess.run(
-        ["pgrep", "--parent", str(daemon.process.pid), "--full", "ingest.worker"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(found.stdout)
 
 
 def test_connections_messages_without_end_and_random_frames_lose_no_sample(
@@ -99,7 +87,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_sample_is_lost(
     for kills in range(1, count(3, 30) + 1):
         before = counted(daemon, "history_samples_total")
         eventually(lambda: counted(daemon, "history_samples_total") > before)  # noqa: B023  called at once
-        os.kill(worker(daemon), signal.SIGKILL)
+        os.kill(daemon.pids()["ingest worker"], signal.SIGKILL)
         eventually(lambda: counted(daemon, RESTARTS) == kills)  # noqa: B023
     steps = int(finish(training))
     assert daemon.stop() == 0
@@ -109,7 +97,7 @@ def test_a_worker_that_is_killed_is_replaced_and_no_sample_is_lost(
 
 
 def test_a_daemon_that_is_killed_leaves_no_ingest_worker(daemon: Daemon) -> None:
-    pid = worker(daemon)
+    pid = daemon.pids()["ingest worker"]
     descriptor = os.pidfd_open(pid)
     try:
         daemon.stop(signal.SIGKILL)

@@ -11,10 +11,10 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
-from struct import pack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zmtp
 from ingest.conftest import Answer, SessionsHarness, read
 from msgspec.structs import replace
 from processes import DEADLINE, ROOT, clean_environ, eventually
@@ -149,29 +149,14 @@ def test_a_run_of_another_user_stays_as_it_is_also_after_a_restart(
     eventually(lambda: runs(daemon)["job-7"] == (str(VICTIM), "finished"))
 
 
-def speak(port: int, frames: list[bytes], **properties: bytes) -> socket.socket:
-    """Send a message as ZeroMQ does (ZMTP 3.1, NULL), with properties of the connection that a client may choose."""
-    connection = socket.create_connection(("127.0.0.1", port), DEADLINE)
-    connection.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
-    greeting = b""
-    while len(greeting) < 64:
-        greeting += connection.recv(64 - len(greeting))
-    named = {"Socket-Type": b"DEALER", **properties}
-    pairs = (bytes([len(name)]) + name.encode() + pack(">I", len(value)) + value for name, value in named.items())
-    ready = b"\x05READY" + b"".join(pairs)
-    connection.sendall(bytes([4, len(ready)]) + ready)
-    assert connection.recv(1024)[2:].startswith(b"\x05READY")
-    for frame in frames:
-        connection.sendall(bytes([3 if frame is not frames[-1] else 2]) + pack(">Q", len(frame)) + frame)
-    return connection
-
-
 def test_a_client_without_a_key_cannot_name_itself(start_daemon: Callable[..., Daemon]) -> None:
     daemon = start_daemon("--push.endpoint=tcp://127.0.0.1:0")
     (endpoint,) = (one for one in daemon.api("status").json()["push_endpoints"] if one.startswith("tcp://"))
     who = FakeSession("claimed")
     claims = {"User-Id": b"gpu7", "Peer-Address": b"localhost:61002:61002:1"}
-    with speak(int(endpoint.rpartition(":")[2]), who.frames("hello", who.hello()), **claims):
+    with socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2])), DEADLINE) as connection:
+        zmtp.shake_hands(connection, **claims)
+        zmtp.send(connection, who.frames("hello", who.hello()))
         (info,) = eventually(lambda: [name for name in daemon.series() if "_run_info{" in name])
     assert 'user=""' in info
     assert runs(daemon) == {"claimed": ("", "starting")}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from typing_extensions import Buffer
+    Piece = bytes | memoryview
 
 _HEAD = struct.Struct("=BBB")  # kind, number of descriptors, number of parts; the length of each part follows as u32
 _READ_BYTES = 1 << 18
@@ -27,7 +27,7 @@ RECORD_BYTES = 64 << 20  # a longer record comes from a worker that is out of or
 class Kind(IntEnum):
     """The kinds of records.
 
-    The worker sends ``READY`` once it accepts connections; ``CONNECTED`` with a connection's id, uid, pid and public key
+    The worker sends ``READY`` once it accepts connections; ``CONNECTED`` with a connection's id, uid, pid and name of its key
     before its first message, and with its pidfd if there is one; ``MESSAGE`` with the connection's id and the frames;
     ``DISCONNECTED`` with an id; ``REFUSED`` with a reason, one for each connection; ``LOG`` with a warning. The daemon sends
     ``MESSAGE`` with an id and frames. ``PING`` is returned as it came.
@@ -64,7 +64,7 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._socket.setblocking(False)
-        self._unsent: deque[tuple[Buffer, int]] = deque()
+        self._unsent: deque[tuple[Piece, int]] = deque()
         self._unsent_bytes = 0
         self._received = bytearray()
         self._descriptors: deque[int] = deque()
@@ -78,17 +78,16 @@ class Channel:
         """Return the descriptor of the socket."""
         return self._socket.fileno()
 
-    def add(self, kind: Kind, parts: Sequence[Buffer] = (), descriptor: int = -1) -> None:
+    def add(self, kind: Kind, parts: Sequence[Piece] = (), descriptor: int = -1) -> None:
         """Add a record for the next `flush`, with a descriptor to pass on, which is closed after that."""
-        sizes = [len(memoryview(part)) for part in parts]
-        head = _HEAD.pack(kind, descriptor >= 0, len(parts)) + struct.pack(f"={len(sizes)}I", *sizes)
+        head = _HEAD.pack(kind, descriptor >= 0, len(parts)) + struct.pack(f"={len(parts)}I", *map(len, parts))
         if descriptor >= 0:
             # As one piece, so that the descriptor cannot arrive with another record.
             self._append(b"".join((head, *parts)), descriptor)
             return
         self._append(head)
-        for part, size in zip(parts, sizes, strict=True):
-            if size:  # an empty buffer would look like one that is sent in part
+        for part in parts:
+            if len(part):  # an empty buffer would look like one that is sent in part
                 self._append(part)
 
     def flush(self) -> None:
@@ -141,15 +140,15 @@ class Channel:
         self._descriptors.clear()
         self._unsent.clear()
 
-    def _append(self, piece: Buffer, descriptor: int = -1) -> None:
+    def _append(self, piece: Piece, descriptor: int = -1) -> None:
         self._unsent.append((piece, descriptor))
-        self._unsent_bytes += len(memoryview(piece))
+        self._unsent_bytes += len(piece)
 
     def _send(self) -> int:
         piece, descriptor = self._unsent[0]
         if descriptor >= 0:
             return socket.send_fds(self._socket, [piece], [descriptor])
-        pieces: list[Buffer] = []
+        pieces: list[Piece] = []
         for piece, descriptor in self._unsent:
             if descriptor >= 0 or len(pieces) == _BUFFERS:
                 break
@@ -161,13 +160,12 @@ class Channel:
         self._unsent_bytes -= sent
         while sent:
             piece, descriptor = self._unsent.popleft()
-            view = memoryview(piece)
             if descriptor >= 0:
                 os.close(descriptor)
-            if sent < len(view):
-                self._unsent.appendleft((view[sent:], -1))
+            if sent < len(piece):
+                self._unsent.appendleft((memoryview(piece)[sent:], -1))
                 return
-            sent -= len(view)
+            sent -= len(piece)
 
     def _record(self, view: memoryview, start: int, ends: list[int]) -> Record:
         kind, descriptors, _ = _HEAD.unpack_from(view, start)

@@ -51,11 +51,12 @@ class Admission:
         leaving = None
         if len(live) >= self._limits.runs:
             leaving = _displaced(live, owner)
-            self.rejections.add("runs", f"run {(leaving or identity).name}", self._limits.runs)
             if leaving is None:
-                return False, None
+                return self.rejections.add("runs", f"run {identity.name}", self._limits.runs), None
         if not self._new_attempts.admit(owner.id, now):
             return self.rejections.add("runs", f"one more attempt of run {identity.name} at once", int(BURST)), None
+        if leaving is not None:
+            self.rejections.add("runs", f"run {leaving.name}", self._limits.runs)
         return True, leaving
 
     def ended_run(self) -> RunStatus | None:

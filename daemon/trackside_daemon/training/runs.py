@@ -344,9 +344,9 @@ class Runs:
     def _name(self, identity: Identity, owner: Owner) -> tuple[str, list[Batch]]:
         """Return the exported name of a new run, and batches that remove the series of runs that it replaces.
 
-        An ended run of the same name is replaced at once. If a live run or another owner's run has the name, a run of one node gets a number
-        after its name. A run of several nodes replaces the live one, since their daemons could not agree on a number. Only runs
-        of the same owner are replaced.
+        An ended run of the same name is replaced at once. If a live run or another owner's run has the name, a run of one node
+        gets a number after its name. A run of several nodes replaces the live one, since their daemons could not agree on a
+        number. Only runs of the same owner are replaced.
         """
         several_nodes = identity.world > identity.local_world
         others = self.names_of_others(owner)
