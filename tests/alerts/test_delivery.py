@@ -30,7 +30,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Friend:
-    """Sink that stores its messages, fails on request, and blocks on request."""
+    """Sink that stores its messages, fails on request, and blocks on request: with *severe_first*, not on criticals."""
 
     def __init__(self, name: str = "friend", *failures: BaseException, severity: str = "info") -> None:
         self.name = name
@@ -40,13 +40,15 @@ class Friend:
         self.go = threading.Event()
         self.go.set()
         self.asked = 0
+        self.severe_first = False
 
     def outbox(self) -> GroupOutbox:
         return GroupOutbox(self.filter)
 
     def send(self, message: Message) -> None:
         self.asked += 1
-        self.go.wait(DEADLINE)
+        if not (self.severe_first and any(one.severity == "critical" for one in message.alerts)):
+            self.go.wait(DEADLINE)
         if self.failures:
             raise self.failures.pop(0)
         self.heard.append([(one.alert, one.ended is None) for one in message.alerts])
@@ -101,6 +103,25 @@ def test_a_slow_sink_delays_neither_another_sink_nor_the_pipeline(started: Any) 
     assert delivery.statuses()["slow"]["queued"] == 2
     slow.go.set()
     eventually(lambda: len(slow.heard) == 2)
+
+
+def test_a_critical_alert_waits_neither_for_a_slow_warning_nor_for_the_retry_of_one(started: Any) -> None:
+    friend = Friend("friend", SendError("down", "later"))
+    delivery = started(friend)
+    delivery.accept(batch(alert("GpuHot", severity="warning", run="a")))
+    eventually(lambda: delivery.statuses()["friend"]["failed"] == 1)
+    delivery.accept(batch(alert("NonFinite", run="b")))
+    eventually(lambda: friend.heard == [[("NonFinite", True)]])
+    slow = Friend("slow")
+    slow.severe_first = True
+    slow.go.clear()
+    delivery.change([slow])
+    delivery.accept(batch(alert("GpuHot", severity="warning", run="c")))
+    eventually(lambda: delivery.statuses()["slow"]["sending_since"])
+    delivery.accept(batch(alert("NonFinite", run="d")))
+    eventually(lambda: [("NonFinite", True)] in slow.heard)
+    assert [("GpuHot", True)] not in slow.heard, "which is being sent still"
+    slow.go.set()
 
 
 def test_a_failed_message_is_retried_and_logged_once(started: Any, caplog: pytest.LogCaptureFixture) -> None:

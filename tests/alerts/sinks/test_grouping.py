@@ -62,12 +62,19 @@ def test_then_there_is_one_message_a_minute_but_a_critical_one_waits_a_second() 
     ]
 
 
-def test_a_critical_alert_goes_before_others_that_are_due() -> None:
+def test_a_critical_alert_is_urgent_and_others_of_its_run_go_with_it() -> None:
     box = GroupOutbox(ALL)
     box.put(alert("SlowStep", severity="warning", run="a"), 0.0)
     box.put(alert("GpuHot", severity="warning", run="b"), 0.1)
-    box.put(alert("NonFinite", run="c"), 0.2)
-    assert [sent(box, 5.0) for _ in range(3)] == [["NonFinite"], ["SlowStep"], ["GpuHot"]]
+    box.put(alert("LossSpike", severity="warning", run="b"), 0.15)
+    box.put(alert("NonFinite", run="b"), 0.2)
+    assert (box.due(urgent=True), box.due(urgent=False)) == (1.1, 1.0)
+    urgent = box.next_message(5.0, urgent=True)
+    assert urgent is not None
+    assert [one.alert for one in urgent.alerts] == ["NonFinite", "GpuHot", "LossSpike"]
+    assert (box.due(urgent=True), box.next_message(5.0, urgent=True)) == (None, None), "it is in flight"
+    box.put(alert("GpuThrottled", severity="warning", run="b"), 5.0)
+    assert [sent(box, 6.0) for _ in range(2)] == [["SlowStep"], ["GpuThrottled"]]
 
 
 def test_a_warning_does_not_wait_for_a_sent_info_and_infos_wait_for_each_other() -> None:

@@ -1,4 +1,4 @@
-"""Thread of one sink: sends the messages that are due, and retries those that failed."""
+"""Threads of one sink: send the messages that are due, and retry those that failed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import random
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.delivery.sending import Channel
@@ -22,8 +23,30 @@ LONGEST_SECONDS = 60.0  # Longest back-off. Each back-off is shortened by up to 
 log = logging.getLogger("trackside")
 
 
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """Messages of one urgency, which wait neither for the others nor for the retries of the others.
+
+    Attributes:
+        channel: Messages in flight, also those of earlier workers.
+        message: Message that is being sent; None for none.
+        since: Unix time at which its sending began.
+        backoff: Latest back-off, in seconds.
+        retry: Time of the monotonic clock before which nothing is sent.
+        ended: A message could not be sent while the daemon stops, which has no time for a retry.
+    """
+
+    urgent: bool
+    channel: Channel = field(default_factory=Channel)
+    message: Message | None = None
+    since: float | None = None
+    backoff: float = 0.0
+    retry: float = 0.0
+    ended: bool = False
+
+
 class SinkWorker:
-    """One sink with its outbox; a slow sink delays no other.
+    """One sink with its outbox; a slow sink delays no other, and its urgent messages wait for no others.
 
     Args:
         sink: Sink, which sends one message after the other.
@@ -49,15 +72,17 @@ class SinkWorker:
         self.success: float | None = before.success if before is not None else None
         self.error: str = before.error if before is not None else ""
         self._on_sent = on_sent
-        self._retry = 0.0
-        self._backoff = 0.0
         self._flushing = self._ended = False
-        self._channel: Channel = before._channel if before is not None else Channel()  # noqa: SLF001  of this class
-        self._message: Message | None = None
-        self._since: float | None = None
+        channels = [lane.channel for lane in before._lanes] if before is not None else [Channel(), Channel()]  # noqa: SLF001  of this class
+        self._lanes: list[_Lane] = [
+            _Lane(urgent, channel) for urgent, channel in zip((True, False), channels, strict=True)
+        ]
         # The outbox is shared with the previous worker, whose last message may still be in flight, so the lock is too.
         self._changed: threading.Condition = before._changed if before is not None else threading.Condition()  # noqa: SLF001  of this class
-        self._thread = threading.Thread(target=self._run, name=f"trackside-sink-{sink.name}", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, args=(lane,), name=f"trackside-sink-{sink.name}", daemon=True)
+            for lane in self._lanes
+        ]
 
     def restore(self, alert: Alert) -> None:
         """Restore an alert that fired when an earlier daemon ended, or that had ended shortly before."""
@@ -73,7 +98,8 @@ class SinkWorker:
 
     def start(self) -> None:
         """Begin to send."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def flush(self) -> None:
         """Send all queued alerts once, whether they are due or not, and end."""
@@ -83,8 +109,10 @@ class SinkWorker:
 
     def stop(self, patience: float) -> None:
         """End after *patience* seconds at the latest; a message in flight is abandoned then."""
-        if self._thread.is_alive():
-            self._thread.join(patience)
+        until = time.monotonic() + patience
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(max(until - time.monotonic(), 0.0))
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -93,8 +121,9 @@ class SinkWorker:
         """End at once, and queue a message in flight again for a successor; if it is sent all the same, that counts."""
         with self._changed:
             self._ended = True
-            if self._message is not None:
-                self.outbox.failed(self._message, time.monotonic(), never=False)
+            for lane in self._lanes:
+                if lane.message is not None:
+                    self.outbox.failed(lane.message, time.monotonic(), never=False)
             self._changed.notify_all()
 
     def status(self) -> dict[str, Any]:
@@ -107,39 +136,39 @@ class SinkWorker:
                 "sent": self.tries - self.failures,
                 "failed": self.failures,
                 "dropped": self.outbox.dropped,
-                "sending_since": self._since,
+                "sending_since": min((lane.since for lane in self._lanes if lane.since is not None), default=None),
                 "last_success": self.success,
                 "last_error": self.error,
             }
 
-    def _run(self) -> None:
-        while (message := self._next()) is not None:
-            error = self._channel.send(self.sink, message)
+    def _run(self, lane: _Lane) -> None:
+        while (message := self._next(lane)) is not None:
+            error = lane.channel.send(self.sink, message)
             with self._changed:
-                self._message = self._since = None
-                newly_sent = self._handle_result(message, error)
+                lane.message = lane.since = None
+                newly_sent = self._handle_result(lane, message, error)
                 self._changed.notify_all()
             # Outside of the lock: Delivery acquires its own lock before this one, so the other order could deadlock.
             if newly_sent:
                 self._on_sent(self.sink.name, newly_sent)
 
-    def _next(self) -> Message | None:
-        """Wait for the next message and return it; return None if the worker should end."""
+    def _next(self, lane: _Lane) -> Message | None:
+        """Wait for the next message and return it; return None if the lane should end."""
         with self._changed:
-            while not self._ended:
+            while not (self._ended or lane.ended):
                 now = time.monotonic()
-                due = self.outbox.due()
-                wait = None if due is None else max(due, self._retry) - now
+                due = self.outbox.due(urgent=lane.urgent)
+                wait = None if due is None else max(due, lane.retry) - now
                 if self._flushing or (wait is not None and wait <= 0):
-                    message = self.outbox.next_message(now, everything=self._flushing)
+                    message = self.outbox.next_message(now, urgent=lane.urgent, everything=self._flushing)
                     if message is not None or self._flushing:
-                        self._message, self._since = message, None if message is None else time.time()
+                        lane.message, lane.since = message, None if message is None else time.time()
                         return message
                 else:
                     self._changed.wait(wait)
             return None
 
-    def _handle_result(self, message: Message, error: SendError | None) -> Sequence[Alert]:
+    def _handle_result(self, lane: _Lane, message: Message, error: SendError | None) -> Sequence[Alert]:
         """Register the result of a message, and return the alerts that it has newly sent."""
         now = time.monotonic()
         # release() has queued the message again, so a successor retries it.
@@ -150,7 +179,7 @@ class SinkWorker:
             if self.error:
                 log.info("alerts.sinks: %s works again", self.sink.name)
             self.error, self.success = "", time.time()
-            self._backoff = self._retry = 0.0
+            lane.backoff = lane.retry = 0.0
             return self.outbox.sent(message, now)
         self.failures += 1
         # The same error is logged once, not at each retry.
@@ -161,9 +190,8 @@ class SinkWorker:
         if error.retry != "never":
             # A person must fix the cause, so a quick retry would not help.
             longest = error.retry == "later"
-            self._backoff = LONGEST_SECONDS if longest else min(max(2 * self._backoff, FIRST_SECONDS), LONGEST_SECONDS)
+            lane.backoff = LONGEST_SECONDS if longest else min(max(2 * lane.backoff, FIRST_SECONDS), LONGEST_SECONDS)
             # The jitter keeps many daemons from retrying at the same moment.
-            self._retry = now + self._backoff * (1 - random.random() / 2)  # noqa: S311  no secret
-            # A stopping daemon has no time for a retry.
-            self._ended = self._ended or self._flushing
+            lane.retry = now + lane.backoff * (1 - random.random() / 2)  # noqa: S311  no secret
+            lane.ended = self._flushing
         return ()

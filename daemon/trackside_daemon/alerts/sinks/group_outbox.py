@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.sinks.sink import Message
@@ -74,18 +75,17 @@ class GroupOutbox:
         elif alert.ended is None:
             self._update(_Entry(alert), now)
 
-    def due(self) -> float | None:
-        """See `Outbox`."""
-        return min(self._due.values(), default=None)
+    def due(self, *, urgent: bool | None = None) -> float | None:
+        """See `Outbox`. A message with a new critical alert is urgent."""
+        return min((at for _, at in self._due_groups(urgent)), default=None)
 
-    def next_message(self, now: float, *, everything: bool = False) -> Message | None:
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
         """See `Outbox`."""
         self._expire(now)
         self._last = {group: last for group, last in self._last.items() if now - last < INTERVAL_SECONDS}
-        due = [group for group, at in self._due.items() if everything or at <= now]
-        urgent = {entry.alert.run for entry in self._entries.values() if entry.queued and _is_urgent(entry.alert)}
-        # A receiver that is slow must not make a critical alert wait behind others.
-        for group in sorted(due, key=lambda group: (group not in urgent, self._due[group])):
+        for group, at in self._due_groups(urgent):
+            if at > now and not everything:
+                continue
             del self._due[group]
             members = [entry for entry in self._entries.values() if entry.alert.run == group]
             new = [entry for entry in members if entry.queued and not entry.in_flight]
@@ -123,6 +123,16 @@ class GroupOutbox:
         # The worker adds the back-off, so the message is due at once.
         if any(entry.queued and entry.alert.run == message.group for entry in self._entries.values()):
             self._due[message.group] = now
+
+    def _due_groups(self, urgent: bool | None) -> list[tuple[str, float]]:
+        """Return the groups with queued alerts, the one that is due first at the front, and when each is due."""
+        critical = {
+            entry.alert.run
+            for entry in self._entries.values()
+            if entry.queued and not entry.in_flight and _is_urgent(entry.alert)
+        }
+        groups = [item for item in self._due.items() if urgent in {None, item[0] in critical}]
+        return sorted(groups, key=itemgetter(1))
 
     def _update(self, entry: _Entry, now: float) -> None:
         """Keep an entry as long as a notification may follow, and queue it if there is one."""

@@ -91,12 +91,16 @@ class Outbox(Protocol):
         """Queue a new alert, or the present state of an older one."""
         ...
 
-    def due(self) -> float | None:
-        """Return the time of the next message; None if there is none before the next `put`."""
+    def due(self, *, urgent: bool | None = None) -> float | None:
+        """Return the time of the next message; None if there is none before the next `put`.
+
+        Args:
+            urgent: Consider messages only that must not wait while another one is sent, or only the others.
+        """
         ...
 
-    def next_message(self, now: float, *, everything: bool = False) -> Message | None:
-        """Return the next message that is due; with *everything*, also one that is not due yet."""
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
+        """Return the next message that is due, see `due`; with *everything*, also one that is not due yet."""
         ...
 
     def sent(self, message: Message, now: float) -> Sequence[Alert]:

@@ -91,14 +91,18 @@ class AlertmanagerOutbox:
         if len(self):
             self._due = now
 
-    def due(self) -> float | None:
-        """See `Outbox`."""
+    def due(self, *, urgent: bool | None = None) -> float | None:
+        """See `Outbox`. No message is urgent, because one has all alerts."""
+        if urgent:
+            return None
         if self._due is not None:
             return self._due
         return self._resend if self._entries else None
 
-    def next_message(self, now: float, *, everything: bool = False) -> Message | None:
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:
         """See `Outbox`."""
+        if urgent:
+            return None
         self._expire(now)
         # A stopping daemon sends only what is new.
         resend = now >= self._resend and not everything

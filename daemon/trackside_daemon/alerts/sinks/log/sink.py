@@ -78,13 +78,13 @@ class LogOutbox:
         if len(self._logged) > 2 * MOST:
             del self._logged[next(iter(self._logged))]
 
-    def due(self) -> float | None:
-        """See `Outbox`."""
-        return 0.0 if self._lines else None
+    def due(self, *, urgent: bool | None = None) -> float | None:
+        """See `Outbox`. No message is urgent, because one has all lines, and all are due at once."""
+        return 0.0 if self._lines and not urgent else None
 
-    def next_message(self, now: float, *, everything: bool = False) -> Message | None:  # noqa: ARG002  every line is due at once
+    def next_message(self, now: float, *, urgent: bool | None = None, everything: bool = False) -> Message | None:  # noqa: ARG002  see `due`
         """See `Outbox`."""
-        if not self._lines:
+        if self.due(urgent=urgent) is None:
             return None
         alerts, lines = zip(*self._lines, strict=True)
         self._lines.clear()
