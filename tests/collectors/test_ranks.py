@@ -6,6 +6,7 @@ import os
 import pwd
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from processes import eventually
 
@@ -471,6 +472,21 @@ def test_the_peak_of_a_rank_is_that_of_its_gpus_together(machine: Machine) -> No
     assert peaks(machine) == {"0": pytest.approx(461.7e12)}
     machine.train(0, FIRST, rank=1)
     assert peaks(machine) == {"0": pytest.approx((149.7 / 2 + 312) * 1e12), "1": pytest.approx(149.7e12 / 2)}
+
+
+def test_a_rank_that_uses_no_gpu_has_no_peak(machine: Machine) -> None:
+    machine.gpus = [gpu(0, FIRST, 60, name="NVIDIA A40"), gpu(1, SECOND, name="NVIDIA A40")]
+    machine.run(50)
+    machine.run(60)
+    machine.train(50, FIRST)
+    machine.train(60, FIRST, rank=1)
+    assert machine.ranks() == [("0", "0"), ("0", "1")]
+    assert peaks(machine) == {"1": pytest.approx(149.7e12)}, "it has the GPU to itself"
+    machine.collector = machine.collects(host_pids=False)
+    assert peaks(machine) == dict.fromkeys("01", pytest.approx(149.7e12 / 2)), "what NVML lists means nothing here"
+    simulated = {"name": "NVIDIA A40", "source": "simulated"}
+    machine.gpus = [msgspec.structs.replace(one, info=simulated) for one in machine.gpus]
+    assert peaks(machine) == {}
 
 
 def test_a_peak_that_nobody_knows_is_not_told_but_by_the_run_itself(machine: Machine) -> None:

@@ -44,7 +44,8 @@ PEAK_FLOPS = Metric(
     "trackside_training_peak_flops_per_second",
     "gauge",
     "Peak FLOP/s of the rank's GPUs: the run's own value, else dense tensor operations in bfloat16 (float16 before "
-    "Ampere) by their data sheets; a GPU that several ranks share is divided; absent where one is unknown, or with MIG.",
+    "Ampere) by their data sheets; a GPU that several ranks share is divided; absent where one is unknown, with MIG, or "
+    "while no process of the rank is on a GPU.",
     ("run", "rank"),
     "flops_per_second",
 )
@@ -151,26 +152,31 @@ class RanksCollector:
         with_list = {gpu.uuid for gpu in gpus if any(family == "processes" for family, _, _ in gpu.values)}
         last_uuids: dict[_RankKey, set[str]] = {}
         gpus_by_rank: dict[tuple[str, str], dict[str, GpuReading]] = {}
+        used_by_rank: dict[tuple[str, str], dict[str, GpuReading]] = {}
         reported_peaks: dict[tuple[str, str], float] = {}
         for process in rank_processes:
             key = _RankKey(process.run_id, process.rank, process.pid)
             listed = uuids_by_rank.get(process.pid, set()) if process.pid else set()
             if uuids := listed | (self._last_uuids.get(key, set()) - with_list):
                 last_uuids[key] = uuids
-                rank_gpus = [gpu for gpu in gpus if gpu.uuid in uuids]
+                used = rank_gpus = [gpu for gpu in gpus if gpu.uuid in uuids]
             else:
                 rank_gpus = _claimed(process, gpus, statuses)
+                # A GPU that is only visible does no work, if NVML's list of processes can show that.
+                seen = with_list if process.pid and self._host_pids else ()
+                used = [gpu for gpu in rank_gpus if gpu.uuid not in seen and not _is_simulated(gpu)]
             labels = process.run, str(process.rank)
             gpus_by_rank.setdefault(labels, {}).update({gpu.uuid: gpu for gpu in rank_gpus})
+            used_by_rank.setdefault(labels, {}).update({gpu.uuid: gpu for gpu in used})
             if process.peak_flops is not None:
                 reported_peaks[labels] = process.peak_flops
         self._last_uuids = last_uuids
         for labels, gpus_by_uuid in gpus_by_rank.items():
             yield from (Sample(RANK_INFO, (str(gpu.index), uuid, *labels), 1) for uuid, gpu in gpus_by_uuid.items())
-        shares = Counter(uuid for gpus_by_uuid in gpus_by_rank.values() for uuid in gpus_by_uuid)
+        shares = Counter(uuid for gpus_by_uuid in used_by_rank.values() for uuid in gpus_by_uuid)
         peaks = {
             labels: peak
-            for labels, gpus_by_uuid in gpus_by_rank.items()
+            for labels, gpus_by_uuid in used_by_rank.items()
             if (peak := _peak(gpus_by_uuid.values(), shares)) is not None
         }
         yield from (Sample(PEAK_FLOPS, labels, peak) for labels, peak in {**peaks, **reported_peaks}.items())
