@@ -6,6 +6,7 @@ from math import nan
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from detectors.running import ID, Running
 from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
@@ -94,6 +95,14 @@ def test_a_few_milliseconds_are_no_slow_step(watch: RankWatch) -> None:
     seconds = [0.001 + number % 3 / 1e5 for number in range(40)]
     seconds[30] = 0.02
     assert told(watch, opened(), taken(block(0, {"x": [0.0] * 40}, seconds))) == []
+
+
+def test_the_end_of_a_run_on_a_noisy_host_counts_its_slow_steps(watch: RankWatch) -> None:
+    seconds = [0.5 if step in {70, 93, 121, 160, 177} else 0.02 + step % 3 / 1e4 for step in range(300)]
+    assert told(watch, opened(run=ID), taken(block(0, {"x": [0.0] * 300}, seconds))) == []
+    run = Running(slow_steps=watch.slow_steps)
+    run.marks("finished")
+    assert run.said("RunFinished")[0].summary.endswith(": 5 slow steps lost 2.4 s")
 
 
 def test_time_in_evaluation_is_no_step_s(watch: RankWatch) -> None:

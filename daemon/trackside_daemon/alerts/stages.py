@@ -74,9 +74,13 @@ def sources(
         fired: Alerts that fired when the earlier daemon ended.
         attempt: Returns the last attempt of a run, by its id, that the earlier daemon saw.
     """
+    ranks = RankWatch(section.thresholds)
     runs = RunWatch(
-        stall_after=section.stall_after, straggler_window=section.straggler_window, thresholds=section.thresholds
+        stall_after=section.stall_after,
+        straggler_window=section.straggler_window,
+        thresholds=section.thresholds,
+        slow_steps=ranks.slow_steps,
     )
     for alert in fired:
         runs.restore(alert, attempt(alert.run))
-    return [RankWatch(section.thresholds), runs]
+    return [ranks, runs]

@@ -46,6 +46,21 @@ class Detection(NamedTuple):
     over: bool = False
 
 
+class SlowSteps:
+    """The slow steps of a rank that no schedule explains, reported or not.
+
+    Attributes:
+        count: How many there were.
+        seconds: The seconds that they lost.
+    """
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+
+
 class Context:
     """Facts about a rank other than the samples of the detector's key. The caller of the detectors maintains it.
 
@@ -58,9 +73,10 @@ class Context:
         rates_raised: Recent steps at which the learning rate rose by more than a tenth at once.
         gradient: The last finite norm of the gradients divided by its recent median; None before there is one.
         gradients: The same ratio by step, of the samples that were pushed together with the column, and of some before.
+        slow: The slow steps so far, which `SlowStep` counts.
     """
 
-    __slots__ = ("derived", "gradient", "gradients", "learning_rate", "phase", "rates", "rates_raised")
+    __slots__ = ("derived", "gradient", "gradients", "learning_rate", "phase", "rates", "rates_raised", "slow")
 
     def __init__(self) -> None:
         self.phase = ""
@@ -70,6 +86,7 @@ class Context:
         self.rates_raised: list[int] = []
         self.gradient: float | None = None
         self.gradients: dict[int, float] = {}
+        self.slow = SlowSteps()
 
     def rate_at(self, step: int) -> float | None:
         """Return the learning rate at a recent step; None before the first."""

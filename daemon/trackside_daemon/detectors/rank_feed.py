@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.advice import NEXT
-from trackside_daemon.detectors.base import Column
+from trackside_daemon.detectors.base import Column, SlowSteps
 from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.detectors.rank_detectors import DEFAULTS, Found, RankDetectors
 from trackside_daemon.detectors.rank_firing import Firing
@@ -49,11 +49,13 @@ class _RankFeed:
         self._time = time
         self._late: dict[tuple[str, str], Finding] = {}
         self.has_ended = False
+        self.slow = SlowSteps()
         self._restart()
 
     def _restart(self) -> None:
         """Let the detectors learn anew."""
         self._detectors = RankDetectors(self._thresholds, lost=LOST)
+        self._detectors.context.slow = self.slow
         self._durations = StepDurations()
         self._firing = Firing()
         self._pushes_durations = False
@@ -168,6 +170,11 @@ class RankWatch:
             elif isinstance(record, Event) and record.kind == "rank_ended":
                 findings += self._rank_ended(record)
         return findings
+
+    def slow_steps(self, run: str, attempt: int) -> SlowSteps:
+        """Return the slow steps of the rank of an attempt that lost most by them."""
+        ranks = (rank.slow for rank in self._ranks.values() if (rank.run, rank.attempt) == (run, attempt))
+        return max(ranks, key=lambda slow: slow.seconds, default=SlowSteps())
 
     def restore_rank(self, past: Past, fired: Iterable[Alert]) -> None:
         """Continue where an earlier daemon ended with a rank: learn from its last samples, without new findings.

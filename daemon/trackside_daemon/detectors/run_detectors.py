@@ -9,12 +9,14 @@ from trackside_daemon.detectors.data_loader import DataLoader
 from trackside_daemon.detectors.monitor_blind import RunBlind
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import RankSilent, Stalled
+from trackside_daemon.detectors.step_durations import LOST
 from trackside_daemon.detectors.straggler import SECONDS, Straggler
 from trackside_daemon.detectors.wording import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trackside_daemon.detectors.base import SlowSteps
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import RunProgress
     from trackside_daemon.model.finding import Finding
@@ -87,12 +89,19 @@ def last_words(run: RunProgress, started: float, steps: float, time: float, more
         started: When its first attempt began, in Unix seconds; 0 if unknown.
         steps: Steps of all attempts.
         time: When it ended, in Unix seconds.
-        more: Its losses and waits, as text.
+        more: Its losses, waits and slow steps, as text.
     """
     how = "has finished" if run.state == "finished" else "was stopped"
     after = f" after {span(time - started)}" if started else ""
     made = f" and {steps:,.0f} steps" if steps else ""
     return f"run {run.name} {how}{after}{made}" + (f": {more}" if more else "")
+
+
+def slowness(slow: SlowSteps) -> str:
+    """Return how much single slow steps have lost; empty for less than a second."""
+    if slow.seconds < LOST:
+        return ""
+    return f"{slow.count:,} slow step{'' if slow.count == 1 else 's'} lost {span(slow.seconds)}"
 
 
 def waits(run: RunProgress, time: float, share: float) -> str:

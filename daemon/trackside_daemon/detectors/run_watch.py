@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from trackside_daemon.detectors.base import SlowSteps
 from trackside_daemon.detectors.best_loss import BestLoss
 from trackside_daemon.detectors.clock import Clock
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import Deaths
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
-from trackside_daemon.detectors.run_detectors import WatchedRun, last_words, waits
+from trackside_daemon.detectors.run_detectors import WatchedRun, last_words, slowness, waits
 from trackside_daemon.detectors.run_view import RankProgress, RunProgress
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
@@ -24,7 +25,7 @@ from trackside_daemon.model.session import RankRef
 from trackside_daemon.model.stall import Stall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trackside_daemon.detectors.pace import Pace
     from trackside_daemon.detectors.recalled_samples import Past
@@ -55,6 +56,7 @@ class RunWatch:
         stall_after: Seconds of silence that are never a stall; beyond that the run's own pace decides.
         straggler_window: Least seconds between two comparisons of the ranks of a run.
         thresholds: Where findings begin.
+        slow_steps: Returns the slow steps of a run and its attempt.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class RunWatch:
         stall_after: float = FLOOR,
         straggler_window: float = SECONDS,
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
+        slow_steps: Callable[[str, int], SlowSteps] = lambda *_: SlowSteps(),
     ) -> None:
         self._thresholds = thresholds
+        self._slow_steps = slow_steps
         self._floor = stall_after
         self._straggler_window = straggler_window
         self._clock = Clock()
@@ -240,7 +244,11 @@ class RunWatch:
             return
         loss = self._losses.get(ref.run)
         started, steps = self._earlier.get(ref.run, (run.started, 0.0))
-        texts = (loss.text() if loss else "", waits(run, time, self._thresholds.data_wait_ratio))
+        texts = (
+            loss.text() if loss else "",
+            waits(run, time, self._thresholds.data_wait_ratio),
+            slowness(self._slow_steps(run.id, run.attempt)),
+        )
         more = "; ".join(filter(None, texts))
         text = last_words(run, started or run.started, steps + run.steps, time, more)
         yield self._once("RunFinished", run.id, run.name, time, text)

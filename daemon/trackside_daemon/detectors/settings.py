@@ -53,7 +53,7 @@ class DetectorThresholds(Section):
     )
     throughput_ratio: Annotated[
         float, bound("ThroughputRegression: duration of steps, as a multiple of that before.", least=1.0)
-    ] = 1.08
+    ] = 1.15
     straggler_ratio: Annotated[
         float, bound("StragglerRank: a rank's own time for a step, as a multiple of the median rank's.", least=1.0)
     ] = 1.1

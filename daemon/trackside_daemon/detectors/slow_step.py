@@ -15,7 +15,7 @@ from trackside_daemon.detectors.wording import factor, lasted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.detectors.base import Column, Context, SlowSteps
 
 BEFORE = 50  # recent samples that a step is compared with: at most BEFORE, at least ENOUGH
 ENOUGH = 16
@@ -35,7 +35,7 @@ USUAL = 1000  # samples after which slow steps are the new normal
 # After USED_TO reported slow steps among LATELY samples, none shorter by more than `ALIKE`, another is only info.
 USED_TO, LATELY = 3, 10_000
 
-WORTH = 10.0  # seconds lost by one step from which it is a warning; less is info
+WORTH = 60.0  # seconds lost by one step from which it is a warning; less is info
 
 
 class Slow(NamedTuple):
@@ -98,7 +98,7 @@ class SlowStep:
             if 0 < seconds < inf:
                 self._advance(step, time)
                 if len(self._window) >= ENOUGH and seconds > self._learnt * (usual := self._window.median()):
-                    yield from self._exceeds(at, Slow(step, time, seconds, usual, context.derived))
+                    yield from self._exceeds(at, Slow(step, time, seconds, usual, context.derived), context.slow)
                 if self._usual is not None:
                     yield from self._watch(at, step, seconds)
                 self._window.add(seconds)
@@ -115,23 +115,29 @@ class SlowStep:
         self._step = step
         self._index += 1
 
-    def _exceeds(self, at: int, slow: Slow) -> Iterator[Detection]:
+    def _exceeds(self, at: int, slow: Slow, counted: SlowSteps) -> Iterator[Detection]:
         scales = (slow.seconds - slow.usual) / (self._window.spread() + QUANTUM * slow.usual)
         if scales <= self._learnt_scales:
             return
-        report = self._is_slow(slow.seconds, slow.usual) and scales > self._scales
-        if report and not self._crowded(slow) and not self._due(slow):
-            if self._index - self._last_slow > APART:
-                worth = slow.seconds - slow.usual >= WORTH and not self._is_used_to(slow.excess)
-                yield Detection("SlowStep", "warning" if worth else "info", at, slow.text())
-                self._reported.append((self._index, slow.excess))
-                if self._usual is None:
-                    self._usual, self._reported_at = slow.usual, self._index
-            self._last_slow = self._index
+        exceeds = slow.seconds > self._ratio * slow.usual and scales > self._scales
+        if exceeds and not self._crowded(slow) and not self._due(slow):
+            counted.count += 1
+            counted.seconds += slow.seconds - slow.usual
+            if self._is_slow(slow.seconds, slow.usual):
+                yield from self._report(at, slow)
         if self._by_step is not None:
             self._by_step.note(slow.step, slow.excess)
         if self._by_time is not None and isfinite(slow.time):
             self._by_time.note(slow.time, slow.excess)
+
+    def _report(self, at: int, slow: Slow) -> Iterator[Detection]:
+        if self._index - self._last_slow > APART:
+            worth = slow.seconds - slow.usual >= WORTH and not self._is_used_to(slow.excess)
+            yield Detection("SlowStep", "warning" if worth else "info", at, slow.text())
+            self._reported.append((self._index, slow.excess))
+            if self._usual is None:
+                self._usual, self._reported_at = slow.usual, self._index
+        self._last_slow = self._index
 
     def _is_used_to(self, excess: float) -> bool:
         """Return whether slow steps of this length were reported often enough."""

@@ -22,18 +22,23 @@ LASTING = 4  # consecutive slower blocks that make an alert
 RETURNED = 2  # consecutive normal blocks that end it
 USUAL = 100  # blocks after which the slower steps are the new normal
 
-WORTH = 10.0  # seconds lost from which it is a warning; less is info
+WORTH = 60.0  # seconds lost from which it is a warning; less is info
+
+# Share of the run's time that slower steps must lose where that is less than the floor in seconds: a training of a few
+# seconds is judged by its own length.
+SHARE = 0.1
 
 
 class Throughput:
     """`ThroughputRegression`: for 40 samples, steps take *ratio* times as long as before.
 
-    The increase must also exceed *scales* deviations of the levels, and all slower steps together must lose *lost* seconds.
+    The increase must also exceed *scales* deviations of the levels, and all slower steps together must lose *lost* seconds,
+    or `SHARE` of the run's time if that is less.
     """
 
     alerts: tuple[str, ...] = ("ThroughputRegression",)
 
-    def __init__(self, *, ratio: float = 1.08, scales: float = 3.0, lost: float = 0.0) -> None:
+    def __init__(self, *, ratio: float = 1.15, scales: float = 3.0, lost: float = 0.0) -> None:
         self._ratio = ratio
         self._lost = lost
         self._scales = scales
@@ -46,6 +51,7 @@ class Throughput:
         self._loses = 0.0
         self._blocks = 0
         self._back = 0
+        self._ran = 0.0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next durations show, in seconds per step."""
@@ -61,6 +67,7 @@ class Throughput:
                     block.sort()
                     level = (block[BLOCK // 2 - 1] + block[BLOCK // 2]) / 2
                     block.clear()
+                    self._ran += BLOCK * level
                     yield from self._judge(at, step, level) if self._usual is None else self._watch(at, step, level)
 
     def _judge(self, at: int, step: int, level: float) -> Iterator[Detection]:
@@ -79,7 +86,7 @@ class Throughput:
             self._since = self._began
         self._slower.append(level)
         self._loses = BLOCK * (sum(self._slower) - len(self._slower) * usual)
-        if len(self._slower) >= LASTING and self._loses >= self._lost:
+        if len(self._slower) >= LASTING and self._loses >= min(self._lost, SHARE * self._ran):
             now = sorted(self._slower)[len(self._slower) // 2]
             self._slower.clear()
             self._usual, self._blocks, self._back = usual, 0, 0
