@@ -134,7 +134,14 @@ def test_a_scrape_has_the_texts_of_what_fires_and_the_page_of_its_run(recorder: 
     recorder.accept(finding(rank=1, run="a b")).tick(1)
     (text,) = recorder.texts
     assert text[: len(FIRING.labels)] == ("NonFinite", "critical", "name-a b", "1", "loss", "", "", "")
-    assert text[len(FIRING.labels) :] == ("rank 1", "look", "node1", "a b", "https://node1/runs/a%20b")
+    assert text[len(FIRING.labels) :] == (
+        "rank 1",
+        "look",
+        "2023-11-14 22:13:20 UTC",
+        "node1",
+        "a b",
+        "https://node1/runs/a%20b",
+    )
     recorder.accept(over(finding(rank=1, run="a b")), at=2).tick(130)
     assert recorder.texts == []
 

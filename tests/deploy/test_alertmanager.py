@@ -311,6 +311,8 @@ def test_a_message_has_the_first_ten_alerts_and_counts_the_others(tmp_path: Path
     assert one.startswith(
         "GpuHot, GPU 0, on node7:21790, since 2026-01-02 03:04:05 UTC\nGPU 0 is hot.\nLook at the fans."
     )
+    alerts[0]["annotations"]["since"] = "2026-01-02 03:01:18 UTC"
+    assert ", since 2026-01-02 03:01:18 UTC\n" in rendered("trackside.text", alerts[:1], tmp_path, **common)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -22,8 +23,9 @@ FIRING = Metric(
 TEXT = Metric(
     "trackside_alert_text_info",
     "gauge",
-    "1 while the alert fires, with the daemon's own sentence about it, its machine and its run's page; for annotations of rules.",
-    (*FIRING.labels, "summary", "description", "host", "run_id", "dashboard_url"),
+    "1 while the alert fires, with the daemon's own sentence about it, its begin, its machine and its run's page; for "
+    "annotations of rules.",
+    (*FIRING.labels, "summary", "description", "since", "host", "run_id", "dashboard_url"),
 )
 BEGUN = Metric("trackside_alerts_total", "counter", "Times that the alert began to fire.", ("alert", "severity", "run"))
 SILENCED = Metric(
@@ -54,7 +56,8 @@ def text_samples(alerts: Iterable[ActiveAlert], host: str, url: str) -> list[Sam
         if active.exported and active.alert not in LIFE_CYCLE:
             record = active.record()
             page = page_of(url, active.run)
-            texts = (record.summary, record.description, host, active.run, page)
+            since = datetime.fromtimestamp(active.started, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+            texts = (record.summary, record.description, since, host, active.run, page)
             samples.append(Sample(TEXT, (*series_labels(active.alert, active.severity, active.labels), *texts), 1.0))
     return samples
 

@@ -153,6 +153,8 @@ def _detectors(section: AlertsSection, options: RuleFileOptions) -> list[Group]:
             "annotations": {
                 "summary": _own_text(alert, _label("summary"), fixed.summary),
                 "description": _own_text(alert, _OWN, f"{_ABOUT}{fixed.description}") + more,
+                # Prometheus' own begin of an alert is its first scrape of the series.
+                "since": _own_text(alert, _label("since"), ""),
                 "dashboard_url": _own_text(alert, _label("dashboard_url"), ""),
             },
         }
