@@ -223,7 +223,7 @@ made or replaced, and `trackside doctor` names them.
 HTTP_API = """# HTTP API
 
 The daemon serves this API below `/api/v1`. Every request needs the token of the daemon, `Authorization: Bearer TOKEN`, or the
-credentials of the [web configuration](web.md). The daemon writes the token next to its push socket, in `push.token`.
+credentials of the [web configuration](web.md). The daemon writes the token next to its push socket, in `push.token`, and keeps it over restarts.
 `/api/v1/openapi.json` is the same reference as an OpenAPI document.
 
 Answers are JSON unless stated otherwise. An error is `{"error": {"reason": "…", "message": "…"}}` with a status of 400 or higher.

@@ -171,7 +171,7 @@ class Site:
 def answering(place: Place, *, breaks: bool = False) -> Iterator[Site]:
     """Yield a server that answers like the daemon, with its address next to the push socket."""
     with history(place.history) as one:
-        token = Token(place.socket.with_suffix(".token"))
+        token = Token(place.socket.with_suffix(".token"), place.socket.with_name("api.token"))
         site = Site(one, token, breaks=breaks)
         listener = listen("127.0.0.1:0")
         place.socket.with_suffix(".address").write_text(f"http://127.0.0.1:{listener.getsockname()[1]}\n")

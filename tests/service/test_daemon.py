@@ -81,7 +81,7 @@ def test_with_the_bare_client_the_command_says_which_extra_to_install(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_as_asked_and_leaves_nothing_but_the_lock(
+def test_it_stops_as_asked_and_leaves_nothing_but_the_lock_and_its_history(
     start_daemon: Callable[..., Daemon], number: signal.Signals
 ) -> None:
     daemon = start_daemon(*QUIET)
@@ -90,7 +90,7 @@ def test_it_stops_as_asked_and_leaves_nothing_but_the_lock(
     }
     assert daemon.stop(number) == 0
     assert {one.name for one in daemon.directory.iterdir()} == {"push.sock.lock", "history"}
-    assert {one.name for one in daemon.history.iterdir()} == {"history.db", "history.lock"}
+    assert {one.name for one in daemon.history.iterdir()} == {"api.token", "history.db", "history.lock"}
     assert f"stopping on {number.name}" in daemon.log[-1]
     assert not any("Traceback" in line for line in daemon.log)
 

@@ -79,7 +79,7 @@ class Site:
 
     def __init__(self, directory: Path, state: State) -> None:
         self.state = state
-        self.token = Token(directory / "token")
+        self.token = Token(directory / "push.token", directory / "api.token")
         self.wrong = ""
         self.ready = True
         self.reloads = 0

@@ -11,6 +11,7 @@ import pytest
 from trackside_daemon.web.http.auth_token import Token
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -117,30 +118,84 @@ def test_public_read_opens_reading_and_nothing_else(site: Any) -> None:
     assert status(client, "/api/v1/runs", "rebound.example") == 421
 
 
-def test_the_token_is_new_at_each_start_and_readable_by_this_user_alone(place: Path) -> None:
-    path = place / "token"
-    path.write_text("old")
-    path.chmod(0o666)
+@pytest.fixture
+def token(place: Path) -> Callable[[], Token]:
+    """A function that starts a daemon's token, for commands in "token", and in "stored" for the next start."""
+    return lambda: Token(place / "token", place / "stored")
+
+
+def test_the_token_survives_a_restart_and_is_readable_by_this_user_alone(
+    place: Path, token: Callable[[], Token]
+) -> None:
+    (place / "token").write_text("old")
+    (place / "token").chmod(0o666)
     before = os.umask(0)
     try:
-        values = {Token(path).value for _ in range(3)}
+        first = token()
+        first.remove()
+        assert token().value == first.value
     finally:
         os.umask(before)
-    assert len(values) == 3
-    assert path.read_text().strip() in values
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for path in (place / "token", place / "stored"):
+        assert path.read_text() == f"{first.value}\n"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (place / "stored").unlink()
+    assert token().value != first.value
 
 
-def test_a_link_in_the_tokens_place_is_replaced_and_not_followed(place: Path) -> None:
+PLANTED = "a" * 32
+
+
+def _replace_by_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda path: path.chmod(0o640),
+        lambda path: path.with_name("other").hardlink_to(path),
+        lambda path: path.rename(path.with_name("other")).with_name(path.name).symlink_to("other"),
+        lambda path: path.write_text("too short"),
+        lambda path: path.write_bytes(b"\xff" * 32),
+        _replace_by_fifo,
+        pytest.param(
+            lambda path: os.chown(path, 12345, -1),
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user"),
+        ),
+    ],
+    ids=["open to a group", "two names", "link", "no token", "not text", "fifo", "another's"],
+)
+def test_a_token_that_others_could_know_is_replaced(
+    place: Path, token: Callable[[], Token], plant: Callable[[Path], object]
+) -> None:
+    (place / "stored").touch(0o600)
+    (place / "stored").write_text(PLANTED)
+    assert token().value == PLANTED
+    plant(place / "stored")
+    new = token().value
+    assert new != PLANTED
+    assert token().value == new
+
+
+def test_without_room_for_the_token_the_daemon_starts(place: Path) -> None:
+    assert len(Token(place / "token", place / "nowhere" / "stored").value) == 32
+
+
+@pytest.mark.parametrize("name", ["token", "stored"])
+def test_a_link_in_the_tokens_place_is_replaced_and_not_followed(
+    place: Path, token: Callable[[], Token], name: str
+) -> None:
     (place / "precious").write_text("as it was")
-    (place / "token").symlink_to(place / "precious")
-    Token(place / "token")
-    assert not (place / "token").is_symlink()
+    (place / name).symlink_to(place / "precious")
+    token()
+    assert not (place / name).is_symlink()
     assert (place / "precious").read_text() == "as it was"
 
 
-def test_the_token_is_taken_away_once_and_again(place: Path) -> None:
-    token = Token(place / "token")
-    token.remove()
-    token.remove()
+def test_the_token_is_taken_away_once_and_again(place: Path, token: Callable[[], Token]) -> None:
+    first = token()
+    first.remove()
+    first.remove()
     assert not (place / "token").exists()

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.service.config import Config
 
+# The file in the directory of the history that keeps the API's token.
+TOKEN_FILE = "api.token"  # noqa: S105  a name
+
 # The sources of series other than the collectors.
 SOURCES = ("training", "alerts", "notifications", "ingest", "pipeline", "history", "sampler", "trackside")
 
@@ -107,7 +110,7 @@ class Daemon:
         )
         self._stopping = threading.Event()
         self._lost_runs = threading.Thread(target=self._end_lost_runs, name="trackside-forget", daemon=True)
-        self._token = _make_token(push_socket.token)
+        self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(TOKEN_FILE))
         self._address_file = push_socket.token.with_suffix(".address")
         access = HistoryAccess(self._parts.history.database, self._parts.history.writer)
         self._overview = self._overview_api(access)
@@ -311,9 +314,9 @@ class Daemon:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _make_token(path: Path) -> Token:
+def _make_token(path: Path, stored: Path) -> Token:
     try:
-        return Token(path)
+        return Token(path, stored)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise StartError(f"{path}: {reason}; the daemon stores the API's token there, next to the socket") from error

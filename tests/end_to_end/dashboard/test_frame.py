@@ -73,7 +73,7 @@ def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back(
     expect(page.locator("#live")).to_contain_text("Live")
 
 
-def test_a_daemon_that_falls_silent_and_comes_back_with_another_token(
+def test_a_tab_lives_on_when_its_daemon_falls_silent_or_restarts_but_not_with_another_token(
     start_daemon: Callable[..., Daemon], open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
 ) -> None:
     daemon = start_daemon()
@@ -97,9 +97,16 @@ def test_a_daemon_that_falls_silent_and_comes_back_with_another_token(
     expect(page).to_have_url(f"{daemon.url}/?name=x&state=failed")
     daemon.stop()
     expect(outage).to_contain_text("The daemon does not answer.")
-    again = start_daemon(f"--web.listen-address={urlsplit(daemon.url).netloc}")
+    same_address = f"--web.listen-address={urlsplit(daemon.url).netloc}"
+    again = start_daemon(same_address)
+    expect(live).to_contain_text("Live, ")
+    expect(outage).to_be_hidden()
+    expect(page.get_by_label("Name")).to_have_value("x")
+    again.stop()
+    (again.history / "api.token").unlink()
+    again = start_daemon(same_address)
     notice = page.locator("main").get_by_role("alert")
-    expect(notice).to_contain_text("The daemon was restarted and has a new token")
+    expect(notice).to_contain_text("The daemon has a new token")
     expect(notice).to_contain_text(f"open {daemon.url}/?name=x&state=failed#token=TOKEN")
     expect(outage).to_be_hidden()
     assert violations(page) == []

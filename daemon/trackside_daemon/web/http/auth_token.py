@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import secrets
 import socket
+import stat
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -29,19 +32,25 @@ def error_response(status: int, reason: str, message: str, headers: dict[str, st
 
 
 class Token:
-    """The secret that opens the API, new at each start and readable only by this user.
+    """The secret that opens the API, readable only by this user.
 
     Args:
-        path: The file from which trackside commands read it.
+        path: The file from which trackside commands read it, while the daemon runs.
+        stored: The file that keeps it for the next start, so that open dashboards continue.
+
+    Raises:
+        OSError: *path* cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stored: Path) -> None:
         self.path = path
-        self.value = secrets.token_urlsafe(24)
-        # With O_EXCL below, neither a link nor an open descriptor of the old file can get the new token.
-        path.unlink(missing_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(self.value + "\n")
+        self.value = _read(stored)
+        if not self.value:
+            self.value = secrets.token_urlsafe(24)
+            # On a full disk, the daemon starts all the same, with a token for this time.
+            with suppress(OSError):
+                _write(stored, self.value)
+        _write(path, self.value)
 
     def matches(self, authorization: str) -> bool:
         """Return True when an Authorization header contains the token, as ``Bearer TOKEN``."""
@@ -52,6 +61,27 @@ class Token:
     def remove(self) -> None:
         """Delete the file."""
         self.path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> str:
+    """Return the token in a file; empty without a file that this user alone could have written and read."""
+    # O_NONBLOCK: a FIFO would block the daemon.
+    with (
+        suppress(OSError, UnicodeDecodeError),
+        os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "r") as file,
+    ):
+        status = os.fstat(file.fileno())
+        is_private = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        text = file.read(100).strip() if is_private and status.st_nlink == 1 else ""
+        return text if re.fullmatch(r"[\w-]{32}", text, re.ASCII) else ""
+    return ""
+
+
+def _write(path: Path, token: str) -> None:
+    # With O_EXCL, neither a link nor an open descriptor of the old file can get the new token.
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(token + "\n")
 
 
 class TokenMiddleware:

@@ -127,7 +127,7 @@ function showFailure(problem) {
 function explanation(problem) {
   if (problem.reason !== "token") return h("section.notice", { role: "alert" }, h("p", {}, problem.message));
   const stored = sessionStorage.getItem("token");
-  const restarted = newest ? "The daemon was restarted and has a new token" : "The token is wrong or older than the daemon's last start";
+  const restarted = newest ? "The daemon has a new token" : "The token is wrong";
   return h(
     "section.notice",
     { role: "alert" },
