@@ -1,4 +1,4 @@
-"""The changes that docs/integrations.md shows of public training code, and that code with them."""
+"""The changes that docs/integrations.md and tests/public show of public training code, and that code with them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from processes import ROOT
 
 PAGE = ROOT / "docs" / "integrations.md"
+PUBLIC = ROOT / "tests" / "public"
 
 
 def shown(section: str) -> str:
@@ -16,6 +17,11 @@ def shown(section: str) -> str:
     )
     (diff,) = re.findall(r"```diff\n(.*?)```", text, re.DOTALL)
     return str(diff[diff.index("@@\n") :])
+
+
+def change(script: str) -> str:
+    """Return the change of a script of tests/public that has one next to it."""
+    return (PUBLIC / script).with_suffix(".diff").read_text("utf-8")
 
 
 def added(diff: str) -> list[str]:

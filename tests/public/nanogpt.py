@@ -13,7 +13,9 @@ from pydoc_data.topics import topics
 
 import torch
 from torch import nn
+from torch.distributed import destroy_process_group, init_process_group
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 # settings; each may be given as --name=value
 out_dir = "out"
@@ -39,7 +41,9 @@ decay_lr = True
 warmup_iters = 100
 lr_decay_iters = 2000
 min_lr = 1e-4
+backend = "gloo"  # nccl, gloo
 device = "cuda" if torch.cuda.is_available() else "cpu"
+dtype = "bfloat16"  # float32, bfloat16, or float16 with a GradScaler
 compile = False
 config_keys = [k for k, v in globals().items() if not k.startswith("_") and isinstance(v, (int, float, bool, str))]
 for argument in sys.argv[1:]:
@@ -48,10 +52,24 @@ for argument in sys.argv[1:]:
     globals()[key] = type(globals()[key])(value) if type(globals()[key]) is not bool else value == "True"
 config = {k: globals()[k] for k in config_keys} # will be useful for logging
 
-os.makedirs(out_dir, exist_ok=True)
-torch.manual_seed(1337)
+# is this one rank of several?
+ddp = "RANK" in os.environ
+ddp_rank, ddp_world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+if ddp:
+    init_process_group(backend=backend)
+    if "cuda" in device:
+        device = f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    assert gradient_accumulation_steps % ddp_world_size == 0
+    gradient_accumulation_steps //= ddp_world_size
+master_process = ddp_rank == 0
+print(f"tokens per iteration will be: {gradient_accumulation_steps * ddp_world_size * batch_size * block_size:,}")
+if master_process:
+    os.makedirs(out_dir, exist_ok=True)
+torch.manual_seed(1337 + ddp_rank)
 device_type = "cuda" if "cuda" in device else "cpu"
-ctx = torch.amp.autocast("cuda", torch.bfloat16) if device_type == "cuda" else nullcontext()
+ptdtype = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+ctx = nullcontext() if dtype == "float32" else torch.amp.autocast(device_type=device_type, dtype=ptdtype)
 
 # data: Python's own help pages, by character
 text = "\n\n".join(topics.values())
@@ -60,8 +78,9 @@ stoi = {ch: i for i, ch in enumerate(chars)}
 data = torch.tensor([stoi[ch] for ch in text])
 split = int(0.9 * len(data))
 meta = {"vocab_size": len(chars), "stoi": stoi}
-with open(os.path.join(out_dir, "meta.pkl"), "wb") as f:
-    pickle.dump(meta, f)
+if master_process:
+    with open(os.path.join(out_dir, "meta.pkl"), "wb") as f:
+        pickle.dump(meta, f)
 
 
 def get_batch(split_name):
@@ -106,6 +125,7 @@ class GPT(nn.Module):
 iter_num = 0
 best_val_loss = 1e9
 model = GPT(meta["vocab_size"]).to(device)
+scaler = torch.amp.GradScaler(device_type, enabled=(dtype == "float16"))
 optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(beta1, beta2), weight_decay=weight_decay)
 if init_from == "resume":
     checkpoint = torch.load(os.path.join(out_dir, "ckpt.pt"), map_location=device)
@@ -114,6 +134,8 @@ if init_from == "resume":
     iter_num, best_val_loss = checkpoint["iter_num"], checkpoint["best_val_loss"]
 if compile:
     model = torch.compile(model)
+if ddp:
+    model = DDP(model)
 
 
 @torch.no_grad()
@@ -143,14 +165,13 @@ def get_lr(it):
 
 X, Y = get_batch("train")
 t0 = time.time()
-ddp = False
 raw_model = model.module if ddp else model # unwrap DDP container if needed
 while True:
     lr = get_lr(iter_num) if decay_lr else learning_rate
     for param_group in optimizer.param_groups:
         param_group["lr"] = lr
 
-    if iter_num % eval_interval == 0:
+    if iter_num % eval_interval == 0 and master_process:
         losses = estimate_loss()
         print(f"step {iter_num}: train loss {losses['train']:.4f}, val loss {losses['val']:.4f}")
         if losses["val"] < best_val_loss or always_save_checkpoint:
@@ -167,22 +188,29 @@ while True:
                 torch.save(checkpoint, os.path.join(out_dir, 'ckpt.pt'))
 
     for micro_step in range(gradient_accumulation_steps):
+        if ddp:
+            model.require_backward_grad_sync = micro_step == gradient_accumulation_steps - 1
         with ctx:
             logits, loss = model(X, Y)
             loss = loss / gradient_accumulation_steps
         X, Y = get_batch("train")
-        loss.backward()
+        scaler.scale(loss).backward()
     if grad_clip != 0.0:
+        scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), grad_clip)
-    optimizer.step()
+    scaler.step(optimizer)
+    scaler.update()
     optimizer.zero_grad(set_to_none=True)
 
     t1 = time.time()
     dt = t1 - t0
     t0 = t1
-    if iter_num % log_interval == 0:
+    if iter_num % log_interval == 0 and master_process:
         lossf = loss.item() * gradient_accumulation_steps
         print(f"iter {iter_num}: loss {lossf:.4f}, time {dt * 1000:.2f}ms")
     iter_num += 1
     if iter_num > max_iters:
         break
+
+if ddp:
+    destroy_process_group()
