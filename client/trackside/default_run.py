@@ -100,6 +100,7 @@ def init(
         if enabled and (pushing == "all" or session.identity.rank == 0):
             sender = _process.sender(endpoint)
         run = _process.default = Run(RowQueue(session, sender, _process.queues.discard))
+        _process.opener = None
         if sender is not None:
             sender.add(session)
             _process.queues.add(run.queue)
@@ -110,6 +111,11 @@ def open_run() -> Run | None:
     """Return the default run if it is open: not ended, and not inherited from the parent by a forked child."""
     run = _process.default
     return run if run is not None and run is not _process.inherited and run.is_open else None
+
+
+def open_by(opener: Callable[[], object]) -> None:
+    """Open the next default run by this function, which calls `init`, unless the training code calls `init` before."""
+    _process.opener = opener
 
 
 def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
@@ -201,7 +207,11 @@ def _end_default(status: str, cause: str = "") -> None:
 
 def _default() -> Run:
     with _process.lock:
-        return _process.default or init(enabled=not _is_loader_worker())
+        enabled = not _is_loader_worker()
+        if _process.default is None and _process.opener is not None and enabled:
+            opener, _process.opener = _process.opener, None
+            opener()
+        return _process.default or init(enabled=enabled)
 
 
 def _pushing_ranks(ranks: str | None) -> str:

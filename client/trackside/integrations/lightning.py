@@ -20,13 +20,14 @@ from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from trackside.default_run import open_by
 from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.run_adapter import RunAdapter, never_raises, report_checkpoint, save_checkpoint
 from trackside.log import warn
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.loggers import Logger
@@ -64,6 +65,12 @@ class TracksideLogger(Logger):
         super().__init__()
         self.adapter = RunAdapter(name, arguments)
         self._callback: TracksideCallback | None = None
+        # The loop of a Fabric logs at the end of a step. By then, `trackside.data` or `watch` has used the run.
+        open_by(self._open)
+
+    @never_raises
+    def _open(self) -> None:
+        self.adapter.open()
 
     def attach(self, callback: TracksideCallback | None) -> None:
         """Use the steps of a callback in the same Trainer, and leave out what it pushes; None to push alone."""
@@ -162,14 +169,14 @@ class TracksideCallback(Callback):
         self._adapter = self._loggers[0].adapter if self._loggers else self._own_adapter
         for logger in self._loggers:
             logger.attach(self)
-        self.step = None
+        is_fit = str(getattr(stage, "value", stage)) == "fit"
+        # In a test after a fit, Lightning counts batches as steps, and one epoch more than were trained.
+        self.step, self.pushed = (None, frozenset()) if is_fit else (trainer.global_step, frozenset({"epoch"}))
         self._adapter.describe(
             {**_hyperparameters(trainer.datamodule), **_hyperparameters(pl_module), "trainer": _config(trainer)}
         )
         # A checkpoint that carries its run is loaded after this. A logger's run is open by now: Lightning reads its version.
-        self._resumes = (
-            not self._loggers and str(getattr(stage, "value", stage)) == "fit" and _loads_checkpoint(trainer)
-        )
+        self._resumes = not self._loggers and is_fit and _loads_checkpoint(trainer)
         if not self._resumes:
             self._adapter.begin()
 
@@ -199,7 +206,9 @@ class TracksideCallback(Callback):
         loader = getattr(fetcher, COMBINED_LOADER, None)
         if loader is not None and loader is not self._timed_loader:
             run = self._adapter.open()
-            fetcher.iterator = iter(run.data(fetcher.iterator))  # of this epoch; Lightning makes those of later epochs
+            fetcher.iterator = iter(
+                run.data(_Begun(fetcher.iterator))
+            )  # of this epoch; Lightning makes those of later epochs
             self._timed_loader = run.data(loader)
             setattr(fetcher, COMBINED_LOADER, self._timed_loader)
 
@@ -303,6 +312,19 @@ class TracksideCallback(Callback):
         self.pushed, self._rates = frozenset(), {}
         for logger in self._loggers:
             logger.attach(None)
+
+
+class _Begun:
+    """Lightning's iterator of an epoch, which `iter` would begin again: with another order, and other workers."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
 
 
 def _loads_checkpoint(trainer: Any) -> bool:

@@ -13,6 +13,7 @@ from trackside.log import warn
 from trackside.transport.sender import Sender
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from trackside.row_queue import RowQueue
@@ -25,6 +26,7 @@ class Process:
     Attributes:
         lock: Guards the default run.
         default: The default run; None before it is opened and after it has ended.
+        opener: Opens the default run at its first use, in place of `init` with no arguments; None if nothing is to do that.
         inherited: In a forked child, the parent's default run.
         queues: Queues of the open runs.
         outcome: Status and cause of the process's end, as far as it is known.
@@ -33,6 +35,7 @@ class Process:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # an RLock, since opening the default run calls `init`
         self.default: Run | None = None
+        self.opener: Callable[[], object] | None = None
         self.inherited: Run | None = None
         self.queues: set[RowQueue] = set()
         self.outcome = ("finished", "")
