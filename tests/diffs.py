@@ -29,6 +29,11 @@ def added(diff: str) -> list[str]:
     return [line[1:] for line in diff.splitlines() if line.startswith("+")]
 
 
+def changed(script: str, diff: str) -> str:
+    """Return a script of tests/public with a change."""
+    return applied(diff, (PUBLIC / script).read_text("utf-8"))
+
+
 def applied(diff: str, base: str) -> str:
     """Apply a change to *base*; each hunk's old lines must occur in it exactly once."""
     for hunk in diff.split("@@\n")[1:]:

@@ -172,6 +172,12 @@ class Daemon:
         self._address.set()
 
 
+def alarms(daemon: Daemon, label: str = "") -> dict[str, float]:
+    """Return the alerts so far with a severity of warning or critical, and with a label such as ``run="mnist"``."""
+    found = {name: value for name, value in daemon.series().items() if name.startswith("trackside_alerts_total{")}
+    return {name: value for name, value in found.items() if value and 'severity="info"' not in name and label in name}
+
+
 OURS = {"TRACKSIDE_SPOOL", "TRACKSIDE_NVML_LOCK"}
 """What a test's daemon shares with nothing else on this machine."""
 

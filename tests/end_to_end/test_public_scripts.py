@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from diffs import PUBLIC, added, applied, change, shown
+from diffs import PUBLIC, added, change, changed, shown
 from end_to_end.conftest import finish
-from processes import DEADLINE, eventually, require, terminated
+from processes import DEADLINE, alarms, eventually, require, terminated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,24 +26,16 @@ SHORT = (
 TIMES = r"time .*|saving .*|Time .*?(?=\tLoss)| *[0-9.]+/s"
 
 
-def alarms(daemon: Daemon) -> dict[str, float]:
-    """Return the alerts so far with a severity of warning or critical."""
-    found = {name: value for name, value in daemon.series().items() if name.startswith("trackside_alerts_total{")}
-    return {name: value for name, value in found.items() if value and 'severity="info"' not in name}
-
-
 def trained(
     daemon: Daemon, start_training: Callable[..., Process], folder: Path, script: str, diff: str, *arguments: str
 ) -> str:
     """Run a script and, at the same time, that script with a change; return their common output, without times."""
-    changed = folder / "changed" / script
-    changed.parent.mkdir()
-    changed.write_text(applied(diff, (PUBLIC / script).read_text("utf-8")), "utf-8")
-    both = [
-        start_training(daemon, str(file), *(one.format(folder=file.parent) for one in arguments))
-        for file in (folder / script, changed)
-        if file is changed or file.write_bytes((PUBLIC / script).read_bytes())
-    ]
+    both = []
+    for name, text in (("alone", (PUBLIC / script).read_text("utf-8")), ("changed", changed(script, diff))):
+        file = folder / name / script
+        file.parent.mkdir()
+        file.write_text(text, "utf-8")
+        both.append(start_training(daemon, str(file), *(one.format(folder=file.parent) for one in arguments)))
     alone, monitored = (re.sub(TIMES, "", finish(training)) for training in both)
     assert alone == monitored
     eventually(lambda: [run["state"] for run in daemon.api("runs").json()["runs"]] == ["finished"])
@@ -86,8 +78,7 @@ def test_its_ranks_are_one_run_that_a_resume_continues(
     daemon: Daemon, start_training: Callable[..., Process], tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"
-    diff = shown("A script like nanoGPT's")
-    script.write_text(applied(diff, (PUBLIC / "nanogpt.py").read_text("utf-8")), "utf-8")
+    script.write_text(changed("nanogpt.py", shown("A script like nanoGPT's")), "utf-8")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), *SHORT)
     environ = {"GLOO_SOCKET_IFNAME": "lo", "TRACKSIDE_RUN_ID": "pretraining"}
     for attempt, more in enumerate(((), ("--init_from=resume", "--max_iters=30"))):

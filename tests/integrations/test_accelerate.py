@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from diffs import added, shown
+from diffs import added, changed, shown
 from integrations.trainings import TORCHRUN, Trained, in_turn, trained
 from processes import eventually, require
 
@@ -31,7 +31,8 @@ LOOPS = ("{root}/tests/integrations/accelerate_loops.py", "{folder}/loops")
 def looped() -> Iterator[Trained]:
     """The example on two ranks, small loops, and a public script without and with the lines that the page adds."""
     scripts = (f"{{root}}/tests/public/{PUBLIC}", "--cpu"), ("{folder}/changed.py", *ARGUMENTS)
-    with trained(EXAMPLE, in_turn(*scripts, LOOPS), status=(0, 1), public=(PUBLIC, "Accelerate")) as found:
+    texts = {"changed.py": changed(PUBLIC, shown("Accelerate"))}
+    with trained(EXAMPLE, in_turn(*scripts, LOOPS), status=(0, 1), changed=texts) as found:
         yield found
 
 

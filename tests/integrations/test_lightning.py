@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from diffs import added, shown
+from diffs import added, change, changed, shown
 from integrations.trainings import Trained, in_turn, trained
 from processes import eventually, require
 
@@ -20,14 +20,23 @@ require("lightning")
 EPOCHS, STEPS, NAN = 2, 100, 150
 EXAMPLE = ("{root}/examples/lightning_fit.py", f"--epochs={EPOCHS}", f"--nan-at={NAN}", "--folder={folder}/out")
 PUBLIC = "lightning_autoencoder.py"
+MANUAL = ("lightning_transformer.py", "--max_epochs=2")
+FABRIC = ("fabric_loop.py", "--epochs=2")
 FITS = ("{root}/tests/integrations/lightning_fits.py", "{folder}/fits")
 
 
 @pytest.fixture(scope="module")
-def fitted() -> Iterator[Trained]:
-    """The small fits, the example, and a public script without and with the lines that the page adds."""
+def fitted(request: pytest.FixtureRequest) -> Iterator[Trained]:
+    """The small fits, the example, and public scripts without and with the documented lines."""
     scripts = (f"{{root}}/tests/public/{PUBLIC}",), ("{folder}/changed.py",)
-    with trained(in_turn(FITS, EXAMPLE, *scripts), public=(PUBLIC, "Lightning")) as found:
+    texts = {"changed.py": changed(PUBLIC, shown("Lightning"))}
+    texts |= {name: changed(name, change(name)) for name in (MANUAL[0], FABRIC[0])}
+    size = "--size=3200" if request.config.getoption("--soak") else "--size=128"
+    others = [
+        in_turn((f"{{root}}/tests/public/{name}", *flags, size), (f"{{folder}}/{name}", *flags, size))
+        for name, *flags in (MANUAL, FABRIC)
+    ]
+    with trained(in_turn(FITS, EXAMPLE, *scripts), *others, changed=texts) as found:
         yield found
 
 
@@ -154,7 +163,7 @@ def test_a_run_that_the_user_has_opened_is_the_users(fitted: Trained, said: dict
 
 def test_a_script_like_that_of_the_readme_takes_two_lines(fitted: Trained) -> None:
     assert len(added(shown("Lightning"))) <= 3
-    plain, changed = fitted.printed[2:]
+    plain, changed = fitted.printed[2:4]
     assert plain == changed
     printed = dict(re.findall(r"^(\w+) (\S+)$", changed, re.MULTILINE))
     points = fitted.points("changed", "loss")
@@ -163,6 +172,39 @@ def test_a_script_like_that_of_the_readme_takes_two_lines(fitted: Trained) -> No
     assert f"{fitted.points('changed', 'val_loss')[len(points)]:.6f}" == printed["val_loss"]
     assert len(fitted.events("changed", "checkpoint")) == 2
     assert fitted.run("changed")["state"] == "finished"
+
+
+def test_two_optimizers_by_hand_train_the_same_and_count_the_steps_of_both(fitted: Trained) -> None:
+    plain, changed = (text[text.index("batch 0") :] for text in fitted.printed[4:6])
+    assert plain == changed
+    name = "lightning_transformer"
+    losses, printed = fitted.points(name, "loss"), re.findall(r"batch \d+: (\S+)", changed)
+    assert printed == [f"{loss:.6f}" for loss in losses.values()]
+    last = 2 * len(printed)
+    assert list(losses) == list(range(2, last + 1, 2))
+    for key in ("val_loss", "test_loss"):
+        assert f"{key} {fitted.points(name, key)[last]:.6f}" in changed
+    assert set(fitted.points(name, "epoch").values()) == {0, 1}
+    assert set(fitted.points(name, "learning_rate").values()) == {20.0}
+    assert set(fitted.points(name, "learning_rate/1.0").values()) == {1e-3}
+    assert fitted.run(name)["step"] == last
+    page, of = fitted.daemon.series(), f'rank="0",run="{name}"'
+    assert page[f"trackside_training_samples_total{{{of}}}"] == 16 * len(printed)
+    assert fitted.alarms(name) == {}
+
+
+def test_the_loop_of_a_fabric_is_a_run_with_the_name_of_the_logger(fitted: Trained) -> None:
+    plain, changed = fitted.printed[6:]
+    assert plain == changed
+    losses, tested = fitted.points("classifier", "loss"), fitted.points("classifier", "eval/loss")
+    assert re.findall(r"step (\d+): (\S+)", changed) == [(str(step), f"{loss:.6f}") for step, loss in losses.items()]
+    assert re.findall(r"epoch \d+: (\S+)", changed) == [f"{loss:.6f}" for loss in tested.values()]
+    assert fitted.config("classifier")["epochs"] == 2
+    page, of = fitted.daemon.series(), 'rank="0",run="classifier"'
+    assert page[f"trackside_training_samples_total{{{of}}}"] == 32 * len(losses)
+    assert page[f"trackside_training_data_wait_seconds_count{{{of}}}"] == len(losses) - 2
+    assert page[f"trackside_training_checkpoints_total{{{of}}}"] == 2
+    assert fitted.alarms("classifier") == {}
 
 
 def test_nothing_of_the_integration_has_failed(fitted: Trained) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from diffs import added, shown
+from diffs import added, changed, shown
 from integrations.trainings import TORCHRUN, in_turn
 from integrations.trainings import Trained as All
 from integrations.trainings import trained as all_trained
@@ -69,7 +69,8 @@ class Trained(NamedTuple):
 @pytest.fixture(scope="module")
 def trained() -> Iterator[Trained]:
     """The example on two ranks, and the short trainings followed by a public script."""
-    with all_trained(EXAMPLE, in_turn(SHORT, PUBLIC), public=("run_clm.py", "Transformers"), environ=OLD) as every:
+    texts = {"changed.py": changed("run_clm.py", shown("Transformers"))}
+    with all_trained(EXAMPLE, in_turn(SHORT, PUBLIC), changed=texts, environ=OLD) as every:
         state = json.loads((every.folder / f"out/checkpoint-{STEPS}/trainer_state.json").read_text())
         found = json.loads(every.printed[1].splitlines()[-1])
         yield Trained(every, state["log_history"], found, every.said[-1])

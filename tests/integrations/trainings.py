@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
-from diffs import applied, shown
 from integrations.in_turn import THEN
-from processes import ROOT, Daemon, clean_environ, start
+from processes import ROOT, Daemon, alarms, clean_environ, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -59,6 +58,10 @@ class Trained(NamedTuple):
             one for one in self.daemon.api("events").json()["events"] if one["name"] == name and one["kind"] == kind
         ]
 
+    def alarms(self, name: str) -> dict[str, float]:
+        """Return the alerts of a run so far with a severity of warning or critical."""
+        return alarms(self.daemon, f'run="{name}"')
+
     def page(self, name: str) -> dict[str, Any]:
         """Return the API's page of a run, which has no samples."""
         return dict(self.daemon.api(f"runs/{self.run(name)['id']}").json())
@@ -78,20 +81,17 @@ def in_turn(*scripts: tuple[str, ...]) -> tuple[str, ...]:
 def trained(
     *commands: tuple[str, ...],
     status: tuple[int, ...] = (),
-    public: tuple[str, str] | None = None,
+    changed: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Trained]:
     """Run Python with each of the commands at the same time, each in a new directory.
 
-    Each must exit with its *status*, by default 0. The file ``{folder}/changed.py`` is the *public* script with the
-    change that a section of docs/integrations.md shows.
+    Each must exit with its *status*, by default 0. *changed* has the texts of scripts to write first, by name in ``{folder}``.
     """
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         folder = Path(directory)
-        if public is not None:
-            script, section = public
-            text = (ROOT / "tests" / "public" / script).read_text("utf-8")
-            (folder / "changed.py").write_text(applied(shown(section), text), "utf-8")
+        for name, text in (changed or {}).items():
+            (folder / name).write_text(text, "utf-8")
         daemon = Daemon(folder, "--run.linger=1h")
         known = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", "TRACKSIDE_FLUSH_TIMEOUT": "60"}
         started = [
