@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from array import array
+
 import pytest
 
+from trackside_daemon.detectors.best_loss import BestLoss
 from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.model.columns import Columns
 
 ALONE = [
     "loss",
@@ -52,6 +57,32 @@ OPPOSED = [
 @pytest.mark.parametrize("key", ALONE)
 def test_a_loss_that_is_minimised_alone(key: str) -> None:
     assert role(key) == "loss"
+
+
+def test_roles_of_long_keys_need_no_memory() -> None:
+    assert (role("a" * 1019 + "/loss"), role("a" * 1020 + "/loss")) == ("loss", "")
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            role(f"{number}{'a' * 60_000}")
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 1_000_000, kept
+
+
+def test_a_run_that_invents_keys_without_end_needs_no_memory_for_its_best_loss() -> None:
+    best = BestLoss(0)
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            keys = ["loss", *(f"a key of many, {number}/{key}" for key in range(500))]
+            best.accept(Columns(keys, array("q", [number]), array("q", [number]), array("d", [1.0] * 501)))
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert best.text() == "last loss 1, best 1 at step 0"
+    assert kept < 2_000_000, kept
 
 
 @pytest.mark.parametrize("key", ["eval/loss", "val_loss", "loss/val", "test.loss", "eval/d_loss"])

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.rank_detectors import RankDetectors
+from trackside_daemon.detectors.rank_detectors import KEYS, RankDetectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.detectors.base import Detection
+
+
+LOSSES = [f"loss/{number}" for number in range(10 * KEYS)]
 
 
 def troubled(chance: random.Random, count: int) -> tuple[list[int], dict[str, list[float]]]:
@@ -133,3 +136,13 @@ def test_after_a_restart_nothing_of_the_steps_that_come_again_is_known() -> None
     steps = [*range(30), *range(20, 25)]
     list(every.evaluate({"grad_norm": Column(steps, [0.0] * 35, [1.0] * 35)}))
     assert sorted(every.context.gradients) == [20, 21, 22, 23, 24]
+
+
+def test_of_losses_without_end_the_shortest_of_the_first_are_watched() -> None:
+    every = RankDetectors()
+    broken = Column([0], [0.0], [math.nan])
+    watched = {found.key for found in every.evaluate(dict.fromkeys((*LOSSES, "loss"), broken))}
+    assert len(watched) == KEYS
+    assert "loss" in watched
+    later = {found.key for found in every.evaluate({key: broken._replace(steps=[1]) for key in (*LOSSES, "lr")})}
+    assert later <= watched

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -257,6 +258,26 @@ def test_a_large_log_is_read_and_dropped_in_slices_and_packed_in_batches(
     assert left[-1] == 0
     assert held <= 100
     bench.check()
+
+
+def test_packing_keys_without_end_needs_memory_for_some_of_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "BATCH_COLUMNS", 300)
+    monkeypatch.setattr(packing, "SLICE_ROWS", 4)
+    bench.open(session_id(1))
+    for number in range(40):
+        bench.send(session_id(1), block([f"{number}/{key}" for key in range(100)], [number], [0.5] * 100))
+    tracemalloc.start()
+    try:
+        with bench.database.transaction() as connection:
+            work = Packing(connection, 1)
+            while work.step():
+                pass
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert bench.connection.execute("SELECT count(*) FROM series").fetchone()[0] == 4000
+    assert bench.connection.execute("SELECT count(*) FROM log").fetchone()[0] == 0
+    assert peak < 750_000, peak
 
 
 def test_rows_that_come_while_a_log_is_packed_are_left_to_the_next_packing(bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
@@ -27,15 +26,15 @@ class BestLoss:
 
     def accept(self, columns: Columns) -> None:
         """Apply the next rows."""
-        index = _loss(tuple(columns.keys))
-        if index is None:
+        keys = [key for key in columns.keys if role(key) == "loss"]
+        if not keys:
             return
-        key = columns.keys[index]
+        key = min(keys, key=len)
         if key != self._key:
             if self._key and len(key) >= len(self._key):  # a logged mean, for example, that is pushed alone
                 return
             self._key, self._best = key, inf
-        losses = columns.column(index)
+        losses = columns.column(columns.keys.index(key))
         self._last = losses[-1]
         best = min(filter(isfinite, losses), default=inf)
         if best < self._best:
@@ -48,10 +47,3 @@ class BestLoss:
             return ""
         best = "" if self._best == inf else f", best {number(self._best)} at step {count(self._step)}"
         return f"last loss {number(self._last)}{best}"
-
-
-@lru_cache(maxsize=1024)
-def _loss(keys: tuple[str, ...]) -> int | None:
-    """Return the index of the training loss, which is the loss with the shortest name; None if there is none."""
-    losses = [key for key in keys if role(key) == "loss"]
-    return keys.index(min(losses, key=len)) if losses else None

@@ -31,7 +31,9 @@ ROLES = (
 )
 
 
-@lru_cache(maxsize=4096)
+LONGEST = 1024  # characters of a key with a role: a key may have 64 KiB, and the roles of thousands are cached
+
+
 def role(key: str) -> str:
     """Return the role of a key, empty for none.
 
@@ -40,6 +42,11 @@ def role(key: str) -> str:
         which must be finite but has no usual size; ``evaluation`` for losses that are not compared with earlier ones: those
         of evaluation, and those of adversarial and reinforcement learning.
     """
+    return _role(key) if len(key) <= LONGEST else ""
+
+
+@lru_cache(maxsize=4096)
+def _role(key: str) -> str:
     name = key.lower()
     match = next((role for role, pattern in ROLES if pattern.fullmatch(name)), "")
     if match == "gradient" and PART.search(name):

@@ -77,6 +77,9 @@ KEPT = 64  # steps whose gradient norms and raised rates are kept after their ba
 OWN, OWN_LEAST = 16, 5  # recent gradient norms whose median is the measure of the next, at most and at least
 
 
+KEYS = 256  # watched keys of a rank, the first that it pushes: a training may invent losses without end
+
+
 class Found(NamedTuple):
     """A detection and its key."""
 
@@ -121,6 +124,8 @@ class RankDetectors:
             elif role(key) == "gradient" and self._is_total(key):
                 self._note_gradient(column)
             if key not in self._of:
+                if len(self._of) >= KEYS:
+                    continue
                 self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role(key)])
             for detector in self._of[key]:
                 for finding in detector.evaluate(column, self.context):

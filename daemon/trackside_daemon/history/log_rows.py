@@ -48,10 +48,12 @@ class LogRows:
 
     Attributes:
         parts: Groups of pushes, each with the number of its row, rising.
+        columns: Columns in the index of keys.
     """
 
     def __init__(self) -> None:
         self.parts: list[tuple[int, PushGroup]] = []
+        self.columns = 0
         # Parts with the same keys share a list of part numbers, so the index stays small with many parts of many keys.
         self._alike: dict[tuple[str, ...], list[int]] = {}
         self._columns: dict[str, list[tuple[list[int], int]]] = {}
@@ -68,6 +70,7 @@ class LogRows:
             alike = self._alike.get(keys)
             if alike is None:
                 alike = self._alike[keys] = []
+                self.columns += len(keys)
                 for column, key in enumerate(keys):
                     self._columns.setdefault(key, []).append((alike, column))
             else:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # Log bytes that are in memory at once; one batch has no more, nor more pushes than a block.
 BATCH_BYTES = 16 * 1024 * 1024
 
+# Columns of the log that are in memory at once, before the last slice: a training may invent keys without end.
+BATCH_COLUMNS = 65_536
+
 SLICE_ROWS = 64
 SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than `SLICE_ROWS` and `SLICE_BYTES`
 
@@ -81,7 +84,7 @@ class Packing:
             self._axes = {}
             slices: list[int] = []
             pushes = size = 0
-            while self._last < end and pushes < BLOCK and size < BATCH_BYTES:
+            while self._last < end and pushes < BLOCK and size < BATCH_BYTES and self._rows.columns < BATCH_COLUMNS:
                 if slices:
                     yield
                 more, added = self._read(end, BLOCK - pushes)
