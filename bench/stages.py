@@ -91,6 +91,7 @@ def timed(model: Any, optimizer: Any, rows: int, arms: list[bool]) -> NDArray[np
     taken = []
     for number, watched in enumerate(arms):
         run.queue._polled = (stages,) if watched else ()
+        run.queue._update_direct_rows()
         for place, those in zip(places, hooks, strict=True):
             place.clear()
             place.update(those if watched else {})

@@ -148,9 +148,11 @@ def _watched(model: nn.Module, optimizer: torch.optim.Optimizer, calls: Calls) -
     def switch(watches: bool) -> None:
         if watches and kept:
             run.queue._polled, run.queue.pending = kept.pop()
+            run.queue._update_direct_rows()
         elif not watches:
             kept.append((run.queue._polled, run.queue.pending))
             run.queue._polled, run.queue.pending = (), None
+            run.queue._update_direct_rows()
 
     return Watched(lambda step, loss: run.push(step=step, loss=loss), run.finish, switch)
 

@@ -22,6 +22,7 @@ def client_process() -> Iterator[Process]:
     process = Process()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(default_run, "_process", process)
+        patch.setattr(default_run._default_run, "queue", default_run._default_queue)
         patch.setattr(sys, "excepthook", sys.excepthook)
         yield process
         patch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")

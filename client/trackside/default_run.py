@@ -20,7 +20,7 @@ from trackside.transport.process_state import Process
 from trackside.transport.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from trackside.pytorch.watcher import Watcher
     from trackside.totals.phases import Mark
@@ -101,6 +101,7 @@ def init(
             sender = _process.sender(endpoint)
         run = _process.default = Run(RowQueue(session, sender, _process.queues.discard))
         _process.opener = None
+        _default_run.queue = run.queue
         if sender is not None:
             sender.add(session)
             _process.queues.add(run.queue)
@@ -116,15 +117,6 @@ def open_run() -> Run | None:
 def open_by(opener: Callable[[], object]) -> None:
     """Open the next default run by this function, which calls `init`, unless the training code calls `init` before."""
     _process.opener = opener
-
-
-def push(values: Mapping[str, Any] | None = None, /, *, step: int | None = None, **named: Any) -> None:
-    """Record one step's numbers in the default run, as `Run.push`. The first push opens a run.
-
-    Example:
-        >>> trackside.push(step=step, loss=loss)
-    """
-    (_process.default or _default()).queue.push(values, step, named)  # the lock is for opening a run only
 
 
 def phase(name: str) -> Phase:
@@ -202,6 +194,7 @@ def _end_default(status: str, cause: str = "") -> None:
         if run is None or run is _process.inherited:
             return
         _process.default = None
+        _default_run.queue = _default_queue
     run.queue.close(status, cause)  # without the lock: it can wait for seconds, and another thread's push opens a run
 
 
@@ -235,7 +228,9 @@ def _is_loader_worker() -> bool:
 
 
 _process = Process()
-_default_queue = DefaultQueue()
+_default_queue: Any = DefaultQueue()
+_default_run = Run(_default_queue)  # its queue is that of the default run while there is one
+push = _default_run.push
 # All that refers to a run refers to its queue: phases, timed loaders, and what keeps one of them.
 copyreg.pickle(RowQueue, _reduce_queue)  # type: ignore[arg-type]  # its stub wants a pickle of the same class
 os.register_at_fork(after_in_child=_process.forked)

@@ -18,7 +18,7 @@ from trackside.environment.exit_status import flush_timeout
 from trackside.log import warn
 from trackside.packing import writable
 from trackside.pending_values import PendingValues
-from trackside.pytorch.device_scalars import DeviceScalars, local_part, read_number
+from trackside.pytorch.device_scalars import TEXT, DeviceScalars, local_part, read_number
 from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
 from trackside.transport.session import HEAVY, Session
@@ -37,7 +37,6 @@ WARNINGS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
 TEXT_LENGTH = 4096  # characters that are sent of an alert's text, and of an event's kind and fields together
 
-_TEXT = (str, bytes, bytearray)
 _NUMBERS = frozenset((float, int))
 _SEVERITIES = ("info", "warning", "critical")
 
@@ -74,6 +73,7 @@ class RowQueue:
     Attributes:
         session: The session.
         is_open: Rows are sent: the run has not ended, and trackside is not disabled.
+        direct_rows: Rows to which a push of host numbers may append at once; None while it has more to do.
         thread: Identifier of the thread that opened the run.
         pending: Values that join the next push; None before the first.
         timers: Step timers of the watched models, in the order of registration.
@@ -87,6 +87,7 @@ class RowQueue:
         "_rows",
         "_sender",
         "_warned",
+        "direct_rows",
         "is_open",
         "pending",
         "session",
@@ -109,6 +110,7 @@ class RowQueue:
         self._polled: tuple[DeviceScalars | StepTimer, ...] = ()
         self._warned: set[object] = set()
         self._lock = threading.RLock()  # a signal handler may push in the midst of a push
+        self._update_direct_rows()
 
     def __deepcopy__(self, _: object) -> RowQueue:
         return self
@@ -121,8 +123,6 @@ class RowQueue:
             step: Step of the numbers; None to join the current step.
             named: More numbers by key.
         """
-        # Between two steps of a training the CPU caches are cold, and each object touched is a cache miss. So this is
-        # one piece, and it calls no function that the usual push does not need.
         if not self.is_open:
             return
         pushed_at = monotonic_ns()
@@ -144,7 +144,7 @@ class RowQueue:
         rows = self._rows
         if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._count_heavy(len(named))):
             self._drop_oldest()
-        rows.append((pushed_at, step, named))  # without a lock: a deque's append is atomic
+        rows.append((pushed_at, step, named))
         if pending is not None:
             pending.run_callbacks()
 
@@ -219,6 +219,7 @@ class RowQueue:
         """Return the values that join the next push; create the collection at the first call."""
         with self._lock:
             self.pending = self.pending or PendingValues()
+            self._update_direct_rows()
         return self.pending
 
     @property
@@ -242,6 +243,7 @@ class RowQueue:
             timers = tuple(timer for timer in self.timers if timer.polls)
             # A new tuple: a push may iterate over the old one.
             self._polled = timers if self._device is None else (self._device, *timers)
+            self._update_direct_rows()
 
     def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
         """Send a configuration or a number of steps that was unknown when the run was opened."""
@@ -287,12 +289,14 @@ class RowQueue:
     def forked(self) -> None:
         """Close the queue in a forked child: the parent's sender thread does not exist there."""
         self.is_open, self._sender = False, None
+        self._update_direct_rows()
         self._lock = threading.RLock()  # another thread of the parent may have locked the old one
 
     def _close(self, status: str, cause: str, *, provisional: bool, timeout: float) -> None:
         with self._lock:
             sender, self._sender = self._sender, None  # so that only one of concurrent calls ends the session
             self.is_open = False
+            self._update_direct_rows()
         if sender is not None:
             try:
                 if self._device is not None:
@@ -302,6 +306,10 @@ class RowQueue:
             finally:  # also when Ctrl-C interrupts the wait
                 sender.end(self.session, status, cause, provisional=provisional, timeout=timeout)
                 self._on_close(self)
+
+    def _update_direct_rows(self) -> None:
+        is_direct = self.is_open and self.pending is None and not self._polled
+        self.direct_rows = self._rows if is_direct else None
 
     def _merge(self, values: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -328,8 +336,6 @@ class RowQueue:
                 numbers[key] = value
                 continue
             try:
-                if isinstance(value, _TEXT):  # float() would read "3"
-                    raise TypeError  # noqa: TRY301
                 if (number := read_number(value)) is None:
                     scalars[key] = local_part(value)
                 else:
@@ -399,7 +405,7 @@ def whole_number(number: Any) -> int:
     try:
         return int(operator.index(number))
     except TypeError:
-        if isinstance(number, _TEXT) or not (real := float(number)).is_integer():
+        if isinstance(number, TEXT) or not (real := float(number)).is_integer():
             raise
         return int(real)
 

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import sys
 import threading
 import types
 from collections import UserDict
@@ -324,6 +325,37 @@ def test_a_logging_handler_that_raises_does_not_reach_the_training(nowhere: str)
 
 
 OVERRUN = "pushes arrive faster than they can be sent, and the queue is full; it is dropped, and so are further ones"
+
+
+def calls_of(push: Callable[..., None], **values: Any) -> list[str]:
+    """Return the functions that one push calls, by name, Python's and C's."""
+    called: list[str] = []
+
+    def profile(frame: types.FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_name)
+        elif event == "c_call":
+            called.append(argument.__name__)
+
+    push(step=0, **values)
+    sys.setprofile(profile)
+    try:
+        push(step=1, **values)
+    finally:
+        sys.setprofile(None)
+    assert called.pop() == "setprofile"
+    return called
+
+
+def test_a_push_of_numbers_is_one_function_since_between_steps_each_costs_a_microsecond(nowhere: str) -> None:
+    run = trackside.init("train", endpoint=nowhere)
+    usual = ["push", "len", "len", "items", "monotonic_ns", "append"]
+    assert calls_of(run.push, loss=0.5, samples=32) == usual
+    assert calls_of(trackside.push, loss=0.5, samples=32) == usual
+    torch = pytest.importorskip("torch")
+    assert calls_of(run.push, loss=torch.tensor(0.5)) == [
+        *("push", "len", "len", "items", "read_number", "dim", "tolist", "monotonic_ns", "append")
+    ]
 
 
 def test_when_pushes_come_faster_than_they_can_be_sent_the_oldest_are_dropped_and_counted(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # many, so a host that is further ahead waits there anyhow.
 SLOTS = 1024
 
+TEXT = (str, bytes, bytearray)
+
 POLL_SECONDS = 0.001  # interval of event queries at the end of a run
 
 
@@ -53,6 +55,8 @@ def read_number(value: Any) -> float | None:
             return float(value.tolist())
         except Exception:  # noqa: BLE001, S110  one that is sparse, or complex without an imaginary part, float() reads
             pass
+    if isinstance(value, TEXT):  # float() would read "3"
+        raise TypeError
     value = local_part(value)
     if is_on_device(value):
         return None
