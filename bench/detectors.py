@@ -140,7 +140,7 @@ def _time(all_: dict[str, Any], _: dict[str, Any], __: list[dict[str, Any]]) -> 
 
 def _leak(all_: dict[str, Any], _: dict[str, Any], rows: list[dict[str, Any]]) -> list[Limit]:
     return [
-        _all_within("leak", "leak", 100, rows),
+        _all_within("leak", "leak", 200, rows),
         _at_most("false", all_["false"], 0),
     ]
 

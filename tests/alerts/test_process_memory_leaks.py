@@ -56,7 +56,7 @@ def test_steady_memory_is_quiet() -> None:
 
 def test_ranks_that_leak_together_are_one_alert_that_names_the_first() -> None:
     node = Node()
-    ((alert, over, summary),) = node.run(2, **{f"own_{rank}": 2 * GIB for rank in range(8)})
+    ((alert, over, summary),) = node.run(2, **{f"own_{rank}": 3 * GIB for rank in range(8)})
     assert (alert, over) == ("HostMemoryLeak", False)
     assert summary.startswith("rank 0 of r: memory has grown steadily since step")
     assert "GB an hour" in summary

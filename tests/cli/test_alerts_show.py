@@ -116,6 +116,19 @@ def test_as_json_it_is_as_it_was_kept(place: Path) -> None:
     assert kept["notified"] == ["webhook"]
 
 
+def test_a_false_alarm_is_dismissed_without_a_daemon_and_shown_as_that(place: Path) -> None:
+    number = str(json.loads(ask(place, "show", "GpuHot", "--json").stdout)["id"])
+    done = ask(place, "dismiss", number, "--comment", "fans")
+    assert (done.returncode, done.stdout) == (0, f"alert {number}, GpuHot: marked as a false alarm\n")
+    shown = ask(place, "show", number).stdout
+    assert re.search(r"^dismissed as a false alarm .*: fans$", shown, re.MULTILINE)
+    assert re.search(r"^ *\d+  GpuHot .* dismissed$", ask(place).stdout, re.MULTILINE)
+    assert ask(place, "dismiss", number, "--undo").stdout.endswith("no longer marked as a false alarm\n")
+    assert "dismissed" not in ask(place, "show", number).stdout
+    done = ask(place, "dismiss", "99")
+    assert (done.returncode, done.stderr) == (2, "trackside: alert 99: no alert has this id\n")
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [

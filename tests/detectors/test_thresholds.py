@@ -89,7 +89,7 @@ def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
         (
             "HostMemoryLeak",
             "process_resident_bytes",
-            [1e9 * (1 + step / 5000) for step in range(400)],
+            [1e9 * (1 + step / 200) for step in range(120)],
             {"leak_ratio": 0.9},
             {},
         ),

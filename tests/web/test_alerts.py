@@ -35,6 +35,26 @@ def test_one_alert_is_told_with_its_evidence(site: Any, api: Callable[[str], Any
     assert (listed["evidence"], listed["notified"], listed["silenced_until"]) == ({"temperature": 91}, [], None)
 
 
+def test_a_false_alarm_is_marked_with_a_comment_and_the_mark_is_taken_back(
+    site: Any, api: Callable[[str], Any]
+) -> None:
+    site.keep(HOT)
+    (listed,) = api("alerts")["alerts"]
+    path = f"alerts/{listed['id']}"
+    assert listed["dismissed"] is None
+    status, marked = ask(site, "POST", f"{path}/dismiss", json={"comment": "fans"})
+    assert (status, marked["dismissed"]["comment"], marked["evidence"]) == (200, "fans", {"temperature": 91})
+    assert marked["dismissed"]["time"] == pytest.approx(time.time(), abs=60)
+    assert api("alerts?evidence=false")["alerts"][0]["dismissed"] == api(path)["dismissed"] == marked["dismissed"]
+    with site.history.database.reading() as connection:
+        assert [dict(one.evidence) for one in reader.firing(connection, NOW)] == [{"temperature": 91}]
+    assert ask(site, "POST", f"{path}/dismiss", json={"dismissed": False}) == (200, {**listed, "dismissed": None})
+    assert refused(site, "POST", "alerts/99/dismiss")[0] == 404
+    assert refused(site, "POST", f"{path}/dismiss", json={"dismissed": 1})[1].startswith(
+        'the body must be {"dismissed": true, "comment": TEXT}'
+    )
+
+
 def test_alerts_are_found_by_severity_name_and_whether_they_fire(site: Any, api: Callable[[str], Any]) -> None:
     over = Alert("GpuHot", "info", NOW - 60, labels={"gpu": "0"}, summary="hot", ended=NOW)
     odd = Alert("Odd[1]", "critical", NOW + 1, labels={"gpu": "4"})
@@ -171,5 +191,10 @@ def test_a_test_alert_without_sense_or_too_often_is_refused(site: Any) -> None:
 def test_changes_need_the_token_also_where_reading_is_public(site: Any) -> None:
     client = site.client(public_read=True)
     assert client.get("/api/v1/silences").status_code == 200
-    for method, path in (("POST", "silences"), ("DELETE", "silences/1"), ("POST", "alerts/test")):
+    for method, path in (
+        ("POST", "alerts/1/dismiss"),
+        ("POST", "silences"),
+        ("DELETE", "silences/1"),
+        ("POST", "alerts/test"),
+    ):
         assert client.ask(method, f"/api/v1/{path}", json={"labels": {}}).status_code == 401

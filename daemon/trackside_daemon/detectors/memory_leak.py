@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from itertools import combinations
 from math import inf
@@ -23,9 +24,11 @@ SIZES = 7  # Sizes of bins: 10, 30, 90 … 7,290 samples. A leak of a thousandth
 # Excess of rising over falling pairs of bins, as a fraction of all pairs (Mann-Kendall S over its maximum).
 RISING = 0.8
 
-GREW = 0.03  # least growth over all bins, as a fraction of the memory in use
-STILL = 0.5  # Least slope of the last bins, as a fraction of the overall slope. A cache that fills up slows down.
-LAST = 5  # number of last bins for that slope
+GREW = 0.1  # least growth over all bins, as a fraction of the memory in use
+FILLING = 0.3  # the same for the first bins of a process, which fills its caches and its buffers
+STILL = (
+    2 / 3
+)  # Least slope of the last half of the bins, as a fraction of the first half's. A cache that fills up slows down.
 BEFORE = 100  # earlier bins that are remembered: memory that goes up and down returns to them, a leak goes beyond
 BEYOND = 0.75  # fraction of the growth by which a leak must exceed the earlier bins
 
@@ -95,7 +98,8 @@ class MemoryLeak:
 
     def _judge(self, at: int, size: int, bins: deque[Bin], last: Bin) -> Iterator[Detection]:
         levels = [each.least for each in bins]
-        leaks = last.step > bins[0].step and _grows(levels, self._grew) and self._beyond(levels, size)
+        grew = self._grew if len(self._before[size]) >= BINS else max(self._grew, FILLING)
+        leaks = last.step > bins[0].step and _grows(levels, grew) and self._beyond(levels, size)
         self._hits[size] = self._hits[size] + 1 if leaks else 0
         if self._reported_size is None and self._hits[size] >= TWICE:
             self._reported_size, self._calm, self._grown = size, 0, levels[-1] - levels[0]
@@ -145,21 +149,20 @@ def _rises(levels: list[float]) -> float:
 
 
 def _grows(levels: list[float], grew: float) -> bool:
-    """Return whether the bins rise enough, and still rise at the end; slopes are Theil-Sen."""
+    """Return whether the bins rise enough, and at the end about as fast as at the beginning; slopes are Theil-Sen."""
     if levels[-1] - levels[0] < grew * levels[0] or _rises(levels) < RISING:
         return False
-    slope = _slope(levels, 0)
-    return slope * len(levels) >= grew * levels[0] and _slope(levels, len(levels) - LAST) >= STILL * slope
-
-
-def _slope(levels: list[float], since: int) -> float:
-    """Return the median slope per bin of the pairs whose later bin comes after *since*."""
-    slopes = sorted(
-        (levels[later] - levels[earlier]) / (later - earlier)
-        for later in range(since + 1, len(levels))
-        for earlier in range(since, later)
+    half = len(levels) // 2
+    return _slope(levels) * len(levels) >= grew * levels[0] and _slope(levels[half:]) >= STILL * _slope(
+        levels[: half + 1]
     )
-    return slopes[len(slopes) // 2]
+
+
+def _slope(levels: list[float]) -> float:
+    """Return the median slope per bin of all pairs."""
+    return statistics.median(
+        (levels[later] - levels[earlier]) / (later - earlier) for earlier, later in combinations(range(len(levels)), 2)
+    )
 
 
 def _duration(seconds: float) -> str:

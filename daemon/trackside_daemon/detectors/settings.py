@@ -15,7 +15,7 @@ class DetectorThresholds(Section):
 
     leak_ratio: Annotated[
         float, share("HostMemoryLeak, GpuMemoryLeak: minimum growth, as a share of the memory in use.")
-    ] = 0.03
+    ] = 0.1
     loss_spike_scales: Annotated[
         float, bound("LossSpike, LossHardBatch: deviation of a loss, in robust standard deviations.")
     ] = 8.5

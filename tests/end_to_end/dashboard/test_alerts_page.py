@@ -130,6 +130,12 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
 ) -> None:
     go_on(start_training(daemon, "-c", DIVERGES))
     page = open_page(daemon, f"/alerts/{of_name(daemon, 'NonFinite', 'samples')['id']}")
+    page.get_by_role("button", name="False alarm", exact=True).click()
+    expect(fact(page, "Dismissed")).to_contain_text("as a false alarm")
+    assert alerts(daemon, "NonFinite")[0]["dismissed"]["comment"] == ""
+    assert violations(page) == []
+    page.get_by_role("button", name="Not a false alarm").click()
+    expect(fact(page, "Dismissed")).to_have_count(0)
     page.get_by_role("button", name="Silence…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text(f"Matches 1 firing alert: NonFinite of {RUN}.")

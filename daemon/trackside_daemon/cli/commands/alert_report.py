@@ -54,11 +54,20 @@ def _facts(alert: Mapping[str, Any], now: float) -> Iterator[str]:
         "about": ", ".join(f"{name} {value}" for name, value in labels.items()),
         "since": moment(alert["started"]) + f", for {duration((now if ended is None else ended) - alert['started'])}",
         "notified": ", ".join(alert["notified"]) or "no sink",
+        "dismissed": _dismissed(alert),
         "silenced": f"until {moment(silenced)}" if silenced else "",
     }
     for name, text in facts.items():
         if text:
             yield f"{name:10}{shown(text)}"
+
+
+def _dismissed(alert: Mapping[str, Any]) -> str:
+    dismissed = alert.get("dismissed")  # older daemons do not send it
+    if not dismissed:
+        return ""
+    comment = f": {dismissed['comment']}" if dismissed.get("comment") else ""
+    return f"as a false alarm {moment(dismissed['time'])}{comment}"
 
 
 def _block(name: str, block: Block, value: Any, alert: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The commands alerts and alerts show: a list of alerts, and one alert with its evidence."""
+"""The commands alerts, alerts show and alerts dismiss: a list of alerts, one with its evidence, and marks of false alarms."""
 
 from __future__ import annotations
 
@@ -91,6 +91,37 @@ def show(
             print_lines(describe(chosen, time.time()))
 
 
+@app.command(epilog="\b\nExample: trackside alerts dismiss 17 --comment 'the schedule changed'")
+def dismiss(
+    number: Annotated[
+        int, typer.Argument(metavar="ID", min=1, help="The alert's id in trackside alerts.", show_default=False)
+    ],
+    *,
+    comment: Annotated[str, typer.Option(help="Reason.", metavar="TEXT", show_default=False)] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Remove the mark.")] = False,
+    as_json: Json = False,
+    storage_path: StoragePath = None,
+    url: Url = "",
+) -> None:
+    """Mark an alert as a false alarm, in the history.
+
+    trackside tune proposes thresholds with which the false alarms would not have fired. The alert itself fires on; trackside
+    silence mutes it.
+    """
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
+
+        if undo and comment:
+            raise CommandError("--undo removes the mark with its comment; give one of --undo and --comment")
+        chosen = find_history(storage_path, url).dismiss(number, dismissed=not undo, comment=comment)
+        if as_json:
+            print_json(chosen)
+        else:
+            what = shown(" of ".join(filter(None, (chosen["alert"], chosen["name"]))))
+            mark = "no longer marked" if undo else "marked"
+            typer.echo(f"alert {number}, {what}: {mark} as a false alarm")
+
+
 def _alert(source: Source, text: str, run: str) -> dict[str, Any]:
     """Return the alert with an id, or the newest with a name."""
     if text.isascii() and text.isdecimal() and len(text) <= 18:
@@ -130,6 +161,8 @@ def _list(alerts: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
 
 
 def _state(alert: Mapping[str, Any]) -> str:
+    if alert.get("dismissed"):
+        return "dismissed"
     if alert["ended"] is not None:
         return "resolved"
     return "firing" if alert.get("silenced_until") is None else "silenced"  # older daemons do not send it

@@ -122,6 +122,10 @@ class ApiSource:
         """See `Source`."""
         return self._checked(self._json(f"alerts/{number}"), "id")
 
+    def dismiss(self, number: int, *, dismissed: bool, comment: str) -> dict[str, Any]:
+        """See `Source`."""
+        return self._checked(self._post(f"alerts/{number}/dismiss", {"dismissed": dismissed, "comment": comment}), "id")
+
     def export(self, uid: str, form: Format) -> Export:
         """See `Source`."""
         answer = self._request(f"runs/{quote(uid, safe='')}/export?format={form}")

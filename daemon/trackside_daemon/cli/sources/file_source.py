@@ -18,6 +18,7 @@ from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.summary import SUMMARIES
 from trackside_daemon.history.record import run_changes
+from trackside_daemon.history.record.alert_rows import dismissal
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 
@@ -75,6 +76,14 @@ class FileSource:
             if alert is None:
                 raise SourceError(f"alert {number}: no alert has this id")
             return with_silenced_until([alert], reader.silences(connection, time.time()))[0]
+
+    def dismiss(self, number: int, *, dismissed: bool, comment: str) -> dict[str, Any]:
+        """See `Source`."""
+        note = dismissal(self.alert(number), time.time() if dismissed else None, comment)
+        with self._writing() as writer:
+            writer.put([note])
+            writer.call(lambda _: None).result(ANSWER_SECONDS)
+        return self.alert(number)
 
     def export(self, uid: str, form: Format) -> Export:
         """See `Source`."""

@@ -56,6 +56,10 @@ class Source(Protocol):
         """Return an alert by its id."""
         ...
 
+    def dismiss(self, number: int, *, dismissed: bool, comment: str) -> dict[str, Any]:
+        """Mark an alert as a false alarm, or take that back; return it."""
+        ...
+
     def export(self, uid: str, form: Format) -> Export:
         """Return a run with its samples."""
         ...

@@ -31,7 +31,8 @@ _EVENT = (
 )
 _ALERT = (
     "SELECT alert.id, run.uid, run.name, alert.alert, alert.severity, alert.started, alert.ended, alert.summary, "
-    "alert.description, alert.labels, alert.notified, CASE WHEN ? THEN alert.evidence END "
+    "alert.description, alert.labels, alert.notified, json_extract(alert.evidence, '$.dismissed'), "
+    "CASE WHEN ? THEN json_remove(alert.evidence, '$.dismissed') END "
     "FROM alert LEFT JOIN run ON run.id = alert.run "
     "WHERE coalesce(NOT run.deleted, 1)"
 )
@@ -39,7 +40,7 @@ _ALERT = (
 _OWN = "(coalesce(run.imported, 0) = 0 OR alert.started BETWEEN run.imported AND ?)"
 _ALERT_RECORD = (
     "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "  # noqa: S608
-    "alert.description, alert.ended, alert.evidence, alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
+    "alert.description, alert.ended, json_remove(alert.evidence, '$.dismissed'), alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
     f"WHERE coalesce(NOT run.deleted, 1) AND {_OWN}"
 )
 AHEAD_SECONDS = 86400.0
@@ -255,12 +256,13 @@ def alert(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
 
 
 def _alert_json(row: Sequence[Any]) -> dict[str, Any]:
-    *fields, labels, notified, evidence = row
+    *fields, labels, notified, dismissed, evidence = row
     names = ("id", "run", "name", "alert", "severity", "started", "ended", "summary", "description")
     documents = {
         "labels": json.loads(labels),
         **({} if evidence is None else {"evidence": json.loads(evidence)}),
         "notified": sorted(json.loads(notified)),
+        "dismissed": None if dismissed is None else json.loads(dismissed),
     }
     return {**dict(zip(names, fields, strict=True)), **documents}
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history.record.sanitize import to_json
 from trackside_daemon.history.schema import HOST
+from trackside_daemon.model.records import AlertNote
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Mapping
 
-    from trackside_daemon.model.records import Alert, AlertNote, Silence
+    from trackside_daemon.model.records import Alert, Silence
 
 SILENCES_KEPT = 30 * 86400.0  # seconds for which a silence stays in the history after its end
 
@@ -51,6 +52,13 @@ def write_note(connection: sqlite3.Connection, run: int, record: AlertNote) -> N
             record.started,
         ),
     )
+
+
+def dismissal(alert: Mapping[str, Any], time: float | None, comment: str) -> AlertNote:
+    """Return the note that an alert, as the API shows it, was a false alarm; without a *time*, that it was none."""
+    # A null removes the entry: json_patch merges as RFC 7396 defines.
+    dismissed = None if time is None else {"time": time, "comment": comment}
+    return AlertNote(alert["alert"], alert["started"], alert["run"] or "", alert["labels"], {"dismissed": dismissed})
 
 
 def alert_id(connection: sqlite3.Connection, record: Alert) -> int | None:

@@ -18,6 +18,7 @@ from trackside_daemon.alerts.disabled import unknown_name
 from trackside_daemon.alerts.silences import LONGEST, Silences, matches, matches_wildcards, with_silenced_until
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import AlertFilter, UnknownRunError
+from trackside_daemon.history.record.alert_rows import dismissal
 from trackside_daemon.model.finding import SEVERITIES, Severity
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
@@ -81,15 +82,28 @@ class AlertsApi:
 
     async def alert(self, request: Request) -> Response:
         """Return one alert with its evidence."""
+        return json_response(*with_silenced_until([await self._alert(request)], self._active_silences()))
+
+    async def _alert(self, request: Request) -> dict[str, Any]:
         text = request.path_params["number"]
         try:
             number = parse_integer(text)
         except ValueError:
             raise HTTPException(400, f"alert {text[:60]!r}: an alert's id is a number, from /api/v1/alerts") from None
-        alert = await self._history.read(lambda connection: reader.alert(connection, number))
+        alert: dict[str, Any] | None = await self._history.read(lambda connection: reader.alert(connection, number))
         if alert is None:
             raise HTTPException(404, f"alert {number}: no such alert; /api/v1/alerts lists alerts with their ids")
-        return json_response(*with_silenced_until([alert], self._active_silences()))
+        return alert
+
+    async def dismiss(self, request: Request) -> Response:
+        """Mark an alert as a false alarm, or take that back, and return the alert."""
+        shape = '{"dismissed": true, "comment": TEXT}'
+        wanted = _decode_body(await request.body(), _DismissRequest, shape)
+        alert = await self._alert(request)
+        note = dismissal(alert, time.time() if wanted.dismissed else None, wanted.comment)
+        self._history.writer.put([note])
+        await self._history.change(lambda _: None)  # after the note, since the writer handles its queue in order
+        return await self.alert(request)
 
     async def test_alert(self, request: Request) -> Response:
         """Raise a test alert, which takes the same path as every other alert."""
@@ -201,6 +215,13 @@ class _SilenceRequest(msgspec.Struct, forbid_unknown_fields=True):
     seconds: Annotated[float, msgspec.Meta(gt=0, le=LONGEST)] = msgspec.field(
         default=DEFAULT_SILENCE_SECONDS, name="for"
     )
+    comment: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
+class _DismissRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request to dismiss an alert."""
+
+    dismissed: bool = True
     comment: Annotated[str, msgspec.Meta(max_length=1000)] = ""
 
 

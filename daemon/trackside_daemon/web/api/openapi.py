@@ -214,7 +214,8 @@ ENDPOINTS = (
         "List alerts that fire or have fired, oldest first.",
         ("run", "severity", "alert", "firing", "evidence", "limit"),
         "silenced_until is the end of the silence that matches a firing alert, or null. notified lists the receivers that "
-        "got a notification. limit is 1000 by default, and 10000 at most with evidence=false.",
+        "got a notification. dismissed has the time and the comment if somebody marked the alert as a false alarm, else it is "
+        "null. limit is 1000 by default, and 10000 at most with evidence=false.",
         group="alerts",
     ),
     Endpoint(
@@ -231,6 +232,17 @@ ENDPOINTS = (
     ),
     # After the endpoint whose path it would match too.
     Endpoint("GET", "/alerts/{number}", "alert", "Return one alert with its evidence.", errors=(400,), group="alerts"),
+    Endpoint(
+        "POST",
+        "/alerts/{number}/dismiss",
+        "dismiss",
+        "Mark an alert as a false alarm.",
+        description="With dismissed=false, take that back. The response is the alert. trackside tune learns from these "
+        "marks. The alert fires on: silence it if it disturbs you.",
+        body='{"dismissed": true, "comment": ""}',
+        errors=(400,),
+        group="alerts",
+    ),
     Endpoint("GET", "/silences", "silences", "List the active silences by their end, earliest first.", group="alerts"),
     Endpoint(
         "POST",

@@ -1,6 +1,6 @@
 // One alert: its state, silences and notifications, and its evidence, which arrives some seconds later.
 
-import { getJson } from "/static/api.js";
+import { getJson, post } from "/static/api.js";
 import { evidence, scalarEvidence } from "/static/alerts/evidence.js";
 import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
 import { endButton } from "/static/alerts/silence_list.js";
@@ -38,11 +38,20 @@ export async function alertPage(address) {
   const evidenceSections = h("div");
   const button = h("button", { type: "button", onclick: () => openSilenceDialog({ alert: alert.alert, ...alert.labels }, onDone, address.signal) }, "Silence…");
 
+  const dismissButton = h("button", { type: "button", onclick: async () => {
+    try {
+      await post(`alerts/${id}/dismiss`, { dismissed: !alert.dismissed });
+      await onDone(alert.dismissed ? "No longer marked as a false alarm." : "Marked as a false alarm. trackside tune proposes thresholds without it.");
+    } catch (problem) {
+      setText(status, problem.message);
+    }
+  } });
+
   // Rebuilds only the parts that changed, so that the selection and the focus are kept.
   function show() {
     const parts = [
       [heading, () => heading.replaceChildren(badge(alert.severity), state(alert)), [alert.severity, state(alert)]],
-      [about, () => about.replaceChildren(...facts(alert)), [alert.labels, alert.ended, alert.notified, scalarEvidence(alert)]],
+      [about, () => about.replaceChildren(...facts(alert)), [alert.labels, alert.ended, alert.notified, alert.dismissed, scalarEvidence(alert)]],
       [silent, () => silent.replaceChildren(...matchingSilences().map((each) => h("li.line", {}, h("span", {}, "Silenced by ", silenceLabels(each.labels), `until ${when(each.until)}${each.comment ? `: ${each.comment}` : ""}`), endButton(each, onDone)))), matchingSilences()],
       [evidenceSections, () => evidenceSections.replaceChildren(...evidence(alert)), alert.evidence],
     ].map(([, make, of]) => [make, JSON.stringify(of)]);
@@ -51,6 +60,7 @@ export async function alertPage(address) {
     setText(summary, alert.summary);
     setText(description, alert.description);
     description.hidden = !alert.description;
+    setText(dismissButton, alert.dismissed ? "Not a false alarm" : "False alarm");
     button.hidden = alert.ended !== null || Boolean(alert.silenced_until);
     tick();
   }
@@ -78,7 +88,7 @@ export async function alertPage(address) {
     "article.alerting",
     {},
     h("p", {}, h("a", { href: "/alerts" }, "← Alerts")),
-    h("div.tools.titled", {}, h("h1", {}, alert.alert), heading, h("span.grow"), button),
+    h("div.tools.titled", {}, h("h1", {}, alert.alert), heading, h("span.grow"), dismissButton, button),
     status,
     summary,
     description,
@@ -109,6 +119,7 @@ function facts(alert) {
     ["Began", h("span.began")],
     ["Ended", alert.ended !== null && `${when(alert.ended)}, after ${span(Math.max(0, alert.ended - alert.started))}`],
     ["Notified", alert.notified.length ? alert.notified.join(", ") : "none yet"],
+    ["Dismissed", alert.dismissed && `as a false alarm, ${when(alert.dismissed.time)}${alert.dismissed.comment ? `: ${alert.dismissed.comment}` : ""}`],
     ...scalarEvidence(alert).map(([name, value]) => [displayName(name), displayValue(name, value)]),
   ];
   return entries.filter(([, value]) => value).map(([name, value]) => [h("dt", {}, name[0].toUpperCase() + name.slice(1)), h("dd", {}, value)]).flat();
