@@ -311,9 +311,10 @@ def test_forking_in_the_midst_of_a_push_neither_hangs_nor_doubles_nor_loses(
 
 @pytest.mark.parametrize("imported", ["", "import trackside.default_run"], ids=["patched first", "imported first"])
 def test_under_gevent_a_push_waits_for_nothing_and_all_of_them_arrive(
-    trained: Callable[..., list[Sent]], imported: str
+    trained: Callable[..., list[Sent]], imported: str, count: Callable[[int, int], int]
 ) -> None:
     pytest.importorskip("gevent")
+    steps = count(100, 2000)
     [one] = trained(
         f"""
         {imported}
@@ -324,13 +325,13 @@ def test_under_gevent_a_push_waits_for_nothing_and_all_of_them_arrive(
         run = trackside.init()
         others = []
         gevent.spawn(lambda: others.append(1))
-        for step in range(100):
+        for step in range({steps}):
             run.push(step=step, loss=0.5)
             gevent.sleep(0)
         while not run.queue._sender.connected:
             gevent.sleep(0.01)
-        trackside.push(step=100, loss=len(others))
+        trackside.push(step={steps}, loss=len(others))
         """
     )
-    assert one.rows == [(step, {"loss": 0.5}) for step in range(100)] + [(100, {"loss": 1.0})]
+    assert one.rows == [(step, {"loss": 0.5}) for step in range(steps)] + [(steps, {"loss": 1.0})]
     assert one.end == ("finished", "")

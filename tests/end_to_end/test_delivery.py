@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import time
+from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from end_to_end.test_history import PATIENT, QUIET, about, counted, kept
 from processes import DEADLINE, eventually
 
 from trackside.transport.spool import Reader
+from trackside_daemon.history.database import Database
+from trackside_daemon.history.read import reader, series
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +72,24 @@ STATE = re.compile(r'trackside_training_rank_state\{rank="\d",run="paced",state=
 def complete(steps: int, first: int = 0) -> dict[str, list[tuple[int, float]]]:
     """Return the samples that `PACED` and `BURSTS` have pushed, by key."""
     return {key: [(step, float(step + more)) for step in range(first, steps)] for more, key in enumerate(KEYS)}
+
+
+def columns(directory: Path, run: str) -> dict[str, tuple[array[int], array[float]]]:
+    """Return steps and values by key of a run of one rank, in a history that no daemon writes any longer."""
+    database = Database(directory)
+    found = {}
+    try:
+        with database.reading() as connection:
+            every = reader.series(connection, reader.resolve(connection, run), ranks=())
+        for one in every:
+            steps, values = array("q"), array("d")
+            for more_steps, _, more_values in series.samples(database, one.series):
+                steps.extend(more_steps)
+                values.extend(more_values)
+            found[one.series.key] = steps, values
+    finally:
+        database.close()
+    return found
 
 
 def states(daemon: Daemon) -> set[str]:
@@ -223,30 +244,38 @@ def test_without_a_daemon_a_whole_run_is_on_disk_in_little_memory_and_the_daemon
 
 
 def test_past_its_bound_a_spool_loses_the_oldest_and_the_count_says_exactly_how_many(
-    start_daemon: Callable[..., Daemon], start_training: Callable[..., Process]
+    start_daemon: Callable[..., Daemon],
+    start_training: Callable[..., Process],
+    spool: Path,
+    count: Callable[[int, int], int],
 ) -> None:
     absent = start_daemon(*QUIET)
     assert absent.stop() == 0
-    small = "import trackside.transport.spool as s; s.SPOOL_BYTES, s.SEGMENT_BYTES = 1_000_000, 100_000\n"
-    training = start_training(absent, "-c", small + BURSTS, "60000", **PATIENT)
+    steps, bound, segment = count(60_000, 9_000_000), count(1_000_000, 2**28), count(100_000, 2**22)
+    sizes = f"import trackside.transport.spool as s; s.SPOOL_BYTES, s.SEGMENT_BYTES = {bound}, {segment}\n"
+    training = start_training(absent, "-c", sizes + BURSTS, str(steps), **PATIENT)
     assert training.stdout is not None
     training.stdout.readline()
+    # The window, which is in memory, stays on disk too.
+    assert sum(path.stat().st_size for path in spool.glob("*.spool")) <= max(bound, 2**22)
     daemon = start_daemon(*QUIET)
 
     def dropped_values() -> float:
         return counted(daemon, 'training_client_dropped_total{rank="0",run="bursts"}')
 
-    eventually(lambda: counted(daemon, "history_samples_total") == 60_000 * len(KEYS) - dropped_values())
+    eventually(lambda: counted(daemon, "history_samples_total") == steps * len(KEYS) - dropped_values())
     dropped = dropped_values()
     assert dropped > 0
     eventually(lambda: counted(daemon, "ingest_gaps_total") > 0)
     assert training.communicate("", timeout=DEADLINE)[1].count("\n") <= 1
     assert daemon.stop() == 0
-    found = {key: rows for (_, _, key), rows in kept(daemon.history, "bursts").items()}
-    window = next(index for index, (step, _) in enumerate(found["loss"]) if step != index)
-    gap = found["loss"][window][0]
-    oldest, newest = complete(window), complete(60_000, gap)
-    assert found == {key: oldest[key] + newest[key] for key in KEYS}, "the window, which is in memory, and the newest"
+    found = columns(daemon.history, "bursts")
+    window = next(index for index, step in enumerate(found["loss"][0]) if step != index)
+    gap = found["loss"][0][window]
+    present = array("q", [*range(window), *range(gap, steps)])
+    for more, key in enumerate(KEYS):
+        assert found[key][0] == present, "the window, which is in memory, and the newest"
+        assert found[key][1] == array("d", [step + more for step in present])
     assert dropped == (gap - window) * len(KEYS)
 
 
