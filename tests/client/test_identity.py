@@ -87,20 +87,36 @@ def test_a_name_or_id_of_another_type_is_its_text() -> None:
         (["/opt/code/mypackage/__main__.py"], "mypackage"),
         (["/usr/bin/train"], "train"),
         (["/site-packages/ipykernel_launcher.py", "-f", "kernel.json"], "notebook"),
-        ([""], "python"),
-        (["-"], "python"),
-        (["-c"], "python"),
-        (["-m"], "python"),
-        ([], "python"),
-        (["."], "python"),
-        (["__main__.py"], "python"),
+        ([""], "resnet"),
+        (["-"], "resnet"),
+        (["-c"], "resnet"),
+        (["-m"], "resnet"),
+        ([], "resnet"),
+        (["."], "resnet"),
+        (["__main__.py"], "resnet"),
         (["/data/caf\udce9.py"], "caf?"),
     ],
 )
-def test_without_a_name_a_run_is_called_as_its_script(script: Callable[..., None], argv: list[str], name: str) -> None:
+def test_without_a_name_a_run_is_called_as_its_script_or_the_directory_of_one_that_python_reads(
+    script: Callable[..., None], argv: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "resnet").mkdir()
+    monkeypatch.chdir(tmp_path / "resnet")
     script(*argv)
     assert identify(environ={}).name == name
     assert identify(environ={"SLURM_JOB_ID": "9"}).name == f"{name}-9"
+
+
+def test_without_a_script_and_a_directory_a_run_is_called_python(
+    script: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script("-c")
+    monkeypatch.chdir("/")
+    assert identify(environ={}).name == "python"
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert identify(environ={}).name == "python"
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def identify(
 
     Args:
         name: Name of the run. Default: ``$TRACKSIDE_RUN_NAME``, else that of Ray's experiment or trial, else the script's
-            name with the job's id.
+            name with the job's id; without a script the working directory's name.
         run: Id of the run. Default: ``$TRACKSIDE_RUN_ID``, else Ray's, else the launcher's, else random.
         environ: Environment with the variables of torchrun, Slurm (inside ``srun``), Open MPI, MPICH and Kubernetes. If
             they name no rank, an initialized ``torch.distributed`` does.
@@ -202,10 +202,20 @@ def _launcher(environ: Mapping[str, str], proc: Path, rank: int) -> str:
 
 
 def _script(job: str) -> str:
-    path = Path(writable(sys.argv[0]) if sys.argv and sys.argv[0] not in {"", "-", "-c", "-m"} else "python")
+    path = Path(writable(sys.argv[0]) if sys.argv else "")
     stem = path.parent.name if path.name == "__main__.py" else path.stem
-    stem = "notebook" if stem == "ipykernel_launcher" else stem or "python"
+    stem = "notebook" if stem == "ipykernel_launcher" else stem
+    if stem in {"", "-", "-c", "-m"}:
+        stem = _directory() or "python"
     return f"{stem}-{job}" if job else stem
+
+
+def _directory() -> str:
+    """Return the name of the working directory; empty if it is the root directory or deleted."""
+    try:
+        return writable(Path.cwd().name)
+    except OSError:
+        return ""
 
 
 def stat(proc: Path, pid: int | str) -> list[bytes]:
