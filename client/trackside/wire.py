@@ -252,6 +252,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         k8s_namespace: Name of its namespace.
         k8s_container: Name of the container in it.
         launch: Id of the ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
+        daemonic: It is a daemon process of `multiprocessing`, such as a worker of a pool: its parent ends it by SIGTERM.
     """
 
     command: tuple[str, ...] = ()
@@ -264,6 +265,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     k8s_namespace: str = ""
     k8s_container: str = ""
     launch: str = ""
+    daemonic: bool = False
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):

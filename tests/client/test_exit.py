@@ -388,6 +388,25 @@ def test_a_forked_child_sends_nothing_and_ends_nothing(
     assert daemon.series()["trackside_ingest_duplicates_total"] == 0 or number(daemon, "client_resent_total", name)
 
 
+def test_workers_that_a_pool_ends_by_sigterm_have_finished(daemon: Daemon, finished: Callable[..., str]) -> None:
+    finished(
+        "pool",
+        """
+        import multiprocessing, sys
+        def work(step):
+            import trackside
+            trackside.push(step=step, loss=0.5)
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                pool.map(work, range(3))
+        """,
+        TRACKSIDE_RUN_ID="pool-1",
+        TRACKSIDE_RUN_NAME="pool",
+    )
+    eventually(lambda: state(daemon, "pool") not in {None, "running", "starting"})
+    assert state(daemon, "pool") == "finished"
+
+
 def test_a_forked_child_that_asks_for_it_has_a_run_of_its_own(daemon: Daemon, finished: Callable[..., str]) -> None:
     finished(
         "parent",
@@ -450,6 +469,29 @@ def test_forking_again_and_again_while_others_push_neither_hangs_nor_loses(
     pushes = daemon.series()['trackside_training_value{key="pushes",rank="0",run="busy"}']
     assert number(daemon, "client_pushes_total", "busy") == pushes + 2
     assert number(daemon, "client_dropped_total", "busy") == 0
+
+
+def test_a_second_interpreter_of_the_process_pushes_nothing_and_says_so_once(
+    daemon: Daemon, start: Callable[..., Process]
+) -> None:
+    pytest.importorskip("_xxsubinterpreters")  # the name until Python 3.12
+    code = """
+        import trackside, _xxsubinterpreters as interpreters
+        trackside.push(step=0, loss=0.5)
+        interpreters.run_string(interpreters.create(), '''if True:
+            import trackside
+            for step in range(1, 4):
+                with trackside.phase("eval"):
+                    trackside.push(step=step, loss=9.0)
+        ''')
+        trackside.push(step=4, loss=0.25)
+        """
+    process = start("second", code, fresh=True)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert (process.returncode, errors.count("trackside: nothing can be sent, training goes on: ")) == (0, 1), errors
+    comes_to(daemon, "second", "finished")
+    assert number(daemon, "loss", "second") == 0.25
+    assert number(daemon, "client_pushes_total", "second") == 2
 
 
 def test_a_program_that_is_started_inherits_no_socket(finished: Callable[..., str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from wire_messages import WALL, FakeSession, RunsHarness
 
+from trackside.wire import ProcessInfo
 from trackside_daemon.model.records import Event, RunState
 from trackside_daemon.model.session import process_of
 from trackside_daemon.training.run import TEARDOWN_SECONDS
@@ -178,6 +179,15 @@ def test_the_worst_of_a_ranks_sessions_gives_its_cause(house: RunsHarness, start
     assert house.state_of() == "running"
     exits(house, main, -signal.SIGKILL)
     assert house.records[-1] == rank_ended(0, "failed", "SIGKILL", signal="SIGKILL")
+
+
+def test_sigterm_is_the_usual_end_of_a_pools_worker_and_no_other_signal_is(house: RunsHarness) -> None:
+    for pid, (number, state) in enumerate([(signal.SIGTERM, "finished"), (signal.SIGKILL, "failed")]):
+        worker = FakeSession(pid=pid + 1)
+        house.runs.watch(process_of(worker.identity))
+        house.hello(worker, about=ProcessInfo(daemonic=True))
+        exits(house, worker, -number)
+        assert house.state_of() == state
 
 
 def test_a_rank_that_waits_for_its_exit_makes_way_for_the_next_attempt(house: RunsHarness) -> None:

@@ -53,6 +53,7 @@ def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child d
         k8s_namespace=_or("", lambda: _cut(namespace(os.environ), POD_BYTES)),
         k8s_container=_or("", lambda: _cut(container(os.environ), POD_BYTES)),
         launch=_or("", lambda: _cut(os.environ.get("TRACKSIDE_LAUNCH", ""), VERSION_LENGTH)),
+        daemonic=_or(False, lambda: sys.modules["multiprocessing.process"].current_process().daemon),
     )
 
 

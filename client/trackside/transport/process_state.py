@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from trackside.environment.exit_status import flush_timeout, outcome
 from trackside.log import warn
-from trackside.transport.sender import Sender
+
+try:
+    from trackside.transport.sender import Sender
+except ImportError as error:  # ZeroMQ's binding loads in the first interpreter of a process alone
+    unsendable = str(error)
+else:
+    unsendable = ""
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +55,8 @@ class Process:
             return None
         if endpoint not in self._senders or not self._senders[endpoint].alive:
             try:
+                if unsendable:
+                    raise RuntimeError(unsendable)  # noqa: TRY301
                 self._senders[endpoint] = Sender(endpoint)
             except RuntimeError as error:
                 warn(f"nothing can be sent, training goes on: {error}")

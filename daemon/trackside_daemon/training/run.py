@@ -52,6 +52,7 @@ class RankSession(SessionTotals):
         exit: The end of its process.
         waits_until: The bye may still be overruled by the exit of the process. The page waits for that until this time, in
             monotonic seconds.
+        daemonic: Its process is one that its parent ends by SIGTERM.
         elsewhere: The client is alive but its pid does not exist here: its process has its own pid namespace.
         k8s: Pod, namespace and container.
         room: The last report of its shared memory and files, at *room_at* nanoseconds of its monotonic clock.
@@ -71,6 +72,7 @@ class RankSession(SessionTotals):
         self.bye: Bye | None = None
         self.exit: Exit | None = None
         self.waits_until: float | None = None
+        self.daemonic = False
         self.elsewhere = False
         self.k8s = ("", "", "")
         self.room: ResourceUsage | None = None

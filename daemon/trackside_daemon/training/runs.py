@@ -111,6 +111,7 @@ class Runs:
         if (process := process_of(hello.identity)) in self._watched:
             session.process = process
             session.elsewhere = False
+        session.daemonic = hello.about is not None and hello.about.daemonic
         session.update_identity(identity, pod(hello.about, self._limits.label_bytes))
         before = session.rank.state
         samples = session.rank.open(session, hello) + session.update_room(hello)
@@ -369,7 +370,7 @@ class Runs:
 
     def _end(self, session: RankSession, now: Moment) -> list[Batch]:
         """End a session, by all that is known of its end, and with its last session the rank."""
-        session.status, session.cause = verdict(session.bye, session.exit)
+        session.status, session.cause = verdict(session.bye, session.exit, daemonic=session.daemonic)
         run, rank = session.run, session.rank
         sessions = run.sessions_of(rank)
         if not all(one.status for one in sessions):
