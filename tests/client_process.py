@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -27,4 +26,3 @@ def client_process() -> Iterator[Process]:
         yield process
         patch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")
         process.exit()
-        atexit.unregister(process.exit)

@@ -10,6 +10,8 @@ The first push opens a run; `init` opens one with a name, a configuration and mo
 append to a list, never waits for the network, the disk or the daemon, and never raises.
 """
 
+import sys as _sys
+from atexit import register as _register
 from typing import TYPE_CHECKING
 
 __all__ = ["Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
@@ -30,3 +32,9 @@ else:
 
     def __dir__() -> list[str]:
         return __all__
+
+
+@_register  # now, so that what exit handlers push is sent too: handlers run in reverse order
+def _exit() -> None:
+    if (client := _sys.modules.get("trackside.default_run")) is not None:
+        client.end_all()

@@ -157,6 +157,11 @@ def finish(status: str = "finished") -> None:
     _end_default(status)
 
 
+def end_all() -> None:
+    """End all runs: the process ends."""
+    _process.exit()
+
+
 class DefaultQueue:
     """Queue of the default run, looked up at each use: what an open queue becomes in another process."""
 

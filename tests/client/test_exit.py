@@ -336,11 +336,26 @@ def test_pushing_until_the_very_last_moment_makes_no_noise(daemon: Daemon, finis
     comes_to(daemon, "until-last", "finished")
 
 
+def test_what_exit_handlers_push_arrives_also_from_those_that_were_registered_first(
+    daemon: Daemon, finished: Callable[..., str]
+) -> None:
+    finished(
+        "handlers",
+        """
+        import atexit, trackside
+        atexit.register(lambda: trackside.push(step=9, best=0.125))
+        trackside.push(step=8, loss=0.5)
+        """,
+    )
+    comes_to(daemon, "handlers", "finished")
+    assert number(daemon, "step", "handlers") == 9
+
+
 def test_an_init_in_an_exit_handler_after_ours_makes_no_noise(daemon: Daemon, finished: Callable[..., str]) -> None:
     output = finished(
         "afterwards",
         """
-        import atexit, trackside
+        import atexit
 
         def late():
             run = trackside.init("too-late")
@@ -349,8 +364,10 @@ def test_an_init_in_an_exit_handler_after_ours_makes_no_noise(daemon: Daemon, fi
             print(run.name)
 
         atexit.register(late)
+        import trackside
         trackside.push(loss=0.5)
         """,
+        fresh=True,
     )
     assert output == "too-late\n"
     comes_to(daemon, "afterwards", "finished")
@@ -388,8 +405,8 @@ def test_a_forked_child_sends_nothing_and_ends_nothing(
     assert daemon.series()["trackside_ingest_duplicates_total"] == 0 or number(daemon, "client_resent_total", name)
 
 
-def test_workers_that_a_pool_ends_by_sigterm_have_finished(daemon: Daemon, finished: Callable[..., str]) -> None:
-    finished(
+def test_workers_that_a_pool_ends_by_sigterm_have_finished(daemon: Daemon, start: Callable[..., Process]) -> None:
+    process = start(
         "pool",
         """
         import multiprocessing, sys
@@ -399,11 +416,14 @@ def test_workers_that_a_pool_ends_by_sigterm_have_finished(daemon: Daemon, finis
         if __name__ == "__main__":
             with multiprocessing.get_context("spawn").Pool(1) as pool:
                 pool.map(work, range(3))
+                sys.stdin.readline()
         """,
         TRACKSIDE_RUN_ID="pool-1",
         TRACKSIDE_RUN_NAME="pool",
     )
-    eventually(lambda: state(daemon, "pool") not in {None, "running", "starting"})
+    comes_to(daemon, "pool", "running")
+    assert process.communicate("\n", timeout=DEADLINE)[1] == ""
+    eventually(lambda: state(daemon, "pool") != "running")
     assert state(daemon, "pool") == "finished"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 import threading
 from time import monotonic
@@ -91,7 +90,6 @@ class Process:
             previous(kind, error, traceback)
 
         sys.excepthook = excepthook
-        atexit.register(self.exit)
 
     def exit(self) -> None:
         """End all runs, which share one flush timeout; a second Ctrl-C cuts it short.
