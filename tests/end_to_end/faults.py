@@ -41,7 +41,7 @@ class MovedClock:
 
 
 class Faults:
-    """What happens to a daemon while it works; *lasts* are the seconds of each fault."""
+    """Faults of a daemon, each of which lasts *lasts* seconds."""
 
     def __init__(self, daemon: Daemon, clock: MovedClock, lasts: float) -> None:
         self._daemon = daemon
