@@ -275,7 +275,7 @@ def test_a_stored_run_is_replayed_while_a_daemon_runs(
     [
         ("nan", {"loss": ("loss", 1.0)}, "NonFinite", 0),
         ("restart", {"loss": ("loss", 1.0)}, "LossRestart", 1),
-        ("leak", {"rss_mb": ("process_resident_bytes", 2.0**20)}, "HostMemoryLeak", 100),
+        ("leak", {"rss_mb": ("process_resident_bytes", 2.0**20)}, "HostMemoryLeak", 200),
     ],
 )
 def test_what_is_labelled_in_a_real_log_is_found(

@@ -72,7 +72,7 @@ def help_of(*path: str) -> str:
 def test_every_flag_of_trackside_is_one(one: Command) -> None:
     for words in programs(one.text):
         if words[:1] == ["trackside"]:
-            path = words[1:3] if words[1] == "spool" else words[1:2]
+            path = words[1:3] if words[1] == "spool" or words[2:3] == ["dismiss"] else words[1:2]
             ours = words[: words.index("--")] if "--" in words else words  # behind it they are another program's
             flags = {word.partition("=")[0] for word in ours if word.startswith("--")}
             known = help_of(*path) + help_of()  # which has those of every command

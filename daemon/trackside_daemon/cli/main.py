@@ -62,7 +62,7 @@ COMMANDS = {
     "import": _Command("runs:app", "Import runs from files into the history."),
     "pin": _Command("runs:app", "Pin a run, so that retention never deletes it."),
     "delete": _Command("runs:app", "Delete runs from the history permanently."),
-    "alerts": _Command("alerts:app", "List alerts, the newest first, or show one."),
+    "alerts": _Command("alerts:app", "List alerts, show one, or dismiss a false alarm."),
     "top": _Command(
         "top:top",
         "Show runs, GPUs, host and alerts in the terminal.",
@@ -83,6 +83,9 @@ COMMANDS = {
         "replay:replay",
         "Run the detectors over a file or a stored run.",
         "pushes.jsonl --severity warning",
+    ),
+    "tune": _Command(
+        "tune:tune", "Propose thresholds from your runs and your false alarms.", "--config.file=trackside.yml --runs 5"
     ),
     "rules": _Command(
         "rules:rules",

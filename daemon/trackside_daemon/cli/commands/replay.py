@@ -62,6 +62,14 @@ def replay(
     ] = None,
     severity: Annotated[str, typer.Option(metavar="info|warning|critical", help="Minimum severity.")] = "info",
     summary: Annotated[bool, typer.Option("--summary", help="Print a table of counts instead of JSON lines.")] = False,
+    explain: Annotated[
+        str,
+        typer.Option(
+            metavar="ALERT", help="Print why this alert fires at a step, or why not, with --at.", show_default=False
+        ),
+    ] = "",
+    at: Annotated[int | None, typer.Option(metavar="STEP", help="The step to explain.", show_default=False)] = None,
+    rank: Annotated[int, typer.Option(metavar="N", help="The rank to explain.")] = 0,
     config_file: Annotated[
         Path | None,
         typer.Option(
@@ -84,11 +92,26 @@ def replay(
     step_duration_seconds of a run are derived from the times of its steps. Environment variables apply as they do for
     the daemon. The command does not replay alerts.rules, nor alerts about a whole run or about the comparison of its ranks
     (TrainingStalled, StragglerRank, …).
+
+    --explain replays the rows up to a step with other thresholds, one at a time, and prints for each at which value the
+    alert no longer fires there, or begins to. The first one decides.
     """
     with errors_reported():
+        from trackside_daemon.cli.commands import replay_explain
         from trackside_daemon.detectors.replay import Replay
+        from trackside_daemon.detectors.what_if import Recording
 
-        section = _section(config_file)
+        section = section_of(config_file)
+        if explain or at is not None:
+            if not explain or at is None:
+                raise CommandError("--explain ALERT and --at STEP need each other")
+            if only or summary or severity != "info":
+                raise CommandError("--explain is about one alert; give it without --only, --severity and --summary")
+            replay_explain.check(explain)
+            pushed = _pushed(file, storage_path, url)
+            recording = Recording(pushed.rows, lost=pushed.lost)
+            print_lines(replay_explain.explain(recording, explain, at, rank, section.thresholds))
+            return
         pushed = _pushed(file, storage_path, url)
         wanted = _wanted(only or [], severity, section, pushed.run)
         running = Replay(wanted, section.thresholds, lost=pushed.lost)
@@ -102,7 +125,7 @@ def replay(
             warn(_nothing(running.samples, wanted))
 
 
-class _Pushed(NamedTuple):
+class Pushed(NamedTuple):
     """Recorded pushes.
 
     Attributes:
@@ -137,7 +160,12 @@ class _Heading(NamedTuple):
     key: str
 
 
-def _section(config_file: Path | None) -> AlertsSection:
+def section_of(config_file: Path | None) -> AlertsSection:
+    """Return the settings of alerts, from a file and from the environment.
+
+    Raises:
+        CommandError: The file is invalid.
+    """
     from trackside_daemon.config.loading import ConfigError, load
     from trackside_daemon.service.config import Config
 
@@ -181,12 +209,12 @@ def _many(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _pushed(name: str, directory: Path | None, url: str) -> _Pushed:
+def _pushed(name: str, directory: Path | None, url: str) -> Pushed:
     if name == "-" or _is_file(name):
-        return _Pushed(_of_file(name))
+        return Pushed(_of_file(name))
     from trackside_daemon.cli.sources.daemon_lookup import find_history
 
-    return _of_run(find_history(directory, url), name)
+    return pushed_of_run(find_history(directory, url), name)
 
 
 def _of_file(name: str) -> Iterator[Row]:
@@ -203,7 +231,12 @@ def _of_file(name: str) -> Iterator[Row]:
     invalid.report_rest()
 
 
-def _of_run(source: Source, name: str) -> _Pushed:
+def pushed_of_run(source: Source, name: str) -> Pushed:
+    """Return the pushes of a stored run, by its id or name.
+
+    Raises:
+        CommandError: There is no such run.
+    """
     from trackside_daemon.detectors.step_durations import LOST
     from trackside_daemon.history.directory import HistoryError
     from trackside_daemon.history.read.reader import UnknownRunError
@@ -215,7 +248,7 @@ def _of_run(source: Source, name: str) -> _Pushed:
     _warn_of_namesakes(source, run, name)
     if run.get("trimmed"):
         warn("older samples of this run were trimmed; the detectors evaluate only the remaining ones")
-    return _Pushed(_rows(source.export(run["id"], "jsonl").chunks, name), run["name"], LOST)
+    return Pushed(_rows(source.export(run["id"], "jsonl").chunks, name), run["name"], LOST)
 
 
 def _warn_of_namesakes(source: Source, run: Mapping[str, Any], name: str) -> None:

@@ -1,0 +1,77 @@
+"""Output of `trackside replay --explain`: why an alert fires at a step or does not, by the settings that decide it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.cli.errors import CommandError
+from trackside_daemon.cli.output import table, wrapped
+from trackside_daemon.detectors.rank_detectors import ALERTS
+from trackside_daemon.detectors.what_if import Recording, decisions
+from trackside_daemon.model.text import number, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.detectors.settings import DetectorThresholds
+    from trackside_daemon.detectors.what_if import Decision
+
+SAMPLES = 8  # last samples of the key to print
+
+
+def check(alert: str) -> None:
+    """Check that an alert can be explained.
+
+    Raises:
+        CommandError: It cannot be replayed.
+    """
+    if alert not in ALERTS:
+        raise CommandError(f"--explain {shown(alert)}: no such alert; give one of {', '.join(sorted(ALERTS))}")
+
+
+def explain(recording: Recording, alert: str, step: int, rank: int, thresholds: DetectorThresholds) -> Iterator[str]:
+    """Yield lines about whether an alert fires at a step of a rank, and about what decides it.
+
+    Raises:
+        CommandError: The rank has not pushed this step.
+    """
+    steps = recording.steps(rank)
+    if step not in steps:
+        raise CommandError(f"--at {step}: {_missing(steps, step, rank)}")
+    before = recording.until(step, rank)
+    fires = before.firing(alert, thresholds)
+    if fires is None:
+        yield f"{alert} does not fire at step {step:,} of rank {rank}"
+    else:
+        since = f" since step {fires.step:,}" if fires.step != step else ""
+        yield f"{alert} fires at step {step:,} of rank {rank}{since}: {fires.severity}, {shown(fires.key)}"
+        yield from wrapped(shown(fires.message))
+        yield "  last samples: " + ", ".join(
+            f"{at:,}: {number(value)}" for at, value in before.last(fires.key, SAMPLES)
+        )
+    found = decisions(alert, thresholds, lambda other: before.firing(alert, other) is not None)
+    yield ""
+    yield from _decided(found, fires=fires is not None)
+
+
+def _missing(steps: Sequence[int], step: int, rank: int) -> str:
+    if not steps:
+        return f"rank {rank} has pushed nothing"
+    nearest = min(steps, key=lambda other: abs(other - step))
+    return f"rank {rank} has not pushed this step; the nearest is {nearest}"
+
+
+def _decided(found: Sequence[Decision], *, fires: bool) -> Iterator[str]:
+    if not found:
+        yield "this alert has no setting but alerts.off; docs/detectors.md describes its test"
+        return
+    rows = [[one.name, number(one.value), "-" if one.turns is None else number(one.turns)] for one in found]
+    yield from table(["SETTING", "VALUE", "ENDS AT" if fires else "FIRES AT"], rows, right="<>>", flexible="   ")
+    nearest = found[0]
+    if nearest.turns is None:
+        yield "no value of one setting changes this: another test decides, which docs/detectors.md describes"
+    else:
+        yield (
+            f"decides: {nearest.name}, by a factor of {nearest.factor:.3g}; try it with "
+            f"alerts.thresholds: {{{nearest.name}: {nearest.turns:.3g}}} in --config.file"
+        )

@@ -1,0 +1,145 @@
+"""Replays of recorded pushes with other thresholds: which setting decides whether an alert fires, and how nearly."""
+
+from __future__ import annotations
+
+from math import isinf, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.detectors.rank_detectors import DEFAULTS
+from trackside_daemon.detectors.replay import Replay, Wanted
+from trackside_daemon.detectors.settings import DetectorThresholds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from trackside_daemon.detectors.replay import Change, Row
+
+EXTREME = 1000.0  # factor by which a threshold is changed at most
+EXACT = 1.03  # ratio of two thresholds that count as equal
+
+# Settings that decide how severe an alert is, not whether it fires.
+SEVERITY = frozenset({"critical_after"})
+
+
+class Moment(NamedTuple):
+    """A change of an alert, and the Unix time of its row."""
+
+    change: Change
+    time: float
+
+
+class Decision(NamedTuple):
+    """A setting of an alert.
+
+    Attributes:
+        name: Its name in the configuration, such as ``loss-spike-scales``.
+        value: The present value.
+        turns: The nearest value found at which the outcome is the other one; None if no value changes it.
+    """
+
+    name: str
+    value: float
+    turns: float | None
+
+    @property
+    def factor(self) -> float:
+        """The ratio of the two values; infinite if no value changes the outcome."""
+        if not self.turns:
+            return float("inf")
+        return max(self.turns / self.value, self.value / self.turns)
+
+
+def settings_of(alert: str) -> list[str]:
+    """Return the thresholds that decide whether an alert fires, by their field names."""
+    fields = DetectorThresholds.model_fields.items()
+    named = ((name, (field.description or "").partition(":")[0]) for name, field in fields)
+    return [name for name, alerts in named if alert in alerts.split(", ") and name not in SEVERITY]
+
+
+class Recording:
+    """Recorded pushes, for many replays.
+
+    Args:
+        rows: The pushes, oldest first.
+        lost: Minimum number of seconds that slow steps lose.
+    """
+
+    def __init__(self, rows: Iterable[Row], *, lost: float = 0.0) -> None:
+        self._rows = list(rows)
+        self._lost = lost
+
+    def until(self, step: int, rank: int) -> Recording:
+        """Return the rows of a rank up to the last one of a step."""
+        own = [row for row in self._rows if row.rank == rank]
+        end = max((at for at, row in enumerate(own) if row.step == step), default=-1)
+        return Recording(own[: end + 1], lost=self._lost)
+
+    def last(self, key: str, count: int) -> list[tuple[int, float]]:
+        """Return step and value of the last samples of a key."""
+        return [(row.step, row.values[key]) for row in self._rows if key in row.values][-count:]
+
+    def steps(self, rank: int) -> list[int]:
+        """Return the steps of a rank, in the order of their pushes."""
+        return [row.step for row in self._rows if row.rank == rank]
+
+    def moments(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> Iterator[Moment]:
+        """Yield the changes of an alert."""
+        replay = Replay(Wanted({alert}), thresholds, lost=self._lost)
+        for row in self._rows:
+            for change in replay.evaluate(row):
+                yield Moment(change, row.time)
+
+    def firing(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> Change | None:
+        """Return the last report of an alert that fires at the end of the rows; None if none does."""
+        firing: dict[tuple[str, int], Change] = {}
+        for change, _ in self.moments(alert, thresholds):
+            if change.state == "resolved":
+                firing.pop((change.key, change.rank), None)
+            else:
+                firing[change.key, change.rank] = change
+        return max(firing.values(), key=lambda change: change.place, default=None)
+
+
+def decisions(
+    alert: str, thresholds: DetectorThresholds, fires: Callable[[DetectorThresholds], bool]
+) -> list[Decision]:
+    """Return for each setting of an alert the value at which *fires* changes, the one that is nearest first."""
+    found = [
+        Decision(name.replace("_", "-"), getattr(thresholds, name), _turn(name, thresholds, fires))
+        for name in settings_of(alert)
+    ]
+    return sorted(found, key=lambda decision: decision.factor)
+
+
+def _turn(name: str, thresholds: DetectorThresholds, fires: Callable[[DetectorThresholds], bool]) -> float | None:
+    """Return the nearest value of a setting at which the outcome is another one; the other settings stay."""
+    value = getattr(thresholds, name)
+    now = fires(thresholds)
+
+    def turned(other: float) -> bool:
+        return fires(thresholds.model_copy(update={name: other})) != now
+
+    turns = [_nearest(value, end, turned) for end in _extremes(name, value) if turned(end)]
+    return min(turns, key=lambda turn: max(turn / value, value / turn), default=None)
+
+
+def _nearest(value: float, end: float, turned: Callable[[float], bool]) -> float:
+    """Return about the nearest number to *value*, towards *end*, with another outcome."""
+    near, far = value, end
+    while max(near / far, far / near) > EXACT:
+        middle = sqrt(near * far)
+        near, far = (near, middle) if turned(middle) else (middle, far)
+    return far
+
+
+def _extremes(name: str, value: float) -> list[float]:
+    """Return the lowest and the highest value of a setting that are tried; none for a setting that is 0."""
+    limits = {
+        kind: getattr(one, kind)
+        for one in DetectorThresholds.model_fields[name].metadata
+        for kind in ("ge", "le")
+        if hasattr(one, kind)
+    }
+    low = max(value / EXTREME, limits.get("ge", 0.0))
+    high = min(value * EXTREME, limits.get("le", float("inf")))
+    return [end for end in (low, high) if end > 0 and end != value and not isinf(end)]

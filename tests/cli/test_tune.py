@@ -1,0 +1,111 @@
+"""`trackside tune` proposes thresholds from the alerts that a user has dismissed, and `replay --explain` what decided."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from typing import TYPE_CHECKING
+
+import processes
+import pytest
+import yaml
+from histories import BEGIN, finished, history, ingested, opened
+from processes import clean_environ, command
+
+from trackside_daemon.model.records import Alert
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+MILD, SPIKE = 150, 300
+
+
+def losses() -> list[float]:
+    """Return falling losses that are somewhat high for four steps, and very high for five."""
+    chance = random.Random(7)
+    found = [2 + 3 * math.exp(-step / 80) + chance.gauss(0, 0.01) for step in range(400)]
+    found[MILD : MILD + 4] = [1.6 * one for one in found[MILD : MILD + 4]]
+    found[SPIKE : SPIKE + 5] = [9.0] * 5
+    return found
+
+
+def ask(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = clean_environ({"COLUMNS": "100", "XDG_RUNTIME_DIR": "/nonexistent"})
+    return processes.run(command(*arguments, f"--storage.path={place}"), env=environ)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A history with a run and two alerts, whose ids are 1 and 2."""
+    pushes = [(step, round((BEGIN + step) * 1e6), {"loss": loss}) for step, loss in enumerate(losses())]
+    labels = {"key": "loss", "rank": "0", "run": "net"}
+    alerts = [
+        Alert("LossSpike", "warning", BEGIN + at, "net-1", labels, ended=BEGIN + at + 12)
+        for at in (MILD + 2, SPIKE + 2)
+    ]
+    with history(tmp_path / "history") as kept:
+        kept.put([opened("net-1", name="net"), ingested("net-1", pushes), *alerts, finished("net-1")])
+    return tmp_path / "history"
+
+
+def test_without_a_dismissed_alert_the_next_step_is_named(place: Path) -> None:
+    done = ask(place, "tune")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "trackside: no alert is marked as a false alarm; mark one with trackside alerts dismiss ID\n"
+
+
+def test_the_proposal_silences_the_false_alarm_alone(place: Path, tmp_path: Path) -> None:
+    ask(place, "alerts", "dismiss", "1")
+    done = ask(place, "tune")
+    assert (done.returncode, done.stderr) == (0, "")
+    head, row, gone, *rest = done.stdout.splitlines()
+    assert head.split() == ["ALERT", "SETTING", "VALUE", "PROPOSED", "FALSE", "ALARMS", "OTHERS"]
+    assert row.split()[0] == "LossSpike"
+    assert row.split()[4:] == ["1", "to", "0", "1", "to", "1"]
+    assert gone == "  no longer: 1 LossSpike of net, a false alarm"
+
+    settings = tmp_path / "trackside.yml"
+    settings.write_text("\n".join(rest))
+    ((name, value),) = yaml.safe_load(settings.read_text())["alerts"]["thresholds"].items()
+    assert name in {"loss-spike-ratio", "loss-spike-scales"}
+    replayed = ask(place, "replay", "net", "--only=LossSpike", f"--config.file={settings}").stdout
+    assert {json.loads(line)["step"] >= SPIKE for line in replayed.splitlines()} == {True}
+    (proposal,) = json.loads(ask(place, "tune", "--json").stdout)["proposals"]
+    assert (proposal["proposed"], proposal["before"], proposal["after"]) == (value, [1, 2], [2])
+
+
+def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
+    fires = ask(place, "replay", "net", "--explain=LossSpike", f"--at={MILD + 2}").stdout.splitlines()
+    assert fires[0] == f"LossSpike fires at step {MILD + 2} of rank 0: warning, loss"
+    assert any(line.startswith(f"  last samples: {MILD - 5}: ") for line in fires)
+    assert fires[-1].startswith("decides: loss-spike-")
+    name, value = fires[-1].split("{")[1].split("}")[0].split(": ")
+    changed = processes.run(
+        command("replay", "net", "--explain=LossSpike", f"--at={MILD + 2}", f"--storage.path={place}"),
+        env=clean_environ(
+            {
+                "XDG_RUNTIME_DIR": "/nonexistent",
+                f"TRACKSIDE_ALERTS__THRESHOLDS__{name.replace('-', '_').upper()}": value,
+            }
+        ),
+    ).stdout
+    assert changed.startswith(f"LossSpike does not fire at step {MILD + 2} of rank 0\n")
+    assert "FIRES AT" in changed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--explain=LossSpike"], "--explain ALERT and --at STEP need each other"),
+        (["--explain=LossSpik", "--at=3"], "--explain LossSpik: no such alert; give one of GradientExplosion"),
+        (["--explain=LossSpike", "--at=900"], "--at 900: rank 0 has not pushed this step; the nearest is 399"),
+        (["--explain=LossSpike", "--at=9", "--rank=3"], "--at 9: rank 3 has pushed nothing"),
+        (["--explain=LossSpike", "--at=9", "--summary"], "--explain is about one alert; give it without --only"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(place: Path, arguments: list[str], says: str) -> None:
+    done = ask(place, "replay", "net", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"trackside: {says}")
