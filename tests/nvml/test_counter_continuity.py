@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
 import pytest
 
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
 from trackside_daemon.nvml.reading import GpuReading, Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def reading(times: int, seconds: float) -> Reading:
@@ -70,6 +77,22 @@ def test_a_counter_of_the_driver_believes_no_single_wrong_reading(
         assert values["power_watts"] == number
         totals.append(values["energy_joules_total"])
     assert tuple(totals) == counted
+
+
+def test_of_a_driver_that_returns_garbage_three_times_in_ten_a_counter_hardly_ever_falls(
+    count: Callable[[int, int], int],
+) -> None:
+    chance, continued = random.Random(1), CounterContinuity()
+    readings = count(2000, 100_000)
+    totals = []
+    for number in range(readings):
+        garbage = chance.choice([0.0, chance.random() * 2**32, chance.random() * 2**63, chance.random() * number])
+        read = garbage if chance.random() < 0.3 else 300.0 * number
+        gpu = GpuReading(0, "GPU-0", {}, [("energy_joules_total", (), read)])
+        totals.append(continued.accept(Reading(gpus=[gpu])).gpus[0].values[0][2])
+    falls = sum(later < earlier for earlier, later in pairwise(totals))
+    assert falls <= readings / 500, "unfiltered, every fourth falls"
+    assert totals[-1] <= 300.0 * readings
 
 
 def test_a_counter_of_an_earlier_worker_only_is_still_reported() -> None:
