@@ -99,6 +99,13 @@ def test_an_unknown_path_is_a_404(client: Any, path: str) -> None:
     assert problem(client.get(path), 404) == ("not_found", "Not Found")
 
 
+def test_a_person_who_mistypes_an_address_gets_the_page_that_says_so(client: Any) -> None:
+    response = client.get("/nope", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert (response.status_code, response.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    for path in ("/api/v1", "/static/nope.js", "/-/nope"):
+        assert "json" in client.get(path, headers={"Accept": "text/html"}).headers["content-type"]
+
+
 def test_an_unknown_path_of_the_api_is_a_404_too(site: Any) -> None:
     assert problem(site.client().get("/api/v1/nothing", headers=site.key), 404)[0] == "not_found"
 

@@ -197,8 +197,10 @@ def _collector_name(source: str) -> str:
     return source.partition(":")[0]
 
 
-async def _http_error(_request: Request, problem: Exception) -> Response:
+async def _http_error(request: Request, problem: Exception) -> Response:
     if not isinstance(problem, HTTPException):
         raise problem
+    if problem.status_code == 404 and (page := dashboard.lost(request)) is not None:
+        return page
     reason = _REASONS.get(problem.status_code, "error")
     return error_response(problem.status_code, reason, problem.detail, dict(problem.headers or {}))

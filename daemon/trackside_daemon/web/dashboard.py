@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from trackside_daemon.web.http.auth_token import READING
 from trackside_daemon.web.http.negotiation import accepts_gzip
 
 if TYPE_CHECKING:
@@ -70,6 +71,17 @@ def _files() -> dict[str, StaticFile]:
 
 async def _page(request: Request) -> Response:
     return _files()[PAGE].respond(request)
+
+
+def lost(request: Request) -> Response | None:
+    """Return the page for an address that a person mistyped: it says so and leads on. Return None to a program."""
+    if request.method not in READING or "text/html" not in request.headers.get("accept", ""):
+        return None
+    if request.url.path.startswith(("/api/", "/static/", "/-/")):
+        return None
+    response = _files()[PAGE].respond(request)
+    response.status_code = 404
+    return response
 
 
 async def _file(request: Request) -> Response:

@@ -172,6 +172,7 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
     page.route("**/api/v1/stream*", lambda route: route.fulfill(body=told, content_type="text/event-stream"))
     page.reload()
     expect(page.locator("#firing")).to_have_text("200+")
+    expect(page.get_by_role("link", name="Alerts")).to_have_accessible_name("Alerts 200+")
     expect(page.get_by_text("These are the worst 200. There may be more.")).to_be_visible()
 
 

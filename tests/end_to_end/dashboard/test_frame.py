@@ -162,6 +162,10 @@ def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(
 ) -> None:
     page = open_page(shared_daemon, "/runs/100%", expected_errors=("404",))
     expect(page.get_by_role("alert")).to_contain_text("run '100%'")
+    page.goto(f"{shared_daemon.url}/nope")
+    expect(page.get_by_role("alert")).to_contain_text("There is no page /nope.")
+    page.get_by_role("link", name="All runs").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
     page.goto(f"{shared_daemon.url}/system")
     heading = page.get_by_role("heading", name="System")
     heading.evaluate("heading => heading.mine = true")

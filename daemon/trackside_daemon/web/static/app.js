@@ -125,7 +125,10 @@ function showFailure(problem) {
 
 // An error as a message for the user.
 function explanation(problem) {
-  if (problem.reason !== "token") return h("section.notice", { role: "alert" }, h("p", {}, problem.message));
+  if (problem.reason !== "token") {
+    const way = problem instanceof UnreachableError ? [] : [h("p", {}, h("a", { href: "/" }, "All runs"))];
+    return h("section.notice", { role: "alert" }, h("p", {}, problem.message), ...way);
+  }
   const stored = sessionStorage.getItem("token");
   const restarted = newest ? "The daemon has a new token" : "The token is wrong";
   return h(
