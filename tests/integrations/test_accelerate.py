@@ -23,14 +23,25 @@ EXAMPLE = (
     *("{root}/examples/accelerate_loop.py", f"--steps={STEPS}", f"--nan-at={NAN}", "--folder={folder}/out"),
 )
 PUBLIC = "accelerate_example.py"
-ARGUMENTS = ("--cpu", "--with_tracking", "--checkpointing_steps=epoch", "--output_dir={folder}/states")
+ARGUMENTS = (
+    *(
+        "--cpu",
+        "--mixed_precision=bf16",
+        "--with_tracking",
+        "--checkpointing_steps=epoch",
+        "--output_dir={folder}/states",
+    ),
+)
 LOOPS = ("{root}/tests/integrations/accelerate_loops.py", "{folder}/loops")
 
 
 @pytest.fixture(scope="module")
 def looped() -> Iterator[Trained]:
     """The example on two ranks, small loops, and a public script without and with the lines that the page adds."""
-    scripts = (f"{{root}}/tests/public/{PUBLIC}", "--cpu"), ("{folder}/changed.py", *ARGUMENTS)
+    scripts = (
+        (f"{{root}}/tests/public/{PUBLIC}", "--cpu", "--mixed_precision=bf16"),
+        ("{folder}/changed.py", *ARGUMENTS),
+    )
     texts = {"changed.py": changed(PUBLIC, shown("Accelerate"))}
     with trained(EXAMPLE, in_turn(*scripts, LOOPS), status=(0, 1), changed=texts) as found:
         yield found
@@ -112,7 +123,11 @@ def test_a_script_like_accelerates_own_takes_two_lines(looped: Trained) -> None:
     _, plain, changed, _ = looped.printed
     assert plain == changed
     accuracy, loss = looped.points("changed", "accuracy"), looped.points("changed", "train_loss")
-    assert [f"epoch {one}: {accuracy[one]:.2f} {loss[one]:.6f}" for one in range(3)] == changed.splitlines()
+    steps = enumerate((8, 16, 24))
+    assert [f"epoch {epoch}: {accuracy[step]:.2f} {loss[step]:.6f}" for epoch, step in steps] == changed.splitlines()
+    page = looped.daemon.series()
+    assert page['trackside_training_steps_total{rank="0",run="changed"}'] == 24
+    assert looped.alarms("changed") == {}
     assert [Path(one["fields"]["path"]).name for one in looped.events("changed", "checkpoint")] == [
         f"epoch_{epoch}" for epoch in range(3)
     ]

@@ -25,11 +25,12 @@ EXAMPLE = (
     *(*TORCHRUN, "{root}/examples/transformers_trainer.py", f"--steps={STEPS}", f"--log-each={LOGS}"),
     *(f"--save-each={SAVES}", f"--nan-at={NAN}", "--output={folder}/out"),
 )
-PUBLIC = (
-    *("{folder}/changed.py", "--train_file={root}/LICENSE", "--output_dir={folder}/clm", "--do_train", "--do_eval"),
-    *("--max_steps=6", "--logging_steps=2", "--per_device_train_batch_size=4", "--save_strategy=no"),
-    *("--use_cpu=true", "--report_to=trackside"),
+ARGUMENTS = (
+    *("--train_file={root}/LICENSE", "--do_train", "--do_eval", "--max_steps=6", "--logging_steps=2"),
+    *("--per_device_train_batch_size=4", "--save_strategy=no", "--use_cpu=true"),
 )
+ALONE = ("{root}/tests/public/run_clm.py", *ARGUMENTS, "--output_dir={folder}/alone", "--report_to=none")
+PUBLIC = ("{folder}/changed.py", *ARGUMENTS, "--output_dir={folder}/clm", "--report_to=trackside")
 SHORT = ("{root}/tests/integrations/short_trainings.py", "{folder}")
 OLD = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 """Else the oldest Transformers could resume nothing under PyTorch 2.6."""
@@ -70,7 +71,7 @@ class Trained(NamedTuple):
 def trained() -> Iterator[Trained]:
     """The example on two ranks, and the short trainings followed by a public script."""
     texts = {"changed.py": changed("run_clm.py", shown("Transformers"))}
-    with all_trained(EXAMPLE, in_turn(SHORT, PUBLIC), changed=texts, environ=OLD) as every:
+    with all_trained(EXAMPLE, in_turn(SHORT, ALONE, PUBLIC), changed=texts, environ=OLD) as every:
         state = json.loads((every.folder / f"out/checkpoint-{STEPS}/trainer_state.json").read_text())
         found = json.loads(every.printed[1].splitlines()[-1])
         yield Trained(every, state["log_history"], found, every.said[-1])
@@ -146,13 +147,18 @@ def test_steps_amounts_phases_progress_and_configuration(trained: Trained) -> No
 def test_a_public_script_takes_one_line_and_its_last_evaluation_is_the_run_s(trained: Trained) -> None:
     assert len(added(shown("Transformers"))) == 1
     folder = trained.all.folder / "clm"
-    logged = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    alone, logged = (
+        json.loads((one / "trainer_state.json").read_text())["log_history"]
+        for one in (trained.all.folder / "alone", folder)
+    )
     losses = {one["step"]: one["loss"] for one in logged if "loss" in one}
     assert list(losses) == [2, 4, 6]
+    assert alone[:3] == logged[:3]
     assert trained.series("loss_logged", name="changed") == losses
     evaluated = json.loads((folder / "eval_results.json").read_text())["eval_loss"]
     assert trained.series("eval/loss", name="changed") == {6: evaluated}
     assert trained.on_page("steps_total", "changed") == 6
+    assert trained.all.alarms("changed") == {}
 
 
 def test_report_to_is_enough_and_two_callbacks_count_once(trained: Trained) -> None:

@@ -13,12 +13,15 @@ def training_function(config, args):
     if args.with_tracking:
         accelerator = Accelerator(
             cpu=args.cpu,
+            mixed_precision=args.mixed_precision,
             log_with="all",
             project_dir=args.project_dir,
             dataloader_config=dataloader_config,
         )
     else:
-        accelerator = Accelerator(cpu=args.cpu, dataloader_config=dataloader_config)
+        accelerator = Accelerator(
+            cpu=args.cpu, mixed_precision=args.mixed_precision, dataloader_config=dataloader_config
+        )
 
     lr, num_epochs, seed, batch_size = config["lr"], config["num_epochs"], config["seed"], config["batch_size"]
     if args.with_tracking:
@@ -36,7 +39,13 @@ def training_function(config, args):
         model, optimizer, train_dataloader, eval_dataloader, lr_scheduler
     )
 
-    for epoch in range(num_epochs):
+    overall_step, starting_epoch = 0, 0
+    if args.resume_from_checkpoint:
+        accelerator.load_state(args.resume_from_checkpoint)
+        starting_epoch = int(os.path.basename(args.resume_from_checkpoint).replace("epoch_", "")) + 1
+        overall_step = starting_epoch * len(train_dataloader)
+
+    for epoch in range(starting_epoch, num_epochs):
         model.train()
         total_loss = 0
         for x, y in train_dataloader:
@@ -46,6 +55,7 @@ def training_function(config, args):
             optimizer.step()
             lr_scheduler.step()
             optimizer.zero_grad()
+            overall_step += 1
         model.eval()
         accurate, num_elems = 0, 0
         for x, y in eval_dataloader:
@@ -58,7 +68,7 @@ def training_function(config, args):
         if args.with_tracking:
             accelerator.log(
                 {"accuracy": 100 * eval_metric, "train_loss": total_loss.item() / len(train_dataloader), "epoch": epoch},
-                step=epoch,
+                step=overall_step,
             )
         if args.checkpointing_steps == "epoch":
             accelerator.save_state(os.path.join(args.output_dir, f"epoch_{epoch}"))
@@ -69,8 +79,10 @@ def training_function(config, args):
 def main():
     parser = argparse.ArgumentParser(description="Simple example of training script.")
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--mixed_precision", type=str, default=None, choices=["no", "fp16", "bf16"])
     parser.add_argument("--checkpointing_steps", type=str, default=None)
     parser.add_argument("--output_dir", type=str, default=".")
+    parser.add_argument("--resume_from_checkpoint", type=str, default=None)
     parser.add_argument("--with_tracking", action="store_true")
     parser.add_argument("--project_dir", type=str, default="logs")
     args = parser.parse_args()
