@@ -79,6 +79,15 @@ while os.environ["RANK"] == "1":
 signal.pause()  # until torchrun ends it
 """
 
+CTRL_C_LAST = """
+import os, signal
+from trackside_daemon.cli.main import app
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)  # when Python has given up its signal handlers
+last = Last()
+app(["run", "--", "sh", "-c", "kill -INT $$"])
+"""
 FAILING = """
 from trackside_daemon.cli.run import command_daemon, session
 from trackside_daemon.config.loading import load
@@ -291,6 +300,12 @@ def test_signals_reach_the_command_once(started: Started, daemon: Daemon) -> Non
     assert re.findall(r"SIG\w+ \d", printed) == [seen for _, seen in sent]
     assert "the command opened no run" in printed
     assert daemon.get("/-/ready").status_code == 200
+
+
+def test_the_status_is_the_commands_however_late_another_ctrl_c_comes(started: Started) -> None:
+    late = [sys.executable, "-c", CTRL_C_LAST]
+    done = subprocess.run(late, env=started.environ, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert (done.returncode, "the command opened no run" in done.stderr) == (130, True), done.stderr
 
 
 def test_what_cannot_be_run_is_one_line(started: Started, tmp_path: Path) -> None:

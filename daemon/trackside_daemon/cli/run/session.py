@@ -48,6 +48,7 @@ def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:
         return _Session(command, signals, probe).run(config, flags)
     finally:
         probe.close()
+        signals.close()
 
 
 class _Session:

@@ -51,6 +51,11 @@ class Signals:
             while True:
                 self._received.get_nowait()
 
+    def close(self) -> None:
+        """Ignore them from now on: Python restores their default actions when it exits, and the status is the command's."""
+        for number in self.handled:
+            signal.signal(number, signal.SIG_IGN)
+
     def _handle(self, number: int, _: object) -> None:
         if number in ENDING:
             self.ending = number
