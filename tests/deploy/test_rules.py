@@ -142,3 +142,9 @@ def test_the_texts_can_be_grouped_and_are_sentences() -> None:
         name = rule["alert"]
         named = name.removeprefix("Trackside") if name.removeprefix("Trackside") in {*DETECTED, *RULED} else name
         assert said["runbook_url"] == f"docs/alerts.md#{named.lower()}"
+
+
+def test_rejected_series_say_what_keeps_the_values_and_what_to_do() -> None:
+    (rule,) = [rule for rule in ALERTS if rule["alert"] == "TracksideSeriesRejected"]
+    text = rule["annotations"]["description"]
+    assert all(part in text for part in ("/metrics", "The history has all values", "loss/step_17", "raise limits.*"))

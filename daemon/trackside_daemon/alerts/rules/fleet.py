@@ -167,7 +167,8 @@ def _losing() -> list[FleetRule]:
             "TracksideSeriesRejected",
             "trackside_series_rejected_total",
             "A trackside daemon omits series.",
-            f"{HERE} has reached its limit of {{{{ $labels.reason }}}}. A training creates too many keys, or limits.* is too low.",
+            f"{HERE} leaves out of /metrics what is over its limit of {{{{ $labels.reason }}}}, as its log names it. The history has "
+            "all values. Take the numbers out of keys such as loss/step_17, or raise limits.* in the configuration.",
         ),
         (
             "TracksideAlertsDropped",
