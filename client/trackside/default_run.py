@@ -116,7 +116,7 @@ def open_run() -> Run | None:
 
 def open_by(opener: Callable[[], object]) -> None:
     """Open the next default run by this function, which calls `init`, unless the training code calls `init` before."""
-    _process.opener = opener
+    _process.expect(opener)
 
 
 def phase(name: str) -> Phase:

@@ -40,16 +40,18 @@ def plain() -> dict[str, Any]:
 
 
 def carried() -> str:
-    """Train, and resume from the saved state with another accelerator; once more after the run is opened."""
+    """Train, and resume from the saved state with other accelerators; at last after the run is opened."""
     folder = ""
-    for part in range(3):
-        accelerator = Accelerator(cpu=True, log_with=TracksideTracker("carried" if part < 2 else "late"))
+    for part in range(4):
+        accelerator = Accelerator(cpu=True, log_with=TracksideTracker("carried" if part < 3 else "late"))
         accelerator.prepare(*made())
         if part == 1:
             accelerator.load_state(folder)
         accelerator.init_trackers("project")
-        accelerator.log({"loss": 1.0}, step=part)  # opens the run with the oldest Accelerate
         if part == 2:
+            accelerator.load_state(folder)
+        accelerator.log({"loss": 1.0}, step=part)
+        if part == 3:
             accelerator.load_state(folder)
         folder = str(accelerator.save_state(f"{FOLDER}/carried{part}"))
         accelerator.end_training()
@@ -91,5 +93,4 @@ if __name__ == "__main__":
     print(json.dumps({"plain": plain(), "given": given(), "others": others(), "carried": carried()}))  # noqa: T201
     failing = Accelerator(cpu=True, log_with=TracksideTracker("failing"))
     failing.init_trackers("unused")
-    failing.log({"loss": 1.0})
     raise KeyError("wanted")

@@ -100,8 +100,8 @@ def test_the_run_is_named_as_the_project_and_ends_with_the_training(looped: Trai
 def test_a_state_that_is_loaded_before_the_run_is_opened_continues_its_run(
     looped: Trained, said: dict[str, Any]
 ) -> None:
-    assert [one["attempt"] for one in looped.page("carried")["attempt_list"]] == [0, 1]
-    assert looped.points("carried", "loss") == {0: 1.0, 1: 1.0}
+    assert [one["attempt"] for one in looped.page("carried")["attempt_list"]] == [0, 1, 2]
+    assert looped.points("carried", "loss") == {0: 1.0, 1: 1.0, 2: 1.0}
     late = looped.run("late")
     assert json.loads(said["carried"]) == {"run": late["id"]}
     assert len(looped.page("late")["attempt_list"]) == 1

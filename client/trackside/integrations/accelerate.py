@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
 
+from trackside.default_run import open_by
+from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.run_adapter import RunAdapter, guarded, never_raises, save_checkpoint
 
 if TYPE_CHECKING:
@@ -49,17 +51,27 @@ class TracksideTracker(GeneralTracker):
     def __init__(self, name: str | None = None, **arguments: Any) -> None:
         super().__init__()
         self.adapter = RunAdapter(name, arguments)
+        self._begins = False
         _patch_accelerator()
 
     @property
     def tracker(self) -> Run:
         """The run. Reading it opens a run if the training code has not."""
+        if self._begins:
+            self._begins = False
+            return self.adapter.begin()
         return self.adapter.open()
 
     @never_raises
+    def open(self) -> None:
+        """Open the run, if it is not open."""
+        _ = self.tracker
+
+    @never_raises
     def start(self) -> None:
-        """Open the run."""
-        self.adapter.begin()
+        """Open the run at its first use: by then, `load_state` has read the run of a checkpoint."""
+        self._begins = True
+        open_by(self.open)
 
     @never_raises
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
@@ -69,11 +81,12 @@ class TracksideTracker(GeneralTracker):
     @never_raises
     def log(self, values: Mapping[str, Any], step: int | None = None, **_: Any) -> None:
         """Push numbers, without waiting for tensors on a device."""
-        self.adapter.open().queue.push(values, step, {})  # as `Run.push`, with a call less in each step
+        self.tracker.queue.push(values, step, {})  # as `Run.push`, with a call less in each step
 
     @never_raises
     def finish(self) -> None:
         """End the run."""
+        self.open()
         self.adapter.end()
 
 
@@ -113,6 +126,20 @@ def _init_trackers(
         tracker.start()
         if config is not None:
             tracker.store_init_configuration(config)
+    if trackers:
+        _open_at_backward(self, trackers)
+
+
+def _open_at_backward(accelerator: Any, trackers: list[TracksideTracker]) -> None:
+    """Open the runs at the first backward pass, which may come long before anything is logged."""
+
+    def backward(original: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        patch.restore()
+        for tracker in trackers:
+            tracker.open()
+        return original(*given, **named)
+
+    patch = MethodPatch(accelerator, "backward", backward)
 
 
 def _log(
@@ -125,7 +152,7 @@ def _log(
 
 def _save_state(original: Callable[..., Any], self: Any, *given: Any, **named: Any) -> Any:
     trackers = _ours(self.trackers)
-    run = guarded("Accelerate: a checkpoint", trackers[0].adapter.open) if trackers else None
+    run = guarded("Accelerate: a checkpoint", lambda: trackers[0].tracker) if trackers else None
     if run is None:
         return original(self, *given, **named)
 

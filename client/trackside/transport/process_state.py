@@ -65,6 +65,12 @@ class Process:
             self._watch_exit()
         return self._senders[endpoint]
 
+    def expect(self, opener: Callable[[], object]) -> None:
+        """Open the default run by this function at its first use, or when an exception ends the process before."""
+        self.opener = opener
+        if not self._watching:
+            self._watch_exit()
+
     def _watch_child_exit(self) -> None:
         # A child of multiprocessing catches what its target raises, and may end by os._exit, which calls no atexit.
         processes = sys.modules.get("multiprocessing.process")
@@ -96,6 +102,8 @@ class Process:
 
         A quarter of the time is left for the senders, which write unacknowledged messages to the spool.
         """
+        if self.opener is not None and self.outcome[0] == "failed":
+            self.opener()
         self._exiting = True
         timeout = flush_timeout()
         deadline = monotonic() + timeout

@@ -167,8 +167,10 @@ def _losing() -> list[FleetRule]:
             "TracksideSeriesRejected",
             "trackside_series_rejected_total",
             "A trackside daemon omits series.",
-            f"{HERE} leaves out of /metrics what is over its limit of {{{{ $labels.reason }}}}, as its log names it. The history has "
-            "all values. Take the numbers out of keys such as loss/step_17, or raise limits.* in the configuration.",
+            (
+                f"{HERE} is over its limit of {{{{ $labels.reason }}}}, and /metrics lacks the rest. The history has all values. "
+                "Take numbers out of keys such as loss/step_17, or raise limits.* in its configuration."
+            ),
         ),
         (
             "TracksideAlertsDropped",
