@@ -26,6 +26,9 @@ pytest_plugins = ["forked_runs"]
 # PyTorch with a thread for each processor keeps those of a busy machine waiting, and its operations in tests are small.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Servers of the Prometheus project live for seconds and have little garbage, whose collection is a quarter of their CPU time.
+os.environ.setdefault("GOGC", "400")
+
 # How long an example takes says how busy the machine is, and nothing of the code. The examples are the same each time,
 # or a change would be refused for what it has no part in; under --soak they are new ones, and more.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)

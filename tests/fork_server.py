@@ -37,7 +37,9 @@ _PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _EARLY = ("PYTHON", "LD_", "MALLOC_", "OMP_", "MKL_", "OPENBLAS_")  # variables that a process reads while it starts
 
 
-_OPTIONS = {"env", "cwd", "text", "encoding", "errors", "bufsize", "stdin", "stdout", "stderr", "start_new_session"}
+_STREAMS = {"stdin", "stdout", "stderr", "bufsize", "text", "encoding", "errors"}
+_OPTIONS = {*_STREAMS, "env", "cwd", "start_new_session", "pass_fds"}
+_PR_SET_PDEATHSIG = 1  # prctl(2)
 
 Groups = tuple[tuple[str, ...], ...]
 CLIENT = ("trackside", "trackside.run")
@@ -50,6 +52,10 @@ LARGE = {
 """Libraries that scripts and code import, and what a server imports for them."""
 
 TORCHRUN = "torch.distributed.run"
+WITH_CHILDREN = (["-m", "trackside_daemon", "daemon"], ["-m", "trackside_daemon", "demo"])
+"""Commands whose children, such as a daemon's workers, are forked: each would import for 50 to 300 ms."""
+
+_Popen = subprocess.Popen
 
 
 class ForkedProcess(subprocess.Popen[Any]):
@@ -57,16 +63,28 @@ class ForkedProcess(subprocess.Popen[Any]):
 
     Args:
         arguments: The command: `sys.executable`, then ``-W FILTER``, ``-m MODULE``, ``-c CODE`` or a script, and arguments.
-        modules: What the server imports before it forks, in groups: a server is forked from that of the groups before.
+        modules: What the server imports before it forks, or ``MODULE:FUNCTION``, which it also calls, in groups: a server is
+            forked from that of the groups before.
         nursery: Whether what its `multiprocessing` spawns is forked, from a child of it that has its imports alone.
+        ends_with_parent: The signal that it gets as its parent ends; 0 is none.
         options: The rest of `subprocess.Popen`: those in `_OPTIONS`.
     """
 
-    def __init__(self, arguments: Sequence[str], modules: Groups, *, nursery: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        modules: Groups,
+        *,
+        nursery: bool = False,
+        ends_with_parent: int = 0,
+        **options: Any,
+    ) -> None:
         if refused := options.keys() - _OPTIONS:
             raise TypeError(f"a forked process cannot have {', '.join(sorted(refused))}")
         self._modules = modules
-        self._start = {"nursery": nursery, "session": options.get("start_new_session", False), "fds": []}
+        self._fds = [*options.get("pass_fds", ())]
+        session = options.get("start_new_session", False)
+        self._start = {"nursery": nursery, "session": session, "fds": self._fds, "signal": ends_with_parent}
         super().__init__(arguments, **options)
 
     def _execute_child(self, args: list[str], *given: Any) -> None:
@@ -77,7 +95,8 @@ class ForkedProcess(subprocess.Popen[Any]):
         ends = [p2cread, c2pwrite, errwrite]
         try:
             server = _nursery or _server(self._modules, _early(environ))
-            self.pid = server.fork(start, [end if end >= 0 else number for number, end in enumerate(ends)])
+            streams_or_ours = [end if end >= 0 else number for number, end in enumerate(ends)]
+            self.pid = server.fork(start, [*streams_or_ours, *self._fds])
             self._child_created = True
         finally:
             self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
@@ -103,7 +122,8 @@ def _commands() -> tuple[str, ...]:
     # All modules of the command line: commands import many of them late.
     package = importlib.import_module("trackside_daemon.cli")
     found = walk_packages(package.__path__, f"{package.__name__}.")
-    return ("trackside_daemon.service.daemon", *(module.name for module in found), "pydantic.type_adapter")
+    dashboard = "trackside_daemon.web.dashboard:_files"  # compressed as the daemon starts, and then kept
+    return ("trackside_daemon.service.daemon", *(module.name for module in found), "pydantic.type_adapter", dashboard)
 
 
 def _large(code: str) -> Groups:
@@ -121,10 +141,15 @@ class _Server:
 
     def __init__(self, control: socket.socket) -> None:
         self._socket = control
+        self._lock = threading.Lock()
 
     def fork(self, start: dict[str, Any], streams: list[int]) -> int:
         """Start a process whose standard streams, and then the descriptors of *start*, are these; return its pid."""
         # The process between the server and the new one ends at once, and this process adopts the new one.
+        with self._lock:
+            return self._fork(start, streams)
+
+    def _fork(self, start: dict[str, Any], streams: list[int]) -> int:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         try:
             body = json.dumps(start).encode(errors="surrogateescape")
@@ -144,7 +169,7 @@ def _server(modules: Groups, early: tuple[tuple[str, str], ...]) -> _Server:
     *before, last = modules
     if before:
         with theirs:
-            start = {"modules": last, "fds": [3], "session": False}
+            start = {"modules": last, "fds": [3], "session": False, "signal": 0}
             _server(tuple(before), early).fork(start, [0, 1, 2, theirs.fileno()])
         return _Server(control)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_EARLY)}
@@ -181,6 +206,8 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
             start = dict(json.loads(body))
             if start["session"]:
                 os.setsid()
+            if start["signal"]:
+                _prctl(_PR_SET_PDEATHSIG, start["signal"])
             _place(streams, [0, 1, 2, *start["fds"]], {pids, pid_written, gate, control.detach()})
             return start
         os.waitpid(middle, 0)
@@ -228,7 +255,17 @@ def _open_nursery() -> dict[str, Any] | None:
     if TORCHRUN in sys.modules:
         handler = sys.modules["torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"]
         vars(handler)["Popen"] = lambda args, **options: ForkedProcess(args, (), **options)
+    subprocess.Popen = _popen  # type: ignore[assignment,misc]
     return None
+
+
+def _popen(args: Any, *, preexec_fn: Any = None, **options: Any) -> subprocess.Popen[Any]:
+    """Fork a child of a command, which is of the same package, and execute any other."""
+    ours = args[0] == sys.executable and any(str(one).startswith("trackside_daemon") for one in args[1:4])
+    if not ours or options.keys() - _OPTIONS:
+        return _Popen(args, preexec_fn=preexec_fn, **options)
+    # `linux.child_process` has no other function than `end_with_parent`, with the pid and the signal.
+    return ForkedProcess(args, (), ends_with_parent=int(preexec_fn.args[1]) if preexec_fn else 0, **options)
 
 
 def _spawn(_path: bytes, args: Sequence[str | bytes], passfds: Sequence[int]) -> int:
@@ -236,7 +273,22 @@ def _spawn(_path: bytes, args: Sequence[str | bytes], passfds: Sequence[int]) ->
     fds, arguments = list(passfds), [os.fsdecode(one) for one in args[1:]]
     start = {"arguments": arguments, "cwd": str(Path.cwd()), "env": dict(os.environ), "fds": fds}
     assert _nursery is not None
-    return _nursery.fork({**start, "nursery": False, "session": False}, [0, 1, 2, *fds])
+    return _nursery.fork({**start, "nursery": False, "session": False, "signal": 0}, [0, 1, 2, *fds])
+
+
+def _name(arguments: Sequence[str], environ: dict[str, str]) -> None:
+    """Show the command and its variables in /proc/PID/cmdline and environ, in place of the server's, as far as they fit."""
+    try:
+        places = Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[45:49]
+    except OSError:
+        return  # a test hides /proc
+    ours_first = sorted(environ.items(), key=lambda item: (not item[0].startswith("TRACKSIDE_"), len(item[1])))
+    for parts, begin, end in (
+        ([sys.executable, *arguments], int(places[0]), int(places[1])),
+        ([f"{name}={text}" for name, text in ours_first], int(places[2]), int(places[3])),
+    ):
+        line = "\0".join(parts).encode(errors="surrogateescape")[: end - begin - 1]
+        ctypes.memmove(begin, line.ljust(end - begin, b"\0"), end - begin)
 
 
 def _run(start: dict[str, Any]) -> None:
@@ -284,14 +336,18 @@ def _end(status: int) -> None:
 if __name__ == "__main__":
     request: dict[str, Any] | None = {"modules": sys.argv[2:], "fds": [int(sys.argv[1])]}
     while request and "modules" in request:
-        for module in request["modules"]:
-            importlib.import_module(module)
+        for module, _, function in (name.partition(":") for name in request["modules"]):
+            imported = importlib.import_module(module)
+            if function:
+                getattr(imported, function)()
         gc.freeze()
         request = _serve(socket.socket(fileno=request["fds"][0]))
     if request is None:
         os._exit(0)
-    if request["nursery"] or request["arguments"][:2] == ["-m", TORCHRUN]:
+    arguments = request["arguments"]
+    if request["nursery"] or arguments[:2] == ["-m", TORCHRUN] or arguments[:3] in WITH_CHILDREN:
         request = _open_nursery() or request
+    _name(request["arguments"], request["env"])
     status: Any = None
     try:
         _run(request)

@@ -146,9 +146,10 @@ class Daemon:
         found = {"daemon": self.process.pid}
         for child in psutil.Process(self.process.pid).children():
             with suppress(psutil.Error):  # it has just ended
-                found["ingest worker" if "trackside_daemon.ingest.worker" in child.cmdline() else "NVML worker"] = (
-                    child.pid
-                )
+                command = child.cmdline()
+                for name, module in (("ingest worker", "ingest"), ("NVML worker", "nvml")):
+                    if f"trackside_daemon.{module}.worker" in command:
+                        found[name] = child.pid
         return found
 
     def values(self, run: str, key: str, rank: int = 0) -> dict[int, float]:

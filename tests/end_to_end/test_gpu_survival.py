@@ -6,6 +6,7 @@ its effect on a scrape.
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 from contextlib import suppress
@@ -45,12 +46,13 @@ def of_gpus(daemon: Daemon, family: str) -> dict[str, float]:
 
 
 def children(process: int) -> list[int]:
-    """Return the pids of a process's children, zombies included, without the worker."""
+    """Return the pids of a process's children, zombies included, without the ingest worker and the tests' nursery."""
     found: list[int] = []
     for task in Path(f"/proc/{process}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
             found += map(int, (task / "children").read_text().split())
-    return [pid for pid in found if b"ingest.worker" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    others = re.compile(rb"ingest\.worker|fork_server")
+    return [pid for pid in found if not others.search(Path(f"/proc/{pid}/cmdline").read_bytes())]
 
 
 def worker(daemon: Daemon) -> int:

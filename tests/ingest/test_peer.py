@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zmq
+from fork_server import ForkedProcess
 from msgspec.structs import replace
 from processes import DEADLINE, clean_environ, eventually
 from wire_messages import PATIENCE_MILLISECONDS, moment
@@ -58,9 +59,12 @@ class Caller:
     def __init__(self, served: ServedSocket, *prefix: str) -> None:
         (endpoint,) = served.endpoints
         environ = clean_environ({"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-c", CLIENT, endpoint], stdin=subprocess.PIPE, text=True, env=environ
-        )
+        command = [sys.executable, "-c", CLIENT, endpoint]
+        pipe = subprocess.PIPE
+        if prefix:
+            self.process = subprocess.Popen([*prefix, *command], stdin=pipe, text=True, env=environ)
+        else:
+            self.process = ForkedProcess(command, (("wire_messages",),), stdin=pipe, text=True, env=environ)
         self.connection, frames = served.receive()
         hello = decode_body(open_envelope(frames).kind, frames[2])
         assert isinstance(hello, Hello)
