@@ -118,9 +118,11 @@ system:
 	export DEBIAN_FRONTEND=noninteractive; \
 	apt-get update -qq && apt-get install -qq --no-install-recommends $$missing >/dev/null
 
+# A new pip resolves in half of the time of the one that comes with Python 3.11; without it the old one does.
 $(VENV)/bin/python:
 	$(SAY) 'making $(VENV)'
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install $(QUICK) --upgrade pip || true
 
 $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 	$(SAY) 'installing trackside for the demo (half a minute)'
@@ -142,8 +144,8 @@ $(VENV)/.soak: $(VENV)/.dev
 # They are installed while the others are, which pip must not see half installed: tests.pth comes last.
 $(OLDEST)/.installed: $(VENV)/bin/python tests/oldest.txt
 	$(SAY) 'installing the oldest frameworks'
-	@$(PYTHON) -m venv $(OLDEST)
-	@$(OLDEST)/bin/python -m pip install $(QUICK) --no-deps --requirement tests/oldest.txt
+	@$(PYTHON) -m venv --without-pip $(OLDEST)
+	@$(BIN)/python -m pip --python $(OLDEST)/bin/python install $(QUICK) --no-deps --requirement tests/oldest.txt
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	  > "$$(echo $(OLDEST)/lib/python3*/site-packages)/tests.pth"
 	@touch $@

@@ -17,7 +17,7 @@ import trackside
 from trackside_daemon.demo import training_text
 from trackside_daemon.demo.barrier import Barrier
 from trackside_daemon.demo.gpu_simulated import SimulatedRankGpu
-from trackside_daemon.demo.model_simulated import Model, accuracy, utilization
+from trackside_daemon.demo.model_simulated import DEVICE_FLOPS, Model, accuracy, utilization
 from trackside_daemon.demo.stop_signal import StopRequest, stop_on_signals
 from trackside_daemon.demo.train import CYCLE_STEPS, PEAK_LEARNING_RATE, learning_rate, positive
 from trackside_daemon.demo.troubles import TROUBLES, TroubleMaker
@@ -53,7 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
     model = Model(corpus, random)
     total = options.steps or TOTAL_STEPS
     run = trackside.init(
-        "demo", total_steps=total, config=config(model), tags=("demo", "simulated"), parameters=model.size
+        "demo",
+        total_steps=total,
+        config=config(model),
+        tags=("demo", "simulated"),
+        parameters=model.size,
+        peak_flops=DEVICE_FLOPS,
     )
     trouble = TroubleMaker(options.trouble, model, len(corpus.vocabulary), random)
     gpu = SimulatedRankGpu(run, int(os.environ.get("LOCAL_RANK", rank)), model)
