@@ -87,7 +87,7 @@ def expect(daemon: Daemon, kind: str) -> None:
     assert eventually(lambda: ended_as(daemon, kind)) == end.state, "nobody is told of another end first"
     eventually(lambda: (told(daemon, kind)["state"], told(daemon, kind)["cause"]) == (end.state, end.cause))
     assert ends(daemon, kind)[-1] == {"state": end.state, "cause": end.cause, **end.known}
-    lines = [line for line in daemon.log if f"run {kind} rank 0" in line]
+    lines = eventually(lambda: [line for line in daemon.log if f"run {kind} rank 0" in line])
     assert len(lines) == 1, lines
     assert (f"{end.state}: {end.cause}" if end.cause else end.state) in lines[0]
 
