@@ -63,7 +63,7 @@ class Scored(NamedTuple):
 def replayed(lines: Iterable[bytes]) -> list[Change]:
     """Return the alert changes that `trackside replay` reports for a file."""
     replay = Replay()
-    return [change for pushed in read(lines, Rows(), _refuse) for change in replay.evaluate(pushed)]
+    return [change for pushed in read(lines, Rows(), refuse) for change in replay.evaluate(pushed)]
 
 
 def alarms(log: Log, changes: Iterable[Change], names: Sequence[str]) -> list[int]:
@@ -75,7 +75,8 @@ def alarms(log: Log, changes: Iterable[Change], names: Sequence[str]) -> list[in
     ]
 
 
-def _refuse(number: int, why: str) -> None:
+def refuse(number: int, why: str) -> None:
+    """Fail: a log has no invalid lines."""
     raise AssertionError(f"line {number}: {why}")
 
 
@@ -87,8 +88,8 @@ def scored(score: ModuleType, task: str) -> Scored:
         later += _later(log, changes)
         batched += _found(log, BATCH) != _found(log, 1)
         alerts.update(one.alert for one in changes if one.key == log.key and one.state != "resolved")
-        rows.append(_row(score, log, alarms(log, changes, TASKS[task])))
-        alone.append(_row(score, log, alarms(log, replayed(log.alone()), TASKS[task])))
+        rows.append(as_row(score, log, alarms(log, changes, TASKS[task])))
+        alone.append(as_row(score, log, alarms(log, replayed(log.alone()), TASKS[task])))
         longest = max(longest or (log, changes), (log, changes), key=lambda pair: len(pair[1]))
     assert longest is not None
     _as_the_command(*longest)
@@ -98,7 +99,7 @@ def scored(score: ModuleType, task: str) -> Scored:
 def _found(log: Log, size: int) -> list[tuple[int, str, Detection]]:
     """Return the detections in batches of at most *size* rows with the same keys: row, key and detection."""
     every, found, begin = RankDetectors(), [], 0
-    rows = list(read(log.lines, Rows(), _refuse))
+    rows = list(read(log.lines, Rows(), refuse))
     while begin < len(rows):
         keys, end = rows[begin].values.keys(), begin + 1
         while end < min(begin + size, len(rows)) and rows[end].values.keys() == keys:
@@ -130,7 +131,7 @@ def _later(log: Log, changes: Sequence[Change]) -> int:
     return sum(replayed(log.lines[:cut]) != [one for one in changes if one.place < cut] for cut in cuts)
 
 
-def _row(score: ModuleType, log: Log, found: Sequence[int]) -> dict[str, Any]:
+def as_row(score: ModuleType, log: Log, found: Sequence[int]) -> dict[str, Any]:
     """Return the score of a series in the form of `score.py`."""
     major, hits, false, grey, periodic = score.score_series(
         found, log.labels, len(log.places), log.grace, TOLERANCE, COOLDOWN

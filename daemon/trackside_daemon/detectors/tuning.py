@@ -73,16 +73,17 @@ class Proposal(NamedTuple):
 def propose(alert: str, cases: Sequence[Case], thresholds: DetectorThresholds) -> Proposal:
     """Return the change of one threshold that silences all false alarms and the fewest other alerts."""
     false = frozenset(judged.id for case in cases for judged in case.alerts if judged.false)
+    wrong = [case for case in cases if any(judged.false for judged in case.alerts)]
 
-    def firing(other: DetectorThresholds) -> frozenset[int]:
-        return frozenset(one for case in cases for one in case.firing(alert, other))
+    def firing(other: DetectorThresholds, among: Sequence[Case] = cases) -> frozenset[int]:
+        return frozenset(one for case in among for one in case.firing(alert, other))
 
     before = firing(thresholds)
     nothing = Proposal(alert, "", 0.0, 0.0, before, before, false)
     if not before & false:
         return nothing
     found = [nothing]
-    for setting, value, turns in decisions(alert, thresholds, lambda other: bool(firing(other) & false)):
+    for setting, value, turns in decisions(alert, thresholds, lambda other: bool(firing(other, wrong) & false)):
         if turns is not None:
             proposed = _rounded(turns, value)
             after = firing(thresholds.model_copy(update={setting.replace("-", "_"): proposed}))

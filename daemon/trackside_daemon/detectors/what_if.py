@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import isinf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.detectors.rank_detectors import DEFAULTS
 from trackside_daemon.detectors.replay import Replay, Wanted
 from trackside_daemon.detectors.settings import DetectorThresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from trackside_daemon.detectors.replay import Change, Row
 
@@ -57,15 +58,17 @@ def settings_of(alert: str) -> list[str]:
 
 
 class Recording:
-    """Recorded pushes, for many replays.
+    """Recorded pushes for many replays, without the keys that have no detector.
 
     Args:
         rows: The pushes, oldest first.
         lost: Minimum number of seconds that slow steps lose.
+        ranks: The ranks to keep; empty for all.
     """
 
-    def __init__(self, rows: Iterable[Row], *, lost: float = 0.0) -> None:
-        self._rows = list(rows)
+    def __init__(self, rows: Iterable[Row], *, lost: float = 0.0, ranks: Collection[int] = ()) -> None:
+        watched = (row._replace(values=_watched(row)) for row in rows if not ranks or row.rank in ranks)
+        self._rows = [row for row in watched if row.values]
         self._lost = lost
 
     def until(self, step: int, rank: int) -> Recording:
@@ -143,3 +146,7 @@ def _extremes(name: str, value: float) -> list[float]:
     low = max(value / EXTREME, limits.get("ge", 0.0))
     high = min(value * EXTREME, limits.get("le", float("inf")))
     return [end for end in (low, high) if end > 0 and end != value and not isinf(end)]
+
+
+def _watched(row: Row) -> dict[str, float]:
+    return {key: value for key, value in row.values.items() if role(key)}

@@ -109,7 +109,7 @@ def replay(
                 raise CommandError("--explain is about one alert; give it without --only, --severity and --summary")
             replay_explain.check(explain)
             pushed = _pushed(file, storage_path, url)
-            recording = Recording(pushed.rows, lost=pushed.lost)
+            recording = Recording(pushed.rows, lost=pushed.lost, ranks=[rank])
             print_lines(replay_explain.explain(recording, explain, at, rank, section.thresholds))
             return
         pushed = _pushed(file, storage_path, url)

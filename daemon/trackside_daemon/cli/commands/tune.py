@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.cli.sources.source import Source
-    from trackside_daemon.detectors.tuning import Case, Proposal
+    from trackside_daemon.detectors.tuning import Case, Judged, Proposal
 
 
 def tune(
@@ -88,11 +88,13 @@ def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int) -> li
         except CommandError as error:
             warn(f"{error}; it is left out")
             continue
-        cases.append(Case(pushed.run, Recording(pushed.rows, lost=pushed.lost), [_judged(alert) for alert in fired]))
+        judged = [_judged(alert) for alert in fired]
+        recording = Recording(pushed.rows, lost=pushed.lost, ranks={one.rank for one in judged})
+        cases.append(Case(pushed.run, recording, judged))
     return cases
 
 
-def _judged(alert: Mapping[str, Any]) -> Any:
+def _judged(alert: Mapping[str, Any]) -> Judged:
     from trackside_daemon.detectors.tuning import Judged
 
     ended = inf if alert["ended"] is None else alert["ended"]
