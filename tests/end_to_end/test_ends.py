@@ -48,7 +48,10 @@ def start(daemon: Daemon, start_training: Callable[..., Process]) -> Callable[..
     """
 
     def begin(kind: str, **environ: str) -> Process:
-        training = start_training(daemon, "-c", script(ENDS[kind]), TRACKSIDE_RUN_NAME=kind, **environ)
+        # A forked process has imported the client, and registered its exit handler, before the script registers its own.
+        fresh = ("env",) if ENDS[kind].late != "None" else ()
+        code = script(ENDS[kind])
+        training = start_training(daemon, "-c", code, launcher=fresh, TRACKSIDE_RUN_NAME=kind, **environ)
         assert training.stdout is not None
         assert training.stdout.readline() == "trains\n"
         eventually(lambda: state(daemon, kind) == "running")
