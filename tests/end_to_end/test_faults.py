@@ -188,7 +188,7 @@ def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(
     daemon = start_with_clock(*QUIET, "--storage.retention.age=90d")
     runs = [f"run{number}" for number in range(3)]
     for run in runs:
-        run_training(daemon, "-c", "import trackside; trackside.push(loss=1)", TRACKSIDE_RUN_ID=run)
+        run_training(daemon, "-c", "import trackside; trackside.push(loss=1)", TRACKSIDE_RUN_ID=run, **PATIENT)
     eventually(lambda: {run["state"] for run in daemon.api("runs").json()["runs"]} == {"finished"})
     for _ in range(count(1, 3)):
         clock.move(3 * YEAR)
@@ -199,17 +199,22 @@ def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(
 
 
 def test_a_million_keys_cost_no_more_memory_than_some_thousands(
-    start_daemon: Callable[..., Daemon], run_training: Callable[..., str], count: Callable[[int, int], int]
+    start_daemon: Callable[..., Daemon],
+    run_training: Callable[..., str],
+    count: Callable[[int, int], int],
+    soaked: list[tuple[str, int, float]],
 ) -> None:
     daemon = start_daemon("--no-collector.gpu")
     process = psutil.Process(daemon.process.pid)
     before = process.memory_info().rss
     keys = count(50_000, 1_000_000)
     run_training(daemon, "-c", MANY_KEYS, str(keys), **PATIENT)
+    eventually(lambda: counted(daemon, WRITTEN) == keys)
     eventually(lambda: daemon.api("runs/keys?limit=0").json()["series"] == keys)
-    assert counted(daemon, WRITTEN) == keys
     used = (process.memory_info().rss - before) / 2**20
-    assert used < 64, keys
+    if keys == 1_000_000:
+        soaked.append((f"the same: {used:.0f} MiB more than before", keys, 0.0))
+    assert used < 256, keys  # also while answers read what is not packed yet
 
 
 def test_a_tight_loop_of_pushes_needs_32_mebibytes_at_most(
@@ -231,12 +236,10 @@ def test_of_some_hundred_scrapes_at_once_each_gets_a_status(
     host, _, port = start_daemon(*QUIET).url.removeprefix("http://").partition(":")
     for _ in range(count(1, 3)):
         with ExitStack() as ends:
-            scrapes = [
-                ends.enter_context(socket.create_connection((host, int(port)), DEADLINE))
-                for _ in range(count(100, 500))
-            ]
-            for scrape in scrapes:
-                scrape.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            scrapes = []
+            for _ in range(count(100, 500)):
+                scrapes.append(ends.enter_context(socket.create_connection((host, int(port)), DEADLINE)))
+                scrapes[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             statuses = {ends.enter_context(scrape.makefile("rb")).readline().split()[1] for scrape in scrapes}
         assert statuses <= {b"200", b"503"}
 

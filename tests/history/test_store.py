@@ -266,3 +266,15 @@ def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) ->
     with bench.database.reading() as connection:
         (one,) = reader.series(connection, "run", ["trackside_gpu"])
     assert (one.rank, one.series.key) == (None, 'trackside_gpu{gpu="0"}')
+
+
+def test_rows_of_ever_new_keys_are_packed_before_reading_them_needs_much_memory(bench: Bench) -> None:
+    bench.open(session_id(1))
+    for number in range(40):
+        bench.send(session_id(1), block([f"key{key}" for key in range(1000)], [number], [0.5] * 1000))
+    assert not bench.store.due, "rows with the same keys share what names them"
+    for number in range(40):
+        bench.send(session_id(1), block([f"{number}/{key}" for key in range(1000)], [number], [0.5] * 1000))
+    assert list(bench.store.due) == [1]
+    bench.pack(1)
+    assert not bench.store.due

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BATCH_BYTES = 16 * 1024 * 1024
 
 # Columns of the log that are in memory at once, before the last slice: a training may invent keys without end.
-BATCH_COLUMNS = 65_536
+BATCH_COLUMNS = 32_768
 
 SLICE_ROWS = 64
 SLICE_BYTES = 1024 * 1024  # one step reads or deletes no more of the log than `SLICE_ROWS` and `SLICE_BYTES`

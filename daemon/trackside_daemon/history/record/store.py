@@ -40,6 +40,9 @@ LOG_ROWS = 512  # a stream's log is packed when it has this many rows, so that a
 # A stream's log is packed when it has this many bytes, because packing keeps them in memory.
 LOG_BYTES = 16 * 1024 * 1024
 
+# What a column of a log row needs in memory where it is read, in bytes. Rows with the same keys share it.
+COLUMN_BYTES = 512
+
 SESSIONS = 4096  # with more cached sessions, the cache is cleared
 
 
@@ -50,7 +53,7 @@ class Stream:
         number: Number of its last log row.
         pushes: All pushes of the stream, ever.
         tail: Log rows that are not packed.
-        size: Their bytes.
+        size: Bytes of memory that reading them takes.
     """
 
     def __init__(self, id: int, number: int, pushes: int, tail: int, size: int) -> None:  # noqa: A002  the table's word
@@ -59,6 +62,23 @@ class Stream:
         self.pushes = pushes
         self.tail = tail
         self.size = size
+        self._layouts: set[int] = set()
+
+    def add(self, part: Sequence[Columns], data: bytes) -> None:
+        """Count a log row that is appended."""
+        self.pushes += sum(len(one.steps) for one in part)
+        self.tail += 1
+        self.size += len(data)
+        for columns in part:
+            layout = hash(tuple(columns.keys))
+            if layout not in self._layouts:
+                self._layouts.add(layout)
+                self.size += COLUMN_BYTES * len(columns.keys)
+
+    def packed(self, tail: int, size: int) -> None:
+        """Count what packing has left."""
+        self.tail, self.size = tail, size
+        self._layouts.clear()
 
 
 class _Session:
@@ -159,8 +179,7 @@ class Store:
         update_run(self.connection, stream)
         if (cached := self._streams.get(stream)) is not None:
             fresh = self._load(stream)
-            cached.tail = fresh.tail
-            cached.size = fresh.size
+            cached.packed(fresh.tail, fresh.size)
 
     def _open_session(self, record: SessionOpened) -> None:
         write_session(self.connection, record, self._hardware)
@@ -188,9 +207,7 @@ class Store:
             self.connection.execute(
                 "INSERT INTO log VALUES (?, ?, ?)", (stream.id << LOG_BITS | stream.number, shift, data)
             )
-            stream.pushes += sum(len(one.steps) for one in part)
-            stream.tail += 1
-            stream.size += len(data)
+            stream.add(part, data)
             if stream.pushes % BLOCK == 0 or stream.tail >= LOG_ROWS or stream.size >= LOG_BYTES:
                 self.due[stream.id] = None
 
