@@ -136,7 +136,7 @@ def _time(all_: dict[str, Any], _: dict[str, Any], __: list[dict[str, Any]]) -> 
     return [
         _at_least("recall", all_["recall"], 0.93),
         _at_most("false per 1M", all_["fa_per_1M"], 12),
-        _at_most("alarms on scheduled pauses", all_["periodic"], 60),
+        _at_most("alarms on scheduled pauses", all_["periodic"], 120),
     ]
 
 
