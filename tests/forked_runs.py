@@ -1,4 +1,4 @@
-"""``--processes N``: tests in forks of the process that collected them.
+"""``--processes N``: tests in forks of the process that collected them. Without it, many tests run in two.
 
 Collecting imports PyTorch and much else, which takes as long as a minute of tests; forks have it for nothing. Each fork runs
 one test file after another from shared queues, so that fixtures of a module are set up once.
@@ -38,6 +38,9 @@ _PYTORCH = (
 _BEGINNINGS = (_CHROMIUM, _PYTORCH, _CHROMIUM, _PYTORCH, _PYTORCH)
 """What the first processes begin with; the others come to these files last."""
 
+_MANY = 300
+"""Tests that take longer than to fork and to set up what both processes need."""
+
 _SLOW_FIRST = (
     "test_slurm.py",
     "test_demo.py",
@@ -64,12 +67,17 @@ _SLOW_FIRST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processes", type=int, default=0, help="run test files in this many processes")
+    parser.addoption(
+        "--processes", type=int, default=0, help="run test files in this many processes (default: 2 for many)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--processes") and not config.option.collectonly:
-        config.pluginmanager.register(_Runs(config.getoption("--processes")), "forked-runs")
+    # The table of --soak, the debugger and a terminal are those of one process.
+    alone = config.getoption("--soak") or config.option.usepdb or config.option.capture == "no"
+    count = config.getoption("--processes") or (1 if alone else 0)
+    if count != 1 and not config.option.collectonly:
+        config.pluginmanager.register(_Runs(count), "forked-runs")
 
 
 class _Runs:
@@ -80,7 +88,10 @@ class _Runs:
         self._running: dict[int, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        self._count = self._count or (2 if len(session.items) > _MANY else 1)
+        if self._count == 1:
+            return None
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         files = _by_file(session.items)
