@@ -105,6 +105,7 @@ def init(
         if sender is not None:
             sender.add(session)
             _process.queues.add(run.queue)
+            _process.follow_cells()
     return run
 
 

@@ -80,6 +80,7 @@ class RowQueue:
     """
 
     __slots__ = (
+        "_between_cells",
         "_device",
         "_lock",
         "_on_close",
@@ -106,6 +107,7 @@ class RowQueue:
         self._sender = sender
         self._on_close = on_close
         self._rows = session.rows
+        self._between_cells = False
         self._device: DeviceScalars | None = None
         self._polled: tuple[DeviceScalars | StepTimer, ...] = ()
         self._warned: set[object] = set()
@@ -133,6 +135,8 @@ class RowQueue:
         # First, since the values that have arrived belong to earlier pushes.
         for source in self._polled:
             source.poll()
+        if self._between_cells:
+            self._begin_cell(step)
         every = self.pending
         pending = every if every is not None and (every.is_waiting or not every.keys.isdisjoint(named)) else None
         if pending is not None:
@@ -141,10 +145,7 @@ class RowQueue:
             if type(value) is not float and type(value) is not int:
                 named, step = self._read_numbers(pushed_at, step, named)
                 break
-        rows = self._rows
-        if len(rows) >= ROWS_WAITING or (len(named) > HEAVY and not self._count_heavy(len(named))):
-            self._drop_oldest()
-        rows.append((pushed_at, step, named))
+        self._append_values(pushed_at, step, named)
         if pending is not None:
             pending.run_callbacks()
 
@@ -286,6 +287,24 @@ class RowQueue:
         finally:  # also when Ctrl-C interrupts the wait
             self._close(status, cause, provisional=provisional, timeout=timeout)
 
+    def end_cell(self) -> None:
+        """Begin a new attempt with the next push, if its steps begin anew: a cell of a notebook has ended."""
+        self._between_cells = True
+        self._update_direct_rows()
+
+    def _begin_cell(self, step: int | Deferred | None) -> None:
+        if type(step) is not int:
+            return
+        self._between_cells = False
+        sender, ended = self._sender, self.session
+        first, highest = ended.step_range()
+        if sender is not None and step <= first < highest:
+            self.session = ended.successor()
+            self._rows = self.session.rows
+            sender.end(ended, "finished", "", provisional=False, timeout=0.0)
+            sender.add(self.session)
+        self._update_direct_rows()
+
     def forked(self) -> None:
         """Close the queue in a forked child: the parent's sender thread does not exist there."""
         self.is_open, self._sender = False, None
@@ -308,7 +327,7 @@ class RowQueue:
                 self._on_close(self)
 
     def _update_direct_rows(self) -> None:
-        is_direct = self.is_open and self.pending is None and not self._polled
+        is_direct = self.is_open and self.pending is None and not self._polled and not self._between_cells
         self.direct_rows = self._rows if is_direct else None
 
     def _merge(self, values: Mapping[str, Any], named: dict[str, Any]) -> dict[str, Any]:
@@ -360,9 +379,12 @@ class RowQueue:
     def _arrived(self, pushed_at: int, deferred: Deferred, values: dict[str, float]) -> None:
         if self.pending is not None:
             values = self.pending.filter_arrived(values)
+        self._append_values(pushed_at, deferred, values)
+
+    def _append_values(self, pushed_at: int, step: int | Deferred | None, values: dict[str, float]) -> None:
         if len(self._rows) >= ROWS_WAITING or (len(values) > HEAVY and not self._count_heavy(len(values))):
             self._drop_oldest()
-        self._rows.append((pushed_at, deferred, values))
+        self._rows.append((pushed_at, step, values))
 
     def _lose(self, values: int) -> None:
         if values:

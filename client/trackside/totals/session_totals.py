@@ -59,6 +59,8 @@ class SessionTotals:
         totals: Totals that are sent with each batch.
         last: Last value of each key, of the first `KEYS` keys of at most `KEY_LENGTH` characters.
         step: Current step; None before the first push.
+        first: First step; None before it.
+        highest: Highest step.
         pushed_at: Monotonic nanoseconds of the last push; None before the first.
         phases: Seconds by phase.
         warnings: Warnings about dropped values, to be logged once, by key.
@@ -68,13 +70,13 @@ class SessionTotals:
         self.totals = Totals()
         self.last: dict[str, float] = {}
         self.step: int | None = None
+        self.first: int | None = None
+        self.highest = 0
         self.pushed_at: int | None = None
         self.phases = PhaseTimes(began)
         self.warnings: dict[str, str] = {}
         self._flops = flops
         self._checkpoints = CheckpointCounter()
-        self._highest = 0
-        self._first = 0  # the first step, until a second one shows how many steps a push covers
         self._began = 0
         self._paused = 0
         self._in_step: set[str] = set()
@@ -182,17 +184,18 @@ class SessionTotals:
         if step == self.step:
             return
         if self.step is None:
-            self.totals.steps, self._highest, self._first = 1, step, step
+            self.totals.steps, self.highest, self.first = 1, step, step
         elif step > self.step:
             spent = time - self._began - (self.phases.paused - self._paused)
             seconds = max(0, spent) / 1e9  # of two pushing threads, one may overtake the other
             self.totals.step_duration = self.totals.step_duration or empty(Histogram)
             observe(self.totals.step_duration, seconds, step - self.step)
-        if step > self._highest:
+        if step > self.highest:
             # A training that pushes each 10 steps, at 10 first, has done these 10. One that resumes at 1000 has not.
-            before = self._first - 1 if 1 < self._first <= step - self._highest else 0
-            self.totals.steps = min(self.totals.steps + before + step - self._highest, _INT64 - 1)
-            self._highest, self._first = step, 0
+            lowest = self.highest if self.highest == self.first else 0
+            before = lowest - 1 if 1 < lowest <= step - lowest else 0
+            self.totals.steps = min(self.totals.steps + before + step - self.highest, _INT64 - 1)
+            self.highest = step
         self.step, self._began, self._paused = step, time, self.phases.paused
         self.totals.paused = self._paused / 1e9
         self._in_step.clear()

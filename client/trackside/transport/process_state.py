@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from trackside.environment.exit_status import flush_timeout, outcome
+from trackside.environment.notebook import after_cells
 from trackside.log import warn
 
 try:
@@ -46,7 +47,7 @@ class Process:
         self.outcome = ("finished", "")
         self._senders: dict[str | None, Sender] = {}
         self._parents: list[Sender | RowQueue] = []
-        self._watching = self._exiting = False
+        self._watching = self._exiting = self._follows_cells = False
 
     def sender(self, endpoint: str | None) -> Sender | None:
         """Return the sender for an endpoint, None if there can be none; the first call also watches for the exit."""
@@ -70,6 +71,14 @@ class Process:
         self.opener = opener
         if not self._watching:
             self._watch_exit()
+
+    def follow_cells(self) -> None:
+        """Report the end of each cell of a notebook to the open runs."""
+        self._follows_cells = self._follows_cells or after_cells(self._end_cell)
+
+    def _end_cell(self) -> None:
+        for queue in list(self.queues):
+            queue.end_cell()
 
     def _watch_child_exit(self) -> None:
         # A child of multiprocessing catches what its target raises, and may end by os._exit, which calls no atexit.

@@ -83,6 +83,7 @@ class Session(Outbox):
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._started = time.time_ns()
+        self._flops = flops
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
@@ -102,6 +103,20 @@ class Session(Outbox):
     def totals(self) -> Totals:  # type: ignore[override]  # never replaced
         """Cumulative totals of the session."""
         return self._counts.totals
+
+    def successor(self) -> Session:
+        """Return a session of the same process and run, for the next attempt."""
+        identity = replace(self.identity, attempt=self.identity.attempt + 1)
+        session = Session(identity, self._config, self._tags, self._total_steps, flops=self._flops)
+        session.gpus = self.gpus
+        return session
+
+    def step_range(self) -> tuple[int, int]:
+        """Return the first and the highest step, also of rows that wait; the same number twice if there is none."""
+        counted = self._counts
+        steps = [] if counted.first is None else [counted.first, counted.highest]
+        steps += [step for _, step, values in list(self.rows) if values is not None and type(step) is int]
+        return (steps[0], max(steps)) if steps else (0, 0)
 
     def describe(self, config: str = "", total_steps: int | None = None) -> None:
         """Send details that were unknown when the session began, with another hello; any thread may call this."""
