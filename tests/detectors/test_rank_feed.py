@@ -118,6 +118,25 @@ def test_time_in_evaluation_is_no_step_s(watch: RankWatch) -> None:
     )
 
 
+def test_marked_phases_of_a_fast_training_are_no_slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations and checkpoints of 50 ms, several in a message, are 10 times as long as the steps."""
+    monkeypatch.setattr(module, "LOST", 0.0)
+    watch, now, pauses = RankWatch(), 0.0, 0.0
+    told(watch, opened())
+    found = []
+    for first in range(0, 1200, 40):
+        rows, paused = [], 0.0
+        for step in range(first, first + 40):
+            rows.append(round(now * SECOND))
+            paused, pauses = paused + pauses, 0.05 * ((step % 25 == 0) + (step % 130 == 0))
+            now += 0.01 + step % 3 / 1e4 + pauses
+        steps = range(first, first + 40)
+        one = Block(["x"], pack("q", steps), pack("q", rows), pack("d", [0.0] * 40))
+        found += told(watch, taken(one, phases={"eval": now}, paused=paused))
+    assert found == []
+    assert watch.slow_steps("id", 0).count == 0
+
+
 def test_a_pause_that_is_reported_without_rows_counts_for_the_next_steps(watch: RankWatch) -> None:
     seconds = [1.0 + number % 3 / 100 for number in range(40)]
     seconds[30] = 10.0
