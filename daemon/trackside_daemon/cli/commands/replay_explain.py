@@ -26,7 +26,9 @@ def check(alert: str) -> None:
         CommandError: It cannot be replayed.
     """
     if alert not in ALERTS:
-        raise CommandError(f"--explain {shown(alert)}: no such alert; give one of {', '.join(sorted(ALERTS))}")
+        raise CommandError(
+            f"--explain {shown(alert)}: this alert is not replayed; give one of {', '.join(sorted(ALERTS))}"
+        )
 
 
 def explain(recording: Recording, alert: str, step: int, rank: int, thresholds: DetectorThresholds) -> Iterator[str]:
