@@ -135,14 +135,13 @@ def test_after_a_damaged_history_is_replaced_no_answer_is_of_the_old_one(
 ) -> None:
     daemon = start_daemon(*QUIET)
     training = start_training(daemon, "-c", PACED, "10000", "0", TRACKSIDE_RUN_ID="paced", **PATIENT)
-    rounds, reads, patience = count(1, 4), count(10, 40), count(1, 30)
-    for _ in range(rounds):
+    for _ in range(count(0, 4)):  # history/test_database has the races; this one looks for others, which takes long
         aside = len(_set_aside(daemon))
         file = daemon.history / "history.db"
         eventually(lambda file=file: file.exists() and file.stat().st_size > 2**20)  # type: ignore[misc]
         cut(daemon.history)
 
-        until = time.monotonic() + patience
+        until = time.monotonic() + 30
         while time.monotonic() < until and not _set_aside(daemon, aside):
             with suppress(httpx.HTTPError):  # an answer that meets the damage breaks off
                 daemon.api("series?run=paced&key=loss&points=0")
@@ -151,7 +150,7 @@ def test_after_a_damaged_history_is_replaced_no_answer_is_of_the_old_one(
             daemon = start_daemon(*QUIET)
         assert _set_aside(daemon, aside)
         eventually(lambda daemon=daemon: daemon.api("runs/paced").status_code == 200)  # type: ignore[misc]
-        for _ in range(reads):
+        for _ in range(40):
             assert daemon.api("series?run=paced&key=loss&points=0").status_code == 200
             assert daemon.api("runs").status_code == 200
         opened = [file.path for file in psutil.Process(daemon.process.pid).open_files()]
@@ -192,7 +191,7 @@ def test_a_clock_that_jumps_ahead_for_some_seconds_deletes_no_run(
     eventually(lambda: {run["state"] for run in daemon.api("runs").json()["runs"]} == {"finished"})
     for _ in range(count(1, 3)):
         clock.move(3 * YEAR)
-        time.sleep(count(7, 9))  # the ages of runs are checked each 5 s
+        time.sleep(count(6, 9))  # the ages of runs are checked each 5 s
         clock.move(0.0)
     assert {run["id"] for run in daemon.api("runs").json()["runs"]} == {*runs}
     assert not any("is deleted" in line for line in daemon.log)
