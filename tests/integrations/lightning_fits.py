@@ -130,7 +130,9 @@ def logged() -> dict[str, Any]:
         **QUIET,
     )
     trainer.fit(model)
-    return {"losses": model.losses, "called": float(trainer.callback_metrics["val_loss"])}
+    model.layer.bias.data += 1.0
+    [tested] = trainer.test(model, verbose=False)
+    return {"losses": model.losses, "called": float(tested["val_loss"])}
 
 
 def broken(name: str, model: Model, **made: Any) -> None:
@@ -167,6 +169,22 @@ def carried() -> None:
             logger=False,
             enable_checkpointing=False,
             callbacks=[TracksideCallback("carried")],
+            **QUIET,
+        )
+        trainer.fit(Model(), ckpt_path=checkpoint)
+        trainer.save_checkpoint(folder / "first.ckpt")
+        trackside.finish()
+
+
+def logged_on() -> None:
+    """Fit with the logger alone, and resume from the checkpoint with another Trainer and another logger."""
+    folder = FOLDER / "logged_on"
+    for epochs, checkpoint in ((1, None), (2, folder / "first.ckpt")):
+        trainer = lightning.pytorch.Trainer(
+            max_epochs=epochs,
+            default_root_dir=folder,
+            logger=TracksideLogger("logged_on"),
+            enable_checkpointing=False,
             **QUIET,
         )
         trainer.fit(Model(), ckpt_path=checkpoint)
@@ -221,6 +239,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     found = {"both": both(), "logged": logged(), "tested": tested(), "given": given(), "fabric": fabric()}
     carried()
+    logged_on()
     broken("two", Two(), logger=False, callbacks=[TracksideCallback("two")])
     broken("silent", Silent(), logger=TracksideLogger("silent"))
     print(json.dumps(found))  # noqa: T201

@@ -112,7 +112,9 @@ def test_callback_and_logger_push_to_one_run_and_nothing_twice(fitted: Trained, 
 
 def test_the_logger_alone_pushes_what_is_logged(fitted: Trained, said: dict[str, Any]) -> None:
     assert list(fitted.points("logged", "train_loss").items()) == list(enumerate(said["logged"]["losses"]))
-    assert fitted.points("logged", "val_loss") == {6: said["logged"]["called"]}
+    assert fitted.points("logged", "val_loss") == {6: said["logged"]["called"]}  # of the test after the fit
+    assert set(fitted.points("logged", "epoch").values()) == {0.0}
+    assert fitted.daemon.series()['trackside_training_steps_total{rank="0",run="logged"}'] == 7
     assert fitted.run("logged")["state"] == "finished"
     assert fitted.config("logged")["width"] == 3
 
@@ -138,6 +140,11 @@ def test_a_resume_from_a_checkpoint_is_the_next_attempt_of_its_run(fitted: Train
     assert list(fitted.points("carried", "loss")) == list(range(1, 15))
     [resumed] = fitted.events("carried", "resume")
     assert (resumed["attempt"], resumed["fields"]["step"]) == (1, 7)
+
+
+def test_with_the_logger_alone_a_resume_is_the_next_attempt_too(fitted: Trained) -> None:
+    assert [one["attempt"] for one in fitted.page("logged_on")["attempt_list"]] == [0, 1]
+    assert list(fitted.points("logged_on", "train_loss")) == list(range(14))
 
 
 def test_the_logger_is_one_of_fabric_too(fitted: Trained, said: dict[str, Any]) -> None:

@@ -10,7 +10,6 @@ package that is imported, or from both if both are.
 
 from __future__ import annotations
 
-import inspect
 import sys
 import types
 from collections.abc import Mapping
@@ -21,8 +20,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import open_by
+from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, starting_fit
 from trackside.integrations.method_patch import MethodPatch
-from trackside.integrations.run_adapter import RunAdapter, never_raises, report_checkpoint, save_checkpoint
+from trackside.integrations.run_adapter import RunAdapter, guarded, never_raises, report_checkpoint, save_checkpoint
 from trackside.log import warn
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class TracksideLogger(Logger):
         super().__init__()
         self.adapter = RunAdapter(name, arguments)
         self._callback: TracksideCallback | None = None
+        self.trains = True
+        self._trained: int | None = None
         # The loop of a Fabric logs at the end of a step. By then, `trackside.data` or `watch` has used the run.
         open_by(self._open)
 
@@ -79,7 +81,17 @@ class TracksideLogger(Logger):
     @property
     def experiment(self) -> Run:
         """The run of this rank. Reading it opens a run if the training code has not."""
+        guarded("Lightning: the run of a checkpoint", self._resume)
         return self.adapter.open()
+
+    def _resume(self) -> None:
+        """Continue the run of the checkpoint that a fit loads. Lightning reads `experiment` first of all in a fit."""
+        trainer, checkpoint = starting_fit()
+        if trainer is None or any(isinstance(one, _RunState) for one in trainer.callbacks):
+            return
+        trainer.callbacks.append(_RunState(self))
+        if checkpoint and self.adapter.run is None:
+            self.adapter.resume({"run": carried_run(checkpoint)})
 
     @property
     def name(self) -> str | None:
@@ -96,6 +108,11 @@ class TracksideLogger(Logger):
         """Push what was logged; with a callback at its step, and without the keys that it has pushed."""
         run, callback = self.experiment, self._callback
         if callback is None:
+            # A test after a fit has the numbers of a step and an epoch more than were trained.
+            if self.trains or self._trained is None:
+                self._trained = step
+            else:
+                metrics, step = {key: value for key, value in metrics.items() if key != "epoch"}, self._trained
             run.push(metrics, step=step)
         else:
             step = step if callback.step is None else callback.step
@@ -176,7 +193,7 @@ class TracksideCallback(Callback):
             {**_hyperparameters(trainer.datamodule), **_hyperparameters(pl_module), "trainer": _config(trainer)}
         )
         # A checkpoint that carries its run is loaded after this. A logger's run is open by now: Lightning reads its version.
-        self._resumes = not self._loggers and is_fit and _loads_checkpoint(trainer)
+        self._resumes = not self._loggers and is_fit and bool(starting_fit()[1])
         if not self._resumes:
             self._adapter.begin()
 
@@ -314,6 +331,19 @@ class TracksideCallback(Callback):
             logger.attach(None)
 
 
+class _RunState(Callback):
+    """Saves the run's id in checkpoints, for a fit with a `TracksideLogger`."""
+
+    def __init__(self, logger: TracksideLogger) -> None:
+        self._logger = logger
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        self._logger.trains = str(getattr(stage, "value", stage)) == "fit"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: f"{CARRIED}{run}" for key, run in self._logger.adapter.state().items()}
+
+
 class _Begun:
     """Lightning's iterator of an epoch, which `iter` would begin again: with another order, and other workers."""
 
@@ -325,16 +355,6 @@ class _Begun:
 
     def __next__(self) -> Any:
         return next(self._iterator)
-
-
-def _loads_checkpoint(trainer: Any) -> bool:
-    """Return whether the fit that begins loads a checkpoint, by the callers: ``trainer.ckpt_path`` is set later."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_locals.get("self") is trainer and frame.f_locals.get("ckpt_path"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _watched(run: Run, trainer: Any) -> Any:
