@@ -31,7 +31,7 @@ def test_a_jump_is_found_at_its_sample_and_says_what_it_is(at: int) -> None:
     assert (findings[0].alert, findings[0].at, findings[0].severity) == ("LossHardBatch", at, "info")
     assert f"at step {at}, 2." in findings[0].text
     assert "times the" in findings[0].text
-    assert (alarms(findings, "LossSpike")[0], findings[2].severity) == (at + 2, "warning")
+    assert (alarms(findings, "LossSpike")[0], findings[2].severity) == (at + 2, "info")
 
 
 def test_it_is_over_when_five_samples_in_a_row_are_back() -> None:
@@ -106,7 +106,7 @@ def test_a_loss_that_crosses_nought_is_quiet_and_its_jumps_are_found() -> None:
     values[2000] = 5.0
     findings = found(LossSpike(), column(values))
     assert alarms(findings, "LossHardBatch") == [2000]
-    assert "by 4.93 above the" in findings[0].text
+    assert "above the" in findings[0].text
 
 
 def test_a_restart_ends_it_and_begins_anew() -> None:
@@ -126,6 +126,20 @@ def test_jumps_that_come_back_by_themselves_are_information_however_high() -> No
     values = _with(_with(falling(2000), 400, 3.0), 700, 30.0, 9.0)
     findings = found(LossSpike(), column(values))
     assert [(one.alert, one.at) for one in findings if not one.over] == [("LossHardBatch", 400), ("LossHardBatch", 700)]
+
+
+def test_outliers_that_come_often_are_noise() -> None:
+    draw = random.Random(7)
+    values = [2 * (1 + draw.gauss(0, 0.02)) * (1.6 if draw.random() < 0.03 else 1) for _ in range(4000)]
+    assert len([one for one in alarms(found(LossSpike(), column(values)), "LossHardBatch") if one > 500]) < 4
+    lognormal = [draw.lognormvariate(0, 0.3) for _ in range(4000)]
+    assert len(alarms(found(LossSpike(), column(lognormal)), "LossHardBatch")) < 3
+
+
+def test_a_loss_with_few_digits_has_the_last_one_as_its_noise() -> None:
+    values = [round(value, 4) for value in falling(1000, start=0.7, end=0.0001, noise=0.0)]
+    assert not found(LossSpike(), column([*values, 0.0002, 0.0002, 0.0003, 0.0001]))
+    assert found(LossSpike(), column([*values, 0.3]))
 
 
 def test_what_jumps_where_nearly_all_is_learnt_is_information_also_if_it_stays() -> None:

@@ -9,7 +9,7 @@ import pytest
 from detectors.losses import falling
 from detectors.running import Running
 
-from trackside_daemon.detectors import checkpoints, data_loader, outlier, straggler
+from trackside_daemon.detectors import checkpoints, data_loader, straggler
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
@@ -47,11 +47,6 @@ def test_the_defaults_are_the_detectors_own(detector: type[Any], arguments: dict
     assert {name: own[name].default for name in arguments} == {
         name: getattr(defaults, setting) for name, setting in arguments.items()
     }
-
-
-def test_a_loss_s_law_is_as_it_was() -> None:
-    plain = outlier.Jumps()
-    assert (plain._law, plain._crossing, plain._great) == (outlier.LAW, outlier.CROSSING, outlier.GREAT)
 
 
 def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from math import exp, isfinite, log
+from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.learnt import FIRST
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import factor, number
+from trackside_daemon.model.finding import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,13 +25,17 @@ ENOUGH = 15
 
 BLOCK = 10  # the long memory: the medians of the last BLOCKS blocks of BLOCK samples
 BLOCKS = 50
+SETTLED = 20  # of them, before which a norm falls because the training has just begun
 
 LEAST = 1e-30  # smaller norms count as this value, because zero has no logarithm
 NOTHING = 1e-8  # a smaller norm has vanished, whatever it was before
 VANISHED = 20  # consecutive low samples that make an alert, and consecutive normal ones that end it
 USUAL = 1000  # samples after which a low norm becomes the usual one
 CALM = 20  # samples without a high norm after which an explosion is over
-APART = 5  # high norms that are fewer samples apart belong to one explosion
+LASTS, MOSTLY = (
+    16,
+    0.75,
+)  # samples after which an explosion is a warning, if this share of them is AT_ONCE times the level before
 CRITICAL = 100.0  # factor over the usual norm that a step without clipping does not survive
 AFTER = 60.0  # seconds for which high norms must have come until such a factor is critical
 
@@ -74,11 +81,11 @@ class Gradient:
         self._gap = 0
         self._odd = 0
         self._high: deque[int] = deque(maxlen=OFTEN)
-        self._exploded_at: int | None = None
+        self._severity: Severity | None = None
+        self._first: list[float] = []
         self._after = after
-        self._since = 0.0
-        self._critical = False
-        self._last_reported = -APART
+        self._before = self._since = 0.0
+        self._seen = self._great = self._calm = 0
         self._low = 0
         self._low_since = 0
         self._risen = 0
@@ -89,6 +96,8 @@ class Gradient:
         for at, (step, time, norm) in enumerate(zip(*column, strict=True)):
             if isfinite(norm) and norm >= 0:
                 self._index += 1
+                if len(self._first) < FIRST:
+                    self._first.append(norm)
                 self._advance(step)
                 size = log(norm) if norm > LEAST else log(LEAST)
                 yield from self._judge(at, step, time, size, context)
@@ -103,24 +112,33 @@ class Gradient:
         context.gradient = exp(min(over, 700.0))  # exp() raises OverflowError above 709
         if over > self._times and len(self._off) >= ENOUGH and over > self._beyond():
             self._high.append(self._index)
-            lasting = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
-            if lasting or context.gradient >= AT_ONCE:
-                if self._exploded_at is None:
-                    self._since = time
-                lasts = lasting and not time - self._since < self._after  # a log may have no times
-                severity: Severity = "critical" if lasts and context.gradient >= CRITICAL else "warning"
-                worse = severity == "critical" and not self._critical
-                if self._index - self._last_reported >= APART or worse:
-                    yield Detection("GradientExplosion", severity, at, _exploded(step, size, context.gradient))
-                self._critical |= worse
-                self._last_reported = self._exploded_at = self._index
-        elif self._exploded_at is not None and self._index - self._exploded_at >= CALM:
-            self._exploded_at, self._critical = None, False
+            often = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
+            if self._severity is None and (often or over > log(AT_ONCE)):
+                self._before, self._since, self._seen, self._great, self._calm = size - over, time, 0, 0, 0
+                self._severity = "info"
+                yield Detection("GradientExplosion", "info", at, _exploded(step, size, context.gradient))
+        if self._severity is not None:
+            yield from self._follow(at, step, time, size)
+
+    def _follow(self, at: int, step: int, time: float, size: float) -> Iterator[Detection]:
+        """Yield how an explosion goes on, compared with the level before it."""
+        over = size - self._before
+        self._seen += 1
+        self._great += over > log(AT_ONCE) and size > log(max(LEAST, median(self._first)))
+        self._calm = 0 if over > self._times else self._calm + 1
+        if self._calm >= CALM or self._seen > USUAL:
+            severity, self._severity = self._severity or "info", None
             text = f"the gradient norm is {_norm(size)} at step {step:,}, back at its recent level"
-            yield Detection("GradientExplosion", "warning", at, text, over=True)
+            yield Detection("GradientExplosion", severity, at, text, over=True)
+        elif self._seen >= LASTS and self._great >= MOSTLY * self._seen and over > log(AT_ONCE):
+            lasts = self._seen >= 2 * LASTS and not time - self._since < self._after  # a log may have no times
+            severity = "critical" if lasts and over > log(CRITICAL) else "warning"
+            if SEVERITIES.index(severity) > SEVERITIES.index(self._severity or "info"):
+                self._severity = severity
+                yield Detection("GradientExplosion", severity, at, _exploded(step, size, exp(min(over, 700.0))))
 
     def _judge_low(self, at: int, step: int, size: float) -> Iterator[Detection]:
-        usual = self._long.median() if len(self._long) else size
+        usual = self._long.median() if len(self._long) >= SETTLED else size
         under = usual - size
         low = size < log(NOTHING) or (under > self._vanished and under > self._scales * self._scale())
         if not low:

@@ -1,17 +1,23 @@
-"""Measure a rise of the loss by what the training has learnt so far: the fall from its first losses."""
+"""Measure a rise of the loss by what the training has learnt so far, and by how the loss wanders."""
 
 from __future__ import annotations
 
+from collections import deque
 from math import inf
 from statistics import median
 
 FIRST = 5  # samples whose median is the initial loss
 
-# Share of what was learnt below which a rise is only information. Late in a training that has converged, the noise of the
-# loss is many times its level and still next to nothing of the fall.
-LITTLE = 0.02
+# Share of what was learnt below which a rise is only information and no spike. Late in a training that has converged, the
+# noise of the loss is many times its level and still next to nothing of the fall.
+MUCH = 0.05
 
-MUCH = 0.05  # share of it from which a spike matters, and from which a lasting rise can be critical
+# Samples in the shortest block, and the number of lengths, each twice the one before. A loss wanders with the order of
+# its data, and only the means of long blocks show this: successive samples look quieter than they are.
+BLOCK, LENGTHS = 8, 6
+
+KNOWN, KEPT = 4, 24  # rises from block to block that are needed for a noise, and kept
+_NORMAL = 1.4826 / 2  # standard deviations of a random walk's half step per median bend
 
 
 class Learnt:
@@ -33,3 +39,38 @@ class Learnt:
         """Return the share of the fall from the initial loss to *level* that a *rise* undoes; infinite without a fall."""
         learnt = self._initial - level
         return rise / learnt if learnt > 0 else inf
+
+
+class Wander:
+    """The noise of the means of successive blocks, for blocks of several lengths.
+
+    Attributes:
+        noise: A robust standard deviation of the means of the length that has the largest.
+    """
+
+    __slots__ = ("_bends", "_blocks", "_means", "_samples", "noise")
+
+    def __init__(self) -> None:
+        self.noise = 0.0
+        self._blocks = 0
+        self._samples: list[float] = []
+        self._means: list[deque[float]] = [deque(maxlen=3) for _ in range(LENGTHS)]
+        self._bends: list[deque[float]] = [deque(maxlen=KEPT) for _ in range(LENGTHS)]
+
+    def add(self, value: float) -> None:
+        """Add a finite number."""
+        self._samples.append(value)
+        if len(self._samples) == BLOCK:
+            self._end_block(sum(self._samples) / BLOCK)
+            self._samples.clear()
+
+    def _end_block(self, mean: float) -> None:
+        self._blocks += 1
+        for length, (means, bends) in enumerate(zip(self._means, self._bends, strict=True)):
+            means.append(mean)
+            if len(means) == means.maxlen:
+                bends.append(abs(means[0] - 2 * means[1] + means[2]))  # a steady fall is no noise
+            if self._blocks >> length & 1:
+                break
+            mean = (means[-2] + mean) / 2
+        self.noise = _NORMAL * max(median(bends) if len(bends) >= KNOWN else 0.0 for bends in self._bends)

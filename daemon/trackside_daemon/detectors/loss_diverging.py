@@ -1,18 +1,21 @@
-"""Detect a loss whose level rises and stays, at once or gradually.
+"""Detect a level of the loss that rises and stays, suddenly or bit by bit.
 
 The level is the median of the last 16 samples. It is compared with the lowest level so far: three quarters of the samples
-must lie 15 % above it, so that neither a decaying spike nor single high samples count. How severe a rise is depends on the
-share of what was learnt that it undoes.
+must lie 15 % above it, and the rise must exceed the noise, of which the means of long blocks show what single samples do not.
+
+Every rise is information at first. It becomes a warning if it stays, and if it undoes a part of what the training has learnt.
+An objective, such as the loss of reinforcement learning, rises in healthy runs: either it never fell, or its rises recur.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.learnt import LITTLE, MUCH, Learnt
+from trackside_daemon.detectors.learnt import MUCH, Learnt, Wander
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import HUGE, count, number, rate_raised, times
 from trackside_daemon.model.finding import SEVERITIES
@@ -27,14 +30,25 @@ LEVEL, LEAST = 16, 32  # samples whose median is the level; samples before the f
 
 RISE, NOISE = 0.15, 5.0  # required rise: fraction of the lowest level, and standard deviations of single samples
 
-# Fraction of the rise of the highest quarter that the newer half must keep. After a spike the newer half is lower.
-STAYS = 0.7
+# Standard deviations of the means of blocks that a rise must exceed, and that the loss must have fallen before: the level of
+# white noise covers six of them in 4,000 samples, that of noise with a long memory eight.
+WANDERS = 8.0
+
+# The newest samples, and the share of the rise that they must keep: after a spike they are lower.
+NEWEST, STAYS = 5, 0.8
 
 CROSSING = 12.0  # standard deviations needed where the loss crosses zero: a fraction of it means nothing there
-CRITICAL = 0.5  # rise, as a fraction of the lowest level, from which the model loses what it learned
-AFTER = 60.0  # seconds for which it must have risen, and LEVEL samples, until that is critical
 
-HOLD, ACCEPTED = 64, 1000  # samples between two findings; samples after which a new level becomes the accepted one
+# Samples for which a rise must stay until it is a warning, and twice as many until it is critical. It begins again when half
+# of it is gone, so that a spike that decays is neither.
+LASTS, GONE = 3 * LEVEL, 0.5
+
+RECURS = 2  # rises that went by half, after which the loss is an objective: it rises as a part of the training
+
+CRITICAL = 0.5  # rise, as a fraction of the lowest level, from which the model loses what it learned
+AFTER = 60.0  # seconds for which it must have risen until that is critical
+
+ACCEPTED = 1000  # samples after which a new level becomes the accepted one
 
 _NORMAL = 1.4826 / 2**0.5  # standard deviations of one sample per median distance of two successive samples
 
@@ -48,22 +62,19 @@ class LossDiverging:
         self._ratio = ratio
         self._after = after
         self._learnt = Learnt()
-        self._severity: Severity = "info"
-        self._since = 0.0
-        self._samples = 0
+        self._recurred = 0
         self._step: int | None = None
-        self._firing = False
-        self._good = 0.0
-        self._good_at = 0
         self._forget()
 
     def _forget(self) -> None:
         self._last = Window(LEVEL)
         self._changes: deque[float] = deque(maxlen=64)
+        self._wander = Wander()
         self._before = 0.0
-        self._count = self._hold = 0
-        self._lowest: float | None = None
+        self._count = 0
+        self._lowest = inf
         self._lowest_at = 0
+        self._severity: Severity | None = None
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
@@ -71,13 +82,14 @@ class LossDiverging:
             if not -HUGE < value < HUGE:
                 continue
             if self._step is not None and step < self._step:
-                if self._firing:
+                if self._severity:
                     yield self._end(at, f"the training went back to step {count(step)}")
                 self._forget()
             self._step = step
             self._changes.append(abs(value - self._before))
             self._before = value
             self._last.add(value)
+            self._wander.add(value)
             self._count += 1
             self._learnt.add(value)
             if self._count >= LEAST:
@@ -85,49 +97,67 @@ class LossDiverging:
 
     def _judge(self, at: int, step: int, time: float, context: Context) -> Iterator[Detection]:
         level = self._last.median()
-        if self._lowest is None or level < self._lowest:
+        if self._severity:
+            yield from self._follow(at, step, time, level, context)
+        elif level < self._lowest:
             self._lowest, self._lowest_at = level, step
-        self._hold -= 1
-        if self._firing and level - self._good < self._ratio / 2 * abs(self._good):
+        elif self._is_above(level):
+            self._severity, self._noise = "info", self._wander.noise
+            self._peak, self._trough, self._rises = 0.0, inf, True
+            self._since, self._samples, self._seen = time, 0, 0
+            yield Detection("LossDiverging", "info", at, self._text(level, step, context))
+
+    def _is_above(self, level: float) -> bool:
+        lowest, last = self._lowest, self._last
+        rise = level - lowest
+        if last.ordered[LEVEL // 4] - lowest <= self._ratio * abs(lowest) or rise <= WANDERS * self._wander.noise:
+            return False
+        if median(list(last.arrived)[-NEWEST:]) - lowest < STAYS * rise:
+            return False
+        least = CROSSING if lowest <= 0 <= level else NOISE
+        return rise > least * _NORMAL * median(self._changes)
+
+    def _follow(self, at: int, step: int, time: float, level: float, context: Context) -> Iterator[Detection]:
+        """Follow a rise until it is gone or accepted; it gets more severe while it stays."""
+        rise = level - self._lowest
+        self._seen += 1
+        self._note_swing(rise, time)
+        if rise < self._ratio / 2 * abs(self._lowest):
             yield self._end(at, f"loss is back at {number(level)} at step {count(step)}")
-        elif self._firing and self._hold < HOLD - ACCEPTED:
+        elif self._seen > ACCEPTED:
             yield self._end(at, f"loss stays at {number(level)}, which is now its accepted level")
-        elif self._hold < 0 and self._is_above(level, self._lowest):
-            if not self._firing:
-                self._firing, self._good, self._good_at = True, self._lowest, self._lowest_at
-                self._since, self._samples = time, 0
-            self._severity = self._judge_severity(level, time)
-            yield Detection("LossDiverging", self._severity, at, self._text(level, step, context))
-            self._lowest, self._hold = None, HOLD
-        elif self._firing and self._severity != "critical":
-            self._samples += 1
-            severity = self._judge_severity(level, time)
-            if SEVERITIES.index(severity) > SEVERITIES.index(self._severity):
+        elif self._severity != "critical":
+            severity = self._judge_severity(rise, time)
+            if SEVERITIES.index(severity) > SEVERITIES.index(self._severity or "info"):
                 self._severity = severity
                 yield Detection("LossDiverging", severity, at, self._text(level, step, context))
 
-    def _judge_severity(self, level: float, time: float) -> Severity:
-        rise = level - self._good
-        lost = self._learnt.lost(rise, self._good)
-        if lost < LITTLE:
-            return "info"
-        lasts = self._samples >= LEVEL and not time - self._since < self._after  # a log may have no times
-        return "critical" if lasts and lost >= MUCH and rise > CRITICAL * abs(self._good) else "warning"
+    def _note_swing(self, rise: float, time: float) -> None:
+        self._samples += 1
+        self._peak, self._trough = max(self._peak, rise), min(self._trough, rise)
+        if rise <= GONE * self._peak:
+            self._recurred += self._rises and self._learnt.lost(self._peak, self._lowest) >= MUCH
+            self._peak = self._trough = rise
+            self._rises, self._since, self._samples = False, time, 0
+        elif GONE * rise >= self._trough:
+            self._rises = True
 
-    def _is_above(self, level: float, lowest: float) -> bool:
-        if self._last.ordered[LEVEL // 4] - lowest <= self._ratio * abs(lowest):
-            return False
-        newer = median(list(self._last.arrived)[LEVEL // 2 :])
-        if newer - lowest < STAYS * (self._last.ordered[3 * LEVEL // 4] - lowest):
-            return False
-        least = CROSSING if lowest <= 0 <= level else NOISE
-        return level - lowest > least * _NORMAL * median(self._changes)
+    def _judge_severity(self, rise: float, time: float) -> Severity:
+        lost = self._learnt.lost(rise, self._lowest)
+        # A fraction of a level below zero means nothing, so the rise must undo more.
+        least = MUCH if self._lowest > 0 else CRITICAL
+        if self._samples < LASTS or lost < least or self._recurred >= RECURS:
+            return "info"
+        if rise / lost < WANDERS * self._noise:
+            return "info"  # it never fell
+        lasts = self._samples >= 2 * LASTS and not time - self._since < self._after  # a log may have no times
+        return "critical" if lasts and rise > CRITICAL * abs(self._lowest) else "warning"
 
     def _end(self, at: int, text: str) -> Detection:
-        self._firing = False
-        return Detection("LossDiverging", "warning", at, text, over=True)
+        severity, self._severity, self._lowest = self._severity or "info", None, inf
+        return Detection("LossDiverging", severity, at, text, over=True)
 
     def _text(self, level: float, step: int, context: Context) -> str:
-        than = times(level, self._good)
-        since = f" since its lowest at step {count(self._good_at)}"
+        than = times(level, self._lowest)
+        since = f" since its lowest at step {count(self._lowest_at)}"
         return f"loss has risen to {number(level)} at step {count(step)}, {than}{since}{rate_raised(step, context)}"

@@ -1,6 +1,7 @@
 """A loss that jumps and stays up for some samples, and a batch that is hard to learn.
 
-One high sample or two are a hard batch: real runs have many, and they do no harm. The third in a row makes it a spike.
+One high sample or two are a hard batch: real runs have many, and they do no harm. Three make it a spike, if most samples
+since the jump are high. Both are information: `LossDiverging` warns if the loss does not come back.
 
 Late in a training, the loss of some batches is many times that of the others and still close to zero. What undoes next to
 nothing of what was learnt is no spike.
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.base import Column, Context
 
 MOVED = 2.0  # factor over its own median from which a gradient norm moved together with the loss
-AGREES = 3.0  # factor over its own median from which a gradient norm supports a jump of the loss
 
 SEVERAL = 3  # high samples that are a spike and not a hard batch
 
@@ -48,7 +48,7 @@ class LossSpike:
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next losses show."""
-        gradients, jumps = context.gradients, self._jumps
+        jumps = self._jumps
         for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
             if not -HUGE < value < HUGE:
                 continue
@@ -57,9 +57,9 @@ class LossSpike:
                 jumps.clear()
             self._step = step
             self._learnt.add(value)
-            jump = jumps.add(value, agreed=step in gradients and gradients[step] >= AGREES)
+            jump = jumps.add(value)
             if self._alert:
-                yield from self._follow(at, step, value, jump, context)
+                yield from self._follow(at, step, value, context)
             elif jump:
                 yield self._begin(at, step, value, jump, context)
 
@@ -68,19 +68,18 @@ class LossSpike:
         self._begun, self._first, self._high, self._back, self._seen = jump, step, 1, 0, 1
         return Detection(self._alert, "info", at, _text(step, value, jump, context))
 
-    def _follow(self, at: int, step: int, value: float, jump: Jump | None, context: Context) -> Iterator[Detection]:
+    def _follow(self, at: int, step: int, value: float, context: Context) -> Iterator[Detection]:
         self._seen += 1
         begun, height = self._begun, value - self._begun.before
         if height > min(ABOVE * begun.height, max(ABOVE_NOISE * begun.noise, 0.1 * abs(begun.before))):
             self._high, self._back = self._high + 1, 0
             matters = self._learnt.lost(height, begun.before) >= MUCH
-            if self._alert == "LossHardBatch" and self._high >= SEVERAL and matters:
+            several = SEVERAL <= self._high > self._seen / 2
+            if self._alert == "LossHardBatch" and several and matters:
                 yield Detection("LossHardBatch", "info", at, "it is more than a single batch", over=True)
                 self._alert = "LossSpike"
                 text = _text(step, value, begun._replace(height=height), context)
-                yield Detection("LossSpike", "warning", at, f"{text}, and since step {count(self._first)}")
-            elif jump and self._alert == "LossSpike":
-                yield Detection("LossSpike", "warning", at, _text(step, value, jump, context))
+                yield Detection("LossSpike", "info", at, f"{text}, and since step {count(self._first)}")
             elif self._seen > GIVEN_UP:
                 yield from self._end(at, f"loss stays at {number(value)}, above the {number(begun.before)} before")
         else:
@@ -91,7 +90,7 @@ class LossSpike:
 
     def _end(self, at: int, text: str) -> Iterator[Detection]:
         if self._alert:
-            yield Detection(self._alert, "info" if self._alert == "LossHardBatch" else "warning", at, text, over=True)
+            yield Detection(self._alert, "info", at, text, over=True)
         self._alert = ""
 
 
