@@ -249,7 +249,7 @@ def test_a_push_socket_that_another_daemon_has_is_one_line(daemon: Daemon, start
 
 TROUBLES = {
     "nan": "NonFinite (critical)",
-    "spike": "LossSpike (warning)",
+    "spike": "LossSpike (info)",
     "stall": "TrainingStalled (warning)",
     "leak": "HostMemoryLeak (warning)",
     "straggler": "StragglerRank (warning)",

@@ -1,7 +1,7 @@
 """Detect a level of the loss that rises and stays, suddenly or bit by bit.
 
 The level is the median of the last 16 samples. It is compared with the lowest level so far: three quarters of the samples
-must lie 15 % above it, and the rise must exceed the noise, of which the means of long blocks show what single samples do not.
+must lie 15 % above it, and the rise must exceed the noise of single samples and that of the means of long blocks.
 
 Every rise is information at first. It becomes a warning if it stays, and if it undoes a part of what the training has learnt.
 An objective, such as the loss of reinforcement learning, rises in healthy runs: either it never fell, or its rises recur.
