@@ -135,7 +135,7 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
 	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.demo
 
-# Only long runs fuzz with atheris and start Ray, which are large.
+# Only long runs fuzz with atheris, start Ray and train with TRL, which are large.
 $(VENV)/.soak: $(VENV)/.dev
 	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[soak]'
 	@touch $@
