@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from math import inf, nan
 from typing import TYPE_CHECKING
 
@@ -105,3 +106,31 @@ def test_what_is_kept_of_a_long_run_is_bounded() -> None:
     assert len(rank.context.gradients) <= 65
     assert len(rank.context.rates) <= 65
     assert len(rank.context.rates_raised) <= 65
+
+
+def _severities(*keys: str) -> dict[str, set[str]]:
+    values = [*falling(600), *[6.0] * 200]
+    found = RankDetectors().evaluate({key: column(values) for key in keys})
+    return {
+        key: {one.finding.severity for one in group}
+        for key, group in groupby(sorted(found, key=lambda one: one.key), key=lambda one: one.key)
+    }
+
+
+def test_only_the_sum_of_losses_is_more_than_information() -> None:
+    found = _severities("loss", "loss/recon", "loss_ic", "aux_loss")
+    assert "critical" in found.pop("loss")
+    assert found == {"loss/recon": {"info"}, "loss_ic": {"info"}, "aux_loss": {"info"}}
+    assert "critical" in _severities("loss_a", "loss_b")["loss_b"]
+
+
+@pytest.mark.parametrize("opponent", ["d_loss", "policy_loss"])
+def test_a_loss_beside_those_of_opponents_is_information(opponent: str) -> None:
+    assert _severities("loss", opponent) == {"loss": {"info"}}
+
+
+def test_a_part_that_is_no_number_is_critical() -> None:
+    columns = {"loss": column([1.0] * 5), "loss/recon": column([1.0, 1.0, nan, 1.0, 1.0])}
+    assert [(one.key, one.finding.severity) for one in RankDetectors().evaluate(columns)] == [
+        ("loss/recon", "critical")
+    ]

@@ -52,3 +52,9 @@ def _role(key: str) -> str:
     if match == "gradient" and PART.search(name):
         return ""
     return "evaluation" if match == "loss" and (EVALUATION.search(name) or OPPOSED.search(name)) else match
+
+
+@lru_cache(maxsize=4096)
+def is_opposed(key: str) -> bool:
+    """Return whether a key is a loss of adversarial or reinforcement learning."""
+    return role(key) == "evaluation" and EVALUATION.search(key.lower()) is None

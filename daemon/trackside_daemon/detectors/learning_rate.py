@@ -29,7 +29,7 @@ class LearningRate:
 
     alerts: tuple[str, ...] = ("LearningRateOutOfRange",)
 
-    def __init__(self, *, most: float = 10.0, jump: float = 100.0) -> None:
+    def __init__(self, *, most: float = 10.0, jump: float = 10.0) -> None:
         self._most = most
         self._jump = jump
         self._seen = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Column, Context, Detection, Detector
 from trackside_daemon.detectors.gradient import Gradient
-from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.detectors.key_roles import is_opposed, role
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
 from trackside_daemon.detectors.loss_plateau import LossPlateau
@@ -101,6 +101,7 @@ class RankDetectors:
         self._lost = lost
         self._of: dict[str, tuple[Detector, ...]] = {}
         self._total: dict[str, str] = {}
+        self._opposed = False
         self._norms = Window(OWN)
         self._step: int | None = None
 
@@ -114,6 +115,7 @@ class RankDetectors:
     def _evaluate(self, watched: Mapping[str, Column]) -> Iterator[Found]:
         """Evaluate columns whose steps only rise, so that the context of a step is unique."""
         self._forget_old(watched)
+        self._opposed = self._opposed or any(map(is_opposed, watched))
         for key, column in watched.items():
             if key == SHARDED:
                 self._is_total(WHOLE)
@@ -127,9 +129,11 @@ class RankDetectors:
                 if len(self._of) >= KEYS:
                     continue
                 self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role(key)])
+            least = role(key) == "loss" and self._is_no_sum(key)
             for detector in self._of[key]:
                 for finding in detector.evaluate(column, self.context):
-                    yield Found(key, finding)
+                    capped = least and finding.alert != "NonFinite"
+                    yield Found(key, finding._replace(severity="info") if capped else finding)
 
     def _is_total(self, key: str) -> bool:
         """Return whether a key is about the whole model: of several keys of a role the one with the shortest name is."""
@@ -138,9 +142,13 @@ class RankDetectors:
             self._total[role(key)] = key
             if role(key) == "gradient":
                 self._norms.clear()
-            else:
+            elif role(key) == "rate":
                 self.context.learning_rate = None
         return self._total[role(key)] == key
+
+    def _is_no_sum(self, key: str) -> bool:
+        """Return whether a loss is a part of another, or adds up those of opponents: then it rises in healthy runs."""
+        return (not self._is_total(key) and self._total["loss"] in key) or self._opposed
 
     def _is_layer(self, key: str) -> bool:
         """Return whether a key is ``grad_norm/LAYER`` of a rank with ``grad_norm``: one layer of a watched model."""

@@ -44,7 +44,7 @@ class DetectorThresholds(Section):
     learning_rate_most: Annotated[float, bound("LearningRateOutOfRange: maximum learning rate.")] = 10.0
     learning_rate_jump_ratio: Annotated[
         float, bound("LearningRateOutOfRange: sudden increase, as a multiple of the rate before.", least=1.0)
-    ] = 100.0
+    ] = 10.0
     slow_step_ratio: Annotated[
         float, bound("SlowStep: duration, as a multiple of the median of the steps before.", least=1.0)
     ] = 1.5
