@@ -217,7 +217,7 @@ def _verdicts(
     _most("`run.push` / gauges back to back", hot["run.push"]["p50"] / hot[GAUGES]["p50"], 0.5)
     for mebibytes, one in cold.items():
         ratio = one["run.push"]["p50"] / one[GAUGES]["p50"]
-        _most(f"`run.push` / gauges between steps of 1 ms through {mebibytes} MiB", ratio, 0.65)
+        _most(f"`run.push` / gauges between steps of 1 ms through {mebibytes} MiB", ratio, 0.5)
     wandb = hot["wandb, offline"]["p50"] / hot["run.push"]["p50"] if "wandb, offline" in hot else None
     verdict(
         *("wandb / `run.push` back to back", UNAVAILABLE if wandb is None else f"{wandb:.0f}", ">= 100"),
