@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bench.detectors_cost import costs
+from bench.detectors_loss import losses
 from bench.detectors_pace import pace
 from bench.logs import PLACE, logs, scorer
 from bench.replaying import BATCH, COOLDOWN, PREFIXES, TASKS, TOLERANCE, scored
@@ -35,6 +36,13 @@ BASELINES: dict[str, tuple[str, ...]] = {
 }
 
 
+FIRST_SET = frozenset(
+    {"algoperf", "megatron_golden", "modded_nanogpt"}
+    | {f"mlperf_{name}" for name in ("gnmt", "maskrcnn", "nemo", "rgat", "rnnt")}
+)
+"""The datasets whose grey zone was labelled most carefully."""
+
+
 def main() -> None:
     """Print the tables."""
     machine()
@@ -42,6 +50,7 @@ def main() -> None:
         score = scorer()
         for task in TASKS:
             _task(score, task)
+        losses(score)
         pace(score)
     else:
         print(f"\nThere are no labelled logs at {PLACE}: the accuracy of the detectors is not measured.")
@@ -121,10 +130,13 @@ Limit = tuple[str, str, str, bool]
 
 
 def _loss(all_: dict[str, Any], without: dict[str, Any], rows: list[dict[str, Any]]) -> list[Limit]:
+    first = [one for one in rows if one["dataset"] in FIRST_SET]
+    found = sum(one["found"] for one in first)
+    right = found / (found + sum(one["fp"] + one["grey"] for one in first))
     return [
         _at_least("recall, all events", all_["recall"], 0.95),
-        _at_least("P*, all events", all_["precision_strict"], 0.80),
-        _at_most("false per 1M", all_["fa_per_1M"], 15),
+        _at_least("P*, all events of the first set of logs", right, 0.80),
+        _at_most("false per 1M", all_["fa_per_1M"], 10),
         _at_least("recall without hard batches", without["recall"], 0.92),
         _at_least("P* without hard batches", without["precision_strict"], 0.60),
         _all_within("NaN", "nan", 0, rows),

@@ -85,3 +85,10 @@ def test_a_zero_that_is_logged_seldom_is_a_schedules_end() -> None:
 def test_it_says_the_same_however_it_is_fed(parts: list[tuple[int, float]], size: int) -> None:
     values = [level for count, level in parts for _ in range(count)]
     same_in_parts_and_beforehand(LearningRate, values, size)
+
+
+def test_a_rate_that_was_never_more_than_nothing_is_reported() -> None:
+    (found,) = feed(LearningRate(), [1e-8] * 300)
+    assert (found.at, found.severity) == (100, "warning")
+    assert "has been 1e-08 since step 0; nothing was learned" in found.text
+    assert not feed(LearningRate(), [*([1e-3] * 100), *([1e-8] * 300)])

@@ -17,6 +17,9 @@ START = 10  # samples at the start of a schedule in which the rate may rise by a
 # Factor over the greatest rate before: a schedule that starts again returns to its old maximum, not beyond.
 ABOVE = 10.0
 
+# A rate that was never higher changes no weight of 32 bits: a mistake in the schedule, or in its unit.
+NOTHING = 1e-8
+
 STEPS_AT_ZERO = 100
 SAMPLES_AT_ZERO = 3  # The first rate of a warm-up and the last of a decay are zero. For this long, zero is a mistake.
 
@@ -42,7 +45,7 @@ class LearningRate:
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  rates count in every phase
         """Yield what the next learning rates show."""
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
-            if rate == self._last and rate and not self._wrong:
+            if rate == self._last and rate > NOTHING and not self._wrong:
                 self._seen += 1
                 continue
             kind, text = self._judge(step, rate)
@@ -64,8 +67,8 @@ class LearningRate:
             return "negative", f"the learning rate is {rate:.3g} at step {step:,}: a negative rate raises the loss"
         if rate > self._most:
             return "great", f"the learning rate is {rate:.3g} at step {step:,}, above {self._most:.3g}"
-        if rate == 0:
-            return self._zero(step)
+        if rate == 0 or max(rate, self._greatest) <= NOTHING:
+            return self._zero(step, rate)
         self._zeros = 0
         if self._seen >= START and self._last > 0 and rate > self._jump * self._last and rate > ABOVE * self._greatest:
             return "jump", (
@@ -74,16 +77,15 @@ class LearningRate:
             )
         return "", ""
 
-    def _zero(self, step: int) -> tuple[str, str]:
+    def _zero(self, step: int, rate: float) -> tuple[str, str]:
         if not self._zeros:
             self._zero_since = step
         self._zeros += 1
         if self._zeros < SAMPLES_AT_ZERO or step - self._zero_since < STEPS_AT_ZERO:
             return "", ""
-        return (
-            "zero",
-            f"the learning rate has been zero since step {self._zero_since:,}; nothing was learned up to step {step:,}",
-        )
+        size = f"{rate:.3g}" if rate else "zero"
+        text = f"the learning rate has been {size} since step {self._zero_since:,}"
+        return "zero", f"{text}; nothing was learned up to step {step:,}"
 
     def _remember(self, rate: float) -> None:
         if isfinite(rate) and rate >= 0:
