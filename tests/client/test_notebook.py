@@ -7,7 +7,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import DEADLINE, Daemon, clean_environ, eventually
+from processes import DEADLINE, Daemon, clean_environ, eventually, require
 
 import trackside
 
@@ -63,7 +63,10 @@ def test_steps_that_begin_anew_in_another_cell_are_a_new_attempt(
 
 
 def test_a_notebooks_cell_that_runs_again_is_the_next_attempt(daemon: Daemon, tmp_path: Path) -> None:
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    require("nbclient")
+    import nbclient
+    import nbformat
+
     train = "for step in range(50):\n    trackside.push(step=step, loss=0.5)"
     cells = ["import trackside", train, "trackside.push(step=49, best=0.25)", train, "trackside.finish()"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
