@@ -42,8 +42,7 @@ def place(tmp_path: Path) -> Path:
     pushes = [(step, round((BEGIN + step) * 1e6), {"loss": loss}) for step, loss in enumerate(losses())]
     labels = {"key": "loss", "rank": "0", "run": "net"}
     alerts = [
-        Alert("LossSpike", "warning", BEGIN + at, "net-1", labels, ended=BEGIN + at + 12)
-        for at in (MILD + 2, SPIKE + 2)
+        Alert("LossSpike", "info", BEGIN + at, "net-1", labels, ended=BEGIN + at + 12) for at in (MILD + 2, SPIKE + 2)
     ]
     with history(tmp_path / "history") as kept:
         kept.put([opened("net-1", name="net"), ingested("net-1", pushes), *alerts, finished("net-1")])
@@ -78,7 +77,7 @@ def test_the_proposal_silences_the_false_alarm_alone(place: Path, tmp_path: Path
 
 def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
     fires = ask(place, "replay", "net", "--explain=LossSpike", f"--at={MILD + 2}").stdout.splitlines()
-    assert fires[0] == f"LossSpike fires at step {MILD + 2} of rank 0: warning, loss"
+    assert fires[0] == f"LossSpike fires at step {MILD + 2} of rank 0: info, loss"
     assert any(line.startswith(f"  last samples: {MILD - 5}: ") for line in fires)
     assert fires[-1].startswith("decides: loss-spike-")
     name, value = fires[-1].split("{")[1].split("}")[0].split(": ")
