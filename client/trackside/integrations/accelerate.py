@@ -52,6 +52,7 @@ class TracksideTracker(GeneralTracker):
         super().__init__()
         self.adapter = RunAdapter(name, arguments)
         self._begins = False
+        self.is_started = False
         _patch_accelerator()
 
     @property
@@ -70,8 +71,9 @@ class TracksideTracker(GeneralTracker):
     @never_raises
     def start(self) -> None:
         """Open the run at its first use: by then, `load_state` has read the run of a checkpoint."""
-        self._begins = True
-        open_by(self.open)
+        if not self.is_started:
+            self._begins = self.is_started = True
+            open_by(self.open)
 
     @never_raises
     def store_init_configuration(self, values: Mapping[str, Any]) -> None:
@@ -88,6 +90,7 @@ class TracksideTracker(GeneralTracker):
         """End the run."""
         self.open()
         self.adapter.end()
+        self.is_started = False
 
 
 def _patch_accelerator() -> None:
@@ -123,9 +126,10 @@ def _init_trackers(
     self.trackside_alone = () if self.is_main_process else trackers
     for tracker in [tracker for tracker in trackers if tracker not in self.trackers]:
         self.trackers.append(tracker)  # ended with the others
-        tracker.start()
         if config is not None:
             tracker.store_init_configuration(config)
+    for tracker in trackers:
+        tracker.start()  # older versions do not, and none does on other ranks than the main one
     if trackers:
         _open_at_backward(self, trackers)
 
