@@ -346,7 +346,8 @@ def _fill(how: str, place: Path) -> None:
     assert [int(line[4:]) for line in lines if line.startswith("ack")] == list(range(1, 61))
     assert len([line for line in lines if "cannot be written" in line]) == 1
     assert len([line for line in lines if "can be written again" in line]) == 1
-    assert 1 <= int(next(line for line in lines if line.startswith("failures")).split()[1]) <= 60
+    # None, if packing met the full disk first: then each batch was written at the first try, once there was room.
+    assert int(next(line for line in lines if line.startswith("failures")).split()[1]) <= 60
     database = Database(place)
     assert [row[2] for row in read(database, 1, "a")] == [float(number) for number in range(1, 61) for _ in range(4000)]
     check_tables(database.connection)
