@@ -105,6 +105,13 @@ def test_its_ranks_are_one_run_that_a_resume_continues(
     assert alarms(daemon) == {}
 
 
+def totals(daemon: Daemon, run: str) -> tuple[float, ...]:
+    """Return the steps, samples and checkpoints of rank 0 of a run, as the page has them."""
+    page = daemon.series()
+    counters = ("steps", "samples", "checkpoints")
+    return tuple(page[f'trackside_training_{counter}_total{{rank="0",run="{run}"}}'] for counter in counters)
+
+
 def test_mnist(
     daemon: Daemon, start_training: Callable[..., Process], tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:
@@ -112,12 +119,9 @@ def test_mnist(
     arguments = (f"--epochs={epochs}", "--log-interval=1", "--save-model={folder}/mnist.pt", "--train-size=1280")
     seen = trained(daemon, start_training, tmp_path, "mnist.py", change("mnist.py"), *arguments)
 
-    page, labels = daemon.series(), 'rank="0",run="mnist"'
-    assert page[f"trackside_training_steps_total{{{labels}}}"] == epochs * 20
-    assert page[f"trackside_training_samples_total{{{labels}}}"] == epochs * 1280
-    assert page[f"trackside_training_progress_ratio{{{labels}}}"] == 1.0
-    assert page[f"trackside_training_checkpoints_total{{{labels}}}"] == 1
-    assert page[f"trackside_training_data_wait_seconds_count{{{labels}}}"] >= epochs * 19
+    assert totals(daemon, "mnist") == (epochs * 20, epochs * 1280, 1)
+    assert daemon.series()['trackside_training_progress_ratio{rank="0",run="mnist"}'] == 1.0
+    assert daemon.series()['trackside_training_data_wait_seconds_count{rank="0",run="mnist"}'] >= epochs * 19
     (run,) = daemon.api("runs").json()["runs"]
     losses, epoch, tested, share = (
         daemon.values(run["id"], key) for key in ("loss", "epoch", "eval/loss", "eval/accuracy")
@@ -137,11 +141,8 @@ def test_imagenet_with_two_workers(
     arguments = (f"--epochs={epochs}", "--print-freq=1", "--size=320", "--folder={folder}")
     seen = trained(daemon, start_training, tmp_path, "imagenet.py", change("imagenet.py"), *arguments)
 
-    page, labels = daemon.series(), 'rank="0",run="imagenet"'
-    assert page[f"trackside_training_steps_total{{{labels}}}"] == epochs * 20
-    assert page[f"trackside_training_samples_total{{{labels}}}"] == epochs * 320
-    assert page[f"trackside_training_progress_ratio{{{labels}}}"] == 1.0
-    assert page[f"trackside_training_checkpoints_total{{{labels}}}"] == epochs
+    assert totals(daemon, "imagenet") == (epochs * 20, epochs * 320, epochs)
+    assert daemon.series()['trackside_training_progress_ratio{rank="0",run="imagenet"}'] == 1.0
     (run,) = daemon.api("runs").json()["runs"]
     losses, top1, tested, share = (
         daemon.values(run["id"], key) for key in ("loss", "train/acc1", "eval/loss", "eval/acc1")
@@ -160,10 +161,7 @@ def test_timm_with_accumulated_gradients(
     arguments = (f"--epochs={epochs}", "--amp", "--log-interval=2", "--size=640", "--output={folder}")
     seen = trained(daemon, start_training, tmp_path, "timm_train.py", change("timm_train.py"), *arguments)
 
-    page, labels = daemon.series(), 'rank="0",run="timm"'
-    assert page[f"trackside_training_steps_total{{{labels}}}"] == epochs * 20
-    assert page[f"trackside_training_samples_total{{{labels}}}"] == epochs * 640
-    assert page[f"trackside_training_checkpoints_total{{{labels}}}"] == epochs
+    assert totals(daemon, "timm") == (epochs * 20, epochs * 640, epochs)
     (run,) = daemon.api("runs").json()["runs"]
     losses, rates, tested = (daemon.values(run["id"], key) for key in ("loss", "learning_rate", "eval/loss"))
     printed = re.findall(r"\[ *(\d+)/.*Loss: (\S+) .*LR: (\S+)", seen)

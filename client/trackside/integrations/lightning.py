@@ -186,7 +186,7 @@ class TracksideCallback(Callback):
         self._adapter = self._loggers[0].adapter if self._loggers else self._own_adapter
         for logger in self._loggers:
             logger.attach(self)
-        is_fit = str(getattr(stage, "value", stage)) == "fit"
+        is_fit = _is_fit(stage)
         # In a test after a fit, Lightning counts batches as steps, and one epoch more than were trained.
         self.step, self.pushed = (None, frozenset()) if is_fit else (trainer.global_step, frozenset({"epoch"}))
         self._adapter.describe(
@@ -223,9 +223,8 @@ class TracksideCallback(Callback):
         loader = getattr(fetcher, COMBINED_LOADER, None)
         if loader is not None and loader is not self._timed_loader:
             run = self._adapter.open()
-            fetcher.iterator = iter(
-                run.data(_Begun(fetcher.iterator))
-            )  # of this epoch; Lightning makes those of later epochs
+            # Of this epoch; Lightning makes those of later epochs.
+            fetcher.iterator = iter(run.data(_Begun(fetcher.iterator)))
             self._timed_loader = run.data(loader)
             setattr(fetcher, COMBINED_LOADER, self._timed_loader)
 
@@ -331,6 +330,11 @@ class TracksideCallback(Callback):
             logger.attach(None)
 
 
+def _is_fit(stage: Any) -> bool:
+    """Return whether a stage, which older versions give as an enumeration, is a fit."""
+    return str(getattr(stage, "value", stage)) == "fit"
+
+
 class _RunState(Callback):
     """Saves the run's id in checkpoints, for a fit with a `TracksideLogger`."""
 
@@ -338,7 +342,7 @@ class _RunState(Callback):
         self._logger = logger
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        self._logger.trains = str(getattr(stage, "value", stage)) == "fit"
+        self._logger.trains = _is_fit(stage)
 
     def state_dict(self) -> dict[str, Any]:
         return {key: f"{CARRIED}{run}" for key, run in self._logger.adapter.state().items()}

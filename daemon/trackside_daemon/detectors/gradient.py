@@ -32,10 +32,11 @@ NOTHING = 1e-8  # a smaller norm has vanished, whatever it was before
 VANISHED = 20  # consecutive low samples that make an alert, and consecutive normal ones that end it
 USUAL = 1000  # samples after which a low norm becomes the usual one
 CALM = 20  # samples without a high norm after which an explosion is over
-LASTS, MOSTLY = (
-    16,
-    0.75,
-)  # samples after which an explosion is a warning, if this share of them is AT_ONCE times the level before
+
+# Samples after which an explosion is a warning, if `MOSTLY` of them are AT_ONCE times the level before.
+LASTS = 16
+MOSTLY = 0.75
+
 CRITICAL = 100.0  # factor over the usual norm that a step without clipping does not survive
 AFTER = 60.0  # seconds for which high norms must have come until such a factor is critical
 

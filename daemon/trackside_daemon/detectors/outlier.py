@@ -22,7 +22,7 @@ NEAR, USUAL, RECENT = 7, 128, 24  # number of samples in: the level; the noise; 
 
 LEAST, SETTLED = 5, 8  # numbers needed for a level, and distances needed for a noise: the 14th number can be a jump
 
-EASE = 0.85
+EASE = 0.85  # factor on the thresholds of the labels: people saw both sides of a jump, the detector sees one
 
 # Pairs of robust standard deviations above the level and fraction of the level. A jump reaches one pair.
 LAW = ((10.0, 0.20), (15.0, 0.10), (25.0, 0.05))

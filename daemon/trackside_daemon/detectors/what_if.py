@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isinf, sqrt
+from math import inf, isinf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.key_roles import role
@@ -45,9 +45,7 @@ class Decision(NamedTuple):
     @property
     def factor(self) -> float:
         """The ratio of the two values; infinite if no value changes the outcome."""
-        if not self.turns:
-            return float("inf")
-        return max(self.turns / self.value, self.value / self.turns)
+        return _ratio(self.turns, self.value) if self.turns else inf
 
 
 def settings_of(alert: str) -> list[str]:
@@ -123,13 +121,13 @@ def _turn(name: str, thresholds: DetectorThresholds, fires: Callable[[DetectorTh
         return fires(thresholds.model_copy(update={name: other})) != now
 
     turns = [_nearest(value, end, turned) for end in _extremes(name, value) if turned(end)]
-    return min(turns, key=lambda turn: max(turn / value, value / turn), default=None)
+    return min(turns, key=lambda turn: _ratio(turn, value), default=None)
 
 
 def _nearest(value: float, end: float, turned: Callable[[float], bool]) -> float:
     """Return about the nearest number to *value*, towards *end*, with another outcome."""
     near, far = value, end
-    while max(near / far, far / near) > EXACT:
+    while _ratio(near, far) > EXACT:
         middle = sqrt(near * far)
         near, far = (near, middle) if turned(middle) else (middle, far)
     return far
@@ -144,8 +142,12 @@ def _extremes(name: str, value: float) -> list[float]:
         if hasattr(one, kind)
     }
     low = max(value / EXTREME, limits.get("ge", 0.0))
-    high = min(value * EXTREME, limits.get("le", float("inf")))
+    high = min(value * EXTREME, limits.get("le", inf))
     return [end for end in (low, high) if end > 0 and end != value and not isinf(end)]
+
+
+def _ratio(one: float, other: float) -> float:
+    return max(one / other, other / one)
 
 
 def _watched(row: Row) -> dict[str, float]:
