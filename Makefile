@@ -46,11 +46,11 @@ exposure:
 
 oldest: $(VENV)/.dev $(OLDEST)/.installed
 	$(SAY) 'the integrations with the oldest supported frameworks'
-	@$(OLDEST)/bin/python -m pytest --quiet tests/integrations
+	@$(OLDEST)/bin/python -m pytest --quiet --processes 2 --repeat-failed tests/integrations
 
 suite: $(VENV)/.dev system
 	$(SAY) 'tests, eight files at a time, because many of them wait'
-	@$(BIN)/python -m pytest --processes 8
+	@$(BIN)/python -m pytest --processes 8 --repeat-failed
 
 soak: $(VENV)/.soak system
 	$(SAY) 'tests at full counts'
@@ -70,6 +70,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/abuse.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/objectives.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py

@@ -41,6 +41,8 @@ PAUSE = 0.004
 BASE = 256 << 20
 """Bytes of the model and the libraries, which each process holds from the beginning."""
 
+RECORDED = Path(__file__).resolve().parent.parent / "tests" / "detectors" / "data" / "bounded_memory.csv.gz"
+
 rng = random.Random(7)
 
 
@@ -272,6 +274,12 @@ BEHAVIOURS: dict[str, Callable[[], Iterator[None]]] = {
         leak_by_evaluation,
     )
 }
+
+
+def recorded() -> dict[str, list[float]]:
+    """Return the recorded memory in bytes, by behaviour."""
+    names, *rows = csv.reader(gzip.decompress(RECORDED.read_bytes()).decode().splitlines())
+    return {name: [float(row[at]) for row in rows] for at, name in enumerate(names)}
 
 
 def _behave(name: str) -> None:

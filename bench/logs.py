@@ -97,7 +97,7 @@ def _log(file: Path, whose: tuple[str, str, str], grace: int, labels: list[dict[
             if row[column]:
                 places[number] = len(places)
             lines.append(_line(row, column))
-    return Log(*whose, _pushed(column, 1.0)[0], lines, places, grace, labels)
+    return Log(*whose, as_pushed(column, 1.0)[0], lines, places, grace, labels)
 
 
 def _line(row: dict[str, str], scored: str) -> bytes:
@@ -108,7 +108,7 @@ def _line(row: dict[str, str], scored: str) -> bytes:
         pushed["time"] = float(row["time"])
     for column, text in row.items():
         if column not in {"step", "time"} and text:
-            key, value = _pushed(column, float(text))
+            key, value = as_pushed(column, float(text))
             if key not in {DURATION, MEMORY} or column == scored or not _times(scored, key):
                 pushed["values"][key] = value
     return f"{json.dumps(pushed)}\n".encode()
@@ -116,10 +116,11 @@ def _line(row: dict[str, str], scored: str) -> bytes:
 
 def _times(scored: str, key: str) -> bool:
     """Return whether the scored series uses this key, which no other column may then use."""
-    return _pushed(scored, 1.0)[0] == key
+    return as_pushed(scored, 1.0)[0] == key
 
 
-def _pushed(column: str, value: float) -> tuple[str, float]:
+def as_pushed(column: str, value: float) -> tuple[str, float]:
+    """Return the key and the value that a column is pushed as."""
     if column == "throughput":
         return DURATION, 1 / value if value else float("inf")
     key, unit = KEYS.get(column, (column, 1.0))

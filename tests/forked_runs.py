@@ -2,6 +2,9 @@
 
 Collecting imports PyTorch and much else, which takes as long as a minute of tests; forks have it for nothing. Each fork runs
 one test file after another from shared queues, so that fixtures of a module are set up once.
+
+``--repeat-failed``: a few tests that failed run once more, one after another in one fork. Those that pass then are listed,
+since each may have a race that shows on a busy machine; only those that fail twice fail the test run.
 """
 
 from __future__ import annotations
@@ -41,6 +44,9 @@ _BEGINNINGS = (_CHROMIUM, _PYTORCH, _CHROMIUM, _PYTORCH, _PYTORCH)
 _MANY = 300
 """Tests that take longer than to fork and to set up what both processes need."""
 
+_FEW = 20
+"""Failed tests that a busy machine explains. With more, something is broken, and none is repeated."""
+
 _SLOW_FIRST = (
     "test_slurm.py",
     "test_demo.py",
@@ -70,6 +76,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--processes", type=int, default=0, help="run test files in this many processes (default: 2 for many)"
     )
+    parser.addoption(
+        "--repeat-failed",
+        action="store_true",
+        help=f"with processes: run up to {_FEW} failed tests once more, alone; list those that pass then",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -86,6 +97,8 @@ class _Runs:
     def __init__(self, count: int) -> None:
         self._count = count
         self._running: dict[int, str] = {}
+        self._repeats = False
+        self._failed: dict[str, list[pytest.TestReport]] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
@@ -95,10 +108,17 @@ class _Runs:
         if session.testsfailed and not session.config.option.continue_on_collection_errors:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         files = _by_file(session.items)
-        queues = _queues(files)
         session.config.pluginmanager.getplugin("terminalreporter").showfspath = False
         gc.freeze()
-        forks = dict(_fork(session, number, files, queues) for number in range(min(self._count, len(files))))
+        self._repeats = session.config.getoption("--repeat-failed") and not session.config.getvalue("maxfail")
+        self._run(session, files, range(min(self._count, len(files))))
+        self._repeat(session)
+        return True
+
+    def _run(self, session: pytest.Session, files: list[list[pytest.Item]], numbers: range) -> None:
+        """Run files in forks with these numbers."""
+        queues = _queues(files)
+        forks = dict(_fork(session, number, files, queues) for number in numbers)
         try:
             self._read(session, forks)
         finally:
@@ -108,7 +128,25 @@ class _Runs:
                 os.close(end)
             for queue in queues.values():
                 os.close(queue)
-        return True
+
+    def _repeat(self, session: pytest.Session) -> None:
+        """Run failed tests once more if they are few; otherwise log their reports."""
+        self._repeats = False
+        if len(self._failed) > _FEW:
+            for report in (report for reports in self._failed.values() for report in reports):
+                session.config.hook.pytest_runtest_logreport(report=report)
+        elif self._failed:
+            items = [item for item in session.items if item.nodeid in self._failed]
+            self._run(session, _by_file(items), range(self._count, self._count + 1))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print what the tests had reported that passed only when they were repeated."""
+        stats = terminalreporter.stats
+        twice = {report.nodeid for outcome in ("failed", "error") for report in stats.get(outcome, ())}
+        for test in self._failed.keys() - twice:
+            terminalreporter.section(f"failed once, passed alone: {test}", sep="_")
+            for report in self._failed[test]:
+                terminalreporter.write_line(report.longreprtext)
 
     def _read(self, session: pytest.Session, forks: dict[int, int]) -> None:
         """Log the reports until every fork has closed its pipe; stop where pytest would."""
@@ -136,6 +174,9 @@ class _Runs:
         report = hook.pytest_report_from_serializable(config=session.config, data=message)
         if isinstance(report.longrepr, list):  # the place and reason of a skipped test, which JSON made a list
             report.longrepr = tuple(report.longrepr)
+        if report.failed and self._repeats:
+            self._failed.setdefault(report.nodeid, []).append(report)
+            return
         hook.pytest_runtest_logreport(report=report)
 
 

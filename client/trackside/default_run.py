@@ -12,6 +12,7 @@ from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
 from trackside.log import warn
 from trackside.packing import writable
+from trackside.roles import stated
 from trackside.row_queue import RowQueue, whole_number
 from trackside.run import Run
 from trackside.totals.flops import flops
@@ -20,7 +21,7 @@ from trackside.transport.process_state import Process
 from trackside.transport.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trackside.pytorch.watcher import Watcher
     from trackside.totals.phases import Mark
@@ -46,6 +47,7 @@ def init(
     endpoint: str | None = None,
     enabled: bool = True,
     ranks: Literal["all", "zero"] | None = None,
+    roles: Mapping[str, str] | None = None,
 ) -> Run:
     """Open a run, and make it the default run, which `push`, `finish` and the other functions of the package use.
 
@@ -71,6 +73,9 @@ def init(
         enabled: False opens a run that does nothing; so does ``$TRACKSIDE_DISABLED=1``.
         ranks: ``zero`` lets only rank 0 push; on other ranks the run does nothing. Default: ``$TRACKSIDE_RANKS``, else
             ``all``. The rank comes from the launcher's environment or an initialized process group.
+        roles: What keys are, where their names do not show it: ``{"loss": "objective"}``. Keys may have ``*`` and ``?``. A
+            role is ``loss``, ``objective`` (it may rise in a healthy run), ``reward``, ``evaluation``, ``gradient``,
+            ``rate``, ``update``, ``duration`` or ``memory``; others are left out, with a warning.
 
     Returns:
         The run.
@@ -94,7 +99,7 @@ def init(
     enabled = enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in OFF
     pushing = _pushing_ranks(ranks)
     work = flops(flops_per_step, flops_per_token, parameters, peak_flops)
-    session = Session(identify(name, id), as_json(config), words, total_steps, flops=work)
+    session = Session(identify(name, id), as_json(config), words, total_steps, flops=work, roles=stated(roles))
     with _process.lock:
         sender = None
         if enabled and (pushing == "all" or session.identity.rank == 0):

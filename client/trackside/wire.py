@@ -61,9 +61,9 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """Session, kind and number of a message.
 
     Attributes:
-        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``pong``; from the daemon
-            ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``, ``ping`` and
-            ``layers?``. The last one has no answer, and older clients ignore it.
+        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``pong``; from
+            the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``, ``flight?``,
+            ``ping`` and ``layers?``. The last one has no answer, and older clients ignore it.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
             command and its answer; the number of steps of ``layers?``; else 0.
@@ -239,7 +239,7 @@ class Totals(msgspec.Struct, omit_defaults=True):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """State of the process when its first session began; unknown fields are absent.
+    """State of the process when its first session began, and what it states of the run; unknown fields are absent.
 
     Attributes:
         command: Interpreter and all its arguments (sys.orig_argv), cut after 16 KiB, without what looks like a secret.
@@ -253,6 +253,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         k8s_container: Name of the container in it.
         launch: Id of the ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
         daemonic: It is a daemon process of `multiprocessing`, such as a worker of a pool: its parent ends it by SIGTERM.
+        roles: Roles that the user states for keys of the run (`trackside.roles`).
     """
 
     command: tuple[str, ...] = ()
@@ -266,6 +267,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     k8s_container: str = ""
     launch: str = ""
     daemonic: bool = False
+    roles: dict[str, str] = {}
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -468,13 +470,52 @@ class Stacks(msgspec.Struct, omit_defaults=True):
     threads: dict[str, list[str]]
 
 
+class FlightEntry(msgspec.Struct, array_like=True, frozen=True):
+    """A collective, or a send or receive, in PyTorch's flight recorder.
+
+    Attributes:
+        sequence: Its number in its group, from 1; sends and receives count apart.
+        operation: Such as ``all_reduce``.
+        state: ``scheduled``, ``started`` or ``completed``.
+        shape: Shapes and types of the inputs, to be read by people.
+        elements: Number of elements of all inputs.
+        age: Seconds since the call.
+        p2p: A send or a receive.
+    """
+
+    sequence: int
+    operation: str
+    state: str
+    shape: str = ""
+    elements: int = 0
+    age: float = 0.0
+    p2p: bool = False
+
+
+class FlightGroup(msgspec.Struct, omit_defaults=True):
+    """The newest entries of a process group, oldest first; *ranks* are its global ranks, if they are known."""
+
+    backend: str
+    name: str
+    description: str = ""
+    ranks: list[int] = []
+    entries: list[FlightEntry] = []
+
+
+class Flight(msgspec.Struct, omit_defaults=True):
+    """Present activity of a process: its threads as in `Stacks`, the main thread first, and the tail of its flight recorder."""
+
+    threads: dict[str, list[str]]
+    groups: list[FlightGroup] = []
+
+
 class Refused(msgspec.Struct, omit_defaults=True):
     """The refusal of a message in a version that this daemon does not read; *reads* has those that it reads."""
 
     reads: list[int]
 
 
-Body = Hello | Pushes | Skip | Heartbeat | Bye | Stacks | Nack | Refused | None
+Body = Hello | Pushes | Skip | Heartbeat | Bye | Stacks | Flight | Nack | Refused | None
 
 BODIES: dict[str, type[msgspec.Struct] | None] = {
     "hello": Hello,
@@ -483,6 +524,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "beat": Heartbeat,
     "bye": Bye,
     "stacks": Stacks,
+    "flight": Flight,
     "pong": None,
     "welcome": None,
     "hello?": None,
@@ -490,6 +532,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "nack": Nack,
     "refused": Refused,
     "stacks?": None,
+    "flight?": None,
     "ping": None,
     "layers?": None,
 }

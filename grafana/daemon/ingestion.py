@@ -113,4 +113,14 @@ def _history() -> list[object]:
             minimum=0,
             width=8,
         ),
+        lines(
+            "Captures",
+            "Captures that ended, by trigger and state. `trackside captures` has the reasons of those that failed.",
+            "none",
+            Query(
+                f"sum by (trigger, state) (increase(trackside_captures_total{{HERE}}{RATE}))", "{{trigger}} {{state}}"
+            ),
+            minimum=0,
+            width=24,
+        ),
     ]

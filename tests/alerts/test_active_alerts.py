@@ -16,7 +16,7 @@ from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.inhibition import INHIBITION_RULES
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import Alert, AlertNote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -181,6 +181,18 @@ def test_a_finding_that_is_repeated_with_more_known_changes_the_description_of_i
     recorder.accept(finding(rank=1, time=NOW + 2)._replace(description="again"), at=2).tick(3)
     assert [one.description for one in recorder.records] == ["look", "the disk is full"]
     assert recorder.records[-1].summary == "rank 0; also on rank 1"
+
+
+def test_a_stall_that_returns_has_its_own_evidence_and_no_earlier_conclusion(recorder: Recorder) -> None:
+    first = finding("TrainingStalled", evidence={"since": 1.0})
+    fired = recorder.accept(first).tick(1).records[0]
+    note = AlertNote(fired.alert, fired.started, fired.run, fired.labels, {"conclusion": "rank 1 is late"})
+    recorder._record(recorder.active.conclude([note]))
+    assert recorder.records[-1].description == "rank 1 is late look"
+    recorder.accept(over(first), at=2)
+    recorder.accept(finding("TrainingStalled", time=NOW + 3, evidence={"since": 2.0}), at=3)
+    assert [(one.description, one.evidence) for one in recorder.records[-1:]] == [("look", {"since": 2.0})]
+    assert recorder.records[-1].started == NOW
 
 
 def test_an_event_with_another_description_is_a_separate_alert(recorder: Recorder) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from alerts.test_simulated import Simulated
@@ -20,6 +20,7 @@ from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.history.record.sanitize import to_json
 from trackside_daemon.model import training_families as f
+from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.state import State
@@ -34,13 +35,6 @@ if TYPE_CHECKING:
     from trackside_daemon.nvml.handle.handle import Nvml
 
 NOW = BEGIN + 1000
-
-
-class Answer(NamedTuple):
-    """Body of a client's answer."""
-
-    rank: int
-    body: Any
 
 
 class Scene:
@@ -75,7 +69,7 @@ class Scene:
 
     def _ask(self, _: str, ranks: frozenset[int]) -> tuple[frozenset[int], list[Answer]]:
         self.asked.append(ranks)
-        answers = [Answer(rank, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
+        answers = [Answer(rank, 0.0, Stacks(self.threads[rank])) for rank in sorted(ranks & self.threads.keys())]
         return ranks & (self.threads.keys() | self.silent), answers
 
     def _tell(self, batch: Batch) -> None:

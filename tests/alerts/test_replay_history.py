@@ -8,8 +8,9 @@ from histories import BEGIN, History
 from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
-from trackside.wire import Block, Clock, Hello, Identity, Totals
+from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
 from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_STEPS, STEPS, past_ranks
+from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 SHIFT = int(BEGIN * 1e9)
 
 
-def train(history: History, run: str, rank: int, steps: int, size: int = 1000) -> None:
+def train(
+    history: History, run: str, rank: int, steps: int, size: int = 1000, *, about: ProcessInfo | None = None
+) -> None:
     """Record a rank that pushes a loss, a norm and a key without detectors, one step per second."""
     session = run.encode() + bytes([rank])
-    hello = Hello(Identity(run, f"name-{run}", rank=rank, world=2), Clock(SHIFT, 0), SHIFT, Totals())
+    hello = Hello(Identity(run, f"name-{run}", rank=rank, world=2), Clock(SHIFT, 0), SHIFT, Totals(), about=about)
     records: list[SessionOpened | BatchIngested] = [session_opened(session, hello, f"name-{run}", 0, BEGIN)]
     for number, first in enumerate(range(0, steps, size)):
         some = range(first, min(first + size, steps))
@@ -76,4 +79,13 @@ def test_reading_stops_at_the_time_limit(tmp_path: Path, caplog: pytest.LogCaptu
     seconds = iter(range(10))
     assert len([*past_ranks(history.database, 2, lambda: float(next(seconds)))]) == 2
     assert caplog.messages == ["the detectors of 3 ranks start without past samples: reading them took too long"]
+    history.close()
+
+
+def test_the_roles_that_a_run_states_are_restored_with_it(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    train(history, "live", 0, 10, about=ProcessInfo(roles={"x": "loss", "loss": "none"}))
+    (found,) = past_ranks(history.database, 60, roles=Roles([("x", "objective"), ("grad_norm", "reward")]))
+    assert found.roles == {"x": "loss"}
+    assert set(found.columns[0]) == {"loss", "grad_norm", "x"}
     history.close()

@@ -29,6 +29,7 @@ EVIDENCE = {
     },
     "samples": {"key": "loss", "rank": 0, "points": [[1, BEGIN, 1.0], [2, BEGIN, "inf"], [3, BEGIN, 3.0]]},
     "stacks": [{"rank": 0, "threads": [{"name": "Main\x1bThread", "frames": ["/a/very" * 30 + "/train.py:3 main"]}]}],
+    "hang": {"kind": "outside", "places": {"0": "train.py:3 in main"}},
     "processes": [{"pid": 7, "role": "rank", "resident_bytes": 3 * 2**30}],
     "gpus": {"3": {"readings": {"clock_hertz sm": 1.98e9}, "ranks": ["rank 3 of net"], "processes": [{"pid": 7}]}},
     "cgroups": {"/a" * 60: {"memory_limit_bytes": 5 * 2**30}},

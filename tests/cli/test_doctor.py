@@ -54,7 +54,8 @@ def run(place: Path, **environ: str) -> tuple[int, list[str]]:
     given = {"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock", "TRACKSIDE_COLLECTOR__GPU__SIMULATE": "2", **environ}
     done = processes.run(command("doctor"), env=clean_environ(given))
     assert done.stderr == ""
-    return done.returncode, done.stdout.splitlines()
+    # The line about profiles depends on the PyTorch of the Python in $PATH.
+    return done.returncode, [line for line in done.stdout.splitlines() if " profiles:" not in line]
 
 
 @pytest.mark.parametrize(("grave", "level"), [(True, "FAIL"), (False, "warn")])

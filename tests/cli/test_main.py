@@ -247,7 +247,7 @@ def test_requiring_a_gpu_where_there_is_none_is_one_line(place: Path) -> None:
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("there is a driver")
     assert refusal(place, "--require-gpu") == ("--require-gpu: libnvidia-ml.so.1 not found; install the NVIDIA driver")
-    assert sorted(one.name for one in place.iterdir()) == ["history", "push.sock.lock"]
+    assert sorted(one.name for one in place.iterdir()) == ["history", "push.kineto", "push.sock.lock"]
 
 
 def test_whoever_waits_for_a_gpu_can_be_stopped(place: Path) -> None:

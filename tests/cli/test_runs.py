@@ -16,6 +16,7 @@ import processes
 import pytest
 from histories import BEGIN, History, column, finished, history, opened
 from processes import DEADLINE, clean_environ, command
+from scripted_recorder import CapturesHarness
 
 from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
@@ -30,6 +31,7 @@ from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.web.api.alerts import AlertsApi
+from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -147,6 +149,7 @@ class Site:
             status=lambda: {"version": "0", "storage_path": str(one.directory)},
             history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
+            captures=CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0),
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),
@@ -480,12 +483,27 @@ def test_an_unknown_or_ambiguous_run_is_one_line(asked: Place) -> None:
         (["runs", "--until=9999-12-31"], "--until: '9999-12-31' is neither"),
         (["runs", "--since=0001-01-01"], "--since: '0001-01-01' is neither"),
         (["export", "gpt-small", "--format=xml"], "--format: 'xml' is not one of csv, json, jsonl"),
+        (["report", "gpt-small", "--format=pdf"], "--format: 'pdf' is not one of html, md, json"),
+        (["report", *map(str, range(21))], "21 runs are too many for one report; name at most 20"),
         (["import", "a", "b", "--id=x"], "--id is valid for one file only, because each run needs a distinct id"),
         (["runs", "--url=http://127.0.0.1:1"], "--url and --storage.path name two histories; give only one"),
     ],
 )
 def test_wrong_usage_is_one_line(here: Place, arguments: list[str], says: str) -> None:
     assert here.run(*arguments).refusal().startswith(says)
+
+
+def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None:
+    for form, begins in (("html", "<!DOCTYPE html>"), ("md", "# gpt-small, evil"), ("json", '{"reports": [')):
+        file, plots = asked.directory / f"report.{form}", asked.directory / "plots"
+        answer = asked.run("report", "aaaa1111", "bbbb2222", "-o", str(file), f"--format={form}", f"--plots={plots}")
+        assert (answer.status, answer.out) == (0, f"written: {file}\nwritten: 3 charts to {plots}\n")
+        assert file.read_text().startswith(begins)
+        assert sorted(path.name for path in plots.iterdir()) == [
+            "1-train_loss.svg",
+            "2-eval_accuracy.svg",
+            "3-gr_e.svg",
+        ]
 
 
 def test_where_there_is_no_history_it_says_where_it_looked(tmp_path: Path) -> None:
@@ -496,6 +514,8 @@ def test_where_there_is_no_history_it_says_where_it_looked(tmp_path: Path) -> No
 def test_a_file_that_cannot_be_written_is_one_line(here: Place) -> None:
     says = here.run("export", "gpt-small", "--output=/nowhere/x.csv").refusal(1)
     assert says == "/nowhere/x.csv: no such file or directory"
+    says = here.run("report", "gpt-small", "--output=/nowhere/x.html").refusal(1)
+    assert says == "/nowhere/x.html: no such file or directory"
 
 
 def test_what_a_daemon_holds_that_cannot_be_asked_is_not_changed(here: Place) -> None:

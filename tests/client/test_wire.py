@@ -18,6 +18,9 @@ from trackside.wire import (
     Bye,
     Clock,
     Envelope,
+    Flight,
+    FlightEntry,
+    FlightGroup,
     Heartbeat,
     Hello,
     Histogram,
@@ -146,6 +149,19 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
         b"\x93\xa6stacks" + SESSION_BYTES + b"\x04",
         b"\x81\xa7threads\x81\xacMainThread 1\x91\xaftrain.py:3 main",
     ),
+    "flight": (
+        4,
+        Flight(
+            {"MainThread 1": ["train.py:3 main"]},
+            [FlightGroup("gloo", "0", "default_pg", [0, 1], [FlightEntry(7, "all_reduce", "started", "[4]", 4, 0.5)])],
+        ),
+        b"\x93\xa6flight" + SESSION_BYTES + b"\x04",
+        (
+            b"\x82\xa7threads\x81\xacMainThread 1\x91\xaftrain.py:3 main\xa6groups\x91\x85\xa7backend\xa4gloo"
+            b"\xa4name\xa10\xabdescription\xaadefault_pg\xa5ranks\x92\x00\x01"
+            b"\xa7entries\x91\x97\x07\xaaall_reduce\xa7started\xa3[4]\x04\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00\xc2"
+        ),
+    ),
     "pong": (4, None, b"\x93\xa4pong" + SESSION_BYTES + b"\x04", b""),
     "welcome": (7, None, b"\x93\xa7welcome" + SESSION_BYTES + b"\x07", b""),
     "hello?": (0, None, b"\x93\xa6hello?" + SESSION_BYTES + b"\x00", b""),
@@ -153,6 +169,7 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     "nack": (8, Nack("body"), b"\x93\xa4nack" + SESSION_BYTES + b"\x08", b"\x81\xa6reason\xa4body"),
     "refused": (0, Refused([1]), b"\x93\xa7refused" + SESSION_BYTES + b"\x00", b"\x81\xa5reads\x91\x01"),
     "stacks?": (4, None, b"\x93\xa7stacks?" + SESSION_BYTES + b"\x04", b""),
+    "flight?": (4, None, b"\x93\xa7flight?" + SESSION_BYTES + b"\x04", b""),
     "ping": (4, None, b"\x93\xa4ping" + SESSION_BYTES + b"\x04", b""),
     "layers?": (100, None, b"\x93\xa7layers?" + SESSION_BYTES + b"\x64", b""),
 }

@@ -138,6 +138,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.gpu.trouble": ("hot,lost:2", ("hot", "lost:2")),
         "alerts.enabled": ("false", False),
         "alerts.off": ("LossPlateau,SlowStep@debug-*", ("LossPlateau", "SlowStep@debug-*")),
+        "alerts.roles": ("loss=objective,*/score=reward", ("loss=objective", "*/score=reward")),
         "alerts.stall_after": ("2m", 120.0),
         "alerts.sinks.runbook_url": ("https://host/alerts.md", "https://host/alerts.md"),
         "alerts.sinks.log.severity": ("off", "off"),
@@ -161,9 +162,19 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "limits.series": ("3", 3),
         "limits.label_bytes": ("16", 16),
         "require_gpu": ("true", True),
+        "cost.gpu_hour": ("*H100*=2.5,*=1", ("*H100*=2.5", "*=1")),
+        "cost.currency": ("EUR", "EUR"),
+        "cost.kwh": ("0.25", 0.25),
+        "cost.carbon_grams_per_kwh": ("380", 380.0),
+        "cost.pue": ("1.3", 1.3),
+        "cost.source": ("contract", "contract"),
         "alerts.rules": ('[{"alert": "A", "metric": "key:loss", "above": 5}]', (RULE,)),
         **{f"alerts.thresholds.{name}": ("1", 1.0) for name in ThresholdsSection.model_fields},
         "alerts.thresholds.gpu_held_bytes": ("1GB", 10**9),
+        "capture.auto": ("true", True),
+        "capture.kineto": ("false", False),
+        "capture.quota_run_mib": ("64", 64),
+        "capture.quota_mib": ("128", 128),
     }
     assert {".".join(path) for path in setting_paths(Config)} == set(given)
     for variable, path in variables(Config).items():

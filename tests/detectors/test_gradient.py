@@ -120,7 +120,7 @@ def test_a_norm_that_fades_with_the_rate_is_not_told() -> None:
 def test_it_tells_the_context_how_the_norm_stands() -> None:
     context = Context()
     feed(Gradient(), [*([2.0] * 50), 8.0], context=context)
-    assert context.gradient == pytest.approx(4.0)
+    assert context.gradients[50] == pytest.approx(4.0)
 
 
 def test_what_is_no_number_is_passed_over() -> None:

@@ -8,7 +8,7 @@ from array import array
 import pytest
 
 from trackside_daemon.detectors.best_loss import BestLoss
-from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.detectors.key_roles import Roles, role
 from trackside_daemon.model.columns import Columns
 
 ALONE = [
@@ -92,7 +92,7 @@ def test_a_loss_of_evaluation_is_compared_with_none(key: str) -> None:
 
 @pytest.mark.parametrize("key", OPPOSED)
 def test_a_loss_whose_measure_is_learnt_too_is_compared_with_none(key: str) -> None:
-    assert role(key) == "evaluation"
+    assert role(key) == "objective"
 
 
 @pytest.mark.parametrize("key", ["d/grad_norm", "policy/grad_norm", "grad_norm/generator"])
@@ -101,7 +101,7 @@ def test_its_gradients_are_those_of_any_other(key: str) -> None:
 
 
 UNKNOWN = (
-    *("entropy", "value", "reward", "accuracy", "layer.3/grad_norm", "colors", "glossary"),
+    *("entropy", "value", "rewards/chosen", "rewards/margins", "accuracy", "layer.3/grad_norm", "colors", "glossary"),
     *("grad_norm/layers.3", "grad_norm_local_squared/head"),
 )
 
@@ -109,3 +109,18 @@ UNKNOWN = (
 @pytest.mark.parametrize("key", UNKNOWN)
 def test_what_is_not_known_has_no_role(key: str) -> None:
     assert role(key) == ""
+
+
+@pytest.mark.parametrize("key", ["reward", "train/reward/mean", "ep_rew_mean", "episodic_return", "objective/kl"])
+def test_what_is_pushed_beside_an_objective(key: str) -> None:
+    assert role(key) == "reward"
+
+
+def test_a_stated_role_comes_before_that_of_the_name_and_a_run_before_the_configuration() -> None:
+    configured = Roles([("loss", "objective"), ("*/q?", "rate"), ("a[1]", "memory")])
+    assert [configured.of(key) for key in ("loss", "a/q1", "a/q12", "a[1]", "a1", "lr")] == [
+        *("objective", "rate", "", "memory", "", "rate")
+    ]
+    run = configured.of_run({"loss": "loss", "*": "reward"})
+    assert [run.stated(key) for key in ("loss", "a/q1", "a" * 2000)] == ["loss", "reward", ""]
+    assert configured.of_run({}) is configured

@@ -38,10 +38,10 @@ def test_a_loss_that_rises_bit_by_bit_is_found_and_gets_critical() -> None:
     assert firing[-1].severity == "critical"
 
 
-def test_a_spike_that_decays_is_no_level() -> None:
+def test_a_spike_that_decays_is_information() -> None:
     values = falling(600)
     values[300:] = [value * (1 + 3 * 0.85**i) for i, value in enumerate(values[300:])]
-    assert not found(LossDiverging(), column(values))
+    assert {one.severity for one in found(LossDiverging(), column(values))} == {"info"}
 
 
 def test_it_is_over_when_the_loss_is_back() -> None:
@@ -69,21 +69,6 @@ def test_what_undoes_next_to_nothing_of_what_was_learnt_is_information() -> None
     values = [*falling(1000, start=8, end=0.01), *falling(3000, start=0.011, end=0.01)]
     assert _severities([*values, *(3 * one for one in values[-200:])]) <= {"info"}
     assert _severities([*values, *(one + 1 for one in values[-200:])]) == {"info", "warning", "critical"}
-
-
-def test_a_loss_that_never_fell_is_an_objective() -> None:
-    draw = random.Random(3)
-    values = [0.5 + 0.002 * max(0, i - 500) + draw.gauss(0, 0.02) for i in range(1500)]
-    assert _severities(values) == {"info"}
-
-
-def test_rises_that_recur_are_information() -> None:
-    values = falling(600)
-    for _ in range(16):
-        values += [2 + 3 * 0.97 ** (i // 2) * (i < 100) for i in range(150)]
-    values += [6.0] * 200
-    assert "critical" not in _severities(values)
-    assert _severities([*falling(600), *[6.0] * 200]) == {"info", "warning", "critical"}
 
 
 def test_a_level_that_stays_is_accepted() -> None:

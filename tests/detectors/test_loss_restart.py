@@ -20,7 +20,7 @@ def test_a_step_that_falls_is_found_at_once_and_is_over_when_caught_up() -> None
 def test_a_model_made_anew_is_seen_by_its_loss() -> None:
     values = falling(400, start=8, end=0.5) + falling(400, start=8, end=0.5)
     findings = found(LossRestart(), column(values))
-    assert alarms(findings, "LossRestart") == [401]
+    assert [(one.at, one.severity) for one in findings if not one.over] == [(401, "info"), (433, "warning")]
     assert "since step 400 the loss is back at its initial value" in findings[0].text
     assert "0.5" in findings[0].text
     assert ends(findings, "LossRestart") == [465]
@@ -51,3 +51,18 @@ def test_a_spike_as_high_as_the_beginning_is_no_restart() -> None:
 def test_a_step_that_falls_to_a_model_made_anew_is_told_once() -> None:
     values = falling(400, start=8, end=0.5)
     assert alarms(found(LossRestart(), column(values * 2, [*range(400)] * 2)), "LossRestart") == [400]
+
+
+def test_a_loss_that_leaps_and_comes_back_is_information() -> None:
+    leap = [8.0 * 0.8**i + 0.5 for i in range(100)]
+    for values in (falling(400, end=0.5) + leap, falling(400, end=0.5) + leap + falling(400, end=0.5)):
+        assert {one.severity for one in found(LossRestart(), column(values)) if not one.over} == {"info"}
+
+
+def test_a_resume_without_the_weights_is_a_warning() -> None:
+    values = falling(400, start=8, end=0.5)
+    steps = [*range(400), *range(300, 400)]
+    (finding, *_) = found(LossRestart(), column([*values, *falling(100, start=8, end=0.5)], steps))
+    assert (finding.at, finding.severity) == (400, "warning")
+    (finding, *_) = found(LossRestart(), column([*values, *values[300:]], steps))
+    assert (finding.at, finding.severity) == (400, "info")

@@ -130,6 +130,21 @@ def test_steps_that_are_slow_so_often_are_how_the_steps_are() -> None:
     assert not [index for index in alarms(feed(SlowStep(), values)) if index > 3000]
 
 
+def test_slow_steps_of_a_noisy_host_are_counted_though_not_reported() -> None:
+    rng = random.Random(9)
+    values = [0.3 * (3 if rng.random() < 0.15 else 1) for _ in range(20000)]
+    context = Context()
+    told = alarms(feed(SlowStep(), values, context=context))
+    assert len(told) < 200
+    assert context.slow.count > 1000
+
+
+def test_a_step_of_a_long_run_must_lose_a_thousandth_of_its_time() -> None:
+    values = [10 * seconds for seconds in paused(6000, {101: 4.0, 5001: 4.0})]
+    assert alarms(feed(SlowStep(), values)) == [101, 5001]
+    assert alarms(feed(SlowStep(lost=1.0), values)) == [101]
+
+
 def test_a_schedule_outlives_a_return_to_an_earlier_step() -> None:
     steps = [*range(1050), *range(800, 3000)]
     values = steady(len(steps))

@@ -94,7 +94,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"curl .*-/reload$|curl (-s )?http://127.0.0.1:21790/metrics", Runs()),
     (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),
     (r"trackside (alerts dismiss|tune|replay .*--explain)\b", Elsewhere("tests/cli/test_tune.py")),
-    (r"trackside (keys|rules|replay|runs|show|compare|export|import|silence) ?", Runs()),
+    (r"trackside (keys|rules|replay|runs|show|why|report|compare|export|import|silence) ?", Runs()),
     (r"/opt/trackside/bin/trackside doctor$", Elsewhere("tests/cli/test_doctor.py")),
     (r"promtool test rules \*\.test\.yml$", Elsewhere(RULE_TESTS)),
     (r"(promtool (check|test)|mkdir -p|cp) ", Runs()),

@@ -34,6 +34,8 @@ from trackside.wire import (
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES
 from trackside_daemon.alerts.silences import Silences
+from trackside_daemon.captures.captures import CAPTURES
+from trackside_daemon.captures.kineto.profiler_socket import REFUSED as DATAGRAMS_REFUSED
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
@@ -157,6 +159,8 @@ def _about_itself() -> Iterator[Batch]:
     yield Batch("history", kept, complete=True)
     sinks = ((TRIES, 5), (FAILED, 1), (DROPPED, 0), (QUEUED, 0), (LAST_SUCCESS, NOW.wall))
     yield Batch("notifications", [Sample(metric, ("webhook",), value) for metric, value in sinks], complete=True)
+    yield Batch("captures", [Sample(CAPTURES, ("person", "summarised"), 2), Sample(CAPTURES, ("alert", "failed"), 1)])
+    yield Batch("captures:kineto", [Sample(DATAGRAMS_REFUSED, ("user",), 3)])
     own = [Sample(RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
     yield Batch("stragglers", own, complete=True)
 

@@ -20,6 +20,9 @@ from trackside.wire import (
     DataWaits,
     Device,
     Envelope,
+    Flight,
+    FlightEntry,
+    FlightGroup,
     Heartbeat,
     Hello,
     Histogram,
@@ -107,6 +110,10 @@ COMPLETE: dict[str, Any] = {
     "bye": Bye(clock(), TOTALS, "failed", "ValueError: x", True),
     "skip": Skip(1, TOTALS),
     "stacks": Stacks({"MainThread": ["a.py:1 f"]}),
+    "flight": Flight(
+        {"MainThread": ["a.py:1 f"]},
+        [FlightGroup("gloo", "0", "default_pg", [0], [FlightEntry(1, "all_reduce", "started", "[4]", 4, 1.0, True)])],
+    ),
     "nack": Nack("body"),
     "refused": Refused([1]),
 }

@@ -37,7 +37,7 @@ def test_what_is_late_is_kept_and_not_on_the_page(desk: Any) -> None:
     assert taken.late
     _, records = say(desk, who.frames("bye", who.bye("failed"), 2))
     assert [type(record) for record in records] == [BatchIngested, Event, RunState]
-    assert records[2] == RunState(who.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[union-attr]
+    assert records[2] == RunState(who.identity.run, 0, "failed", records[2].cause, records[2].ended, late=True)  # type: ignore[arg-type, union-attr]
     assert desk.house.has("train") == {"run_info", "state", "end_timestamp_seconds"}
     assert desk.house.runs_in("failed") == ["train"]
     assert desk.commit() == [Answer("ack", 1), Answer("ack", 2)]

@@ -86,10 +86,10 @@ def test_it_stops_as_asked_and_leaves_nothing_but_the_lock_and_its_history(
 ) -> None:
     daemon = start_daemon(*QUIET)
     assert {one.name for one in daemon.directory.iterdir()} == {
-        *("push.sock", "push.sock.lock", "push.token", "push.address", "history"),
+        *("push.sock", "push.sock.lock", "push.token", "push.address", "push.kineto", "history"),
     }
     assert daemon.stop(number) == 0
-    assert {one.name for one in daemon.directory.iterdir()} == {"push.sock.lock", "history"}
+    assert {one.name for one in daemon.directory.iterdir()} == {"push.sock.lock", "push.kineto", "history"}
     assert {one.name for one in daemon.history.iterdir()} == {"api.token", "history.db", "history.lock"}
     assert f"stopping on {number.name}" in daemon.log[-1]
     assert not any("Traceback" in line for line in daemon.log)
@@ -106,7 +106,7 @@ def test_a_signal_during_the_start_stops_it_as_asked(place: Path, number: signal
         assert process.wait(DEADLINE) == 0
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
-    assert {one.name for one in place.iterdir()} - {"history"} == {"push.sock.lock"}
+    assert {one.name for one in place.iterdir()} - {"history", "push.kineto"} == {"push.sock.lock"}
 
 
 def test_what_was_pushed_just_before_the_end_is_acknowledged(
@@ -276,7 +276,7 @@ def test_a_part_that_dies_takes_the_daemon_with_it(place: Path) -> None:
     assert ended.returncode == 1
     assert "trackside-ingest failed: RuntimeError('broken')" in ended.stderr
     assert all(line.startswith("time=") for line in ended.stderr.splitlines())
-    assert {one.name for one in place.iterdir()} == {"push.sock.lock", "history"}
+    assert {one.name for one in place.iterdir()} == {"push.sock.lock", "push.kineto", "history"}
 
 
 def test_two_daemons_may_live_beside_each_other(start_daemon: Callable[..., Daemon], place: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
+from scripted_recorder import CapturesHarness
 from wire_messages import RunsHarness
 
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
@@ -18,6 +19,7 @@ from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.web.api.alerts import AlertsApi
+from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -68,6 +70,7 @@ class Site:
         nvml: A real handle, which nobody reads from.
         forgotten: How often the GPUs were to be forgotten.
         history: A real one, on disk.
+        recorded: Captures of it.
         silences: Those that last.
         trial: Raises test alerts.
         pushed: What the pipeline was given.
@@ -89,6 +92,7 @@ class Site:
         state.update(Batch("cpu", [Sample(CPUS, (), 4.0)]))
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
+        self.recorded = CapturesHarness(self.history.database, self.history.writer)
         self.silences = Silences()
         self.trial = AlertTester()
         self.pushed: list[Batch] = []
@@ -137,6 +141,7 @@ class Site:
             status=lambda: {"version": "1"},
             history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
             alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
+            captures=CapturesApi(self.recorded.captures, kept, lambda _: 0),
             gpu=GpuApi(self.nvml, self._forget),
             processes=ProcessesApi(lambda: self.processes),
             overview=self.pages,

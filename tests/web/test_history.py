@@ -27,7 +27,7 @@ from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
-from trackside_daemon.ingest.client_commands import Answer
+from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.web.api import history as pages
 from trackside_daemon.web.api import history_access as writing

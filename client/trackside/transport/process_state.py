@@ -7,6 +7,7 @@ import threading
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from trackside.captures.kineto import cancel_recording
 from trackside.environment.exit_status import flush_timeout, outcome
 from trackside.environment.notebook import after_cells
 from trackside.log import warn
@@ -126,6 +127,7 @@ class Process:
         for sender in self._senders.values():
             sender.stop(max(0.2, deadline - monotonic()))  # time to write to the spool, even if the runs used all
         self._senders = {}
+        cancel_recording()
 
     def forked(self) -> None:
         """Stop sending in a forked child: the thread and the socket are the parent's alone."""

@@ -6,13 +6,14 @@ import os
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
+from trackside.captures.answers import ANSWERS
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
-from trackside.stacks import stacks
 from trackside.transport import discovery
 from trackside.transport.connection import Waker, connect, new_context
 from trackside.transport.native_thread import native_thread
@@ -20,11 +21,14 @@ from trackside.transport.orphaned_spool import OrphanedSession, orphaned_session
 from trackside.transport.paths import machine_id
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
-from trackside.wire import VERSION, Clock, Envelope, Stacks, WireError, decode_body, encode, open_envelope
+from trackside.wire import VERSION, Clock, Envelope, WireError, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from trackside.captures.answers import Answer
+    from trackside.transport.native_thread import Startable
 
 # Interval at which rows are drained. A push is sent within this and a little more; a process that is killed by
 # SIGKILL or os._exit before that loses it.
@@ -84,6 +88,8 @@ class Sender:
         self._beat_at = 0.0
         self._logged: set[str] = set()
         self._log_lines: list[str] = []
+        self._answering: Startable | None = None
+        self._answers: deque[list[bytes]] = deque()
         self._stopping = False
         self._open_at = 0.0
         self._thread.start()
@@ -305,6 +311,8 @@ class Sender:
 
     def _transmit(self) -> None:
         """Send hellos, then messages while the windows have room, then heartbeats if they are due."""
+        while self._answers and self._send(self._answers[0]):
+            self._answers.popleft()
         clock, moment = now(), time.monotonic()
         beat = moment >= self._beat_at
         for session in self._sessions:
@@ -366,15 +374,24 @@ class Sender:
             refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frames[2]).reason}"
             self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
         else:
-            self._run_command(envelope.kind, session, envelope.number)
+            self._run_command(envelope, frames[2], session)
 
-    def _run_command(self, command: str, session: Session | OrphanedSession, number: int) -> None:
-        if command == "stacks?":
-            self._send(encode(Envelope("stacks", session.id, number), Stacks(stacks())))
-        elif command == "ping":
-            self._send(encode(Envelope("pong", session.id, number)))
-        elif command == "layers?" and isinstance(session, Session):
-            session.request_layers(number)
+    def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
+        if command.kind == "layers?" and isinstance(session, Session):
+            session.request_layers(command.number)
+        elif (answer := ANSWERS.get(command.kind)) is not None:
+            body = decode_body(command.kind, frame)
+            envelope = Envelope(answer.kind, session.id, command.number)
+            if not answer.is_slow:
+                self._send(encode(envelope, answer.make(body)))
+            elif self._answering is None or not self._answering.is_alive():
+                self._answering = native_thread(partial(self._make_answer, envelope, answer, body), "trackside-capture")
+                self._answering.start()
+
+    def _make_answer(self, envelope: Envelope, answer: Answer, body: Any) -> None:
+        """Queue a slow answer, which the sender thread sends, since a socket belongs to one thread."""
+        self._answers.append(encode(envelope, answer.make(body)))
+        self._waker.wake()
 
     def _log_version(self, reads: str) -> None:
         self._answered_at = self._no_daemon_since = time.monotonic()  # a daemon is there, if an unusable one

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from trackside.transport.spool import Spool
 from trackside.wire import Bye, Clock, Device, Envelope, Heartbeat, Hello, Pushes, TrainingAlert, TrainingEvent, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from trackside.totals.flops import Flops
@@ -53,6 +54,7 @@ class Session(Outbox):
         total_steps: Number of steps of the run, if it is known.
         spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
         flops: Operations of a step or a token.
+        roles: Roles that the user states, by key.
 
     Attributes:
         rows: Rows that are not drained yet.
@@ -74,6 +76,7 @@ class Session(Outbox):
         spool: Path | None = None,
         *,
         flops: Flops = NONE,
+        roles: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         id_ = os.urandom(16)  # not `random`, which a training seeds alike on all ranks
         super().__init__(id_, Spool(id_, spool))
@@ -83,7 +86,7 @@ class Session(Outbox):
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._started = time.time_ns()
-        self._flops = flops
+        self._flops, self._roles = flops, roles
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
@@ -107,7 +110,7 @@ class Session(Outbox):
     def successor(self) -> Session:
         """Return a session of the same process and run, for the next attempt."""
         identity = replace(self.identity, attempt=self.identity.attempt + 1)
-        session = Session(identity, self._config, self._tags, self._total_steps, flops=self._flops)
+        session = Session(identity, self._config, self._tags, self._total_steps, flops=self._flops, roles=self._roles)
         session.gpus = self.gpus
         return session
 
@@ -140,7 +143,7 @@ class Session(Outbox):
                 last=self._last(),
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
-                about=process_info(),
+                about=replace(process_info(), roles=dict(self._roles)),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),
             ),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.inhibition import merged_labels
 from trackside_daemon.model.finding import SEVERITIES, Finding
-from trackside_daemon.model.records import Alert
+from trackside_daemon.model.records import STALLS, Alert
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackside_daemon.model.finding import Severity
 
 OTHERS = "; also "  # text between the summary of the first finding and the list of further ranks
 NAMED = 8  # further ranks or keys that a summary names; the rest are counted
+CONCLUSION = "conclusion"  # name of the evidence whose sentence begins the description
 LOCATIONS = 10_000  # most locations that an alert remembers
 
 Location = tuple[str, ...]
@@ -72,13 +73,14 @@ class ActiveAlert:
         """Add a finding of this alert, from the same or another location.
 
         The severity only increases while the alert fires. A finding that repeats an open one of the same time knows more
-        about it, so its description counts.
+        about it, so its description counts. A stall that returns is another one, so its evidence counts.
 
         Returns:
             True if the severity has increased, or the description has changed.
         """
         place = location(finding)
         before = self.open_findings.get(place)
+        again = self.alert in STALLS and before is None and self.recorded and place in self.locations
         # The next tick writes the longer list of ranks to the history.
         if place not in self.locations and len(self.locations) < LOCATIONS:
             self.locations[place] = None
@@ -94,10 +96,21 @@ class ActiveAlert:
             self.severities.append(finding.severity)
             self.summary = finding.summary
             self.evidence |= finding.evidence
-        if worse or better_known:
+        if again:
+            self.evidence = dict(finding.evidence)
+        if worse or better_known or again:
             self.description = finding.description
             self.recorded = False
-        return worse or better_known
+        return worse or better_known or again
+
+    def conclude(self, evidence: Mapping[str, Any]) -> bool:
+        """Begin the description with what the gathered evidence shows; return False if that is nothing new."""
+        text = evidence.get(CONCLUSION)
+        if not text or text == self.evidence.get(CONCLUSION):
+            return False
+        self.evidence[CONCLUSION] = text
+        self.recorded = False
+        return True
 
     def is_due(self, now: float) -> bool:
         """Return True if the alert should end at *now*, in Unix seconds."""
@@ -114,7 +127,7 @@ class ActiveAlert:
             self.run,
             self.labels,
             self.summary + self._others(),
-            self.description,
+            " ".join(filter(None, (self.evidence.get(CONCLUSION), self.description))),
             self.ended,
             self.evidence,
             self.silenced,
@@ -161,7 +174,7 @@ def finding_of(record: Alert) -> Finding:
         record.started,
         # The clause about further ranks is written again from the locations.
         record.summary.partition(OTHERS)[0],
-        record.description,
+        record.description.removeprefix(str(record.evidence.get(CONCLUSION, ""))).lstrip(),
         run=record.run,
         evidence=record.evidence,
     )

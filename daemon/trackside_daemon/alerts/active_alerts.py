@@ -18,10 +18,10 @@ from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import LIFE_CYCLE
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from trackside_daemon.model.finding import Finding
-    from trackside_daemon.model.records import Alert, Silence
+    from trackside_daemon.model.records import Alert, AlertNote, Silence
 
 SHOWN_SECONDS = 900.0  # seconds for which the series of an alert stays at 0 after its end
 
@@ -47,6 +47,7 @@ class ActiveAlerts:
         disabled: Alerts that the user turned off; the attribute may be replaced at any time.
         silences: Alerts that are muted; they fire all the same.
         least: Least seconds that an alert fires.
+        postpones: Returns whether a finding must wait, since the daemon itself may have caused it.
         host: Name of this machine.
         url: Address of the dashboard, with a slash at its end; empty for no links.
     """
@@ -57,10 +58,12 @@ class ActiveAlerts:
         silences: Silences | None = None,
         *,
         least: float = LEAST_SECONDS,
+        postpones: Callable[[Finding], bool] = lambda _: False,
         host: str = "",
         url: str = "",
     ) -> None:
         self._about = host, url
+        self._postpones = postpones
         self.disabled = disabled or DisabledAlerts()
         self._silences = silences or Silences()
         self._active_silences: list[Silence] = []
@@ -117,6 +120,17 @@ class ActiveAlerts:
             self._inhibitions.register(finding, now)
         return self._changed_batch()
 
+    def conclude(self, notes: Iterable[AlertNote]) -> list[Batch]:
+        """Add the conclusions from gathered evidence to the descriptions of their alerts."""
+        for note in notes:
+            of_note = note.alert, note.run, note.started, dict(note.labels)
+            for active in self._alerts.values():
+                if (active.alert, active.run, active.started, active.labels) == of_note and active.conclude(
+                    note.evidence
+                ):
+                    self._changed[active] = None
+        return self._changed_batch()
+
     def tick(self, now: float) -> list[Batch]:
         """End alerts that are due, drop those that ended long ago, and activate suppressed findings; about once a second."""
         self._apply_silences(now)
@@ -150,7 +164,7 @@ class ActiveAlerts:
             self._suppressed.discard(finding)
             if active.update(finding, now + self._min_firing_times.least(finding.alert)):
                 self._changed[active] = None
-        elif self._inhibitions.inhibits(finding, now):
+        elif self._inhibitions.inhibits(finding, now) or self._postpones(finding):
             self._suppressed.add(finding)
         elif active is None and not self._make_room(finding, now):
             self._reject(finding)

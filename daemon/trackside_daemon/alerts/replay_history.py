@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.recalled_samples import Past
 from trackside_daemon.history.read.latest_samples import last_samples, live_streams
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside.wire import Identity
+    from trackside_daemon.detectors.key_roles import Roles
     from trackside_daemon.history.read.latest_samples import Samples
     from trackside_daemon.history.read.series import Readable
 
@@ -29,20 +30,23 @@ ALL_STEPS = 16_384  # steps of all ranks together, as far as `STEPS` of each all
 log = logging.getLogger("trackside")
 
 
-def past_ranks(history: Readable, seconds: float, clock: Callable[[], float] = time.monotonic) -> Iterator[Past]:
+def past_ranks(
+    history: Readable, seconds: float, clock: Callable[[], float] = time.monotonic, *, roles: Roles = BY_NAME
+) -> Iterator[Past]:
     """Yield the past of one rank after the other; ranks that do not fit into *seconds* start to learn anew.
 
     Args:
         history: History to read.
         seconds: Time limit, which includes the time that the caller spends between two ranks.
         clock: Monotonic clock, in seconds.
+        roles: The roles of keys for runs that do not state others.
     """
     until = clock() + seconds
     try:
         with history.reading() as connection:
             ranks = live_streams(connection, RANKS)
             count = max(STEPS, min(MOST_STEPS, ALL_STEPS // max(1, len(ranks))))
-            for number, (stream, identity) in enumerate(ranks):
+            for number, (stream, identity, stated) in enumerate(ranks):
                 # The caller trains detectors between two iterations, and that time counts too.
                 if clock() > until:
                     log.info(
@@ -50,7 +54,8 @@ def past_ranks(history: Readable, seconds: float, clock: Callable[[], float] = t
                         len(ranks) - number,
                     )
                     return
-                yield _past(identity, last_samples(connection, stream, role, count))
+                samples = last_samples(connection, stream, roles.of_run(stated).of, count)
+                yield _past(identity, samples)._replace(roles=stated)
     except (sqlite3.Error, ValueError) as error:
         log.warning("the detectors start without past samples, because the history cannot be read: %s", error)
 

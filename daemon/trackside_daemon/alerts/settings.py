@@ -6,10 +6,12 @@ import difflib
 import json
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from trackside.roles import ROLES, is_role
 from trackside_daemon.alerts.sinks.settings import SinksSection
 from trackside_daemon.config.section import Section
+from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.model.setting_types import Pattern, Seconds, Texts, bound, share
 from trackside_daemon.model.units import size_bytes
@@ -168,6 +170,13 @@ def _rules(values: object) -> object:
     return values
 
 
+def _roles(values: tuple[str, ...]) -> tuple[str, ...]:
+    for value in values:
+        if not is_role(*value.rpartition("=")[::2]):
+            raise ValueError(f"{value!r:.80} is not KEY=ROLE, where ROLE is one of {', '.join(ROLES)}")
+    return values
+
+
 class AlertsSection(Section):
     """Detectors, rules and notifications."""
 
@@ -177,6 +186,14 @@ class AlertsSection(Section):
         Field(
             description="Alerts to turn off, such as LossPlateau, or SlowStep@debug-* for runs with such a name.",
             examples=["LossPlateau,SlowStep@debug-*"],
+        ),
+    ] = ()
+    roles: Annotated[
+        Texts,
+        AfterValidator(_roles),
+        Field(
+            description="Roles of pushed keys, as KEY=ROLE, such as loss=objective; KEY may have * and ?.",
+            examples=["loss=objective,*/score=reward"],
         ),
     ] = ()
     stall_after: Annotated[
@@ -203,3 +220,8 @@ class AlertsSection(Section):
             examples=["[{alert: LossHigh, metric: 'key:loss', above: 5}]"],
         ),
     ] = ()
+
+
+def key_roles(section: AlertsSection) -> Roles:
+    """Return the roles of keys for runs that do not state others."""
+    return Roles([(pattern, role) for pattern, _, role in (value.rpartition("=") for value in section.roles)])

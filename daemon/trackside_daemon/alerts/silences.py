@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.model.wildcards import matches_wildcards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -98,9 +99,3 @@ def matches(silence: Silence, alert: str, labels: Mapping[str, str]) -> bool:
     """Return True if all patterns of a silence match; a pattern for a label that the alert lacks does not match."""
     values = {**labels, "alert": alert}
     return all(name in values and matches_wildcards(values[name], pattern) for name, pattern in silence.labels.items())
-
-
-def matches_wildcards(value: str, pattern: str) -> bool:
-    """Return True if a text matches a pattern with ``*`` and ``?``."""
-    # fnmatch has more wildcards, all of which begin with a bracket.
-    return value == pattern or fnmatchcase(value, pattern.replace("[", "[[]"))

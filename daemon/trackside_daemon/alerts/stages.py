@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.detectors.run_watch import RunWatch
 
@@ -74,12 +75,15 @@ def sources(
         fired: Alerts that fired when the earlier daemon ended.
         attempt: Returns the last attempt of a run, by its id, that the earlier daemon saw.
     """
-    ranks = RankWatch(section.thresholds)
+    roles = key_roles(section)
+    ranks = RankWatch(section.thresholds, roles)
     runs = RunWatch(
         stall_after=section.stall_after,
         straggler_window=section.straggler_window,
         thresholds=section.thresholds,
         slow_steps=ranks.slow_steps,
+        readings=ranks.readings,
+        roles=roles,
     )
     for alert in fired:
         runs.restore(alert, attempt(alert.run))

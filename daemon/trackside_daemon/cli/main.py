@@ -57,6 +57,14 @@ COMMANDS = {
     ),
     "runs": _Command("runs:app", "List the runs in the history, the newest first."),
     "show": _Command("runs:app", "Show a run: its state, metrics, configuration and alerts."),
+    "why": _Command("why:why", "Say where the time of a run went, and what to do.", "gpt-small"),
+    "report": _Command(
+        "report:report", "Write a report about runs, as one HTML file.", "gpt-small --output gpt-small.html"
+    ),
+    "capture": _Command(
+        "capture:capture", "Record a run for some steps; print where their time goes.", "gpt-small --steps 20 --stacks"
+    ),
+    "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
     "compare": _Command("runs:app", "Compare runs: their configurations and results."),
     "export": _Command("runs:app", "Export a run with every sample."),
     "import": _Command("runs:app", "Import runs from files into the history."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.model.finding import Severity
 
@@ -37,6 +37,7 @@ class Detection(NamedTuple):
         at: The index, in the column, of the sample at which it appears.
         text: What is wrong, how much and since when, in one sentence with numbers; the caller adds run, rank and key.
         over: The problem is over; the next detection is a new problem.
+        evidence: Numbers that the search for causes needs; see `slower`.
     """
 
     alert: str
@@ -44,6 +45,12 @@ class Detection(NamedTuple):
     at: int
     text: str
     over: bool = False
+    evidence: Mapping[str, float] = {}
+
+
+def slower(value: float, usual: float, since: float) -> dict[str, float]:
+    """Return the evidence of slower steps: seconds of a step now and usually, and the Unix time at which they began."""
+    return {"value": value, "usual": usual, "since": since}
 
 
 class SlowSteps:
@@ -71,12 +78,12 @@ class Context:
         learning_rate: The last finite learning rate; None before the first.
         rates: Learning rates by step, of the samples that were pushed together with the column, and of some before.
         rates_raised: Recent steps at which the learning rate rose by more than a tenth at once.
-        gradient: The last finite norm of the gradients divided by its recent median; None before there is one.
-        gradients: The same ratio by step, of the samples that were pushed together with the column, and of some before.
+        gradients: The norm of the gradients divided by its recent median, by step, of the samples that were pushed together
+            with the column, and of some before.
         slow: The slow steps so far, which `SlowStep` counts.
     """
 
-    __slots__ = ("derived", "gradient", "gradients", "learning_rate", "phase", "rates", "rates_raised", "slow")
+    __slots__ = ("derived", "gradients", "learning_rate", "phase", "rates", "rates_raised", "slow")
 
     def __init__(self) -> None:
         self.phase = ""
@@ -84,7 +91,6 @@ class Context:
         self.learning_rate: float | None = None
         self.rates: dict[int, float] = {}
         self.rates_raised: list[int] = []
-        self.gradient: float | None = None
         self.gradients: dict[int, float] = {}
         self.slow = SlowSteps()
 

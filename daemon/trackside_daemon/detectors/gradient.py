@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from math import exp, isfinite, log
+from math import exp, inf, log
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -46,8 +46,6 @@ AT_ONCE = 25.0
 OFTEN = 2
 AMONG = 5
 
-TAIL = 2.0  # factor over the distance that one norm in 20 has anyway
-
 # Factor by which the distance between logged steps may change. Beyond it the training logs other samples, and the
 # detector starts again.
 SPARSER = 4
@@ -56,7 +54,7 @@ SPARSER = 4
 class Gradient:
     """Gradient norms, compared by their logarithm because norms differ by factors.
 
-    Also sets `Context.gradient`, which other detectors read.
+    Also adds to `Context.gradients`, which other detectors read.
 
     Args:
         times: Factor over the recent level that is an explosion.
@@ -94,30 +92,37 @@ class Gradient:
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next gradient norms show."""
+        near = self._near
         for at, (step, time, norm) in enumerate(zip(*column, strict=True)):
-            if isfinite(norm) and norm >= 0:
-                self._index += 1
-                if len(self._first) < FIRST:
-                    self._first.append(norm)
+            if not 0 <= norm < inf:
+                continue
+            self._index += 1
+            if self._index <= FIRST:
+                self._first.append(norm)
+            if step - self._step != self._gap or self._odd:
                 self._advance(step)
-                size = log(norm) if norm > LEAST else log(LEAST)
-                yield from self._judge(at, step, time, size, context)
-                yield from self._judge_low(at, step, size)
-                if norm >= NOTHING:
-                    self._remember(size)
+            self._step = step
+            size = log(norm) if norm > LEAST else log(LEAST)
+            over = size - near.median() if near.ordered else 0.0
+            if len(near.ordered) == NEAR:
+                # Of several norms, that of the whole model comes first; exp() raises OverflowError above 709.
+                context.gradients.setdefault(step, exp(min(over, 700.0)))
+                if over > self._times or self._severity is not None:
+                    yield from self._judge(at, step, time, size, over)
+            usual = self._long.median() if len(self._long) >= SETTLED else size
+            if usual - size > self._vanished or self._low or self._vanishing or norm < NOTHING:
+                yield from self._judge_low(at, step, size, usual)
+            if norm >= NOTHING:
+                self._remember(size, over)
 
-    def _judge(self, at: int, step: int, time: float, size: float, context: Context) -> Iterator[Detection]:
-        if len(self._near) < NEAR:
-            return
-        over = size - self._near.median()
-        context.gradient = exp(min(over, 700.0))  # exp() raises OverflowError above 709
-        if over > self._times and len(self._off) >= ENOUGH and over > self._beyond():
+    def _judge(self, at: int, step: int, time: float, size: float, over: float) -> Iterator[Detection]:
+        if over > self._times and len(self._off) >= ENOUGH and over > self._scales * self._scale():
             self._high.append(self._index)
             often = len(self._high) == OFTEN and self._index - self._high[0] < AMONG
             if self._severity is None and (often or over > log(AT_ONCE)):
                 self._before, self._since, self._seen, self._great, self._calm = size - over, time, 0, 0, 0
                 self._severity = "info"
-                yield Detection("GradientExplosion", "info", at, _exploded(step, size, context.gradient))
+                yield Detection("GradientExplosion", "info", at, _exploded(step, size, over))
         if self._severity is not None:
             yield from self._follow(at, step, time, size)
 
@@ -136,10 +141,9 @@ class Gradient:
             severity = "critical" if lasts and over > log(CRITICAL) else "warning"
             if SEVERITIES.index(severity) > SEVERITIES.index(self._severity or "info"):
                 self._severity = severity
-                yield Detection("GradientExplosion", severity, at, _exploded(step, size, exp(min(over, 700.0))))
+                yield Detection("GradientExplosion", severity, at, _exploded(step, size, over))
 
-    def _judge_low(self, at: int, step: int, size: float) -> Iterator[Detection]:
-        usual = self._long.median() if len(self._long) >= SETTLED else size
+    def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
         under = usual - size
         low = size < log(NOTHING) or (under > self._vanished and under > self._scales * self._scale())
         if not low:
@@ -171,16 +175,10 @@ class Gradient:
             text += f", compared with {number(exp(usual))} before"
         return f"{text}: the model hardly learns"
 
-    def _beyond(self) -> float:
-        """Return how far above the level a norm must lie, in natural logarithms."""
-        ordered = self._off.ordered
-        return max(self._scales * self._scale(), TAIL * ordered[19 * len(ordered) // 20])
-
     def _advance(self, step: int) -> None:
         """Start again where the distance between logged steps has changed for two samples in a row."""
         # Norms of every hundredth step are distributed differently from those of every step.
         gap = step - self._step
-        self._step = step
         if gap <= 0:
             return
         odd = self._gap and not self._gap / SPARSER <= gap <= self._gap * SPARSER
@@ -197,9 +195,9 @@ class Gradient:
     def _scale(self) -> float:
         return 1.4826 * self._off.median() if len(self._off) else 0.0
 
-    def _remember(self, size: float) -> None:
+    def _remember(self, size: float, over: float) -> None:
         if len(self._near):
-            self._off.add(abs(size - self._near.median()))
+            self._off.add(abs(over))
         self._near.add(size)
         if not self._low or self._low > USUAL:
             self._block.append(size)
@@ -214,6 +212,6 @@ def _norm(size: float) -> str:
     return number(exp(size)) if size > log(LEAST) else "0"
 
 
-def _exploded(step: int, size: float, times: float) -> str:
-    usual = number(exp(size) / times)
-    return f"gradient norm {number(exp(size))} at step {step:,}, {factor(times)} the {usual} of the steps before"
+def _exploded(step: int, size: float, over: float) -> str:
+    times = factor(exp(min(over, 700.0)))
+    return f"gradient norm {number(exp(size))} at step {step:,}, {times} the {number(exp(size - over))} of the steps before"

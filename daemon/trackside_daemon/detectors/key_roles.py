@@ -1,9 +1,16 @@
-"""Assign roles to keys by their names: ``loss``, ``*/loss``, ``*_loss`` and ``loss/*`` are losses, and so on."""
+"""Assign roles to keys: as the user states them, else by their names; ``loss``, ``*/loss``, ``loss/*`` are losses, and so on."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from trackside.roles import LONGEST
+from trackside_daemon.model.wildcards import matches_wildcards
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 # Keys of evaluation: pushed rarely, with jumps, so they are not compared with training values.
 EVALUATION = re.compile(r"(^|[/_.])(eval|evaluation|val|valid|validation|dev|test)([/_.]|$)")
@@ -20,6 +27,9 @@ OPPOSED = re.compile(
 # Gradient norms of a part of the model: a number or such a word in the name, or a layer that is sharded over ranks.
 PART = re.compile(r"(^|[/_.])(\d+|(layers?|blocks?|stage|expert|params?|parameters?|h)\d*)([/_.]|$)|_local_squared/")
 
+# Measures of preference tuning, whose loss is an ordinary one, though they are called rewards.
+PREFERENCE = re.compile(r"(chosen|rejected|margin|accurac)")
+
 # Roles and the patterns of their keys. The first match counts.
 ROLES = (
     ("part", re.compile(r"(grad|param)_norm_local_squared")),
@@ -28,20 +38,53 @@ ROLES = (
     ("rate", re.compile(r"lr|learning_rate|(.*[/.])(lr|learning_rate)|(lr|learning_rate)[/.-].*")),
     ("duration", re.compile(r"step_duration_seconds")),
     ("memory", re.compile(r"process_resident_bytes")),
+    ("update", re.compile(r"(.*[/_.])?update_ratio")),
+    ("reward", re.compile(r"(.*[/_.])?(rewards?|rew|returns?|objective)([/_.].*)?")),
 )
 
 
-LONGEST = 1024  # characters of a key with a role: a key may have 64 KiB, and the roles of thousands are cached
+class Roles:
+    """The roles of the keys of a run.
+
+    Args:
+        stated: Patterns of keys with ``*`` and ``?``, and the roles that the user states for them; the first match counts.
+    """
+
+    __slots__ = ("_stated",)
+
+    def __init__(self, stated: Iterable[tuple[str, str]] = ()) -> None:
+        self._stated = tuple(stated)
+
+    def of_run(self, stated: Mapping[str, str]) -> Roles:
+        """Return the roles of a run that states some itself, which come first."""
+        return Roles((*stated.items(), *self._stated)) if stated else self
+
+    def of(self, key: str) -> str:
+        """Return the role that the user states for a key, else that of its name."""
+        return self.stated(key) or role(key)
+
+    def stated(self, key: str) -> str:
+        """Return the role that the user states for a key; empty for none."""
+        return _stated(self._stated, key) if self._stated and len(key) <= LONGEST else ""
+
+
+BY_NAME = Roles()
+
+
+@lru_cache(maxsize=4096)
+def _stated(stated: tuple[tuple[str, str], ...], key: str) -> str:
+    return next((role for pattern, role in stated if matches_wildcards(key, pattern)), "")
 
 
 def role(key: str) -> str:
-    """Return the role of a key, empty for none.
+    """Return the role of a key by its name, empty for none.
 
     Returns:
-        ``loss``, ``gradient``, ``rate``, ``duration`` or ``memory``; ``part`` for the part of a norm that one rank computes,
-        which must be finite but has no usual size; ``evaluation`` for losses that are not compared with earlier ones: those
-        of evaluation, and those of adversarial and reinforcement learning.
+        One of `trackside.roles.ROLES`: an ``objective`` is a loss of adversarial and reinforcement learning; like a loss of
+        ``evaluation`` it is not compared with earlier values. Or ``part`` for the part of a norm that one rank computes,
+        which must be finite but has no usual size.
     """
+    # A key may have 64 KiB, and the roles of thousands are cached.
     return _role(key) if len(key) <= LONGEST else ""
 
 
@@ -49,12 +92,9 @@ def role(key: str) -> str:
 def _role(key: str) -> str:
     name = key.lower()
     match = next((role for role, pattern in ROLES if pattern.fullmatch(name)), "")
-    if match == "gradient" and PART.search(name):
-        return ""
-    return "evaluation" if match == "loss" and (EVALUATION.search(name) or OPPOSED.search(name)) else match
-
-
-@lru_cache(maxsize=4096)
-def is_opposed(key: str) -> bool:
-    """Return whether a key is a loss of adversarial or reinforcement learning."""
-    return role(key) == "evaluation" and EVALUATION.search(key.lower()) is None
+    if match == "loss" and EVALUATION.search(name):
+        return "evaluation"
+    if match == "loss" and OPPOSED.search(name):
+        return "objective"
+    unlike = {"gradient": PART, "reward": PREFERENCE}.get(match)
+    return "" if unlike is not None and unlike.search(name) else match

@@ -45,8 +45,9 @@ class LearningRate:
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  rates count in every phase
         """Yield what the next learning rates show."""
         for at, (step, rate) in enumerate(zip(column.steps, column.values, strict=True)):
-            if rate == self._last and rate > NOTHING and not self._wrong:
+            if NOTHING < rate <= self._greatest and rate <= self._most and not (self._wrong or self._zeros):
                 self._seen += 1
+                self._last = rate
                 continue
             kind, text = self._judge(step, rate)
             if kind and kind != self._wrong:

@@ -6,6 +6,8 @@ from collections import deque
 from math import inf
 from statistics import median
 
+from trackside_daemon.detectors.window import Window
+
 FIRST = 5  # samples whose median is the initial loss
 
 # Share of what was learnt below which a rise is only information and no spike. Late in a training that has converged, the
@@ -48,14 +50,15 @@ class Wander:
         noise: A robust standard deviation of the means of the length that has the largest.
     """
 
-    __slots__ = ("_bends", "_blocks", "_means", "_samples", "noise")
+    __slots__ = ("_bends", "_blocks", "_means", "_noises", "_samples", "noise")
 
     def __init__(self) -> None:
         self.noise = 0.0
         self._blocks = 0
         self._samples: list[float] = []
         self._means: list[deque[float]] = [deque(maxlen=3) for _ in range(LENGTHS)]
-        self._bends: list[deque[float]] = [deque(maxlen=KEPT) for _ in range(LENGTHS)]
+        self._bends = [Window(KEPT) for _ in range(LENGTHS)]
+        self._noises = [0.0] * LENGTHS
 
     def add(self, value: float) -> None:
         """Add a finite number."""
@@ -69,8 +72,9 @@ class Wander:
         for length, (means, bends) in enumerate(zip(self._means, self._bends, strict=True)):
             means.append(mean)
             if len(means) == means.maxlen:
-                bends.append(abs(means[0] - 2 * means[1] + means[2]))  # a steady fall is no noise
+                bends.add(abs(means[0] - 2 * means[1] + means[2]))  # a steady fall is no noise
+                self._noises[length] = bends.median() if len(bends) >= KNOWN else 0.0
             if self._blocks >> length & 1:
                 break
             mean = (means[-2] + mean) / 2
-        self.noise = _NORMAL * max(median(bends) if len(bends) >= KNOWN else 0.0 for bends in self._bends)
+        self.noise = _NORMAL * max(self._noises)

@@ -4,7 +4,8 @@ The level is the median of the last 16 samples. It is compared with the lowest l
 must lie 15 % above it, and the rise must exceed the noise of single samples and that of the means of long blocks.
 
 Every rise is information at first. It becomes a warning if it stays, and if it undoes a part of what the training has learnt.
-An objective, such as the loss of reinforcement learning, rises in healthy runs: either it never fell, or its rises recur.
+It does not become one while the schedule of the learning rate begins again. An objective, such as the loss of reinforcement
+learning, rises in healthy runs: it never fell, its rises recur, or its sign changes. `LossDiverging.reading` states this.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.learnt import MUCH, Learnt, Wander
+from trackside_daemon.detectors.rate_restart import RateRestart
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import HUGE, count, number, rate_raised, times
 from trackside_daemon.model.finding import SEVERITIES
@@ -34,16 +36,16 @@ RISE, NOISE = 0.15, 5.0  # required rise: fraction of the lowest level, and stan
 # white noise covers six of them in 4,000 samples, that of noise with a long memory eight.
 WANDERS = 8.0
 
-# The newest samples, and the share of the rise that they must keep: after a spike they are lower.
-NEWEST, STAYS = 5, 0.8
-
-CROSSING = 12.0  # standard deviations needed where the loss crosses zero: a fraction of it means nothing there
-
 # Samples for which a rise must stay until it is a warning, and twice as many until it is critical. It begins again when half
 # of it is gone, so that a spike that decays is neither.
 LASTS, GONE = 3 * LEVEL, 0.5
 
-RECURS = 2  # rises that went by half, after which the loss is an objective: it rises as a part of the training
+# What makes a loss an objective: rises that went by half, and changes of the sign, beyond so many deviations of single samples.
+# A loss that falls below zero changes its sign once, and one that then diverges twice.
+RECURS, SIGNS, BEYOND = 2, 3, 1.5
+RECURRED = "it has risen and come back twice"
+UNLEARNT = "it has risen without having fallen below its start"
+SIGNED = "its sign has changed three times"
 
 CRITICAL = 0.5  # rise, as a fraction of the lowest level, from which the model loses what it learned
 AFTER = 60.0  # seconds for which it must have risen until that is critical
@@ -54,7 +56,11 @@ _NORMAL = 1.4826 / 2**0.5  # standard deviations of one sample per median distan
 
 
 class LossDiverging:
-    """`LossDiverging`: the level rises by *ratio* of the lowest level and stays; critical after so many seconds."""
+    """`LossDiverging`: the level rises by *ratio* of the lowest level and stays; critical after so many seconds.
+
+    Attributes:
+        reading: Why the series is an objective, as far as its samples show; empty for a loss.
+    """
 
     alerts: tuple[str, ...] = ("LossDiverging",)
 
@@ -62,7 +68,10 @@ class LossDiverging:
         self._ratio = ratio
         self._after = after
         self._learnt = Learnt()
-        self._recurred = 0
+        self.reading = ""
+        self._recurred = self._signs = 0
+        self._sign = 0.0
+        self._rate = RateRestart()
         self._step: int | None = None
         self._forget()
 
@@ -92,18 +101,22 @@ class LossDiverging:
             self._wander.add(value)
             self._count += 1
             self._learnt.add(value)
+            self._rate.add(step, context)
             if self._count >= LEAST:
                 yield from self._judge(at, step, time, context)
 
     def _judge(self, at: int, step: int, time: float, context: Context) -> Iterator[Detection]:
         level = self._last.median()
+        if self._count % LEVEL == 0 and level * self._sign <= 0:
+            self._note_sign(level)
         if self._severity:
             yield from self._follow(at, step, time, level, context)
         elif level < self._lowest:
             self._lowest, self._lowest_at = level, step
+            self._rate.mark()
         elif self._is_above(level):
             self._severity, self._noise = "info", self._wander.noise
-            self._peak, self._trough, self._rises = 0.0, inf, True
+            self._peak, self._trough, self._rises, self._explained = 0.0, inf, True, False
             self._since, self._samples, self._seen = time, 0, 0
             yield Detection("LossDiverging", "info", at, self._text(level, step, context))
 
@@ -112,10 +125,7 @@ class LossDiverging:
         rise = level - lowest
         if last.ordered[LEVEL // 4] - lowest <= self._ratio * abs(lowest) or rise <= WANDERS * self._wander.noise:
             return False
-        if median(list(last.arrived)[-NEWEST:]) - lowest < STAYS * rise:
-            return False
-        least = CROSSING if lowest <= 0 <= level else NOISE
-        return rise > least * _NORMAL * median(self._changes)
+        return rise > NOISE * _NORMAL * median(self._changes)
 
     def _follow(self, at: int, step: int, time: float, level: float, context: Context) -> Iterator[Detection]:
         """Follow a rise until it is gone or accepted; it gets more severe while it stays."""
@@ -132,11 +142,23 @@ class LossDiverging:
                 self._severity = severity
                 yield Detection("LossDiverging", severity, at, self._text(level, step, context))
 
+    def _note_sign(self, level: float) -> None:
+        if abs(level) > BEYOND * _NORMAL * median(self._changes):
+            self._signs += self._sign != 0
+            self._sign = level
+            if self._signs >= SIGNS:
+                self.reading = SIGNED
+
     def _note_swing(self, rise: float, time: float) -> None:
         self._samples += 1
-        self._peak, self._trough = max(self._peak, rise), min(self._trough, rise)
+        if rise > self._peak:
+            self._peak, self._explained = rise, self._rate.is_on()
+        self._trough = min(self._trough, rise)
         if rise <= GONE * self._peak:
-            self._recurred += self._rises and self._learnt.lost(self._peak, self._lowest) >= MUCH
+            matters = self._learnt.lost(self._peak, self._lowest) >= MUCH
+            self._recurred += self._rises and matters and not self._explained
+            if self._recurred >= RECURS:
+                self.reading = RECURRED
             self._peak = self._trough = rise
             self._rises, self._since, self._samples = False, time, 0
         elif GONE * rise >= self._trough:
@@ -146,10 +168,12 @@ class LossDiverging:
         lost = self._learnt.lost(rise, self._lowest)
         # A fraction of a level below zero means nothing, so the rise must undo more.
         least = MUCH if self._lowest > 0 else CRITICAL
-        if self._samples < LASTS or lost < least or self._recurred >= RECURS:
+        if self._samples < LASTS or lost < least or self._rate.is_on():
             return "info"
         if rise / lost < WANDERS * self._noise:
-            return "info"  # it never fell
+            self.reading = self.reading or UNLEARNT
+        elif self.reading == UNLEARNT:
+            self.reading = ""
         lasts = self._samples >= 2 * LASTS and not time - self._since < self._after  # a log may have no times
         return "critical" if lasts and rise > CRITICAL * abs(self._lowest) else "warning"
 

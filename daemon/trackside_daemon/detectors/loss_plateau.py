@@ -3,6 +3,9 @@
 The detector compares blocks of medians over the last tenth of the run, 500 samples or more. The slope is the median slope of
 all pairs of blocks (Theil-Sen), so single blocks do not change it. The severity is info: at the end of a schedule a plateau is
 normal. Where the noise is too large to decide, nothing is reported.
+
+A loss that fell steadily in the first half of the blocks and not at all in the second is reported at once: the optimizer may
+be frozen. Where noise hides a thousandth of the loss, the fall before is the measure.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ PART = 0.1  # fraction of the run that is compared, once that is more than the s
 
 # Fractions of the loss: a smaller gain is a plateau; the largest error of a gain; a larger gain ends the plateau.
 GAIN, UNSURE, AGAIN = 0.002, 0.005, 0.005
+
+# A loss has stopped that fell by so many standard errors and by so much of itself, in the second half of that time at least by
+# so much of the first half's gain: one that slowed down gradually has converged. Then it gained less than that share.
+ERRORS, FELL, STEADY, STOPPED = 4.0, 0.02, 0.5, 0.1
 
 FALLING = 0.98  # Fraction of the learning rate at the first block. Below it a schedule ends, and a plateau is normal.
 _NORMAL = 1.4826  # standard deviations per median distance, for a normal distribution
@@ -77,6 +84,12 @@ class LossPlateau:
         if self._firing and (gain > self._again * level + error or ending):
             self._firing, self._still = False, 0
             yield Detection("LossPlateau", "info", at, f"loss {number(level)} moves again", over=True)
+        elif not ending and not self._firing and (fell := _stopped(self._blocks)):
+            self._firing = True
+            half = count(BLOCKS // 2 * self._merged * BLOCK)
+            text = f"loss {number(self._blocks[-1])} at step {count(step)} has not fallen in the last {half} samples"
+            yield Detection("LossPlateau", "info", at, f"{text}, after {number(fell)} in the {half} before")
+            del self._blocks[: BLOCKS // 2], self._rates[: BLOCKS // 2]
         elif abs(gain) < self._ratio * level and error < UNSURE * level and not ending:
             self._still += 1
             if not self._firing and self._still >= BLOCKS // 2:
@@ -90,6 +103,18 @@ class LossPlateau:
             self._blocks = [(one + other) / 2 for one, other in zip(self._blocks[::2], self._blocks[1::2], strict=True)]
             self._rates = self._rates[::2]
             self._merged *= 2
+
+
+def _stopped(blocks: list[float]) -> float:
+    """Return by how much the loss fell until it stopped in the middle of *blocks*; 0 if it did not."""
+    middle, quarter = BLOCKS // 2, BLOCKS // 4
+    if blocks[0] - blocks[middle] < FELL * abs(blocks[-1]):
+        return 0.0
+    fell, error = _gain(blocks[:middle])
+    lately, unsure = _gain(blocks[middle:])
+    if fell < max(ERRORS * error, abs(lately) / STOPPED, unsure / (2 * STOPPED), FELL * abs(blocks[-1])):
+        return 0.0
+    return fell if _gain(blocks[quarter:middle])[0] >= STEADY * _gain(blocks[:quarter])[0] else 0.0
 
 
 def _gain(blocks: list[float]) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
@@ -13,12 +14,20 @@ if TYPE_CHECKING:
 
     from trackside_daemon.detectors.base import Column, Context
 
-BEGINNING, BEFORE = 5, 9  # samples whose mean is the initial loss; recent samples that a new one is compared with
+BEGINNING, BEFORE = 5, 9  # samples of the initial loss; recent samples that a new one is compared with
 
-# The loss of a new model lies above LEAP times the recent maximum, and within these fractions of the initial loss.
+# The loss of a new model lies above LEAP times the recent maximum, and between these multiples of the lowest and the highest
+# of the initial losses.
 LEAP, ANEW = 3.0, (0.7, 1.3)
 
 OVER = 64  # samples after which a restart without a step to catch up with ends
+
+# Samples after which a restart is a warning, if the median of the last ones still lies above half of the leap: an objective
+# leaps as high when its target moves, and comes back sooner or leaps again.
+STAYS, HALF = 32, 0.5
+
+
+ANEW_TEXT = ": the model seems to be new"
 
 
 class LossRestart:
@@ -36,7 +45,8 @@ class LossRestart:
         self._began: list[float] = []
         self._last: deque[float] = deque(maxlen=BEFORE + 1)
         self._until: int | None = None
-        self._left = 0
+        self._left = self._leaps = 0
+        self._before = 0.0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
         """Yield what the next losses show."""
@@ -50,17 +60,18 @@ class LossRestart:
                 if step > self._first_step or self._is_anew(value):
                     self._until, self._left = max(self._step, self._until or 0), 0
                     text = f"the training went back to step {count(step)} from {count(self._step)}"
-                    yield Detection(
-                        "LossRestart", "info", at, f"{text}; loss {number(value)}, {number(last[-1])} before"
-                    )
+                    lost = step > self._first_step and self._is_anew(value) and value > LEAP * max(last)
+                    text += f"; loss {number(value)}, {number(last[-1])} before" + ANEW_TEXT * lost
+                    yield Detection("LossRestart", "warning" if lost else "info", at, text)
                 last.clear()
-            elif self._is_anew(value) and self._has_leapt(value):
-                self._until, self._left = None, OVER
+            elif last and value > LEAP * last[0] and self._is_anew(value) and self._has_leapt(value):
+                self._until, self._left, self._before = None, OVER, last[-2]
+                self._leaps += 1
                 since = f"since step {count(self._step)} the loss is back at its initial value"
                 text = f"{since}, {number(value)} at step {count(step)}, {number(last[-2])} before"
-                yield Detection("LossRestart", "info", at, f"{text}: the model seems to be new")
+                yield Detection("LossRestart", "info", at, text + ANEW_TEXT)
             elif self._until is not None or self._left:
-                yield from self._follow(at, step)
+                yield from self._follow(at, step, value)
             self._step = step
             last.append(value)
             if len(self._began) < BEGINNING:
@@ -69,20 +80,25 @@ class LossRestart:
     def _is_anew(self, value: float) -> bool:
         if len(self._began) < BEGINNING:
             return False
-        began = sum(self._began) / BEGINNING
-        return ANEW[0] * began <= value <= ANEW[1] * began
+        return 0 < ANEW[0] * min(self._began) <= value <= ANEW[1] * max(self._began)
 
     def _has_leapt(self, value: float) -> bool:
         """Return whether *value* and the sample before are both far above those before them."""
         *before, last = self._last
         return bool(before) and self._is_anew(last) and min(last, value) > LEAP * max(before)
 
-    def _follow(self, at: int, step: int) -> Iterator[Detection]:
+    def _stays(self) -> bool:
+        return median(self._last) - self._before > HALF * (median(self._began) - self._before)
+
+    def _follow(self, at: int, step: int, value: float) -> Iterator[Detection]:
         if self._until is not None and step >= self._until:
             self._until = None
             yield Detection("LossRestart", "info", at, f"the training has caught up with step {count(step)}", over=True)
         elif self._left:
             self._left -= 1
+            if self._left == OVER - STAYS and self._leaps == 1 and self._stays():
+                text = f"loss {number(value)} at step {count(step)}, {number(self._before)} before it started again"
+                yield Detection("LossRestart", "warning", at, text + ANEW_TEXT)
             if not self._left:
                 text = f"{OVER} samples have passed, at step {count(step)}"
                 yield Detection("LossRestart", "info", at, text, over=True)

@@ -28,8 +28,8 @@ SEVERAL = 3  # high samples that are a spike and not a hard batch
 # Consecutive samples at the old level that end a spike; samples above it after which it is no longer a spike.
 BACK, GIVEN_UP = 5, 64
 
-# A sample is still high above this fraction of the jump, or this many deviations; the lower counts.
-ABOVE, ABOVE_NOISE = 0.5, 4.0
+# Deviations and fraction of the level above which a sample is still high. A spike decays, so it is less than a jump.
+ABOVE = 4.0, 0.1
 
 
 class LossSpike:
@@ -71,7 +71,7 @@ class LossSpike:
     def _follow(self, at: int, step: int, value: float, context: Context) -> Iterator[Detection]:
         self._seen += 1
         begun, height = self._begun, value - self._begun.before
-        if height > min(ABOVE * begun.height, max(ABOVE_NOISE * begun.noise, 0.1 * abs(begun.before))):
+        if height > max(ABOVE[0] * begun.noise, ABOVE[1] * abs(begun.before)):
             self._high, self._back = self._high + 1, 0
             matters = self._learnt.lost(height, begun.before) >= MUCH
             several = SEVERAL <= self._high > self._seen / 2

@@ -18,9 +18,9 @@ from trackside_daemon.detectors.window import Window
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NEAR, USUAL, RECENT = 7, 128, 24  # number of samples in: the level; the noise; the recent noise
-
-LEAST, SETTLED = 5, 8  # numbers needed for a level, and distances needed for a noise: the 14th number can be a jump
+# Number of samples in: the level; the noise; the recent noise. As many numbers as a level has are needed for it, and as many
+# distances for a noise: the 15th number can be a jump.
+NEAR, USUAL, RECENT = 7, 128, 24
 
 EASE = 0.85  # factor on the thresholds of the labels: people saw both sides of a jump, the detector sees one
 
@@ -32,8 +32,8 @@ SCALES, SHARE = EASE * LAW[0][0], EASE * LAW[0][1]
 
 CROSSING = 25.0  # deviations needed where the level crosses zero: a fraction of it means nothing there
 
-GREAT = (0.75, 8.0, 2.0)
-"""A jump that is obvious: fraction of the level, deviations of the last 24 distances, factor over the largest of them.
+GREAT = (0.75, 2.0)
+"""A jump that is obvious by the last 24 distances: fraction of the level, and factor over the largest of them.
 
 It catches what the 128 distances hide when the noise was larger a while ago.
 """
@@ -80,7 +80,7 @@ class Jumps:
         by, parts = scales / SCALES, ratio / SHARE
         self._law = tuple((EASE * by * least, EASE * parts * fraction) for least, fraction in LAW)
         self._crossing = EASE * by * CROSSING
-        self._great = (parts * GREAT[0], by * GREAT[1], GREAT[2])
+        self._great = parts * GREAT[0]
         self._near = Window(NEAR)
         self._usual = Window(USUAL)
         self._recent: deque[float] = deque(maxlen=RECENT)
@@ -91,10 +91,10 @@ class Jumps:
     def add(self, value: float) -> Jump | None:
         """Add the next number and return its jump, if it is one."""
         near, jump = self._near, None
-        if len(near.ordered) >= LEAST:
+        if len(near.ordered) == NEAR:
             before = near.median()
             height = value - before
-            if height > 0 and len(self._recent) >= SETTLED:
+            if height > self._law[-1][1] * abs(before) and len(self._recent) >= NEAR:
                 jump = self._judge(before, height, value)
             self._usual.add(height)
             self._recent.append(height)
@@ -115,11 +115,9 @@ class Jumps:
         self._peak = -inf
 
     def _judge(self, before: float, height: float, value: float) -> Jump | None:
-        if height < self._law[-1][1] * abs(before):
-            return None
         usual = self._usual
         centre, noise = usual.median(), usual.spread()
-        if height - centre < self._law[0][0] * noise and height < self._great[0] * abs(before):
+        if height - centre < self._law[0][0] * noise and height < self._great * abs(before):
             return None
         if self._is_usual(before, height):
             return None
@@ -152,10 +150,9 @@ class Jumps:
         return any(deviations >= least and part >= fraction for least, fraction in self._law)
 
     def _is_great(self, before: float, height: float, centre: float, lately: list[float]) -> bool:
-        part, deviations, times = self._great
-        if self._near.ordered[0] <= 0 or height < part * before or height < times * max(self._recent):
+        if self._near.ordered[0] <= 0 or height < self._great * before or height < GREAT[1] * max(self._recent):
             return False
-        return height - centre >= deviations * _NORMAL * median(lately)
+        return height - centre >= self._law[0][0] * _NORMAL * median(lately)
 
 
 def _digit(values: Sequence[float]) -> float:

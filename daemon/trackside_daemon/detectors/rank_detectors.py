@@ -8,8 +8,9 @@ from operator import lt
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Column, Context, Detection, Detector
+from trackside_daemon.detectors.frozen import Frozen, LossRepeats
 from trackside_daemon.detectors.gradient import Gradient
-from trackside_daemon.detectors.key_roles import is_opposed, role
+from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.learning_rate import LearningRate
 from trackside_daemon.detectors.loss_diverging import LossDiverging
 from trackside_daemon.detectors.loss_plateau import LossPlateau
@@ -18,18 +19,22 @@ from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.nonfinite import NonFinite
 from trackside_daemon.detectors.settings import DetectorThresholds
+from trackside_daemon.detectors.slow_drift import SlowDrift
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
-from trackside_daemon.detectors.window import Window
-from trackside_daemon.detectors.wording import HUGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from trackside_daemon.detectors.key_roles import Roles
+
     Made = Callable[[DetectorThresholds, float], Detector]
 
 # Roles in the order of evaluation: the context of the others comes first.
-_ORDER = ("rate", "part", "gradient", "loss", "evaluation", "duration", "memory")
+_ORDER = ("rate", "update", "part", "gradient", "loss", "evaluation", "objective", "duration", "memory")
+
+# Roles beside which a loss is an objective: it follows a target that moves.
+_BESIDE = frozenset({"objective", "reward"})
 
 # Roles whose samples are not pushed with the others: the duration of a step comes with the next step.
 _APART = ("", "duration", "memory")
@@ -50,11 +55,15 @@ _DETECTORS: dict[str, tuple[Made, ...]] = {
         lambda at, _: LossSpike(scales=at.loss_spike_scales, ratio=at.loss_spike_ratio),
         lambda at, _: LossDiverging(ratio=at.loss_diverging_ratio, after=at.critical_after),
         lambda at, _: LossPlateau(ratio=at.loss_plateau_ratio),
+        lambda *_: LossRepeats(),
     ),
+    "update": (lambda *_: Frozen(),),
     "evaluation": (lambda *_: NonFinite(),),
+    "objective": (lambda *_: NonFinite(),),
     "duration": (
         lambda at, lost: SlowStep(ratio=at.slow_step_ratio, scales=at.slow_step_scales, lost=lost),
         lambda at, lost: Throughput(ratio=at.throughput_ratio, lost=lost),
+        lambda at, lost: SlowDrift(ratio=at.throughput_ratio, lost=lost),
     ),
     "memory": (lambda at, _: MemoryLeak(grew=at.leak_ratio),),
 }
@@ -74,9 +83,6 @@ RAISED = 1.1
 
 KEPT = 64  # steps whose gradient norms and raised rates are kept after their batch
 
-OWN, OWN_LEAST = 16, 5  # recent gradient norms whose median is the measure of the next, at most and at least
-
-
 KEYS = 256  # watched keys of a rank, the first that it pushes: a training may invent losses without end
 
 
@@ -93,21 +99,29 @@ class RankDetectors:
     Args:
         thresholds: Where detections begin.
         lost: Least seconds that slow steps lose.
+        roles: The roles of the keys.
+
+    Attributes:
+        readings: Why a loss is read as an objective, by key. Then it raises at most information, except for NonFinite.
     """
 
-    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, *, lost: float = 0.0) -> None:
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, *, lost: float = 0.0, roles: Roles = BY_NAME) -> None:
         self.context = Context()
+        self.readings: dict[str, str] = {}
         self._thresholds = thresholds
         self._lost = lost
+        self._roles = roles
         self._of: dict[str, tuple[Detector, ...]] = {}
         self._total: dict[str, str] = {}
-        self._opposed = False
-        self._norms = Window(OWN)
+        self._beside = ""
         self._step: int | None = None
 
     def evaluate(self, columns: Mapping[str, Column]) -> Iterator[Found]:
         """Yield the detections in samples that were pushed together, by key; keys without a role are ignored."""
-        watched = {key: columns[key] for key in sorted(filter(role, columns), key=_place)}
+        roles = {key: self._roles.of(key) for key in columns}
+        self._beside = self._beside or next((key for key, role in roles.items() if role in _BESIDE), "")
+        places = sorted((_ORDER.index(role), len(key), key) for key, role in roles.items() if role in _DETECTORS)
+        watched = {key: columns[key] for *_, key in places}
         for start, piece in _pieces(watched):
             for key, finding in self._evaluate(piece):
                 yield Found(key, finding if not start else finding._replace(at=finding.at + start))
@@ -115,70 +129,74 @@ class RankDetectors:
     def _evaluate(self, watched: Mapping[str, Column]) -> Iterator[Found]:
         """Evaluate columns whose steps only rise, so that the context of a step is unique."""
         self._forget_old(watched)
-        self._opposed = self._opposed or any(map(is_opposed, watched))
         for key, column in watched.items():
+            role = self._roles.of(key)
             if key == SHARDED:
                 self._is_total(WHOLE)
             if self._is_layer(key):
                 continue
-            if role(key) == "rate" and self._is_total(key):
+            if role == "rate" and self._is_total(key):
                 self._note_rate(column)
-            elif role(key) == "gradient" and self._is_total(key):
-                self._note_gradient(column)
+            elif role == "gradient":
+                self._is_total(key)
             if key not in self._of:
                 if len(self._of) >= KEYS:
                     continue
-                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role(key)])
-            least = role(key) == "loss" and self._is_no_sum(key)
-            for detector in self._of[key]:
-                for finding in detector.evaluate(column, self.context):
-                    capped = least and finding.alert != "NonFinite"
-                    yield Found(key, finding._replace(severity="info") if capped else finding)
+                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role])
+            yield from self._detect(key, column)
+            if role == "loss" and self._is_total(key) and not self._roles.stated(key):
+                self._note_reading(key)
+
+    def _detect(self, key: str, column: Column) -> Iterator[Found]:
+        rises = self._roles.of(key) == "loss" and (self._is_part(key) or bool(self._beside))
+        stated = self._roles.stated(key)
+        for detector in self._of[key]:
+            for finding in detector.evaluate(column, self.context):
+                capped = finding.alert != "NonFinite" and not stated and (rises or _reading(detector))
+                yield Found(key, finding._replace(severity="info") if capped else finding)
 
     def _is_total(self, key: str) -> bool:
         """Return whether a key is about the whole model: of several keys of a role the one with the shortest name is."""
-        known = self._total.get(role(key))
+        role = self._roles.of(key)
+        known = self._total.get(role)
         if known is None or len(key) < len(known):
-            self._total[role(key)] = key
-            if role(key) == "gradient":
-                self._norms.clear()
-            elif role(key) == "rate":
+            self._total[role] = key
+            if role == "rate":
                 self.context.learning_rate = None
-        return self._total[role(key)] == key
+        return self._total[role] == key
 
-    def _is_no_sum(self, key: str) -> bool:
-        """Return whether a loss is a part of another, or adds up those of opponents: then it rises in healthy runs."""
-        return (not self._is_total(key) and self._total["loss"] in key) or self._opposed
+    def _is_part(self, key: str) -> bool:
+        """Return whether a loss is a part of another, which may rise while their sum falls."""
+        return not self._is_total(key) and self._total["loss"] in key
+
+    def _note_reading(self, key: str) -> None:
+        beside = f"{self._beside} is pushed too" if self._beside else ""
+        reading = beside or next(filter(None, map(_reading, self._of[key])), "")
+        if reading:
+            self.readings[key] = reading
+        else:
+            self.readings.pop(key, None)
 
     def _is_layer(self, key: str) -> bool:
         """Return whether a key is ``grad_norm/LAYER`` of a rank with ``grad_norm``: one layer of a watched model."""
         whole = self._total.get("gradient")
-        return whole is not None and role(key) == "gradient" and key.startswith(f"{whole}/")
+        return whole is not None and self._roles.of(key) == "gradient" and key.startswith(f"{whole}/")
 
     def _note_rate(self, column: Column) -> None:
         context = self.context
+        before = context.learning_rate
         for step, value in zip(column.steps, column.values, strict=True):
             if isfinite(value):
-                before = context.learning_rate
-                if before is not None and value > before * RAISED and before > 0:
+                if before is not None and value > before * RAISED > 0:
                     context.rates_raised.append(step)
-                context.learning_rate = context.rates[step] = value
-
-    def _note_gradient(self, column: Column) -> None:
-        """Divide each norm by the median of those before it."""
-        for step, value in zip(column.steps, column.values, strict=True):
-            if not 0 <= value < HUGE:
-                continue
-            if len(self._norms) >= OWN_LEAST:
-                own = self._norms.median()
-                self.context.gradients[step] = value / own if own > 0 else 1.0
-            self._norms.add(value)
+                before = context.rates[step] = value
+        context.learning_rate = before
 
     def _forget_old(self, watched: Mapping[str, Column]) -> None:
         """Forget old steps, and all steps if they are made again after a restart from a checkpoint."""
         context = self.context
         first = next(iter(watched), "")
-        steps = watched[first].steps if role(first) not in _APART else ()
+        steps = watched[first].steps if self._roles.of(first) not in _APART else ()
         if len(steps):
             if self._step is not None and steps[0] < self._step:
                 context.gradients.clear()
@@ -193,9 +211,9 @@ class RankDetectors:
         del context.rates_raised[:-KEPT]
 
 
-def _place(key: str) -> tuple[int, int]:
-    """Return the sort key of a key: its role's place, then the key of the whole model before its parts."""
-    return _ORDER.index(role(key)), len(key)
+def _reading(detector: Detector) -> str:
+    """Return why a detector reads its loss as an objective; empty if it does not."""
+    return detector.reading if isinstance(detector, LossDiverging) else ""
 
 
 def _pieces(columns: Mapping[str, Column]) -> Iterator[tuple[int, Mapping[str, Column]]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from trackside.roles import usable
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.base import Column, SlowSteps
-from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.detectors.key_roles import BY_NAME, Roles
 from trackside_daemon.detectors.rank_detectors import DEFAULTS, Found, RankDetectors
 from trackside_daemon.detectors.rank_firing import Firing
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
@@ -38,9 +39,19 @@ class _RankFeed:
     """The detectors of one rank of one attempt, and the state of their alerts."""
 
     def __init__(
-        self, identity: Identity, name: str, attempt: int, time: float, thresholds: DetectorThresholds
+        self,
+        identity: Identity,
+        name: str,
+        attempt: int,
+        time: float,
+        thresholds: DetectorThresholds,
+        *,
+        roles: Roles,
     ) -> None:
         self._thresholds = thresholds
+        self._roles = roles
+        self.readings: dict[str, str] = {}
+        self.logged = ""
         self.run = identity.run
         self.attempt = attempt
         self.number = identity.rank
@@ -54,8 +65,8 @@ class _RankFeed:
 
     def _restart(self) -> None:
         """Let the detectors learn anew."""
-        self._detectors = RankDetectors(self._thresholds, lost=LOST)
-        self._detectors.context.slow = self.slow
+        self._detectors = RankDetectors(self._thresholds, lost=LOST, roles=self._roles)
+        self._detectors.context.slow, self._detectors.readings = self.slow, self.readings
         self._durations = StepDurations()
         self._firing = Firing()
         self._pushes_durations = False
@@ -77,7 +88,9 @@ class _RankFeed:
         times = [(time + shift) / 1e9 for time in pushed.times]
         self._time = times[-1]
         columns = {
-            key: Column(pushed.steps, times, pushed.column(index)) for index, key in enumerate(pushed.keys) if role(key)
+            key: Column(pushed.steps, times, pushed.column(index))
+            for index, key in enumerate(pushed.keys)
+            if self._roles.of(key)
         }
         self._pushes_durations = self._pushes_durations or DURATION in columns
         self._detectors.context.phase = self._paused_in if self._pushes_durations else ""
@@ -94,7 +107,7 @@ class _RankFeed:
     def restore(self, past: Past) -> set[tuple[str, str]]:
         """Learn from samples of before this daemon; return alert and key of what fires by them."""
         for columns in past.columns:
-            watched = {key: column for key, column in columns.items() if role(key)}
+            watched = {key: column for key, column in columns.items() if self._roles.of(key)}
             self._pushes_durations = self._pushes_durations or DURATION in watched
             self._learn(watched)
         ended = self._durations.add([step for _, step in past.pushes], [time for time, _ in past.pushes])
@@ -142,17 +155,26 @@ class _RankFeed:
         names_key = detection.alert != "NonFinite" and key in PLAIN
         text = detection.text if names_key else f"{key}: {detection.text}"
         advice = NEXT.get(detection.alert, "")
-        return Finding(detection.alert, severity, labels, time, f"{self._where}: {text}", advice, run=self.run)
+        summary = f"{self._where}: {text}"
+        return Finding(
+            detection.alert, severity, labels, time, summary, advice, run=self.run, evidence=detection.evidence
+        )
 
     def _labels(self, key: str) -> tuple[tuple[str, str], ...]:
         return ("key", key), ("rank", str(self.number)), ("run", self.name)
 
 
 class RankWatch:
-    """A finding source of the pipeline for the samples of all ranks; *thresholds* decide where findings begin."""
+    """A finding source of the pipeline for the samples of all ranks.
 
-    def __init__(self, thresholds: DetectorThresholds = DEFAULTS) -> None:
+    Args:
+        thresholds: Where findings begin.
+        roles: The roles of keys for runs that do not state others.
+    """
+
+    def __init__(self, thresholds: DetectorThresholds = DEFAULTS, roles: Roles = BY_NAME) -> None:
         self._thresholds = thresholds
+        self._roles = roles
         self._restored: list[Finding] = []
         self._ranks: dict[tuple[str, int], _RankFeed] = {}
         self._full = False
@@ -176,6 +198,11 @@ class RankWatch:
         ranks = (rank.slow for rank in self._ranks.values() if (rank.run, rank.attempt) == (run, attempt))
         return max(ranks, key=lambda slow: slow.seconds, default=SlowSteps())
 
+    def readings(self, run: str, attempt: int) -> dict[str, str]:
+        """Return why losses of an attempt are read as objectives, by key."""
+        ranks = [rank.readings for rank in self._ranks.values() if (rank.run, rank.attempt) == (run, attempt)]
+        return {key: reason for readings in ranks for key, reason in readings.items()}
+
     def restore_rank(self, past: Past, fired: Iterable[Alert]) -> None:
         """Continue where an earlier daemon ended with a rank: learn from its last samples, without new findings.
 
@@ -187,7 +214,7 @@ class RankWatch:
         key = identity.run, identity.rank
         if key in self._ranks or not past.pushes or not self._has_room():
             return
-        rank = self._ranks[key] = self._feed(identity, identity.name, identity.attempt, past.pushes[-1][0])
+        rank = self._ranks[key] = self._feed(identity, identity.name, identity.attempt, past.pushes[-1][0], past.roles)
         firing = rank.restore(past)
         self._restored += [
             rank.restored_finding(kept)
@@ -204,6 +231,17 @@ class RankWatch:
             rank.pause(next((name for name in record.phases if name in PAUSES), ""), record.paused)
         for columns in record.columns:
             yield from rank.accept(columns, record.shift, late=record.late)
+        if rank.readings and not rank.logged:
+            self._log_reading(rank)
+
+    def _log_reading(self, rank: _RankFeed) -> None:
+        """Log why a loss is read as an objective, once for a run and not for each of its ranks."""
+        key, reason = next(iter(rank.readings.items()))
+        others = [other for other in self._ranks.values() if (other.run, other.attempt) == (rank.run, rank.attempt)]
+        if not any(other.logged for other in others):
+            text = "run %s: %s is read as an objective, which raises information at most: %s; state another role in roles of trackside.init or in alerts.roles"
+            log.info(text, rank.name, key, reason)
+        rank.logged = key
 
     def _opened(self, record: SessionOpened) -> Iterator[Finding]:
         """Add a session's rank; a new attempt ends the alerts of the earlier ones."""
@@ -216,13 +254,15 @@ class RankWatch:
                 del self._ranks[key]
         rank = self._ranks.get((session.run, session.rank))
         if rank is None and self._has_room():
-            rank = self._feed(record.hello.identity, session.name, session.attempt, record.time)
+            about = record.hello.about
+            roles = {} if about is None else usable(about.roles)
+            rank = self._feed(record.hello.identity, session.name, session.attempt, record.time, roles)
             self._ranks[session.run, session.rank] = rank
         if rank is not None and rank.attempt == session.attempt and not record.again:
             rank.join()
 
-    def _feed(self, identity: Identity, name: str, attempt: int, time: float) -> _RankFeed:
-        return _RankFeed(identity, name, attempt, time, self._thresholds)
+    def _feed(self, identity: Identity, name: str, attempt: int, time: float, stated: Mapping[str, str]) -> _RankFeed:
+        return _RankFeed(identity, name, attempt, time, self._thresholds, roles=self._roles.of_run(stated))
 
     def _run_state(self, record: RunState) -> Iterator[Finding]:
         if record.ended is not None and not record.late:

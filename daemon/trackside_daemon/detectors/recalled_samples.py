@@ -18,8 +18,10 @@ class Past(NamedTuple):
         identity: The run's id and exported name, the attempt, the rank and the number of ranks.
         columns: The samples by key; each mapping has the keys that were pushed together.
         pushes: Time, in Unix seconds, and step of each push, in order of time.
+        roles: Roles of keys that the run states.
     """
 
     identity: Identity
     columns: Sequence[Mapping[str, Column]]
     pushes: Sequence[tuple[float, int]]
+    roles: Mapping[str, str] = {}

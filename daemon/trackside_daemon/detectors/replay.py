@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.detectors.base import Column
-from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.rank_detectors import DEFAULTS, RankDetectors
 from trackside_daemon.detectors.rank_firing import Firing
 from trackside_daemon.model.finding import SEVERITIES
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from trackside_daemon.detectors.base import Detection
+    from trackside_daemon.detectors.key_roles import Roles
     from trackside_daemon.detectors.rank_firing import State
     from trackside_daemon.detectors.settings import DetectorThresholds
     from trackside_daemon.model.finding import Severity
@@ -83,9 +84,9 @@ class Wanted(NamedTuple):
 class _ReplayedRank:
     """One rank of one attempt."""
 
-    def __init__(self, attempt: int, thresholds: DetectorThresholds, lost: float) -> None:
+    def __init__(self, attempt: int, detectors: RankDetectors) -> None:
         self.attempt = attempt
-        self.detectors = RankDetectors(thresholds, lost=lost)
+        self.detectors = detectors
         self.firing = Firing()
 
 
@@ -96,6 +97,7 @@ class Replay:
         wanted: The detections that count.
         thresholds: Where detections begin.
         lost: Least seconds that a slow step loses.
+        roles: The roles of the keys.
 
     Attributes:
         samples: The number of evaluated samples by rank and key.
@@ -107,11 +109,13 @@ class Replay:
         thresholds: DetectorThresholds = DEFAULTS,
         *,
         lost: float = 0.0,
+        roles: Roles = BY_NAME,
     ) -> None:
         self.samples: Counter[tuple[int, str]] = Counter()
         self._wanted = wanted
         self._thresholds = thresholds
         self._lost = lost
+        self._roles = roles
         self._ranks: dict[int, _ReplayedRank] = {}
 
     def evaluate(self, row: Row) -> Iterator[Change]:
@@ -120,8 +124,9 @@ class Replay:
         if rank is None or rank.attempt != row.attempt:
             if rank is not None:
                 yield from self._ended(row, rank)
-            rank = self._ranks[row.rank] = _ReplayedRank(row.attempt, self._thresholds, self._lost)
-        watched = {key: value for key, value in row.values.items() if role(key)}
+            detectors = RankDetectors(self._thresholds, lost=self._lost, roles=self._roles)
+            rank = self._ranks[row.rank] = _ReplayedRank(row.attempt, detectors)
+        watched = {key: value for key, value in row.values.items() if self._roles.of(key)}
         self.samples.update((row.rank, key) for key in watched)
         rank.detectors.context.phase = row.phase
         rank.detectors.context.derived = row.derived
@@ -135,6 +140,12 @@ class Replay:
             if state is not None:
                 place = self._place(row, key)
                 yield Change(detection.alert, state, severity, key, row.rank, place, row.step, detection.text)
+
+    def readings(self) -> Iterator[tuple[int, str, str]]:
+        """Yield rank, key and reason of each loss that is read as an objective."""
+        for number, rank in sorted(self._ranks.items()):
+            for key, reason in rank.detectors.readings.items():
+                yield number, key, reason
 
     def _ended(self, row: Row, rank: _ReplayedRank) -> Iterator[Change]:
         for alert, key, severity in rank.firing.end():

@@ -5,11 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from trackside.roles import usable
 from trackside_daemon.detectors.base import SlowSteps
 from trackside_daemon.detectors.best_loss import BestLoss
 from trackside_daemon.detectors.clock import Clock
 from trackside_daemon.detectors.deaths import ALERTS as DEATHS
 from trackside_daemon.detectors.deaths import Deaths
+from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.monitor_blind import PipelineBlind
 from trackside_daemon.detectors.pace import restored_pace
 from trackside_daemon.detectors.run_detectors import WatchedRun, last_words, slowness, waits
@@ -25,8 +27,9 @@ from trackside_daemon.model.session import RankRef
 from trackside_daemon.model.stall import Stall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from trackside_daemon.detectors.key_roles import Roles
     from trackside_daemon.detectors.pace import Pace
     from trackside_daemon.detectors.recalled_samples import Past
     from trackside_daemon.model.metric import Batch
@@ -57,6 +60,8 @@ class RunWatch:
         straggler_window: Least seconds between two comparisons of the ranks of a run.
         thresholds: Where findings begin.
         slow_steps: Returns the slow steps of a run and its attempt.
+        readings: Returns why losses of a run and its attempt are read as objectives, by key.
+        roles: The roles of keys for runs that do not state others.
     """
 
     def __init__(
@@ -66,9 +71,11 @@ class RunWatch:
         straggler_window: float = SECONDS,
         thresholds: DetectorThresholds = DetectorThresholds(),  # noqa: B008  it is frozen
         slow_steps: Callable[[str, int], SlowSteps] = lambda *_: SlowSteps(),
+        readings: Callable[[str, int], Mapping[str, str]] = lambda *_: {},
+        roles: Roles = BY_NAME,
     ) -> None:
         self._thresholds = thresholds
-        self._slow_steps = slow_steps
+        self._slow_steps, self._readings, self._roles = slow_steps, readings, roles
         self._floor = stall_after
         self._straggler_window = straggler_window
         self._clock = Clock()
@@ -77,6 +84,7 @@ class RunWatch:
         self._names: dict[RankRef, str] = {}
         self._users: dict[RankRef, str] = {}
         self._losses: dict[str, BestLoss] = {}
+        self._stated: dict[str, Roles] = {}
         self._earlier: dict[str, tuple[float, float]] = {}
         self._restored: dict[RankRef, list[Alert]] = {}
         self._paces: dict[RankRef, Pace] = {}
@@ -110,7 +118,8 @@ class RunWatch:
             self._stalls[ref] = _restored_stall(ref, self._restored[ref])
 
     def restore_rank(self, past: Past, _: Sequence[Alert]) -> None:
-        """Restore the pace of a run, from the first of its ranks, and each rank's longest gap."""
+        """Restore the pace of a run, from the first of its ranks, each rank's longest gap, and the roles of keys."""
+        self._state_roles(past.identity.run, past.roles)
         run = RankRef(past.identity.run, past.identity.attempt)
         if run not in self._paces and len(past.pushes) > 1 and len(self._paces) < RUNS:
             self._paces[run] = restored_pace(self._floor, past.pushes)
@@ -245,7 +254,7 @@ class RunWatch:
         loss = self._losses.get(ref.run)
         started, steps = self._earlier.get(ref.run, (run.started, 0.0))
         texts = (
-            loss.text() if loss else "",
+            loss.text(self._readings(run.id, run.attempt).get(loss.key, "")) if loss else "",
             waits(run, time, self._thresholds.data_wait_ratio),
             slowness(self._slow_steps(run.id, run.attempt)),
         )
@@ -260,6 +269,14 @@ class RunWatch:
             yield from self._event(record)
         elif isinstance(record, SessionOpened):
             self._name(RankRef(record.session.run, record.session.attempt), record.session.name)
+            if record.hello.about is not None:
+                self._state_roles(record.session.run, usable(record.hello.about.roles))
+
+    def _state_roles(self, run: str, stated: Mapping[str, str]) -> None:
+        if stated:
+            self._stated[run] = self._roles.of_run(stated)
+            if len(self._stated) > RUNS:
+                del self._stated[next(iter(self._stated))]
 
     def _best_loss(self, record: BatchIngested) -> None:
         """Apply the losses of the lowest rank of a run."""
@@ -269,7 +286,7 @@ class RunWatch:
             return
         best = self._losses.get(ref.run)
         if best is None or session.rank < best.rank:
-            best = self._losses[ref.run] = BestLoss(session.rank)
+            best = self._losses[ref.run] = BestLoss(session.rank, self._stated.get(ref.run, self._roles))
         if session.rank == best.rank:
             for columns in record.columns:
                 best.accept(columns)

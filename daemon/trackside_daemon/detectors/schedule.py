@@ -13,8 +13,8 @@ from collections import deque
 KEPT = 64  # pauses that are remembered
 SHORTEST = 4  # Shortest gap in samples. Anything more frequent is not a pause but the normal duration of some steps.
 ALIKE = 3.0  # factor by which a pause may be longer than the others of its schedule
-OFF = 2.0  # samples by which a pause may come early or late
 CROWDED = 10  # slow steps are crowded if there is one in so many steps, over all that are remembered
+OFF = 2.0  # samples by which a pause may come early or late: less than `SHORTEST`, or a pause would follow itself
 NEGLIGIBLE = 1e-4  # probability that needs no further proof, even with as many candidate gaps as pauses
 
 # A schedule of steps is accepted if random pauses would fit as well with a smaller probability than this.
@@ -47,7 +47,7 @@ class Schedule:
         self._pauses = deque((pause for pause in self._pauses if pause[0] < place), maxlen=KEPT)
 
     def crowded(self, place: float, unit: float) -> bool:
-        """Return whether recent slow steps are so many that they are normal: nothing to report, nothing to learn."""
+        """Return whether recent slow steps are so many that they are normal, as on a noisy host: nothing to report."""
         return len(self._pauses) == KEPT and place - self._pauses[0][0] < KEPT * CROWDED * unit
 
     def expects(self, place: float, excess: float, unit: float) -> bool:

@@ -7,7 +7,7 @@ from math import inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.base import Detection, slower
 from trackside_daemon.detectors.schedule import ALIKE, CHANCE, CHANCE_BY_TIME, Schedule
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import factor, lasted
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 BEFORE = 50  # recent samples that a step is compared with: at most BEFORE, at least ENOUGH
 ENOUGH = 16
 
-# Thresholds for remembering a pause: a little lower than those for reporting, so that a pause near the limit is
-# remembered.
-LEARNT, LEARNT_PART = 1.4, 0.8
-LEARNT_SCALES = 3.0
+# Thresholds for remembering a pause, lower than those for reporting, so that a pause near the limit is remembered: part of
+# the excess, and robust standard deviations.
+LEARNT_PART, LEARNT_SCALES = 0.8, 3.0
 
 # Relative resolution of logged times: to the millisecond or to a per mille. Equal durations differ by this much.
 QUANTUM = 1e-3
@@ -36,6 +35,8 @@ USUAL = 1000  # samples after which slow steps are the new normal
 USED_TO, LATELY = 3, 10_000
 
 WORTH = 60.0  # seconds lost by one step from which it is a warning; less is info
+
+SPAN = 1000.0  # seconds of the run after which the floor of one second is a thousandth of its time, and grows
 
 
 class Slow(NamedTuple):
@@ -52,6 +53,10 @@ class Slow(NamedTuple):
         """Duration beyond the usual one, as a fraction of that."""
         return self.seconds / self.usual - 1
 
+    def evidence(self) -> dict[str, float]:
+        """Return the evidence for the alert."""
+        return slower(self.seconds, self.usual, self.time - self.seconds)
+
     def text(self) -> str:
         """Return the description for the alert."""
         what = f"step {self.step:,} took {lasted(self.seconds)}"
@@ -66,7 +71,8 @@ class Slow(NamedTuple):
 class SlowStep:
     """`SlowStep`: steps that take more than *ratio* times the recent median.
 
-    They must also lie *scales* robust deviations above it and lose *lost* seconds or more.
+    They must also lie *scales* robust deviations above it and lose *lost* seconds or more, and as many more for each
+    `SPAN` seconds of the run, up to `WORTH`: on a noisy host, the longer steps of a long run are only counted.
     """
 
     alerts: tuple[str, ...] = ("SlowStep",)
@@ -74,7 +80,7 @@ class SlowStep:
     def __init__(self, *, ratio: float = 1.5, scales: float = 9.0, lost: float = 0.0) -> None:
         self._ratio = ratio
         self._scales = scales
-        self._learnt = min(LEARNT, 1 + LEARNT_PART * (ratio - 1))
+        self._learnt = 1 + LEARNT_PART * (ratio - 1)
         self._learnt_scales = min(LEARNT_SCALES, scales)
         self._lost = lost
         self._window = Window(BEFORE)
@@ -89,6 +95,7 @@ class SlowStep:
         self._reported_at = 0
         self._reported: deque[tuple[int, float]] = deque(maxlen=2 * USED_TO)
         self._calm = 0
+        self._ran = 0.0
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:
         """Yield what the next durations show, in seconds per step."""
@@ -102,6 +109,7 @@ class SlowStep:
                 if self._usual is not None:
                     yield from self._watch(at, step, seconds)
                 self._window.add(seconds)
+                self._ran += seconds
 
     def _advance(self, step: int, time: float) -> None:
         if self._by_step is None:
@@ -120,10 +128,10 @@ class SlowStep:
         if scales <= self._learnt_scales:
             return
         exceeds = slow.seconds > self._ratio * slow.usual and scales > self._scales
-        if exceeds and not self._crowded(slow) and not self._due(slow):
+        if exceeds and not self._due(slow):
             counted.count += 1
             counted.seconds += slow.seconds - slow.usual
-            if self._is_slow(slow.seconds, slow.usual):
+            if self._is_slow(slow.seconds, slow.usual) and not self._crowded(slow):
                 yield from self._report(at, slow)
         if self._by_step is not None:
             self._by_step.note(slow.step, slow.excess)
@@ -133,7 +141,7 @@ class SlowStep:
     def _report(self, at: int, slow: Slow) -> Iterator[Detection]:
         if self._index - self._last_slow > APART:
             worth = slow.seconds - slow.usual >= WORTH and not self._is_used_to(slow.excess)
-            yield Detection("SlowStep", "warning" if worth else "info", at, slow.text())
+            yield Detection("SlowStep", "warning" if worth else "info", at, slow.text(), evidence=slow.evidence())
             self._reported.append((self._index, slow.excess))
             if self._usual is None:
                 self._usual, self._reported_at = slow.usual, self._index
@@ -145,7 +153,8 @@ class SlowStep:
         return sum(at > since and ALIKE * was >= excess for at, was in self._reported) >= USED_TO
 
     def _is_slow(self, seconds: float, usual: float) -> bool:
-        return seconds > self._ratio * usual and seconds - usual >= self._lost
+        floor = self._lost * min(WORTH, max(1.0, self._ran / SPAN))
+        return seconds > self._ratio * usual and seconds - usual >= floor
 
     def _crowded(self, slow: Slow) -> bool:
         return self._by_step is not None and self._by_step.crowded(slow.step, self._unit)

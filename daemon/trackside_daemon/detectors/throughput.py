@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside.totals.phases import PAUSES
-from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.base import Detection, slower
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import lasted
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.model.finding import Severity
 
 BLOCK = 10  # samples whose median is judged: pauses and single slow steps do not change it
 BEFORE = 32  # recent blocks that give the usual duration: at most BEFORE, at least ENOUGH
@@ -47,6 +48,7 @@ class Throughput:
         self._slower: list[float] = []
         self._since = 0
         self._began = 0
+        self._began_at = self._since_at = 0.0
         self._usual: float | None = None
         self._loses = 0.0
         self._blocks = 0
@@ -58,10 +60,10 @@ class Throughput:
         if context.phase in PAUSES:
             return
         block = self._block
-        for at, (step, seconds) in enumerate(zip(column.steps, column.values, strict=True)):
+        for at, (step, time, seconds) in enumerate(zip(*column, strict=True)):
             if 0 < seconds < float("inf"):
                 if not block:
-                    self._began = step
+                    self._began, self._began_at = step, time - seconds
                 block.append(seconds)
                 if len(block) == BLOCK:
                     block.sort()
@@ -83,7 +85,7 @@ class Throughput:
             self._slower.clear()
             return
         if not self._slower:
-            self._since = self._began
+            self._since, self._since_at = self._began, self._began_at
         self._slower.append(level)
         self._loses = BLOCK * (sum(self._slower) - len(self._slower) * usual)
         if len(self._slower) >= LASTING and self._loses >= min(self._lost, SHARE * self._ran):
@@ -98,7 +100,8 @@ class Throughput:
             f"steps take {lasted(level)} since about step {self._since:,}, {100 * (level / usual - 1):.0f} % more than "
             f"the {lasted(usual)} before: {100 * (1 - usual / level):.0f} % of the throughput is lost at step {step:,}"
         )
-        return Detection("ThroughputRegression", "warning" if self._loses >= WORTH else "info", at, text)
+        severity: Severity = "warning" if self._loses >= WORTH else "info"
+        return Detection("ThroughputRegression", severity, at, text, evidence=slower(level, usual, self._since_at))
 
     def _watch(self, at: int, step: int, level: float) -> Iterator[Detection]:
         usual = self._usual or 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, isinf, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.detectors.key_roles import role
+from trackside_daemon.detectors.key_roles import BY_NAME
 from trackside_daemon.detectors.rank_detectors import DEFAULTS
 from trackside_daemon.detectors.replay import Replay, Wanted
 from trackside_daemon.detectors.settings import DetectorThresholds
@@ -13,6 +13,7 @@ from trackside_daemon.detectors.settings import DetectorThresholds
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
+    from trackside_daemon.detectors.key_roles import Roles
     from trackside_daemon.detectors.replay import Change, Row
 
 EXTREME = 1000.0  # factor by which a threshold is changed at most
@@ -62,18 +63,22 @@ class Recording:
         rows: The pushes, oldest first.
         lost: Minimum number of seconds that slow steps lose.
         ranks: The ranks to keep; empty for all.
+        roles: The roles of the keys.
     """
 
-    def __init__(self, rows: Iterable[Row], *, lost: float = 0.0, ranks: Collection[int] = ()) -> None:
-        watched = (row._replace(values=_watched(row)) for row in rows if not ranks or row.rank in ranks)
+    def __init__(
+        self, rows: Iterable[Row], *, lost: float = 0.0, ranks: Collection[int] = (), roles: Roles = BY_NAME
+    ) -> None:
+        watched = (row._replace(values=_watched(row, roles)) for row in rows if not ranks or row.rank in ranks)
         self._rows = [row for row in watched if row.values]
         self._lost = lost
+        self._roles = roles
 
     def until(self, step: int, rank: int) -> Recording:
         """Return the rows of a rank up to the last one of a step."""
         own = [row for row in self._rows if row.rank == rank]
         end = max((at for at, row in enumerate(own) if row.step == step), default=-1)
-        return Recording(own[: end + 1], lost=self._lost)
+        return Recording(own[: end + 1], lost=self._lost, roles=self._roles)
 
     def last(self, key: str, count: int) -> list[tuple[int, float]]:
         """Return step and value of the last samples of a key."""
@@ -85,10 +90,18 @@ class Recording:
 
     def moments(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> Iterator[Moment]:
         """Yield the changes of an alert."""
-        replay = Replay(Wanted({alert}), thresholds, lost=self._lost)
+        replay = Replay(Wanted({alert}), thresholds, lost=self._lost, roles=self._roles)
         for row in self._rows:
             for change in replay.evaluate(row):
                 yield Moment(change, row.time)
+
+    def reading(self, key: str, rank: int, thresholds: DetectorThresholds = DEFAULTS) -> str:
+        """Return why a loss is read as an objective at the end of the rows; empty if it is not."""
+        replay = Replay(thresholds=thresholds, lost=self._lost, roles=self._roles)
+        for row in self._rows:
+            for _ in replay.evaluate(row):
+                pass
+        return next((why for of, name, why in replay.readings() if (of, name) == (rank, key)), "")
 
     def firing(self, alert: str, thresholds: DetectorThresholds = DEFAULTS) -> Change | None:
         """Return the last report of an alert that fires at the end of the rows; None if none does."""
@@ -150,5 +163,5 @@ def _ratio(one: float, other: float) -> float:
     return max(one / other, other / one)
 
 
-def _watched(row: Row) -> dict[str, float]:
-    return {key: value for key, value in row.values.items() if role(key)}
+def _watched(row: Row, roles: Roles) -> dict[str, float]:
+    return {key: value for key, value in row.values.items() if roles.of(key)}

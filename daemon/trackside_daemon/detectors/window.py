@@ -26,10 +26,11 @@ class Window:
 
     def add(self, value: float) -> None:
         """Add a finite number, and drop the oldest when there are more than *size*."""
-        insort(self.ordered, value)
-        self.arrived.append(value)
-        if len(self.ordered) > self._size:
-            del self.ordered[bisect_left(self.ordered, self.arrived.popleft())]
+        ordered, arrived = self.ordered, self.arrived
+        insort(ordered, value)
+        arrived.append(value)
+        if len(ordered) > self._size:
+            del ordered[bisect_left(ordered, arrived.popleft())]
 
     def median(self) -> float:
         """Return the median; the window must not be empty."""

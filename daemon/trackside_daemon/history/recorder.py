@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history import time_accounting
+from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from trackside.wire import Identity
     from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.history.record.trimming import Bounds
+    from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.metric import Batch, Sample
     from trackside_daemon.model.records import Alert, EarlierAttempts, Silence
 
@@ -172,6 +174,10 @@ class Recorder:
     def ended(self, since: float, now: float) -> list[Alert]:
         """Return the alerts that ended at *since*, in Unix seconds, or later, as of *now*; none if reading fails."""
         return self._read_all(lambda connection: reader.ended(connection, since, now))
+
+    def captures(self) -> list[Capture]:
+        """Return the captures of all runs, oldest first; none if reading fails."""
+        return self._read_all(captures)
 
     def silences(self, since: float) -> list[Silence]:
         """Return the silences that end after *since*, in Unix seconds; none if reading fails."""

@@ -181,6 +181,19 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
         "the owner of each run, and the name that people see",
         ("ALTER TABLE run ADD COLUMN owner TEXT", "ALTER TABLE run ADD COLUMN user TEXT NOT NULL DEFAULT ''"),
     ),
+    (
+        "captures, as JSON",
+        (
+            """CREATE TABLE capture (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                uid TEXT NOT NULL UNIQUE,
+                asked REAL NOT NULL,
+                record TEXT NOT NULL
+            )""",
+            "CREATE INDEX capture_run ON capture (run, asked)",
+        ),
+    ),
 )
 
 

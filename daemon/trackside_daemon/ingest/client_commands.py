@@ -4,51 +4,54 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trackside.wire import Envelope, encode
+from trackside_daemon.model.answer import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from trackside.wire import Body
     from trackside_daemon.ingest.session import IngestSession
     from trackside_daemon.model.session import SessionRef
     from trackside_daemon.training.moment import Moment
 
-ANSWERS = {"stacks": "stacks?", "pong": "ping"}  # the kinds of answers, each with the kind of its question
+ANSWERS = {
+    "stacks": "stacks?",
+    "flight": "flight?",
+    "pong": "ping",
+}  # the kinds of answers, each with the kind of its question
 SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no commands
 UNANSWERED = 1024  # the most questions that wait for answers
-
-
-class Answer(NamedTuple):
-    """The answer of one rank.
-
-    Attributes:
-        seconds: Time from the question to the answer.
-        body: The decoded message; None for a kind without a body.
-    """
-
-    rank: int
-    seconds: float
-    body: Any
 
 
 class Question:
     """A question to some ranks at once, or a command.
 
     Attributes:
-        kind: ``stacks?`` or ``ping``; or ``layers?``, a command without an answer.
-        number: The number of a command; None for a question.
+        kind: One of those of `ANSWERS`; or ``layers?``, a command without an answer.
         run: The run's id.
         ranks: Only these ranks are asked; None for all.
+        body: What the question contains besides its kind.
+        number: The number of a command; None for a question.
         asked: The ranks that were asked; None before.
     """
 
-    def __init__(self, kind: str, run: str, ranks: frozenset[int] | None = None, number: int | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        run: str,
+        ranks: frozenset[int] | None = None,
+        body: Body = None,
+        *,
+        number: int | None = None,
+    ) -> None:
         self.kind = kind
-        self.number = number
         self.run = run
         self.ranks = ranks
+        self.body = body
+        self.number = number
         self.asked: frozenset[int] | None = None
         self._began = time.monotonic()
         self._answers: dict[int, Answer] = {}
@@ -96,7 +99,10 @@ class Questions:
                 last[session.ref.rank] = session
         question.begin(frozenset(last))
         return [
-            [session.peer, *encode(Envelope(question.kind, session.ref.id, self.number(question, session.ref)))]
+            [
+                session.peer,
+                *encode(Envelope(question.kind, session.ref.id, self.number(question, session.ref)), question.body),
+            ]
             for session in last.values()
         ]
 

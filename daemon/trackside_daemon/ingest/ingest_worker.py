@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from trackside.wire import MESSAGE_BYTES
+from trackside_daemon.captures.kineto.socket_file import NAME, directory
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.endpoint import EndpointError
@@ -181,6 +182,7 @@ class IngestWorker:
             "listeners": listeners,
             "keys": self._push_socket.keys,
             "frame_bytes": FRAME_BYTES,
+            "profiler": str(directory(self._push_socket.token) / NAME),
         }
         # -m would put the working directory, full of a user's files, before the standard library.
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from trackside.environment.identity import stat
+from trackside_daemon.linux.pid_namespaces import own_pid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ class Peer:
 
 
 def is_process(proc: Path, pid: int, identity: Identity) -> bool:
-    """Return whether the start (stat, field 22) and the innermost pid (status, NSpid) of a process are those of an identity.
+    """Return whether the start (stat, field 22) of a process and its pid as it sees it are those of an identity.
 
     Args:
         proc: The mount point of procfs.
@@ -51,9 +52,6 @@ def is_process(proc: Path, pid: int, identity: Identity) -> bool:
         identity: The client's own report.
     """
     try:
-        start = int(stat(proc, pid)[19])
-        status = (proc / str(pid) / "status").read_bytes().split(b"\n")
+        return int(stat(proc, pid)[19]) == identity.start and own_pid(proc, pid) == identity.pid
     except OSError:
         return False
-    pids = next((line.split() for line in status if line.startswith(b"NSpid:")), [b"", str(pid).encode()])
-    return start == identity.start and int(pids[-1]) == identity.pid

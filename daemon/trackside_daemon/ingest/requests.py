@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from trackside_daemon.ingest.client_commands import Question
 
 if TYPE_CHECKING:
-    from trackside_daemon.ingest.client_commands import Answer
+    from trackside.wire import Body
     from trackside_daemon.ingest.session import Receipt
+    from trackside_daemon.model.answer import Answer
 
-ANSWER_SECONDS = 3.0  # How long `ask` waits. A client answers as soon as its sender thread gets the GIL.
+ANSWER_SECONDS = 3.0  # How long `ask` waits by default. A client answers as soon as its sender thread gets the GIL.
 
 
 class IngestRequests:
@@ -78,23 +79,28 @@ class IngestRequests:
         question.wait(ANSWER_SECONDS)
         return question.asked or frozenset()
 
-    def ask_stacks(self, run: str, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], list[Answer]]:
-        """Ask ranks of a run, by its id, for the stacks of their threads; as `ask`."""
-        return self.ask("stacks?", run, ranks)
-
-    def ask(self, kind: str, run: str, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], list[Answer]]:
-        """Ask the clients of a run, and wait `ANSWER_SECONDS` at most. Any thread but the ingest thread may call it.
+    def ask(
+        self,
+        kind: str,
+        run: str,
+        ranks: frozenset[int] | None = None,
+        body: Body = None,
+        seconds: float = ANSWER_SECONDS,
+    ) -> tuple[frozenset[int], list[Answer]]:
+        """Ask the clients of a run, and wait *seconds* at most. Any thread but the ingest thread may call it.
 
         Args:
-            kind: ``stacks?`` or ``ping``.
+            kind: One of those of `client_commands.ANSWERS`.
             run: The run's id.
             ranks: Only these ranks; None for all.
+            body: What the question contains besides its kind.
+            seconds: The longest wait.
 
         Returns:
             The ranks that were asked, and their answers.
         """
-        question = Question(kind, run, ranks)
+        question = Question(kind, run, ranks, body)
         self.questions.append(question)
         self.wake()
-        answers = question.wait(ANSWER_SECONDS)
+        answers = question.wait(seconds)
         return question.asked or frozenset(), answers

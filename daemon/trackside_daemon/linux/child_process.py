@@ -101,6 +101,18 @@ class Command:
         self._process.wait()
 
 
+def output(arguments: Sequence[str], timeout: float) -> str:
+    """Return what a program writes to its standard output; empty if it fails, or runs for more than *timeout* seconds."""
+    quiet = subprocess.DEVNULL
+    try:
+        done = subprocess.run(  # noqa: S603  arguments are a list; no shell reads them
+            arguments, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, timeout=timeout, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace")
+
+
 def stop_all(children: Sequence[ChildProcess]) -> None:
     """Stop children, the last started first."""
     for child in reversed(children):

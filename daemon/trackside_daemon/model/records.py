@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside.totals.phases import EVALS, SAVES
+from trackside_daemon.model.capture import Capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -189,6 +190,10 @@ class Notified(NamedTuple):
 LIFE_CYCLE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
 
 
+# Alerts about ranks that make no steps, for which the daemon finds out where they wait.
+STALLS = frozenset({"TrainingStalled", "RankSilent"})
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
     """An alert that fires or has ended. A record with the same name, labels and start replaces the earlier one.
@@ -258,4 +263,15 @@ class MachineSample:
     values: Mapping[str, float]
 
 
-Record = SessionOpened | BatchIngested | RunState | Event | Alert | AlertNote | Silence | MachineSample | AccountUpdated
+Record = (
+    SessionOpened
+    | BatchIngested
+    | RunState
+    | Event
+    | Alert
+    | AlertNote
+    | Silence
+    | MachineSample
+    | AccountUpdated
+    | Capture
+)

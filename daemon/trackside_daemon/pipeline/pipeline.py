@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.stages import MeasuringSource, StallSource
 from trackside_daemon.model.metric import Batch, Metric, Sample
+from trackside_daemon.model.records import AlertNote
 from trackside_daemon.pipeline.batch_queue import BatchQueue
 
 if TYPE_CHECKING:
@@ -130,11 +131,13 @@ class Pipeline:
     def _update_alerts(self, batch: Batch) -> None:
         """Pass the findings to the active alerts; what changes goes to state, history and listeners."""
         now, findings = self._wall(), self._findings
+        notes = [record for record in batch.records if isinstance(record, AlertNote)]
         due = abs(now - self._ticked) >= ALERTS_SECONDS  # abs: the wall clock may be set back
-        if self._alerts is None or not (findings or due):
+        if self._alerts is None or not (findings or due or notes):
             return
         self._findings = []  # first: findings on which the alerts fail must not come again
         changes = self._alerts.accept(findings, now) if findings else []
+        changes += self._alerts.conclude(notes) if notes else []
         if due:
             self._ticked = now
             self._stage("detectors", self._measure, batch)

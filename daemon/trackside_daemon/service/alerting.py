@@ -25,19 +25,22 @@ from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.service.finding_sources import alert_names, finding_sources, restore_sources, unknown_alerts
+from trackside_daemon.service.hangs import Hangs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.alerts.evidence.sources import RequestStacks
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
     from trackside_daemon.alerts.stages import FindingSource
+    from trackside_daemon.captures.captures import Request
     from trackside_daemon.collectors.process.process import Process
     from trackside_daemon.history.recorder import Recorder
+    from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
+    from trackside_daemon.service.hangs import Ask
 
 _log = logging.getLogger("trackside")
 
@@ -52,10 +55,13 @@ class Alerting:
         state: The newest values.
         history: The history, which stores alerts too.
         about: Facts about this daemon for notifications.
-        ask: Asks ranks of a run, by its id, for their stacks.
+        ask: Asks ranks of a run.
         processes: Returns the processes as of the last tick.
         push: Queues batches for the pipeline.
         command: Has the ranks of a run, by its id, push the norms of all layers for some steps.
+        capture: Begins a capture.
+        proc: Path of procfs.
+        postpones: See `ActiveAlerts`.
 
     Attributes:
         silences: The silences.
@@ -77,10 +83,13 @@ class Alerting:
         history: Recorder,
         about: DaemonInfo,
         *,
-        ask: RequestStacks,
+        ask: Ask,
         processes: Callable[[], Sequence[Process]],
         push: Callable[[Sequence[Batch]], None],
         command: Callable[[str, int], object],
+        capture: Callable[[Request], object],
+        postpones: Callable[[Finding], bool],
+        proc: str = "/proc",
     ) -> None:
         now = time.time()
         kept = history.firing(now)
@@ -94,21 +103,24 @@ class Alerting:
         fired = [alert for alert in fired if alert not in removed]
         # An alert of a rule that is gone ends without a notification: nothing would find it again, or its end.
         history.writer.put([replace(alert, ended=now) for alert in removed])
-        self.active = ActiveAlerts(disabled, self.silences, host=about.instance, url=about.url)
+        self.active = ActiveAlerts(disabled, self.silences, postpones=postpones, host=about.instance, url=about.url)
         self.active.restore(fired, now)
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [
-            *finding_sources(state, section, fired, attempt=partial(_last_attempt, history)),
+            *finding_sources(state, section, fired, attempt=partial(last_attempt, history)),
             self.tester,
         ]
-        restore_sources(self.sources, history.database, fired)
+        restore_sources(self.sources, history.database, fired, section)
         self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
-        sources = Sources(state, history.database, ask, processes, lambda: history.writer.flush(WRITTEN_SECONDS))
+        flush = partial(history.writer.flush, WRITTEN_SECONDS)
+        sources = Sources(state, history.database, partial(ask, "stacks?"), processes, flush, proc=proc)
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
+        self._hangs = Hangs(ask, state, lambda batch: push([batch]), capture)
         self.firing = FiringAlerts(fired)
-        self.listeners = (self._evidence, self._delivery, self.firing, LayerNormRequests(command, fired))
+        layers = LayerNormRequests(command, fired)
+        self.listeners = (self._hangs, self._evidence, self._delivery, self.firing, layers)
 
     def start(self) -> None:
         """Start to gather evidence and to notify."""
@@ -117,6 +129,7 @@ class Alerting:
 
     def stop_evidence(self) -> None:
         """Stop to ask ranks for evidence; call it before ingest stops."""
+        self._hangs.stop()
         self._evidence.stop()
 
     def stop(self) -> None:
@@ -162,7 +175,7 @@ def _disabled(section: AlertsSection) -> DisabledAlerts:
     return DisabledAlerts(section.off)
 
 
-def _last_attempt(history: Recorder, run: str) -> int:
+def last_attempt(history: Recorder, run: str) -> int:
     """Return the last attempt of a run; 0 if the history cannot be read."""
     with suppress(UnreadableError):
         return (history.last_attempt(run) or (0, None))[0]

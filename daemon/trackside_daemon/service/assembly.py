@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from trackside.environment.identity import boot_id
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
+from trackside_daemon.captures.automatic import AutomaticCaptures
+from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
@@ -33,6 +35,7 @@ from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import Alerting
+from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
@@ -42,6 +45,7 @@ from trackside_daemon.web.api.overview.rates import RateTracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trackside_daemon.captures.captures import Captures
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
@@ -73,11 +77,13 @@ class Parts:
         history: The history.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
+        captures: The captures; *automatic* has who begins those that nobody asks for.
         runs: The runs.
         pipeline: The path of all batches.
         spools: Spools of processes that are gone.
         sessions: The protocol with the clients.
         ingest: The thread of the push socket.
+        kineto: The socket for PyTorch's profiler.
         sampler: The tick.
 
     Raises:
@@ -110,8 +116,22 @@ class Parts:
         self.history = _history(config, directory, machine, self.state, self.requests)
         self.liveness = Liveness()
         queue = BatchQueue()
+        self.kineto = Kineto(
+            push_socket.token, self.ranks.get, partial(_step_seconds, self.rates), enabled=config.capture.kineto
+        )
+        self.captures = make_captures(
+            config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
+        )
+        self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
         self.alerting = _alerting(
-            config, self.state, self.history, url, requests=self.requests, queue=queue, process=self.process
+            config,
+            self.state,
+            self.history,
+            url,
+            requests=self.requests,
+            queue=queue,
+            process=self.process,
+            captures=self.captures,
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump()),
@@ -128,7 +148,7 @@ class Parts:
             self.history,
             self.alerting.sources,
             self.alerting.active,
-            listeners=self.alerting.listeners,
+            listeners=(*self.alerting.listeners, *self.automatic),
             stalls=self.runs.accept_stalls,
             queue=queue,
         )
@@ -154,7 +174,7 @@ class Parts:
             requests=self.requests,
             watch=watch,
         )
-        deliver = partial(_deliver_tick, self.pipeline, self.alerting, self.rates)
+        deliver = partial(_deliver_tick, self)
         self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
         self.set_interval(config.sample.interval)
 
@@ -197,6 +217,7 @@ def _alerting(
     requests: IngestRequests,
     queue: BatchQueue,
     process: ProcessCollector,
+    captures: Captures,
 ) -> Alerting:
     try:
         return Alerting(
@@ -204,10 +225,13 @@ def _alerting(
             state,
             history,
             DaemonInfo(socket.gethostname(), f"{(config.web.external_url or url).rstrip('/')}/"),
-            ask=requests.ask_stacks,
+            ask=requests.ask,
             processes=lambda: process.processes,
             push=queue.push,
             command=requests.command_layers,
+            capture=captures.ask,
+            postpones=captures.disturbs,
+            proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
         raise StartError(str(error)) from error
@@ -222,7 +246,14 @@ def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, 
     return {**ingest_worker.refused, **spools.rejected()}
 
 
-def _deliver_tick(pipeline: Pipeline, alerting: Alerting, rates: RateTracker, batches: Sequence[Batch]) -> None:
-    """Pass the samples of a tick, and the state of the sinks, to the pipeline; record the rates of the tick before."""
-    pipeline.tick([*batches, alerting.batch()])
-    rates.record(time.monotonic())
+def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
+    """Return the duration of a run's steps; None if it is unknown."""
+    return rates.run_rates((run, attempt), time.time()).step_seconds
+
+
+def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
+    """Pass the samples of a tick, and those of sinks and captures, to the pipeline; record the rates of the tick before."""
+    parts.pipeline.tick([*batches, parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch()])
+    for automatic in parts.automatic:
+        automatic.tick()
+    parts.rates.record(time.monotonic())

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
@@ -22,6 +23,7 @@ from trackside_daemon.nvml.handle.handle import NvmlUnavailable
 from trackside_daemon.nvml.handle.wait_for_gpu import wait_for_first_reading
 from trackside_daemon.service import interpreter
 from trackside_daemon.service import logging as log
+from trackside_daemon.service.alerting import last_attempt
 from trackside_daemon.service.assembly import Parts, StartError
 from trackside_daemon.service.build_info import build_info
 from trackside_daemon.service.config import needs_restart
@@ -33,6 +35,7 @@ from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.api.alerts import AlertsApi
+from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -59,7 +62,7 @@ if TYPE_CHECKING:
 TOKEN_FILE = "api.token"  # noqa: S105  a name
 
 # The sources of series other than the collectors.
-SOURCES = ("training", "alerts", "notifications", "ingest", "pipeline", "history", "sampler", "trackside")
+SOURCES = ("training", "alerts", "notifications", "captures", "ingest", "pipeline", "history", "sampler", "trackside")
 
 # A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
 RETURN_SECONDS = 60.0
@@ -198,7 +201,14 @@ class Daemon:
             sources=[*(collector.name for collector in parts.collectors), *SOURCES],
             ready=self._status.is_ready,
             status=self._status.as_json,
-            history=HistoryApi(parts.state, access, parts.requests.ask, parts.requests.ask_layers),
+            history=HistoryApi(
+                parts.state,
+                access,
+                parts.requests.ask,
+                parts.requests.ask_layers,
+                lambda: self._config.cost,
+                deleted=parts.captures.sweep,
+            ),
             alerts=AlertsApi(
                 access,
                 parts.alerting.silences,
@@ -206,6 +216,7 @@ class Daemon:
                 parts.pipeline.push,
                 alert_names(self._config.alerts),
             ),
+            captures=CapturesApi(parts.captures, access, partial(last_attempt, parts.history)),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
             processes=ProcessesApi(lambda: parts.process.processes),
             overview=self._overview,
@@ -223,8 +234,10 @@ class Daemon:
         parts.alerting.start()
         parts.pipeline.start()
         parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
+        parts.captures.start()
         parts.ingest.start()
         parts.spools.start()
+        parts.kineto.start()
         self._lost_runs.start()
         parts.sampler.start()
         self._web.start()
@@ -256,6 +269,7 @@ class Daemon:
         self._watchdog.stop()
         self._notifier.stopping()
         self._stopping.set()
+        parts.kineto.stop()
         # This thread writes to the history, which stops below.
         if self._lost_runs.is_alive():
             self._lost_runs.join()
@@ -264,6 +278,7 @@ class Daemon:
             parts.sampler.stop()
             parts.spools.stop()
             parts.alerting.stop_evidence()
+            parts.captures.stop()
             parts.ingest.stop()
             parts.pipeline.stop()
             parts.alerting.stop()

@@ -13,6 +13,7 @@ from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.rules.fleet import fleet
+from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.stages import RestorableSource, sources
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.model.metric import Metric
@@ -58,10 +59,12 @@ def alert_names(section: AlertsSection) -> set[str]:
 RESTORE_SECONDS = 2.0  # the most time of a start that detectors may use to learn, some 20 ms per rank
 
 
-def restore_sources(sources: Iterable[FindingSource], history: Readable, fired: Sequence[Alert]) -> None:
+def restore_sources(
+    sources: Iterable[FindingSource], history: Readable, fired: Sequence[Alert], section: AlertsSection
+) -> None:
     """Restore the sources that learn, from the samples of the runs that have not ended, before any client pushes."""
     learning = [source for source in sources if isinstance(source, RestorableSource)]
-    for past in past_ranks(history, RESTORE_SECONDS) if learning else ():
+    for past in past_ranks(history, RESTORE_SECONDS, roles=key_roles(section)) if learning else ():
         for source in learning:
             source.restore_rank(past, fired)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.alerts import AlertsApi
+    from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
@@ -58,6 +59,7 @@ class WebApp:
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
         history: Endpoints of runs.
         alerts: Endpoints of alerts and silences.
+        captures: Endpoints of captures.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
@@ -72,6 +74,7 @@ class WebApp:
         status: Callable[[], dict[str, Any]],
         history: HistoryApi,
         alerts: AlertsApi,
+        captures: CapturesApi,
         gpu: GpuApi,
         processes: ProcessesApi,
         overview: OverviewApi,
@@ -86,6 +89,7 @@ class WebApp:
             "daemon": self,
             "history": history,
             "alerts": alerts,
+            "captures": captures,
             "gpu": gpu,
             "processes": processes,
             "overview": overview,

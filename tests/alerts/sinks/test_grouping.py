@@ -47,24 +47,33 @@ def test_then_there_is_one_message_a_minute_but_a_critical_one_waits_a_second() 
     box = GroupOutbox(ALL)
     box.put(alert("GpuHot", severity="warning"), 0.0)
     sent(box, 1.0)
-    box.put(alert("SlowStep", severity="warning"), 2.0)
+    box.put(alert("DataLoaderBottleneck", severity="warning"), 2.0)
     assert box.due() == 61.0
     box.put(alert("NonFinite"), 10.0)
     assert box.due() == 11.0
-    assert sent(box, 11.0) == ["NonFinite", "SlowStep"]
-    box.put(over(alert("SlowStep", severity="warning")), 12.0)
+    assert sent(box, 11.0) == ["NonFinite", "DataLoaderBottleneck"]
+    box.put(over(alert("DataLoaderBottleneck", severity="warning")), 12.0)
     assert box.due() == 71.0
     ending = message(box, 71.0)
     assert [(one.alert, one.ended is None) for one in (*ending.alerts, *ending.others)] == [
-        ("SlowStep", False),
+        ("DataLoaderBottleneck", False),
         ("NonFinite", True),
         ("GpuHot", True),
     ]
 
 
+def test_a_message_about_a_stall_waits_for_the_verdict_on_it() -> None:
+    box = GroupOutbox(ALL)
+    box.put(alert("TrainingStalled"), 0.0)
+    assert box.due() == 5.0
+    box.put(alert("TrainingStalled", evidence={"conclusion": "rank 1 never arrived"}), 2.0)
+    assert box.due() == 3.0
+    assert [one.evidence for one in message(box, 3.0).alerts] == [{"conclusion": "rank 1 never arrived"}]
+
+
 def test_a_critical_alert_is_urgent_and_others_of_its_run_go_with_it() -> None:
     box = GroupOutbox(ALL)
-    box.put(alert("SlowStep", severity="warning", run="a"), 0.0)
+    box.put(alert("DataLoaderBottleneck", severity="warning", run="a"), 0.0)
     box.put(alert("GpuHot", severity="warning", run="b"), 0.1)
     box.put(alert("LossSpike", severity="warning", run="b"), 0.15)
     box.put(alert("NonFinite", run="b"), 0.2)
@@ -74,7 +83,7 @@ def test_a_critical_alert_is_urgent_and_others_of_its_run_go_with_it() -> None:
     assert [one.alert for one in urgent.alerts] == ["NonFinite", "GpuHot", "LossSpike"]
     assert (box.due(urgent=True), box.next_message(5.0, urgent=True)) == (None, None), "it is in flight"
     box.put(alert("GpuThrottled", severity="warning", run="b"), 5.0)
-    assert [sent(box, 6.0) for _ in range(2)] == [["SlowStep"], ["GpuThrottled"]]
+    assert [sent(box, 6.0) for _ in range(2)] == [["DataLoaderBottleneck"], ["GpuThrottled"]]
 
 
 def test_a_warning_does_not_wait_for_a_sent_info_and_infos_wait_for_each_other() -> None:
@@ -83,8 +92,19 @@ def test_a_warning_does_not_wait_for_a_sent_info_and_infos_wait_for_each_other()
     sent(box, 1.0)
     box.put(alert("LossHardBatch", severity="info"), 2.0)
     assert box.due() == 61.0
-    box.put(alert("SlowStep", severity="warning"), 3.0)
-    assert sent(box, 4.0) == ["SlowStep", "LossHardBatch"]
+    box.put(alert("DataLoaderBottleneck", severity="warning"), 3.0)
+    assert sent(box, 4.0) == ["DataLoaderBottleneck", "LossHardBatch"]
+
+
+def test_an_alert_about_slowness_waits_for_its_likely_cause_but_not_long() -> None:
+    box = GroupOutbox(ALL)
+    slow = alert("SlowStep", severity="warning")
+    box.put(slow, 0.0)
+    assert box.due() == 5.0
+    known = replace(slow, evidence={"conclusion": "Likely cause: heat."}, description="Likely cause: heat. look")
+    box.put(known, 2.0)
+    assert box.due() == 3.0
+    assert message(box, 3.0).alerts == (known,)
 
 
 def test_a_test_alert_waits_for_no_other_and_no_other_for_it() -> None:
@@ -137,13 +157,13 @@ def test_which_alerts_the_filter_accepts() -> None:
     wants = SinkFilter("warning", ("RunStarted",))
     assert wants.accepts(alert("RunStarted", severity="info"))
     assert not wants.accepts(alert("LossHardBatch", severity="info"))
-    assert wants.accepts(alert("SlowStep", severity="warning"))
+    assert wants.accepts(alert("DataLoaderBottleneck", severity="warning"))
     assert not SinkFilter("off", ("RunStarted",)).accepts(alert("RunStarted"))
 
 
 def test_the_end_of_an_info_and_an_alert_that_ended_unsent_are_no_message() -> None:
     box = GroupOutbox(ALL)
-    started, slow = alert("RunStarted", severity="info"), alert("SlowStep", severity="warning")
+    started, slow = alert("RunStarted", severity="info"), alert("DataLoaderBottleneck", severity="warning")
     box.put(started, 0.0)
     sent(box, 1.0)
     box.put(over(started), 2.0)
@@ -280,7 +300,7 @@ def test_alerts_that_ended_an_hour_ago_or_were_rejected_are_given_up_and_counted
         (alert(), True),
         (alert("UserAlert", severity="warning"), True),
         (alert("RunFinished", severity="info"), True),
-        (alert("SlowStep", severity="warning"), False),
+        (alert("DataLoaderBottleneck", severity="warning"), False),
     ],
 )
 def test_an_alert_that_ended_unsent_is_sent_if_critical_or_an_event(one: Alert, late: bool) -> None:

@@ -6,14 +6,17 @@ import logging
 import sqlite3
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.alerts.escalation import Escalation
 from trackside_daemon.alerts.evidence.deaths import deaths
 from trackside_daemon.alerts.evidence.gpus import gpus
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, host, io, memory
 from trackside_daemon.alerts.evidence.ranks import ranks, samples
+from trackside_daemon.alerts.evidence.recent_phases import INTERVAL, RecentPhases
 from trackside_daemon.alerts.evidence.required import Part, required_parts
+from trackside_daemon.alerts.evidence.slow_downs import causes
 from trackside_daemon.alerts.evidence.sources import Case
 from trackside_daemon.alerts.evidence.stacks import stacks
 from trackside_daemon.history.record.sanitize import clean, to_json
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Sources
 
 WAITING = 64  # most queued alerts; with more, the oldest get no evidence
-REMEMBERED = 2000  # most firing alerts whose severity is remembered; the daemon keeps half as many active alerts
 MOST_BYTES = 64 * 1024  # largest evidence of one alert, in bytes of JSON
 
 _GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
@@ -40,6 +42,7 @@ _GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
     "io": io,
     "host": host,
     "cgroups": cgroups,
+    "causes": causes,
 }
 
 log = logging.getLogger("trackside")
@@ -70,11 +73,12 @@ class EvidenceGatherer:
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sources = sources._replace(pause=self._pause)
+        self._phases = RecentPhases(sources.state)
+        self._sources = sources._replace(pause=self._pause, phases=self._phases.of)
         self._publish = publish
         self._wall = wall
         self._clock = clock
-        self._severities: OrderedDict[object, str] = OrderedDict()
+        self._escalation = Escalation()
         self._queue: deque[_Request] = deque()
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -111,25 +115,20 @@ class EvidenceGatherer:
 
     def _request(self, alert: Alert) -> _Request | None:
         """Return a request if the alert has begun or got worse."""
-        key = alert.alert, alert.run, alert.started, tuple(sorted(alert.labels.items()))
-        before = self._severities.pop(key, None)
-        if alert.ended is not None:
-            return None
-        self._severities[key] = alert.severity
-        if len(self._severities) > REMEMBERED:
-            self._severities.popitem(last=False)
-        if before == alert.severity:
-            return None
+        change = self._escalation.of(alert)
         # An alert that got worse needs the samples up to now, not only those before its start.
-        return _Request(alert, alert.started if before is None else self._wall())
+        return change and _Request(alert, alert.started if change == "begun" else self._wall())
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._stopping.is_set())
+                self._changed.wait_for(lambda: self._queue or self._stopping.is_set(), INTERVAL)
                 if self._stopping.is_set():
                     return
-                request = self._queue.popleft()
+                request = self._queue.popleft() if self._queue else None
+            self._phases.record(self._clock(), self._wall())
+            if request is None:
+                continue
             try:
                 self._handle(request)
             except Exception:  # missing evidence must not stop the daemon

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Part = Literal["ranks", "samples", "stacks", "memory", "cpu", "io", "host", "cgroups", "gpus", "deaths"]
+Part = Literal["ranks", "samples", "stacks", "memory", "cpu", "io", "host", "cgroups", "gpus", "deaths", "causes"]
 
 # Parts of every alert about a run; samples exist only if it is about a key.
 OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
@@ -13,7 +13,9 @@ _MEMORY: tuple[Part, ...] = ("memory", "host", "cgroups")
 _DEATH: tuple[Part, ...] = ("deaths", *_MEMORY)
 
 _PARTS: dict[str, tuple[Part, ...]] = {
-    **dict.fromkeys(("TrainingStalled", "RankSilent", "StragglerRank"), ("stacks",)),
+    **dict.fromkeys(("TrainingStalled", "RankSilent"), ("stacks",)),
+    **dict.fromkeys(("SlowStep", "ThroughputRegression", "GpuUnderutilized"), ("causes",)),
+    "StragglerRank": ("causes", "stacks"),
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
     **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak", "ShmFull"), _MEMORY),
     "CpuSaturated": ("cpu", "cgroups"),
@@ -23,6 +25,11 @@ _PARTS: dict[str, tuple[Part, ...]] = {
 
 # Alerts about events that need no explanation.
 _WITHOUT_EVIDENCE = frozenset(("RunStarted", "RunRestarted", "RunFinished"))
+
+
+def is_explained(alert: str) -> bool:
+    """Return whether the evidence of an alert has its likely cause, so that a notification waits for it."""
+    return "causes" in _PARTS.get(alert, ())
 
 
 def required_parts(alert: str, labels: dict[str, str]) -> tuple[Part, ...]:

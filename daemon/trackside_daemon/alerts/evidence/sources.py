@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.history.read.resources import Resource
     from trackside_daemon.history.read.series import Readable
+    from trackside_daemon.model.answer import Answer
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 
 
-class Answer(Protocol):
-    """Stacks of one rank."""
-
-    @property
-    def rank(self) -> int: ...  # noqa: D102
-    @property
-    def body(self) -> Any: ...  # noqa: D102
-
-
-RequestStacks = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence[Answer]]]
+RequestStacks = Callable[[str, frozenset[int]], tuple[frozenset[int], Sequence["Answer"]]]
 """Requests the stacks of some ranks of a run, by its id, and waits for a few seconds at most.
 
 Returns the ranks that received the request, and the answers.
@@ -39,6 +32,8 @@ class Sources(NamedTuple):
         processes: Returns the processes of the training as of the last tick.
         wait_written: Waits until the history has committed all records so far, for a few seconds at most.
         pause: Waits for a number of seconds, or until the daemon stops.
+        phases: Returns the recent seconds by phase of the ranks of a run, by its name.
+        proc: Path of procfs.
     """
 
     state: State
@@ -47,6 +42,8 @@ class Sources(NamedTuple):
     processes: Callable[[], Sequence[Process]]
     wait_written: Callable[[], object]
     pause: Callable[[float], object] = time.sleep
+    phases: Callable[[str], Sequence[Resource]] = lambda _: ()
+    proc: str = "/proc"
 
 
 class Case(NamedTuple):

@@ -7,15 +7,19 @@ from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from trackside_daemon.alerts.active_alert import CONCLUSION
+from trackside_daemon.alerts.evidence.required import is_explained
 from trackside_daemon.alerts.sinks.sink import Message
 from trackside_daemon.alerts.sinks.sink_filter import Key, alert_key, notification_of, severity_rank
 from trackside_daemon.alerts.test_alert import TEST_ALERT
+from trackside_daemon.model.records import STALLS
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
     from trackside_daemon.model.records import Alert, Notified
 
 WAIT_SECONDS = 1.0  # seconds for which a message waits for further alerts of the same run
+CAUSE_SECONDS = 5.0  # seconds for which it waits for the cause of an alert about slowness or a stall
 
 # Least seconds between two messages about a run. A new critical alert does not wait, nor does a warning after infos.
 INTERVAL_SECONDS = 60.0
@@ -167,7 +171,8 @@ class GroupOutbox:
         if not entry.queued:
             entry.queued, entry.since = True, now
         last = -inf if _is_urgent(alert) else self._last.get((alert.run, _is_severe(alert)), -inf)
-        due = max(now + WAIT_SECONDS, last + INTERVAL_SECONDS)
+        is_awaited = (is_explained(alert.alert) or alert.alert in STALLS) and CONCLUSION not in alert.evidence
+        due = max(now + (CAUSE_SECONDS if is_awaited else WAIT_SECONDS), last + INTERVAL_SECONDS)
         self._due[alert.run] = min(due, self._due.get(alert.run, inf))
 
     def _expire(self, now: float) -> None:

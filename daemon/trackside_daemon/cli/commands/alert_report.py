@@ -6,9 +6,10 @@ import time
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
-from trackside_daemon.cli.commands.run_report import flat, setting
 from trackside_daemon.cli.output import moment, table, width, wrapped
+from trackside_daemon.diagnosis.report.configuration import flat, setting
 from trackside_daemon.model.text import cut, duration, number, shown
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def describe(alert: Mapping[str, Any], now: float) -> Iterator[str]:
         for line in alert["description"].splitlines():
             yield from wrapped(shown(line), "")
     evidence = alert["evidence"]
-    rest = {name: value for name, value in evidence.items() if name not in _BLOCKS}
+    rest = {name: value for name, value in evidence.items() if name not in {*_BLOCKS, CONCLUSION}}
     if rest:
         yield ""
         yield from _pairs({name: _value(name, value) for name, value in flat(rest).items()})
@@ -125,6 +126,12 @@ def _stacks(stacks: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterat
                 yield "  " + cut(shown(frame), width() - 2)
 
 
+def _hang(hang: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where the ranks of a run are that hangs; the first line of the description has the verdict."""
+    yield "where the ranks are:"
+    yield from _pairs({f"rank {rank}": place for rank, place in hang["places"].items()})
+
+
 def _processes(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
     yield "processes:"
     yield from _rows(processes)
@@ -198,11 +205,27 @@ def _next(alert: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
+def _causes(causes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "likely causes, with the share of the lost time that each can explain at most:"
+    for cause in causes:
+        share = cause.get("explains_ratio")
+        yield from wrapped(shown(cause["text"]), " " * 8, f"  {'' if share is None else f'{share:.0%}':>4}  ")
+
+
+def _changed(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "changed before:"
+    for line in lines:
+        yield from wrapped(shown(line), "    ", "  ")
+
+
 _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
+    "causes": _causes,
+    "changed": _changed,
     "ranks": _ranks,
     "samples": _samples,
+    "hang": _hang,
     "stacks": _stacks,
     "events": _events,
     "xids": _xids,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.descriptions import PREFIX
 from trackside_daemon.cli.commands.runs import STALE
 from trackside_daemon.cli.errors import CommandError, errors_reported, warn
@@ -158,6 +159,8 @@ def _list(alerts: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
         if alert["ended"] is None and (end := alert.get("silenced_until")) is not None:
             yield f"  silenced until {short_moment(end, now)}"
         yield from wrapped(shown(alert["summary"]))
+        if text := alert.get("evidence", {}).get(CONCLUSION):
+            yield from wrapped(shown(text))
 
 
 def _state(alert: Mapping[str, Any]) -> str:

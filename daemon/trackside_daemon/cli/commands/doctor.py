@@ -37,7 +37,7 @@ def doctor() -> None:
     Each check prints a line: ok, warn, or FAIL with a remedy. The command queries the daemon of this machine. If none
     runs, it queries the NVIDIA driver, as this user. The exit status is 1 if a check fails, also if no daemon runs.
     """
-    from trackside_daemon.cli.commands import doctor_gpu
+    from trackside_daemon.cli.commands import doctor_captures, doctor_gpu
 
     failed = False
     status: dict[str, Any] | None = None
@@ -46,7 +46,7 @@ def doctor() -> None:
             status = result
         else:
             failed |= _print(result)
-    for check in (_push, _spool, _storage, _notifications, doctor_gpu.check):
+    for check in (_push, _spool, _storage, _notifications, doctor_captures.check, doctor_gpu.check):
         for result in check(status):
             failed |= _print(result)
     raise typer.Exit(1 if failed else 0)

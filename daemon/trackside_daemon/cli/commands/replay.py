@@ -74,7 +74,7 @@ def replay(
         Path | None,
         typer.Option(
             "--config.file",
-            help="YAML file of the daemon's settings, for alerts.thresholds and alerts.off.",
+            help="YAML file of the daemon's settings, for alerts.thresholds, alerts.roles and alerts.off.",
             metavar="FILE",
             show_default=False,
         ),
@@ -97,6 +97,7 @@ def replay(
     alert no longer fires there, or begins to. The first one decides.
     """
     with errors_reported():
+        from trackside_daemon.alerts.settings import key_roles
         from trackside_daemon.cli.commands import replay_explain
         from trackside_daemon.detectors.replay import Replay
         from trackside_daemon.detectors.what_if import Recording
@@ -109,18 +110,24 @@ def replay(
                 raise CommandError("--explain is about one alert; give it without --only, --severity and --summary")
             replay_explain.check(explain)
             pushed = _pushed(file, storage_path, url)
-            recording = Recording(pushed.rows, lost=pushed.lost, ranks=[rank])
+            roles = key_roles(section).of_run(pushed.roles)
+            recording = Recording(pushed.rows, lost=pushed.lost, ranks=[rank], roles=roles)
             print_lines(replay_explain.explain(recording, explain, at, rank, section.thresholds))
             return
         pushed = _pushed(file, storage_path, url)
         wanted = _wanted(only or [], severity, section, pushed.run)
-        running = Replay(wanted, section.thresholds, lost=pushed.lost)
+        roles = key_roles(section).of_run(pushed.roles)
+        running = Replay(wanted, section.thresholds, lost=pushed.lost, roles=roles)
         changes = _Counted(change for row in pushed.rows for change in running.evaluate(row))
         if summary:
             print_lines(_summary(changes))
         else:
             for change in changes:
                 typer.echo(json.dumps(change.fields()))
+        for number, key, reason in running.readings():
+            warn(
+                f"{shown(key)} of rank {number} is read as an objective, which raises information at most: {shown(reason)}"
+            )
         if not changes.count:
             warn(_nothing(running.samples, wanted))
 
@@ -132,11 +139,13 @@ class Pushed(NamedTuple):
         rows: The pushes, oldest first.
         run: Name of the run; empty for a file.
         lost: Minimum number of seconds that a slow step loses.
+        roles: Roles of keys that the run states.
     """
 
     rows: Iterator[Row]
     run: str = ""
     lost: float = 0.0
+    roles: Mapping[str, str] = {}
 
 
 class _Counted:
@@ -237,6 +246,7 @@ def pushed_of_run(source: Source, name: str) -> Pushed:
     Raises:
         CommandError: There is no such run.
     """
+    from trackside.roles import usable
     from trackside_daemon.detectors.step_durations import LOST
     from trackside_daemon.history.directory import HistoryError
     from trackside_daemon.history.read.reader import UnknownRunError
@@ -248,7 +258,8 @@ def pushed_of_run(source: Source, name: str) -> Pushed:
     _warn_of_namesakes(source, run, name)
     if run.get("trimmed"):
         warn("older samples of this run were trimmed; the detectors evaluate only the remaining ones")
-    return Pushed(_rows(source.export(run["id"], "jsonl").chunks, name), run["name"], LOST)
+    roles = usable(run["attempt_list"][-1].get("roles")) if run["attempt_list"] else {}
+    return Pushed(_rows(source.export(run["id"], "jsonl").chunks, name), run["name"], LOST, roles)
 
 
 def _warn_of_namesakes(source: Source, run: Mapping[str, Any], name: str) -> None:

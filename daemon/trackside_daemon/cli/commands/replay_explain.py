@@ -48,6 +48,8 @@ def explain(recording: Recording, alert: str, step: int, rank: int, thresholds: 
         since = f" since step {fires.step:,}" if fires.step != step else ""
         yield f"{alert} fires at step {step:,} of rank {rank}{since}: {fires.severity}, {shown(fires.key)}"
         yield from wrapped(shown(fires.message))
+        if reading := before.reading(fires.key, rank, thresholds):
+            yield f"  {shown(fires.key)} is read as an objective, which raises information at most: {shown(reading)}"
         yield "  last samples: " + ", ".join(
             f"{at:,}: {number(value)}" for at, value in before.last(fires.key, SAMPLES)
         )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.cli.sources.source import Source
+    from trackside_daemon.detectors.key_roles import Roles
     from trackside_daemon.detectors.tuning import Case, Judged, Proposal
 
 
@@ -39,13 +40,14 @@ def tune(
     command replays the runs in which it fired, with one threshold changed at a time. It changes nothing itself.
     """
     with errors_reported():
+        from trackside_daemon.alerts.settings import key_roles
         from trackside_daemon.cli.commands.replay import section_of
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.detectors.rank_detectors import ALERTS
         from trackside_daemon.detectors.tuning import propose
 
         source = find_history(storage_path, url)
-        thresholds = section_of(config_file).thresholds
+        section = section_of(config_file)
         alerts = source.alerts("")
         marked = [alert for alert in alerts if alert.get("dismissed")]
         if not marked:
@@ -53,7 +55,11 @@ def tune(
         names = sorted({alert["alert"] for alert in marked})
         _warn_of_others([name for name in names if name not in ALERTS])
         found = [
-            propose(name, _cases(source, [one for one in alerts if one["alert"] == name], runs), thresholds)
+            propose(
+                name,
+                _cases(source, [one for one in alerts if one["alert"] == name], runs, key_roles(section)),
+                section.thresholds,
+            )
             for name in names
             if name in ALERTS
         ]
@@ -70,7 +76,7 @@ def _warn_of_others(names: Sequence[str]) -> None:
         )
 
 
-def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int) -> list[Case]:
+def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int, roles: Roles) -> list[Case]:
     """Return the runs in which an alert fired, those with false alarms and the newest first."""
     from trackside_daemon.cli.commands.replay import pushed_of_run
     from trackside_daemon.detectors.tuning import Case
@@ -89,7 +95,9 @@ def _cases(source: Source, alerts: Sequence[Mapping[str, Any]], most: int) -> li
             warn(f"{error}; it is left out")
             continue
         judged = [_judged(alert) for alert in fired]
-        recording = Recording(pushed.rows, lost=pushed.lost, ranks={one.rank for one in judged})
+        recording = Recording(
+            pushed.rows, lost=pushed.lost, ranks={one.rank for one in judged}, roles=roles.of_run(pushed.roles)
+        )
         cases.append(Case(pushed.run, recording, judged))
     return cases
 

@@ -104,6 +104,8 @@ class Summary:
             whole = source.run(run["id"], MAX_SUMMARIES)
             for line in lines(whole, source.events(run["id"]), source.alerts(run["id"])):
                 report(line)
+            for cause in source.diagnosis(run["id"])["causes"][:1]:
+                report(f"{run['name']}: {cause['summary']}; trackside why {run['id']} has the advice{self._where()}")
         if len(runs) > MOST:
             report(f"{len(runs) - MOST} earlier runs: trackside runs{self._where()}")
         elif runs:

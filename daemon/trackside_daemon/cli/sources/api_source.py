@@ -118,6 +118,27 @@ class ApiSource:
         """End a silence."""
         return self._json(f"silences/{quote(id_, safe='')}", "DELETE")
 
+    def diagnosis(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis"), "ledger")
+
+    def report(self, text: str, size: int) -> dict[str, Any]:
+        """See `Source`."""
+        return self._checked(self._json(f"runs/{quote(text, safe='')}/report?size={size}"), "charts")
+
+    def begin_capture(self, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin a capture of the run that *text* identifies, and return it."""
+        return self._checked(self._post(f"runs/{quote(text, safe='')}/captures", body), "id", "state")
+
+    def capture(self, id_: str) -> dict[str, Any]:
+        """Return a capture with its summary."""
+        return self._checked(self._json(f"captures/{quote(id_, safe='')}"), "id", "state")
+
+    def captures(self, text: str) -> list[dict[str, Any]]:
+        """Return the captures of the run that *text* identifies, or of all runs if it is empty, oldest first."""
+        path = f"runs/{quote(text, safe='')}/captures" if text else "captures"
+        return list(self._checked(self._json(path), "captures")["captures"])
+
     def alert(self, number: int) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"alerts/{number}"), "id")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.alerts.silences import with_silenced_until
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.report.contents import read_contents
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from trackside_daemon.diagnosis.settings import CostSection
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.read.reader import RunFilter
@@ -68,6 +71,16 @@ class FileSource:
             return with_silenced_until(
                 reader.alerts(connection, reader.AlertFilter(uid)), reader.silences(connection, time.time())
             )
+
+    def diagnosis(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return diagnose(connection, reader.resolve(connection, text), _prices())
+
+    def report(self, text: str, size: int) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return read_contents(connection, reader.resolve(connection, text), _prices(), size)
 
     def alert(self, number: int) -> dict[str, Any]:
         """See `Source`."""
@@ -141,6 +154,13 @@ class FileSource:
                 database.close()
         finally:
             lock.close()
+
+
+def _prices() -> CostSection:
+    from trackside_daemon.config.loading import load  # no other commands of the history need the settings
+    from trackside_daemon.service.config import Config
+
+    return load(Config).cost
 
 
 def _lock(directory: Path) -> FileLock:

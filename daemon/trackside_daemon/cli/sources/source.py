@@ -52,6 +52,14 @@ class Source(Protocol):
         """Return the alerts of a run, oldest first; those of all runs if *uid* is empty."""
         ...
 
+    def diagnosis(self, text: str) -> dict[str, Any]:
+        """Return the diagnosis of the run that *text* identifies."""
+        ...
+
+    def report(self, text: str, size: int) -> dict[str, Any]:
+        """Return what a report has about the run that *text* identifies, with at most *size* bytes of charts."""
+        ...
+
     def alert(self, number: int) -> dict[str, Any]:
         """Return an alert by its id."""
         ...

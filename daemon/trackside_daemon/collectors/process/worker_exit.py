@@ -9,8 +9,8 @@ import resource
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.collectors.kernel_files import read
 from trackside_daemon.collectors.process.process_tree import DESCENDANTS, read_stat
+from trackside_daemon.linux.pid_namespaces import own_pid
 from trackside_daemon.linux.pidfd_poller import PidfdPoller
 from trackside_daemon.linux.process_exit import exit_code
 
@@ -269,9 +269,8 @@ class FollowedWorkers:
 
 
 def _is_init(proc: Path, pid: int) -> bool:
-    """Return whether a process is pid 1 of its namespace (/proc/PID/status NSpid)."""
+    """Return whether a process is pid 1 of its namespace."""
     try:
-        status = read(f"{proc}/{pid}/status")
+        return own_pid(proc, pid) == 1
     except OSError:
         return False
-    return status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()[-1:] == [b"1"]

@@ -21,6 +21,7 @@ import msgspec
 
 from trackside_daemon.history.directory import writable_directory
 from trackside_daemon.history.files.rotation import RotatingFiles
+from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import (
     AccountUpdated,
     Alert,
@@ -106,6 +107,8 @@ class JsonLines:
         if isinstance(record, Alert | AlertNote):
             fields = _alert(record) if isinstance(record, Alert) else _note(record)
             return record.run or None, "alerts", [_line(fields)]
+        if isinstance(record, Capture):
+            return record.run, "captures", [_line(msgspec.to_builtins(record))]
         if isinstance(record, Silence):
             return None, "silences", [_line(_silence(record))]
         if isinstance(record, AccountUpdated):

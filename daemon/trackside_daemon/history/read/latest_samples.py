@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from trackside.roles import usable
 from trackside.wire import Identity
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.series import LogTail, decode, find
@@ -21,8 +22,8 @@ Samples = tuple["array[int]", "array[int]", "array[float]"]
 """Steps, times in Unix microseconds, values."""
 
 
-def live_streams(connection: sqlite3.Connection, limit: int) -> list[tuple[int, Identity]]:
-    """Return the streams and identities of attempts that have not ended: newest runs first, then lowest ranks."""
+def live_streams(connection: sqlite3.Connection, limit: int) -> list[tuple[int, Identity, dict[str, str]]]:
+    """Return stream, identity and stated roles of attempts that have not ended: newest runs first, then lowest ranks."""
     rows = connection.execute(
         "SELECT stream.id, run.uid, run.name, attempt.number, stream.rank, attempt.about FROM attempt "
         "JOIN run ON run.id = attempt.run JOIN stream ON stream.run = run.id AND stream.attempt = attempt.number "
@@ -30,8 +31,9 @@ def live_streams(connection: sqlite3.Connection, limit: int) -> list[tuple[int, 
         (limit,),
     )
     return [
-        (stream, Identity(uid, name, attempt, rank, world=(json.loads(about or "{}") or {}).get("world_size", 1)))
+        (stream, Identity(uid, name, attempt, rank, world=stored.get("world_size", 1)), usable(stored.get("roles")))
         for stream, uid, name, attempt, rank, about in rows
+        for stored in [json.loads(about or "{}") or {}]
     ]
 
 

@@ -78,10 +78,12 @@ class LogTail:
     Args:
         connection: In a transaction; None to read nothing until `refresh`.
         stream: The stream's id.
+        newest: Most rows to read, the newest ones; None for all.
     """
 
-    def __init__(self, connection: sqlite3.Connection | None, stream: int) -> None:
+    def __init__(self, connection: sqlite3.Connection | None, stream: int, newest: int | None = None) -> None:
         self._stream = stream
+        self._newest = newest
         self._rows = log_rows.LogRows()
         self._before = 0
         self._last = 0
@@ -91,8 +93,11 @@ class LogTail:
     def refresh(self, connection: sqlite3.Connection) -> None:
         """Read the rows that arrived since the last call. Rows that were packed meanwhile may stay in memory."""
         base, end = self._stream << LOG_BITS, self._stream + 1 << LOG_BITS
-        first = connection.execute("SELECT min(id) FROM log WHERE id >= ? AND id < ?", (base, end)).fetchone()[0]
+        extent = "SELECT min(id), max(id) FROM log WHERE id >= ? AND id < ?"
+        first, last = connection.execute(extent, (base, end)).fetchone()
         before = self._last if first is None else first - base - 1
+        if last is not None and self._newest is not None:
+            before = max(before, last - base - self._newest)
         if 2 * (before - self._before) > self._last - self._before:  # most of it is packed
             self._rows = log_rows.LogRows()
             self._before = before
@@ -117,6 +122,10 @@ class LogTail:
             times += part.times
             values += part.column(column)
         return steps, times, values
+
+    def first_time(self) -> int | None:
+        """Return the earliest time in microseconds; None if the log is empty."""
+        return min((time for _, part in self._rows.parts for time in part.times), default=None)
 
     def last_time(self) -> int | None:
         """Return the latest time in microseconds; None if the log is empty."""

@@ -6,6 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any
 
+from trackside.roles import usable
 from trackside_daemon.history.record.sanitize import to_json
 
 if TYPE_CHECKING:
@@ -133,6 +134,8 @@ def _about(record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]) -> 
             about["git_dirty"] = process.git_dirty
         about["command"] = list(process.command)
         about["packages"] = process.packages
+        if roles := usable(process.roles):
+            about["roles"] = roles
     if record.offset:
         about["clock_offset"] = record.offset
     about["hardware"] = _read_hardware(hardware)

@@ -7,8 +7,10 @@ import resource
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside_daemon.captures.kineto.socket_file import remove_after
 from trackside_daemon.ingest.channel import Channel
 from trackside_daemon.ingest.worker.worker import ServeError, Worker
 from trackside_daemon.linux.signals import reset_signals
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 # ZeroMQ stores a message until it has arrived whole, and bounds neither the number of its frames nor of messages.
 DATA_BYTES = 256 << 20  # private memory (RLIMIT_DATA); without more, ZeroMQ aborts this process
+
+END_SECONDS = 1.0  # time for the kernel to close the sockets of a daemon that was killed
 
 
 def main(arguments: Sequence[str]) -> int | str:
@@ -32,6 +36,7 @@ def main(arguments: Sequence[str]) -> int | str:
     except ServeError as error:
         return str(error)
     worker.run()
+    remove_after(Path(settings["profiler"]), END_SECONDS)  # the daemon has removed it, unless it was killed
     worker.close()
     return 0
 

@@ -15,13 +15,14 @@ from starlette.exceptions import HTTPException
 from trackside_daemon.alerts import silences as silence_store
 from trackside_daemon.alerts import test_alert
 from trackside_daemon.alerts.disabled import unknown_name
-from trackside_daemon.alerts.silences import LONGEST, Silences, matches, matches_wildcards, with_silenced_until
+from trackside_daemon.alerts.silences import LONGEST, Silences, matches, with_silenced_until
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.reader import AlertFilter, UnknownRunError
 from trackside_daemon.history.record.alert_rows import dismissal
 from trackside_daemon.model.finding import SEVERITIES, Severity
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Silence
+from trackside_daemon.model.wildcards import matches_wildcards
 from trackside_daemon.web.api.history_access import DEFAULT_LISTED, MAX_LISTED, json_response, read_listing
 from trackside_daemon.web.api.query_params import parse_flag, parse_integer
 

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from contextlib import suppress
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
@@ -19,6 +19,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.report.contents import MAX_SIZE, SIZE, read_contents
+from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, count, export
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.read import reader
@@ -49,10 +52,11 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from trackside_daemon.model.answer import Answer
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.history_access import HistoryAccess
 
-    Ask = Callable[[str, str], tuple[frozenset[int], Sequence["Answer"]]]
+    Ask = Callable[[str, str], tuple[frozenset[int], Sequence[Answer]]]
     AskLayers = Callable[[str, int], frozenset[int]]
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
@@ -86,17 +90,6 @@ class _SamplesResponse(StreamingResponse):
                 pass
 
 
-class Answer(Protocol):
-    """A rank's answer, the seconds that it took, and its body, which may be None."""
-
-    @property
-    def rank(self) -> int: ...  # noqa: D102
-    @property
-    def seconds(self) -> float: ...  # noqa: D102
-    @property
-    def body(self) -> Any: ...  # noqa: D102
-
-
 class HistoryApi:
     """Answers requests about runs, from the history and, for live runs, from the state.
 
@@ -105,13 +98,26 @@ class HistoryApi:
         history: The history.
         ask: Sends a question to the connected clients of a run, and returns the asked ranks and their answers.
         ask_layers: Requests all layer norms for a number of steps, and returns the ranks that received the request.
+        prices: Returns the configured prices.
+        deleted: Called after a run was deleted.
     """
 
-    def __init__(self, state: State, history: HistoryAccess, ask: Ask, ask_layers: AskLayers) -> None:
+    def __init__(
+        self,
+        state: State,
+        history: HistoryAccess,
+        ask: Ask,
+        ask_layers: AskLayers,
+        prices: Callable[[], CostSection] = CostSection,
+        *,
+        deleted: Callable[[], object] = lambda: None,
+    ) -> None:
         self._state = state
         self._ask = ask
         self._ask_layers = ask_layers
         self._history = history
+        self._prices = prices
+        self._deleted = deleted
         self._importing = asyncio.Semaphore(MAX_IMPORTS)
 
     async def runs(self, request: Request) -> Response:
@@ -141,6 +147,23 @@ class HistoryApi:
             lambda connection: reader.run(connection, _resolve(connection, request), limit, offset)
         )
         return json_response(run)
+
+    async def diagnosis(self, request: Request) -> Response:
+        """Return where the time of a run went, and the causes that cost most."""
+        prices = self._prices()
+        diagnosis = await self._history.read(
+            lambda connection: diagnose(connection, _resolve(connection, request), prices)
+        )
+        return json_response(diagnosis)
+
+    async def report(self, request: Request) -> Response:
+        """Return what a report has about a run."""
+        size = parse_bounded(request.query_params, "size", SIZE, MAX_SIZE)
+        prices = self._prices()
+        contents = await self._history.read(
+            lambda connection: read_contents(connection, _resolve(connection, request), prices, size)
+        )
+        return json_response(contents)
 
     async def stacks(self, request: Request) -> Response:
         """Return the stack of each thread of a run's processes; works while their main thread hangs."""
@@ -225,6 +248,7 @@ class HistoryApi:
         """Delete a run that has ended, with all its samples."""
         uid = await self._history.read(lambda connection: _resolve(connection, request))
         await self._history.change(lambda store: run_changes.delete(store, uid, live=False))
+        await self._history.run_in_thread(self._deleted)
         return json_response({"deleted": uid})
 
     async def export(self, request: Request) -> Response:

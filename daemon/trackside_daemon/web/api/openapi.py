@@ -11,6 +11,8 @@ _PARAMETERS = {
         "A run's id, its name (the newest run counts), or a unique beginning of its id; percent-encoded, also slashes.",
     ),
     "number": ("integer", "An alert's id."),
+    "capture": ("string", "A capture's id."),
+    "file": ("string", "The name of one of its files."),
     "silence": ("string", "A silence's id."),
     "run": ("string", "A run's id, its name or a unique beginning of its id. May be repeated on /series."),
     "name": ("string", "A part of the run's name, or the beginning of its id."),
@@ -40,6 +42,7 @@ _PARAMETERS = {
     "from": ("number", "First step or time."),
     "to": ("number", "Last step or time."),
     "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
+    "size": ("integer", "Maximum number of bytes of all charts [1600000], up to 100000000."),
     "format": ("string", "csv, json or jsonl."),
 }
 _CHOICES = {
@@ -88,8 +91,8 @@ class Endpoint(NamedTuple):
         body: An example or description of the request's body; empty for none.
         errors: Statuses of its errors, besides those that `_statuses` derives.
         types: Media types of its answer.
-        group: The object whose method it is: `HistoryApi`, `AlertsApi`, `GpuApi`, `ProcessesApi`, `OverviewApi`, or
-            `WebApp` for ``daemon``.
+        group: The object whose method it is: `HistoryApi`, `AlertsApi`, `CapturesApi`, `GpuApi`, `ProcessesApi`,
+            `OverviewApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -101,7 +104,7 @@ class Endpoint(NamedTuple):
     body: str = ""
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
-    group: Literal["history", "alerts", "gpu", "processes", "overview", "daemon"] = "history"
+    group: Literal["history", "alerts", "captures", "gpu", "processes", "overview", "daemon"] = "history"
 
 
 # All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F.
@@ -196,6 +199,67 @@ ENDPOINTS = (
         "by cause: data, checkpoint, eval, restart, stall. Both are absent if the run did not report them. The run's lost "
         "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
         "GPUs could have done during its attempts.",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/diagnosis",
+        "diagnosis",
+        "Return where the time of a run went, and the causes that cost most.",
+        description="ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
+        "costliest first; the gain of removing one is expected between low and high seconds. lost_seconds is null for a "
+        "cause whose time the ledger has in other accounts, or that costs no time.",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/report",
+        "report",
+        "Return what a report has about a run: itself, its diagnosis, alerts, events and charts.",
+        ("size",),
+        "size is the most bytes of the charts. They are those of the lowest rank, the loss first, with step and time, in "
+        "seconds since the run's start, in axes, and null for NaN and infinities; left_out is the number of keys without one.",
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{id}/captures",
+        "begin_capture",
+        "Begin a capture of a run.",
+        description="The answer comes at once; read /captures/{capture} until its state is summarised or failed. kind is profile, "
+        "stacks, memory or flight_recorder. A profile takes steps (10) or seconds, and shapes, stacks or memory as well. "
+        "ranks is empty for all.",
+        body='{"kind": "profile", "steps": 10, "ranks": [0, 3], "stacks": true}',
+        errors=(409,),
+        group="captures",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/captures",
+        "run_captures",
+        "List the captures of a run, oldest first, without their summaries.",
+        group="captures",
+    ),
+    Endpoint(
+        "GET",
+        "/captures",
+        "captures",
+        "List the captures of all runs, oldest first, without their summaries.",
+        group="captures",
+    ),
+    Endpoint(
+        "GET",
+        "/captures/{capture}",
+        "capture",
+        "Return a capture with its summary.",
+        description="state is asked, recording, written, summarised or failed. text has the summary as lines. In summary.ranks, "
+        "times are seconds per step.",
+        group="captures",
+    ),
+    Endpoint(
+        "GET",
+        "/captures/{capture}/files/{file}",
+        "capture_file",
+        "Download a file of a capture, compressed by gzip.",
+        types=("application/gzip",),
+        group="captures",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
@@ -375,7 +439,7 @@ def _statuses(endpoint: Endpoint) -> list[int]:
         400: endpoint.parameters or endpoint.body,
         403: endpoint.method != "GET",
         404: "{" in endpoint.path or "run" in endpoint.parameters,
-        500: endpoint.group in {"history", "alerts", "overview"},
+        500: endpoint.group in {"history", "alerts", "captures", "overview"},
     }
     return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
 

@@ -6,6 +6,9 @@ import { h } from "/static/dom.js";
 import { span } from "/static/format.js";
 
 const SECTIONS = {
+  causes: ["Likely causes", causes],
+  changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
+  hang: ["Places of the ranks", ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
   stacks: ["Stacks", stacks],
   ranks: ["Last values of the ranks", ranks],
@@ -31,7 +34,7 @@ export function evidence(alert) {
 
 // Returns the evidence that consists of a single value.
 export function scalarEvidence(alert) {
-  return Object.entries(alert.evidence).filter(([name, value]) => !Object.hasOwn(SECTIONS, name) && (value === null || typeof value !== "object"));
+  return Object.entries(alert.evidence).filter(([name, value]) => name !== "conclusion" && !Object.hasOwn(SECTIONS, name) && (value === null || typeof value !== "object"));
 }
 
 function renderPart(part, value, alert) {
@@ -57,6 +60,11 @@ function preformatted(content, label) {
 
 function facts(values) {
   return h("dl.facts", {}, Object.entries(values).map(([name, value]) => [h("dt", {}, displayName(name)), h("dd", {}, displayValue(name, value))]));
+}
+
+function causes(values) {
+  const share = (ratio) => (ratio === undefined ? "" : ` It can explain ${Math.round(ratio * 100)} % of the lost time at most.`);
+  return h("ol", {}, values.map(({ text, explains_ratio: ratio }) => h("li", {}, `${capital(text)}.`, h("span.quiet", {}, share(ratio)))));
 }
 
 function stacks(ranks) {

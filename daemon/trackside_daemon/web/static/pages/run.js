@@ -1,6 +1,7 @@
 // One run: its state, charts of all keys, the machine meanwhile, and its configuration.
 
 import { getJson, query } from "/static/api.js";
+import { Captures } from "/static/run/captures.js";
 import { Charts } from "/static/run/charts.js";
 import { Header } from "/static/run/header.js";
 import { Machine } from "/static/run/machine.js";
@@ -35,7 +36,7 @@ class RunPage {
     this.charts = new Charts(run, this.selection, onZoom, address.signal);
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);
-    this.sections = [phases(), configuration(), attempts()];
+    this.sections = [new Captures(run, address.signal), phases(), configuration(), attempts()];
     const parts = [this.head, this.selection, this.charts, this.machine, this.metrics, ...this.sections];
     this.root = h("div.run-page", {}, parts.map((item) => item.root));
     this.#show(run);

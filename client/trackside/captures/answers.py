@@ -1,0 +1,36 @@
+"""The answers of a training process to the daemon's questions, by the kind of the question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside.captures.flight_recorder import flight
+from trackside.stacks import stacks
+from trackside.wire import Stacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside.wire import Body
+
+
+class Answer(NamedTuple):
+    """The answer to one kind of questions.
+
+    Attributes:
+        kind: The kind of its message.
+        make: Returns its body from that of the question, which is None for a kind without one.
+        is_slow: It takes longer than a few milliseconds, so that a thread of its own makes it, which must not raise. While
+            that runs, further slow questions are not answered.
+    """
+
+    kind: str
+    make: Callable[[Any], Body]
+    is_slow: bool = False
+
+
+ANSWERS = {
+    "stacks?": Answer("stacks", lambda _: Stacks(stacks())),
+    "flight?": Answer("flight", lambda _: flight()),
+    "ping": Answer("pong", lambda _: None),
+}

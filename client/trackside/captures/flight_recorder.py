@@ -1,0 +1,108 @@
+"""The tail of PyTorch's flight recorder: the newest collectives of this process by process group, as plain data."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trackside.stacks import stacks
+from trackside.wire import Flight, FlightEntry, FlightGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ENTRIES = 100  # newest entries that are sent of each group
+GROUPS = 64
+RANKS = 4096  # most members of a group that are sent
+THREADS = 64
+CHARACTERS = 200
+
+# The recorder of Gloo and others, and that of NCCL. PyTorch 2.4 has only the last form of NCCL's.
+_DUMPS = (("_dump_fr_trace_json", "_dump_fr_trace"), ("_dump_nccl_trace_json", "_dump_nccl_trace"))
+
+
+class _Entry(msgspec.Struct):
+    """The fields of an entry that are used, by the names of c10d/FlightRecorderDetail.hpp."""
+
+    process_group: list[str] = msgspec.field(default_factory=list)
+    profiling_name: str = ""
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    is_p2p: bool = False
+    input_sizes: list[list[int]] = msgspec.field(default_factory=list)
+    input_dtypes: list[str] = msgspec.field(default_factory=list)
+    state: str = ""
+    retired: bool = False
+    time_created_ns: int = 0
+
+
+class _Dump(msgspec.Struct):
+    entries: list[_Entry] = msgspec.field(default_factory=list)
+    pg_config: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
+
+
+_decode = msgspec.json.Decoder(_Dump).decode
+
+
+def flight() -> Flight:
+    """Return the stacks of all threads, the main thread first, and the newest entries of each process group.
+
+    PyTorch is not imported for this. A process without a recorder has no groups.
+    """
+    threads = sorted(stacks().items(), key=lambda thread: not thread[0].startswith("MainThread"))
+    groups: dict[tuple[str, ...], FlightGroup] = {}
+    now = time.time_ns()
+    for dump in _dumps():
+        tails: dict[tuple[str, ...], deque[_Entry]] = {}
+        for entry in dump.entries:
+            backend = entry.profiling_name.partition(":")[0]
+            tails.setdefault((backend, *entry.process_group[:2]), deque(maxlen=ENTRIES)).append(entry)
+        for key, tail in list(tails.items())[: GROUPS - len(groups)]:
+            backend, name, description = (*key, "", "")[:3]
+            entries = [_plain(entry, now) for entry in tail]
+            groups[key] = FlightGroup(
+                backend[:CHARACTERS], name[:CHARACTERS], description[:CHARACTERS], _members(dump, name), entries
+            )
+    return Flight(dict(threads[:THREADS]), list(groups.values()))
+
+
+def _dumps() -> Iterator[_Dump]:
+    """Yield what each recorder of this process has; the names of these private functions have changed before."""
+    library = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None)
+    for as_json, as_pickle in _DUMPS:
+        with suppress(Exception):  # a recorder that fails must not cost the stacks
+            if (dump := getattr(library, as_json, None)) is not None:
+                yield _decode(dump())
+            elif (dump := getattr(library, as_pickle, None)) is not None:
+                # Without stacks, whose symbols can take long. The bytes come from this process itself.
+                yield msgspec.convert(pickle.loads(dump(True, False, False)), _Dump)  # noqa: S301
+
+
+def _plain(entry: _Entry, now: int) -> FlightEntry:
+    done = entry.retired or entry.state == "completed"
+    return FlightEntry(
+        entry.p2p_seq_id if entry.is_p2p else entry.collective_seq_id,
+        entry.profiling_name.rpartition(":")[2][:CHARACTERS],
+        "completed" if done else entry.state[:CHARACTERS],
+        ", ".join(f"{size} {kind}" for size, kind in zip(entry.input_sizes, entry.input_dtypes, strict=False))[
+            :CHARACTERS
+        ],
+        sum(map(prod, entry.input_sizes)),
+        max(0.0, (now - entry.time_created_ns) / 1e9),
+        entry.is_p2p,
+    )
+
+
+def _members(dump: _Dump, name: str) -> list[int]:
+    """Return the global ranks of a group; none if the recorder does not know them."""
+    text = dump.pg_config.get(name, {}).get("ranks", "")
+    with suppress(msgspec.MsgspecError, TypeError):
+        return msgspec.json.decode(text, type=list[int])[:RANKS]
+    return []

@@ -1,0 +1,127 @@
+"""Causes on the host: memory and storage that tasks wait for, CPUs that others use, and the phases of the step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.alerts.evidence.causes.cause import Cause, percent, rises
+from trackside_daemon.alerts.evidence.causes.level import Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.alerts.evidence.causes.readings import Reading, Readings
+
+PRESSURE = {name: f"trackside_host_pressure_{name}_waiting_seconds_total" for name in ("cpu", "io", "memory")}
+CPU = "trackside_host_cpu_seconds_total"
+CPUS = "trackside_host_cpus"
+CPU_WAIT = "trackside_process_cpu_wait_seconds_total"
+CPU_LIMITED = "trackside_cgroup_cpu_throttled_seconds_total"
+OWN_CPU = (
+    "trackside_process_cpu_seconds_total",
+    "trackside_dataloader_cpu_seconds_total",
+    "trackside_process_children_cpu_seconds_total",
+)
+BLOCKED = "trackside_dataloader_blocked_workers"
+PHASE = "trackside_training_phase_seconds_total"
+FAMILIES = (*PRESSURE.values(), CPU, CPUS, CPU_WAIT, CPU_LIMITED, *OWN_CPU, BLOCKED)
+
+LEAST = 0.05  # share of the time by which a wait must rise
+LEAST_CPUS = 0.3  # CPUs that others must use more
+FREE_MODES = ("idle", "iowait", "steal")  # the rest of the CPU time is used by processes
+NOTHING = Level(0.0, 0.0, 0.0, 0.0)
+
+# Phases in which a step waits, with the words for them; the training itself is in the others.
+_PHASES = {"data": "waiting for data", "checkpoint": "writing checkpoints", "eval": "evaluating"}
+
+
+def host_causes(readings: Readings) -> Iterator[Cause]:
+    """Yield the causes on the host, and the phases that take longer."""
+    yield from _memory(readings)
+    yield from _storage(readings)
+    yield from _cpus(readings)
+    yield from _phases(readings)
+
+
+def _memory(readings: Readings) -> Iterator[Cause]:
+    for _, waiting in readings.of(PRESSURE["memory"]):
+        if waiting.rose(LEAST):
+            text = rises("the share of time in which tasks of this machine wait for memory", waiting, readings, percent)
+            yield Cause("memory_pressure", text, _share(readings, waiting), waiting)
+
+
+def _storage(readings: Readings) -> Iterator[Cause]:
+    """Yield pressure of I/O, or workers that wait for a device; with a longer wait for data, the storage is slow."""
+    data = [level for _, level in readings.of(PHASE, phase="data") if level.rose(LEAST)]
+    blocked = any(level.rose(0.5) for _, level in readings.of(BLOCKED))
+    waited = max((_share(readings, level) for level in data), default=0.0)
+    name, where = ("slow_storage", ", and the training waits for data") if data else ("io_pressure", "")
+    waiting = [level for _, level in readings.of(PRESSURE["io"]) if level.rose(LEAST)]
+    for level in waiting:
+        text = rises("the share of time in which tasks of this machine wait for storage", level, readings, percent)
+        yield Cause(name, text + where, max(_share(readings, level), blocked * waited), level)
+    if blocked and data and not waiting:
+        text = rises("the share of time in which the training waits for data", data[0], readings, percent)
+        yield Cause(name, f"{text}, and its workers wait for a device or a file system", waited, data[0])
+
+
+def _cpus(readings: Readings) -> Iterator[Cause]:
+    """Yield what keeps the training from its CPUs: the hypervisor, a limit, other processes, or too few CPUs."""
+    cpus = max((one.points[-1][1] for one in readings.series(CPUS)), default=1.0)
+    for _, stolen in readings.of(CPU, mode="steal"):
+        share = stolen._replace(
+            usual=stolen.usual / cpus, spread=stolen.spread / cpus, high=stolen.high / cpus, now=stolen.now / cpus
+        )
+        if share.rose(LEAST):
+            text = rises("the share of the CPUs that the hypervisor gives to other machines", share, readings, percent)
+            yield Cause("cpu_steal", text, _share(readings, share), share)
+    for labels, limited in readings.of(CPU_LIMITED):
+        if limited.rose(LEAST):
+            what = (
+                f"the share of time in which the CPU limit of {labels.get('cgroup', 'the cgroup')} keeps tasks waiting"
+            )
+            yield Cause("cpu_limit", rises(what, limited, readings, percent), _share(readings, limited), limited)
+    waits = [level for family in (CPU_WAIT, PRESSURE["cpu"]) for _, level in readings.of(family) if level.rose(LEAST)]
+    if waits:
+        yield _contention(readings, max(waits, key=lambda level: _share(readings, level)), cpus)
+
+
+def _contention(readings: Readings, wait: Level, cpus: float) -> Cause:
+    """Return the cause of a longer wait for CPUs: other processes, or the training itself, if they use more than before."""
+    share = _share(readings, wait)
+    waits = rises("the share of time in which tasks wait for a CPU", wait, readings, percent)
+    own = _added([level for family in OWN_CPU for _, level in _of_all(readings, family)])
+    free = _added([level for mode in FREE_MODES for _, level in readings.of(CPU, mode=mode)])
+    usual = 0.0 if readings.slow.lasting else max(0.0, cpus - free.usual - own.usual)
+    others = Level(usual, free.spread, usual, cpus - free.now - own.now)
+    before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
+    if free != NOTHING and others.rose(LEAST_CPUS):
+        busiest = [one for one in readings.busy if one.cpus >= LEAST_CPUS][:2]
+        named = ", ".join(f"{one.command} (pid {one.pid}, {one.cpus:.1f} CPUs)" for one in busiest)
+        text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}" + (f": {named}" if named else "")
+        return Cause("cpu_neighbour", f"{text}; {waits}", share, others)
+    itself = f", and the training itself uses {own.now:.1f} of {cpus:.0f} CPUs" if own.rose(LEAST_CPUS) else ""
+    return Cause("cpu_pressure", waits + itself, share, wait)
+
+
+def _of_all(readings: Readings, family: str) -> list[Reading]:
+    """Return the readings of all ranks, each compared with the time before."""
+    return readings._replace(peers=(), ranks=(*readings.ranks, *readings.peers)).of(family)
+
+
+def _added(levels: Sequence[Level]) -> Level:
+    return Level(*(sum(values) for values in zip(*(level[:4] for level in levels), strict=True))) if levels else NOTHING
+
+
+def _phases(readings: Readings) -> Iterator[Cause]:
+    for phase, doing in _PHASES.items():
+        for labels, level in readings.of(PHASE, phase=phase):
+            if level.rose(LEAST):
+                text = rises(f"the share of time that rank {labels['rank']} spends {doing}", level, readings, percent)
+                yield Cause(
+                    f"{phase}_wait" if phase == "data" else phase, text, _share(readings, level), level, symptom=True
+                )
+
+
+def _share(readings: Readings, level: Level) -> float:
+    return readings.slow.can_explain(level.usual, level.during)

@@ -1,0 +1,94 @@
+"""Readings of the machine before and during a slow-down, and whom they are about."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.alerts.evidence.causes.level import Level, counter_level, gauge_level
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trackside_daemon.alerts.evidence.causes.level import SlowDown
+    from trackside_daemon.history.read.resources import Resource
+
+
+class RankPlace(NamedTuple):
+    """A rank with its process on this machine, and its GPUs by number."""
+
+    rank: str
+    pid: str = ""
+    gpus: frozenset[str] = frozenset()
+
+
+class Busy(NamedTuple):
+    """Process outside of the training that uses the CPUs now: its pid, name and number of CPUs."""
+
+    pid: int
+    command: str
+    cpus: float
+
+
+class Reading(NamedTuple):
+    """Level of one series."""
+
+    labels: Mapping[str, str]
+    level: Level
+
+
+class Readings(NamedTuple):
+    """All that the search for causes reads.
+
+    Attributes:
+        slow: The slow-down.
+        resources: Series of the machine and of the ranks' phases, with points before and during the slow-down.
+        ranks: The ranks that may have caused it.
+        peers: Other ranks of the run, whose levels are the usual ones; none to compare with the time before.
+        pids: All processes of the training.
+        commands: Names of the processes by pid.
+        busy: Processes outside of the training, the busiest first.
+    """
+
+    slow: SlowDown
+    resources: Sequence[Resource]
+    ranks: Sequence[RankPlace] = ()
+    peers: Sequence[RankPlace] = ()
+    pids: frozenset[str] = frozenset()
+    commands: Mapping[str, str] = {}
+    busy: Sequence[Busy] = ()
+
+    def of(self, family: str, **labels: str) -> list[Reading]:
+        """Return the levels of a family's series that have these labels and are about the machine or one of the ranks."""
+        wanted = [one for one in self.series(family, **labels) if _is_about(one.labels, self.ranks)]
+        found = [Reading(one.labels, level) for one in wanted if (level := self._level(one)) is not None]
+        subjects = {"gpu", "pid", "rank"} & {name for one in wanted for name in one.labels}
+        others = [one for one in self.series(family, **labels) if _is_about(one.labels, self.peers)]
+        if not (self.peers and subjects):
+            return found
+        usual = [level.now for one in others if (level := self._level(one)) is not None]
+        return [Reading(labels, beside) for labels, level in found if (beside := _beside(level, usual))]
+
+    def series(self, family: str, **labels: str) -> list[Resource]:
+        """Return the series of a family that have these labels."""
+        return [one for one in self.resources if one.family == family and labels.items() <= one.labels.items()]
+
+    def _level(self, one: Resource) -> Level | None:
+        return (counter_level if one.family.endswith("_total") else gauge_level)(one.points, self.slow)
+
+
+def _is_about(labels: Mapping[str, str], ranks: Sequence[RankPlace]) -> bool:
+    """Return whether labels name one of these ranks, its process or its GPU, or none of them."""
+    if "pid" in labels:
+        return labels["pid"] in {rank.pid for rank in ranks}
+    if "rank" in labels:
+        return labels["rank"] in {rank.rank for rank in ranks}
+    return "gpu" not in labels or any(labels["gpu"] in rank.gpus for rank in ranks)
+
+
+def _beside(level: Level, others: Sequence[float]) -> Level | None:
+    """Return a level whose usual one is the median of other ranks; None without any."""
+    if not others:
+        return None
+    middle = median(others)
+    return Level(middle, median(abs(value - middle) for value in others), max(others), level.now, level.stretch)

@@ -1,0 +1,263 @@
+"""The captures of the daemon: who asks, who records, and how far each is."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import Counter, OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.captures import summaries
+from trackside_daemon.model.capture import FINAL, PROFILE, TRIGGERS, Capture
+from trackside_daemon.model.metric import Batch, Metric, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from trackside_daemon.captures.recorder import Recorder
+    from trackside_daemon.captures.store import CaptureStore
+    from trackside_daemon.model.capture import AlertLink, ProfileOptions
+    from trackside_daemon.model.finding import Finding
+
+CAPTURES = Metric("trackside_captures_total", "counter", "Captures that have ended.", ("trigger", "state"))
+# The alerts that a capture can cause, and for how many seconds after it: the last steps and the written files disturb.
+DISTURBED = frozenset(("SlowStep", "ThroughputRegression", "StragglerRank"))
+DISTURBED_SECONDS = 5.0
+AT_ONCE = 4  # captures that run at the same time
+REMEMBERED = 64  # ended captures that are kept here until the history surely has them
+NOTHING = "no process of the run is connected to this daemon"
+STOPPED = "the daemon stopped before it was complete"
+
+log = logging.getLogger("trackside")
+
+
+class CaptureError(Exception):
+    """A capture that cannot begin; the message states why, in one line."""
+
+
+class Request(NamedTuple):
+    """A request for a capture; the fields are those of `Capture`."""
+
+    run: str
+    attempt: int
+    kind: str = "profile"
+    trigger: str = "api"
+    ranks: tuple[int, ...] = ()
+    options: ProfileOptions = PROFILE
+    cause: AlertLink | None = None
+    step: int | None = None
+
+
+class Captures:
+    """All captures. Every change of one is published as a record.
+
+    Args:
+        store: Their files.
+        recorders: Record ranks; each rank gets the first that does not refuse it.
+        ranks: Returns the ranks of a run, by its id, that are connected.
+        publish: Receives batches of records.
+        stored: Returns all captures that the history has.
+        finished: Completes the summary of a capture that was summarised.
+        summarize: Summarises files by rank.
+    """
+
+    def __init__(
+        self,
+        store: CaptureStore,
+        recorders: Sequence[Recorder],
+        ranks: Callable[[str], Iterable[int]],
+        publish: Callable[[Batch], object],
+        stored: Callable[[], Sequence[Capture]],
+        *,
+        finished: Callable[[Capture], Capture] = lambda capture: capture,
+        summarize: Callable[[Capture, Mapping[int, Path]], dict[str, Any]] = summaries.summarize,
+    ) -> None:
+        self.store = store
+        self._recorders = recorders
+        self._ranks = ranks
+        self._publish = publish
+        self._stored = stored
+        self._finished = finished
+        self._summarize = summarize
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Capture] = OrderedDict()
+        self._threads: dict[str, threading.Thread] = {}
+        self._busy: dict[tuple[str, int], str] = {}  # the capture that records each rank, by run and rank
+        self._disturbed_until: dict[str, float] = {}  # by run, in monotonic seconds
+        self._cancelled = threading.Event()
+        self._ended: Counter[tuple[str, str]] = Counter()
+
+    def start(self) -> None:
+        """End the captures that an earlier daemon left unfinished, and delete files that belong to no capture."""
+        for capture in self._stored():
+            if capture.state not in FINAL:
+                self._end(capture, STOPPED)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete the files of deleted runs."""
+        # Those that begin now are read last, so that they cannot be missed.
+        stored = [capture.id for capture in self._stored()]
+        self.store.keep([*stored, *(capture.id for capture in self.known())])
+
+    def stop(self) -> None:
+        """Cancel what is recorded, and wait for it."""
+        self._cancelled.set()
+        for thread in list(self._threads.values()):
+            thread.join()
+
+    def ask(self, request: Request) -> Capture:
+        """Begin a capture, and return it at once.
+
+        Raises:
+            CaptureError: Too many run at once.
+        """
+        capture = Capture(id=os.urandom(6).hex(), asked=time.time(), **request._asdict())
+        with self._lock:
+            if len(self._threads) >= AT_ONCE:
+                raise CaptureError(f"{AT_ONCE} captures run already; try again when one has ended")
+            thread = threading.Thread(target=self._run, args=(capture,), name="trackside-capture", daemon=True)
+            self._threads[capture.id] = thread
+        self._change(capture)
+        thread.start()
+        return capture
+
+    def disturbs(self, finding: Finding) -> bool:
+        """Return whether a capture may have caused a finding: it records the run now, or did seconds ago."""
+        if finding.alert not in DISTURBED:
+            return False
+        with self._lock:
+            recorded = any(run == finding.run for run, _ in self._busy)
+            return recorded or time.monotonic() < self._disturbed_until.get(finding.run, 0.0)
+
+    def known(self) -> list[Capture]:
+        """Return the captures that run or ended lately, as of now."""
+        with self._lock:
+            return list(self._known.values())
+
+    def samples(self) -> Batch:
+        """Return the counters."""
+        states = [(trigger, state) for trigger in TRIGGERS for state in sorted(FINAL)]
+        return Batch("captures", [Sample(CAPTURES, labels, self._ended[labels]) for labels in states])
+
+    def _run(self, capture: Capture) -> None:
+        try:
+            wanted = capture.ranks or tuple(self._ranks(capture.run))
+            ranks, busy = self._reserve(capture, wanted)
+            directory = self.store.make(capture.id)
+            capture = self._change(replace(capture, state="recording"))
+            capture, outcomes = self._record(capture, ranks, directory)
+            reason = _reasons(outcomes | busy) if wanted else NOTHING
+            self._complete(replace(capture, reason=reason), outcomes, directory)
+        except OSError as error:
+            self._end(capture, f"{error.filename or capture.id}: {(error.strerror or str(error)).lower()}")
+        except Exception as error:  # whatever a recording contains: the daemon must go on
+            log.exception("capture %s failed", capture.id)
+            self._end(capture, f"{type(error).__name__}: {error}")
+        finally:
+            self._release(capture)
+
+    def _record(self, capture: Capture, ranks: Sequence[int], directory: Path) -> tuple[Capture, dict[int, Path | str]]:
+        """Record the ranks; where nothing profiles any of them, their stacks if those were asked for."""
+        outcomes = self._record_kind(capture, ranks, directory)
+        paths = [outcome for outcome in outcomes.values() if isinstance(outcome, Path)]
+        if capture.kind == "profile" and capture.options.stacks and ranks and not paths:
+            capture = replace(capture, kind="stacks")
+            outcomes = self._record_kind(capture, ranks, directory)
+        return capture, outcomes
+
+    def _record_kind(self, capture: Capture, ranks: Sequence[int], directory: Path) -> dict[int, Path | str]:
+        outcomes: dict[int, Path | str] = {}
+        for number, recorder in enumerate(self._recorders):
+            left = [rank for rank in ranks if not isinstance(outcomes.get(rank), Path)]
+            refused = recorder.refuse(capture, left)
+            # The first recorder's reason says what to do; a later one that refuses as well adds nothing.
+            outcomes = {**refused, **outcomes}
+            accepted = [rank for rank in left if rank not in refused]
+            if accepted:
+                own = directory / f"{capture.kind}{number}"
+                own.mkdir(mode=0o700)
+                outcomes |= recorder.record(capture, accepted, own, self._cancelled)
+        return outcomes
+
+    def _complete(self, capture: Capture, outcomes: Mapping[int, Path | str], directory: Path) -> None:
+        """Move the recorded files to the capture's directory, and summarise them."""
+        recorded = {rank: path for rank, path in outcomes.items() if isinstance(path, Path)}
+        if not recorded:
+            self._end(capture, capture.reason)
+            return
+        paths = {rank: path.rename(directory / path.name) for rank, path in recorded.items()}
+        summary: dict[str, Any] = {}
+        if capture.kind == "profile":  # the summary replaces a trace by a compressed one with marks
+            self._change(replace(capture, state="written"))
+            summary = self._summarize(capture, paths)
+            paths |= {int(rank): paths[int(rank)].with_name(name) for rank, name in summary["files"].items()}
+        files = self.store.pack(capture, paths)
+        capture = self._change(replace(capture, state="written", files=files))
+        if capture.kind != "profile":
+            summary = self._summarize(capture, {file.rank: paths[file.rank].with_name(file.name) for file in files})
+        if summary.get("ranks") or capture.kind == "memory":
+            ended = replace(capture, state="summarised", summary=summary, ended=time.time())
+            self._change(self._finished(ended))
+        else:
+            self._end(capture, _reasons({int(rank): why for rank, why in summary.get("failed", {}).items()}))
+        self._make_room()
+
+    def _end(self, capture: Capture, reason: str) -> None:
+        """End a capture that has failed."""
+        self._change(replace(capture, state="failed", reason=reason, ended=time.time()))
+        if not capture.files:
+            self.store.remove(capture.id)
+
+    def _change(self, capture: Capture) -> Capture:
+        with self._lock:
+            self._known[capture.id] = capture
+            ended = [id_ for id_, known in self._known.items() if known.state in FINAL]
+            for id_ in ended[:-REMEMBERED]:
+                del self._known[id_]
+            if capture.state in FINAL and capture.ended:
+                self._ended[capture.trigger, capture.state] += 1
+        self._publish(Batch("captures", records=[capture]))
+        return capture
+
+    def _make_room(self) -> None:
+        """Delete files until the quotas are kept; their captures stay, with their summaries."""
+        current = {**{capture.id: capture for capture in self._stored()}, **{one.id: one for one in self.known()}}
+        for capture in self.store.surplus(list(current.values())):
+            self.store.remove(capture.id)
+            gone = replace(
+                capture, files=(), reason="its files made room for others: capture.quota_mib, capture.quota_run_mib"
+            )
+            with self._lock:
+                self._known[capture.id] = gone
+            self._publish(Batch("captures", records=[gone]))
+
+    def _reserve(self, capture: Capture, ranks: Sequence[int]) -> tuple[list[int], dict[int, Path | str]]:
+        """Return the ranks that are this capture's until `_release`, and why the others are not."""
+        with self._lock:
+            others = {rank: id_ for rank in ranks if (id_ := self._busy.get((capture.run, rank)))}
+            free = [rank for rank in ranks if rank not in others]
+            self._busy.update({(capture.run, rank): capture.id for rank in free})
+        return free, {rank: f"capture {id_} records it" for rank, id_ in others.items()}
+
+    def _release(self, capture: Capture) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._disturbed_until = {run: until for run, until in self._disturbed_until.items() if until > now}
+            self._disturbed_until[capture.run] = now + DISTURBED_SECONDS
+            self._busy = {key: id_ for key, id_ in self._busy.items() if id_ != capture.id}
+            del self._threads[capture.id]
+
+
+def _reasons(outcomes: Mapping[int, object]) -> str:
+    """Return the reasons among outcomes by rank, in one line."""
+    ranks: dict[str, list[int]] = {}
+    for rank, outcome in sorted(outcomes.items()):
+        if isinstance(outcome, str):
+            ranks.setdefault(outcome, []).append(rank)
+    named = (f"rank{'s' * (len(of) > 1)} {', '.join(map(str, of))}: {reason}" for reason, of in ranks.items())
+    return "; ".join(named)

@@ -1,0 +1,151 @@
+"""Merge the flight recorders of all ranks: what holds up each process group."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trackside_daemon.captures.hang.dump import Call, Group, GroupKey, RankDump
+
+Kind = Literal[
+    "other_operation", "other_shape", "ended", "never_arrived", "silent", "unseen", "crossed", "not_finished", "outside"
+]
+# From the kind that explains most: a rank that died because of a mismatch is a consequence.
+KINDS: tuple[Kind, ...] = (
+    "other_operation",
+    "other_shape",
+    "ended",
+    "never_arrived",
+    "silent",
+    "unseen",
+    "crossed",
+    "not_finished",
+    "outside",
+)
+
+WORLD = "default_pg"  # PyTorch's name of the group with all ranks
+
+# Collectives for which every rank has an input of the same size; the tensors of all_gather may differ.
+_EQUAL = re.compile("all_?reduce|reduce|broadcast|_all_?gather_base|_?reduce_scatter(_base)?")
+
+
+class Absent(NamedTuple):
+    """Ranks without a dump.
+
+    Attributes:
+        ended: Their run has ended: the process died, or finished earlier than the others.
+        silent: They are connected and did not answer.
+        unseen: They are not connected to this daemon.
+    """
+
+    ended: frozenset[int] = frozenset()
+    silent: frozenset[int] = frozenset()
+    unseen: frozenset[int] = frozenset()
+
+
+class Case(NamedTuple):
+    """Cause for which a process group waits.
+
+    Attributes:
+        ranks: Ranks that hold it up; empty if unknown.
+        waiting: Ranks that only wait.
+        title: Name of the group.
+        call: The call that does not end, as the others have made it.
+        others: The calls of *ranks* in its place.
+    """
+
+    kind: Kind
+    ranks: frozenset[int]
+    waiting: frozenset[int]
+    title: str
+    call: Call
+    others: tuple[Call, ...] = ()
+
+
+def find_cases(dumps: Mapping[int, RankDump], absent: Absent) -> list[Case]:
+    """Return what holds up each group in which a rank waits, the case that explains most first."""
+    keys = dict.fromkeys(key for dump in dumps.values() for key in dump.groups)
+    cases = [case for key in keys if (case := _case(key, dumps, absent)) is not None]
+    return sorted(cases, key=lambda case: (KINDS.index(case.kind), -case.call.age))
+
+
+def _case(key: GroupKey, dumps: Mapping[int, RankDump], absent: Absent) -> Case | None:
+    groups = {rank: dump.groups[key] for rank, dump in dumps.items() if key in dump.groups}
+    pending = {rank: calls[0] for rank, group in groups.items() if (calls := group.pending())}
+    if not pending:
+        return None
+    blocked = frozenset(rank for rank, dump in dumps.items() if dump.pending())
+    group = next(iter(groups.values()))
+    if group.p2p:
+        return _peer_case(group, pending, blocked, absent)
+    sequence = min(call.sequence for call in pending.values())
+    made = {rank: group.calls[sequence] for rank, group in groups.items() if sequence in group.calls}
+    mismatches: tuple[tuple[Kind, Callable[[Call], object]], ...] = (
+        ("other_operation", lambda call: call.operation),
+        ("other_shape", lambda call: call.elements if _EQUAL.fullmatch(call.operation) else None),
+    )
+    for kind, feature in mismatches:
+        usual, odd = _odd(made, groups, feature)
+        if odd:
+            others = tuple(made[rank] for rank in sorted(odd))
+            return Case(kind, odd, frozenset(pending) - odd, group.title, usual, others)
+    members = _members(groups, dumps, absent)
+    missing = frozenset(rank for rank in members & dumps.keys() if rank not in groups or groups[rank].last < sequence)
+    kind, ranks = _missing(missing, blocked, members, absent)
+    if kind == "not_finished":
+        begun = {rank for rank, call in made.items() if call.state == "started"}
+        ranks = frozenset(pending) - begun if begun else frozenset()
+    return Case(kind, ranks, frozenset(pending) - ranks, group.title, next(iter(made.values())))
+
+
+def _odd(
+    made: Mapping[int, Call], groups: Mapping[int, Group], feature: Callable[[Call], object]
+) -> tuple[Call, frozenset[int]]:
+    """Return the usual one of the calls that should be the same, and the ranks whose call differs from it."""
+    counts = Counter(map(feature, made.values()))
+    # With as many ranks on both sides, what the ranks have called most often before is the usual one.
+    before = Counter(feature(call) for group in groups.values() for call in group.calls.values())
+    usual = max(made.values(), key=lambda call: (counts[feature(call)], before[feature(call)]))
+    return usual, frozenset(rank for rank, call in made.items() if feature(call) != feature(usual))
+
+
+def _members(groups: Mapping[int, Group], dumps: Mapping[int, RankDump], absent: Absent) -> frozenset[int]:
+    """Return the ranks of a group; those that have called anything in it, if that is all that is known."""
+    known = frozenset[int]().union(*(group.ranks for group in groups.values()))
+    everybody = frozenset(dumps).union(*absent)
+    if known or next(iter(groups.values())).title != WORLD:
+        return (known or frozenset(groups)) & everybody
+    return everybody
+
+
+def _missing(
+    missing: frozenset[int], blocked: frozenset[int], members: frozenset[int], absent: Absent
+) -> tuple[Kind, frozenset[int]]:
+    """Return who has not arrived, and why; ranks that wait in another group are no cause."""
+    if ended := absent.ended & members:
+        return "ended", ended
+    if late := missing - blocked:
+        return "never_arrived", late
+    if silent := absent.silent & members:
+        return "silent", silent
+    if missing:
+        return "crossed", frozenset()
+    if unseen := absent.unseen & members:
+        return "unseen", unseen
+    return "not_finished", frozenset()
+
+
+def _peer_case(group: Group, pending: Mapping[int, Call], blocked: frozenset[int], absent: Absent) -> Case | None:
+    """Return the case of a send or receive, whose operation names the two as ``1<-0``, by their numbers in the group."""
+    order = sorted(group.ranks)
+    for rank, call in pending.items():
+        numbers = [int(number) for number in re.findall(r"\d{1,9}", call.operation)]
+        peers = frozenset(order[number] if number < len(order) else number for number in numbers) - {rank}
+        kind, ranks = _missing(peers - frozenset().union(*absent), blocked, peers, absent)
+        if ranks:
+            return Case(kind, ranks, frozenset(pending) - ranks, group.title, call)
+    return None

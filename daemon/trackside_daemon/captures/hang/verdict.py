@@ -1,0 +1,147 @@
+"""The verdict on a run that hangs: for whom it waits, and where that rank is."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.captures.hang.cases import Absent, Case, Kind, find_cases
+from trackside_daemon.captures.hang.wording import places_text, ranks_text
+from trackside_daemon.detectors.wording import count, span
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from trackside_daemon.captures.hang.dump import RankDump
+
+
+RANKS = 512  # most ranks that a list of a verdict has
+PLACES = 64  # most ranks whose place it has, those at fault first
+
+
+class Verdict(NamedTuple):
+    """Why a run hangs, as JSON values.
+
+    Attributes:
+        kind: See `cases.Kind`.
+        text: One sentence or a few, in one line.
+        ranks: The ranks that hold the run up; empty if unknown.
+        waiting: The ranks that only wait.
+        silent: The ranks that did not answer.
+        unseen: The ranks that this daemon does not see.
+        group: The process group; empty outside any.
+        sequence: Number of the collective in its group; 0 outside any.
+        operation: The collective.
+        seconds: How long it has waited; 0 outside any.
+        places: Innermost call in the user's code by rank.
+    """
+
+    kind: Kind
+    text: str
+    ranks: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    silent: tuple[int, ...] = ()
+    unseen: tuple[int, ...] = ()
+    group: str = ""
+    sequence: int = 0
+    operation: str = ""
+    seconds: float = 0.0
+    places: Mapping[str, str] = {}
+
+
+def verdict(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None = None) -> Verdict | None:
+    """Return the verdict on a run whose ranks make no progress; None if nothing is known.
+
+    Args:
+        dumps: What the ranks that answered do.
+        absent: The other ranks.
+        subject: Only this rank makes no progress; None for the whole run.
+    """
+    cases = [case for case in find_cases(dumps, absent) if subject is None or subject in case.ranks | case.waiting]
+    if not cases:
+        return _outside(dumps, absent, subject)
+    case = cases[0]
+    text = f"{_sentence(case, cases, dumps)}{_wait(case)}.{_unknown(case, absent)}"
+    return _verdict(case.kind, text, case.ranks, dumps, absent)._replace(
+        waiting=_first(case.waiting),
+        group=case.title,
+        sequence=case.call.sequence,
+        operation=case.call.operation,
+        seconds=round(case.call.age, 3),
+    )
+
+
+def _outside(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None) -> Verdict | None:
+    """Return the verdict on ranks that do not wait in a collective."""
+    ranks = frozenset(dumps) if subject is None else frozenset({subject}) & dumps.keys()
+    silent = absent.silent if subject is None else absent.silent & {subject}
+    if silent:
+        return _verdict("silent", f"{_silent(silent)}.", silent, dumps, absent)
+    if places := places_text(dumps, ranks):
+        text = f"{places}, outside any collective."
+        return _verdict("outside", text, ranks if len(ranks) == 1 else (), dumps, absent)
+    return None
+
+
+def _verdict(kind: Kind, text: str, ranks: Collection[int], dumps: Mapping[int, RankDump], absent: Absent) -> Verdict:
+    order = [*sorted(ranks), *sorted(dumps.keys() - set(ranks))]
+    places = {str(rank): dumps[rank].place for rank in order if rank in dumps and dumps[rank].place}
+    return Verdict(
+        kind,
+        text[:1].upper() + text[1:],
+        _first(ranks),
+        silent=_first(absent.silent),
+        unseen=_first(absent.unseen),
+        places=dict(islice(places.items(), PLACES)),
+    )
+
+
+def _first(ranks: Collection[int]) -> tuple[int, ...]:
+    return tuple(sorted(ranks))[:RANKS]
+
+
+def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump]) -> str:
+    """Return who holds up the group, and how."""
+    call = f"{case.call.operation} number {count(case.call.sequence)} of {case.title}"
+    who, where = ranks_text(case.ranks) if case.ranks else "", places_text(dumps, case.ranks)
+    there = f"; {where}" if where else ""
+    if case.kind == "other_operation":
+        others = " and ".join(dict.fromkeys(other.operation for other in case.others))
+        return f"{who} called {others} instead of {call}{there}"
+    if case.kind == "other_shape":
+        others = " and ".join(dict.fromkeys(other.shape for other in case.others))
+        return f"{who} called {call} with {others} and the others with {case.call.shape}{there}"
+    if case.kind == "never_arrived":
+        return f"{who} never arrived at {call}: outside any collective{there.replace(';', ',', 1)}"
+    if case.kind == "crossed":
+        waits = " and ".join(dict.fromkeys(f"{other.call.operation} of {other.title}" for other in cases))
+        return f"the ranks wait for each other in different groups: {waits}"
+    if case.kind == "not_finished":
+        held = f", and has not begun on {who}" if who else ""
+        return f"all ranks arrived at {call}, and it does not finish{held}: check the network and the GPUs"
+    reasons = {
+        "ended": f"{who} {'has' if len(case.ranks) == 1 else 'have'} ended",
+        "silent": _silent(case.ranks),
+        "unseen": f"who is missing must be among {who}, which this daemon does not see",
+    }
+    return f"{reasons[case.kind]}; {call} cannot finish"
+
+
+def _silent(ranks: Collection[int]) -> str:
+    return f"{ranks_text(ranks)} did not answer within 3 s: stopped, or a call holds the GIL"
+
+
+def _wait(case: Case) -> str:
+    """Return a clause on those who only wait."""
+    if not case.waiting or case.kind == "not_finished":
+        return ""
+    wait = "waits" if len(case.waiting) == 1 else "wait"
+    return f"; {ranks_text(case.waiting)} only {wait}, for {span(case.call.age)} now"
+
+
+def _unknown(case: Case, absent: Absent) -> str:
+    """Return sentences on further ranks without a dump."""
+    silent, unseen = absent.silent - case.ranks, absent.unseen - case.ranks
+    return (f" No answer came from {ranks_text(silent)}." if silent else "") + (
+        f" This daemon does not see {ranks_text(unseen)}." if unseen else ""
+    )

@@ -1,0 +1,90 @@
+"""The environment in which PyTorch asks this daemon for profiles, and the versions for which it is set."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trackside_daemon.captures.kineto.socket_file import CONFIG, NAME
+from trackside_daemon.linux.child_process import output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# Minor versions. Others are left alone: 2.1 to 2.4 crash at the start (pytorch#125705), 2.7 did with CUDA (pytorch#163545).
+TESTED = ("2.10", "2.13", "2.15")
+
+OTHER_DAEMON = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")  # with one of them, the user has chosen another daemon
+
+VERSION_SECONDS = 10.0  # time limit for an interpreter to print the version
+
+# Without the working directory, where a module may have the name of one of the standard library.
+_VERSION = "import sys; sys.path[:] = filter(None, sys.path); import importlib.metadata as m; print(m.version('torch'))"
+_PYTHON = re.compile(r"python[\d.]*")
+_SHEBANG = re.compile(rb"#!\s*(?:\S+/env\s+)?(\S*python[\d.]*)\s")
+
+
+def variables(directory: Path) -> dict[str, str]:
+    """Return the variables with which PyTorch asks at the socket in a directory."""
+    return {
+        "KINETO_USE_DAEMON": "1",
+        "KINETO_IPC_SOCKET_DIR": str(directory),
+        "KINETO_CONFIG": str(directory / CONFIG),
+        "KINETO_ONDEMAND_TRACE_DIR": str(directory),
+        "KINETO_LOG_LEVEL": "99",  # otherwise each process writes some lines to standard error
+    }
+
+
+def missing_variables(directory: Path, command: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables to set for a command; none unless it runs a tested version of PyTorch.
+
+    Args:
+        directory: The directory of a daemon's socket.
+        command: The program and its arguments.
+        environ: Its other variables, which are not changed.
+    """
+    if (
+        not environ.keys().isdisjoint(OTHER_DAEMON)
+        or not serves_this_user(directory)
+        or not is_tested(torch_version(command[0]))
+    ):
+        return {}
+    return {name: value for name, value in variables(directory).items() if name not in environ}
+
+
+def is_tested(version: str) -> bool:
+    """Return whether a version of PyTorch is one of the tested ones."""
+    return ".".join(version.split(".")[:2]) in TESTED
+
+
+def torch_version(program: str) -> str:
+    """Return the version of PyTorch that a Python program imports; empty if there is none or it is no Python program."""
+    python = interpreter(program)
+    return output([python, "-c", _VERSION], VERSION_SECONDS).strip() if python else ""
+
+
+def interpreter(program: str) -> str:
+    """Return the interpreter of a program in ``$PATH``, which is itself one or a script of one; empty for all else.
+
+    A shell script may choose another interpreter than the one in ``$PATH``.
+    """
+    path = shutil.which(program) or ""
+    if _PYTHON.fullmatch(Path(path).name):
+        return path
+    try:
+        with Path(path).open("rb") as file:
+            shebang = _SHEBANG.match(file.read(256))
+    except OSError:
+        return ""
+    return (shutil.which(os.fsdecode(shebang[1])) or "") if shebang else ""
+
+
+def serves_this_user(directory: Path) -> bool:
+    """Return whether a daemon of this user has its socket in a directory."""
+    try:
+        return directory.lstat().st_uid == os.getuid() and (directory / NAME).is_socket()
+    except OSError:
+        return False

@@ -1,0 +1,102 @@
+"""Datagrams between PyTorch and this daemon (libkineto's ``IpcFabricConfigClient.cpp``), and the text of a configuration."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from trackside_daemon.model.capture import ProfileOptions
+
+DATAGRAM_BYTES = 4096  # maximum size; a request with 1,000 ancestors has this size
+
+_HEADER = struct.Struct("<Q32s")  # size of the payload, and its type
+_REQUEST = struct.Struct("<iiq")  # accepted configurations, number of process ids, job id; then the ids
+_REGISTRATION_BYTES = 16  # GPU, process id and job id
+
+_ACTIVITIES = 2  # bit of a request: a configuration of the activity profiler is accepted now
+
+
+class DatagramError(ValueError):
+    """A datagram that is not one of the protocol."""
+
+
+class Request(NamedTuple):
+    """A process that asks for a configuration.
+
+    Attributes:
+        pid: Its process id, as it sees it.
+        accepts: It accepts one now; False while a profiler is active in it.
+    """
+
+    pid: int
+    accepts: bool
+
+
+class Window(NamedTuple):
+    """Times of a recording.
+
+    Attributes:
+        steps: Number of optimizer steps; None to record for *seconds*.
+        seconds: Duration.
+        start: Unix seconds; 0 for at once.
+    """
+
+    steps: int | None = None
+    seconds: float = 0.0
+    start: float = 0.0
+
+
+def decode(datagram: bytes) -> Request | None:
+    """Return the request in a datagram; None for a registration, which needs no answer.
+
+    Raises:
+        DatagramError: It is neither.
+    """
+    if len(datagram) < _HEADER.size:
+        raise DatagramError("no header")
+    size, kind = _HEADER.unpack_from(datagram)
+    payload = datagram[_HEADER.size :]
+    if size != len(payload):
+        raise DatagramError("the size of the payload is wrong")
+    kind = kind.partition(b"\0")[0]
+    if kind == b"ctxt" and size == _REGISTRATION_BYTES:
+        return None
+    if kind != b"req" or size < _REQUEST.size:
+        raise DatagramError("an unknown message")
+    accepted, count, _ = _REQUEST.unpack_from(payload)
+    if count < 1 or size != _REQUEST.size + 4 * count:
+        raise DatagramError("the number of process ids is wrong")
+    (pid,) = struct.unpack_from("<i", payload, _REQUEST.size)  # its own; those of its ancestors follow
+    return Request(pid, bool(accepted & _ACTIVITIES))
+
+
+def encode(configuration: str) -> bytes:
+    """Return the answer to a request."""
+    text = configuration.encode()
+    return _HEADER.pack(len(text), b"req") + text
+
+
+def configuration(file: str, window: Window, options: ProfileOptions) -> str:
+    """Return a configuration of the activity profiler.
+
+    Args:
+        file: Path of the trace, ending in ``.json``; PyTorch inserts an underscore and its process id before the suffix.
+        window: When to record.
+        options: What to record.
+    """
+    lines = {"ACTIVITIES_LOG_FILE": file, "ACTIVITIES_WARMUP_PERIOD_SECS": 0}  # the default warm-up takes 5 s
+    if window.steps is not None:
+        lines |= {"PROFILE_START_ITERATION": 0, "ACTIVITIES_ITERATIONS": window.steps}
+    else:
+        lines |= {
+            "PROFILE_START_TIME": round(window.start * 1000),
+            "ACTIVITIES_DURATION_MSECS": max(1, round(window.seconds * 1000)),
+        }
+    wanted = {
+        "PROFILE_REPORT_INPUT_SHAPES": options.shapes,
+        "PROFILE_WITH_STACK": options.stacks,
+        "PROFILE_PROFILE_MEMORY": options.memory,
+    }
+    lines |= dict.fromkeys((name for name, on in wanted.items() if on), "true")
+    return "".join(f"{name}={value}\n" for name, value in lines.items())

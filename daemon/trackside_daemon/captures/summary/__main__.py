@@ -1,0 +1,75 @@
+"""The process that summarises traces: ``python -m trackside_daemon.captures.summary``.
+
+Each line of standard input is a `Request`, and each line of standard output its `Answer`. The process limits its own memory
+and its time, and uses processors and disks only when nothing else does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from trackside_daemon.captures.summary import marks
+from trackside_daemon.captures.summary.profile import profile
+from trackside_daemon.captures.summary.request import Answer, Request
+from trackside_daemon.captures.summary.steps import cut
+from trackside_daemon.captures.summary.trace import TraceError, decode, read_text
+from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.signals import reset_signals
+
+MEMORY_BYTES = 3 << 30  # RLIMIT_AS; the longest text with its events needs two thirds of it
+CPU_SECONDS = 90
+
+
+def main() -> int:
+    """Answer requests until the end of the input."""
+    reset_signals()
+    end_with_parent(None, signal.SIGKILL)
+    _limit()
+    for line in sys.stdin.buffer:
+        sys.stdout.buffer.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def answer(request: Request) -> Answer:
+    """Summarise a trace, and write it with its marks."""
+    try:
+        text = read_text(Path(request.path))
+        trace = decode(text)
+        steps = cut(trace, request.steps, request.near)
+        summary = profile(trace, steps)
+        begin = trace.base / 1000 + steps.edges[0]
+        del trace
+        marks.write(Path(request.output), marks.marked(text, steps, request.distributed))
+    except TraceError as error:
+        return Answer(error=str(error))
+    except OSError as error:
+        return Answer(error=f"the trace cannot be read or written: {error}")
+    except MemoryError:
+        return Answer(error=f"the trace needs more than {MEMORY_BYTES >> 30} GiB of memory; record fewer steps")
+    return Answer(summary, begin)
+
+
+def _limit() -> None:
+    for name, most in (
+        (resource.RLIMIT_AS, MEMORY_BYTES),
+        (resource.RLIMIT_CPU, CPU_SECONDS),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # a lower limit stays
+            resource.setrlimit(name, (most, most))
+    os.nice(19)
+    if sys.platform == "linux":
+        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

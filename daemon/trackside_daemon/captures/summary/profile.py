@@ -1,0 +1,120 @@
+"""The summary of one rank's trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.captures.summary import tables
+from trackside_daemon.captures.summary.bottleneck import bottleneck
+from trackside_daemon.captures.summary.calls import LOADER, Call, nest
+from trackside_daemon.captures.summary.parts import divide
+
+if TYPE_CHECKING:
+    from trackside_daemon.captures.summary.parts import Span
+    from trackside_daemon.captures.summary.steps import Steps
+    from trackside_daemon.captures.summary.trace import Event, Trace
+
+COPIES = frozenset(("aten::copy_", "aten::_foreach_copy_", "aten::_pin_memory"))
+COMMUNICATION = ("c10d::", "gloo:", "nccl", "mpi:", "ucc:", "xccl:")
+SYNCHRONISATION = frozenset(("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize"))
+ALLOCATION = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostFree", "cuMem")
+ALLOCATORS = frozenset(("aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_"))
+
+LAUNCH = 20.0  # microseconds of an operator on a CPU that count as its dispatch, the rest as compute
+
+_GPU = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
+_THREADS = frozenset(("cpu_op", "user_annotation", "python_function"))
+
+
+def profile(trace: Trace, steps: Steps) -> dict[str, Any]:
+    """Return steps with their parts, operators, functions and the bottleneck, as JSON."""
+    threads: defaultdict[tuple[int | str, int | str], list[Event]] = defaultdict(list)
+    for event in trace.events:
+        if event.cat in _THREADS:
+            threads[event.pid, event.tid].append(event)
+    calls = {thread: nest(events) for thread, events in threads.items()}
+    kernels = [event for event in trace.events if event.cat in _GPU]
+    main = calls.get((steps.pid, steps.tid), [])
+    # The annotation of a collective on a GPU only repeats its kernel.
+    collectives = [event for event in kernels or trace.events if event.name.startswith(COMMUNICATION)]
+    spans = _device_spans(kernels) if kernels else _host_spans(main)
+    spans["communication"] = [_span(event) for event in collectives]
+    spans["loader"] = [_span(call.event) for call in main if call.event.name.startswith(LOADER)]
+    spans["profiler"] = [_span(event) for event in trace.events if event.cat == "overhead"]
+    spans["sync"] = [_span(event) for event in trace.events if event.name in SYNCHRONISATION]
+    every = [call for thread in calls.values() for call in thread]
+    divided = divide(spans, steps.edges, gpu=bool(kernels))
+    summary = {
+        "device": "gpu" if kernels else "cpu",
+        "steps": divided,
+        "parts": {part: sum(step[part] for step in divided) / len(divided) for part in divided[0]},
+        "marked": steps.whole,
+        "operators": tables.operators(every, kernels, steps.edges),
+        "communication": tables.communication(collectives, steps.edges),
+        "functions": tables.functions(main, steps.edges),
+        "host": _host(main, trace, steps),
+    }
+    return summary | {"bottleneck": bottleneck(summary)}
+
+
+def _span(event: Event) -> Span:
+    return event.ts, event.end
+
+
+def _device_spans(kernels: list[Event]) -> dict[str, list[Span]]:
+    work = [event for event in kernels if event.cat == "kernel" and not event.name.startswith(COMMUNICATION)]
+    return {
+        "work": [_span(event) for event in work],
+        "copy": [_span(event) for event in kernels if event.cat != "kernel"],
+    }
+
+
+def _host_spans(main: list[Call]) -> dict[str, list[Span]]:
+    """Return the work of a rank without a GPU: the operators of its training thread."""
+    outermost = [call.event for call in main if call.event.cat == "cpu_op" and not call.in_operator]
+    return {
+        "work": [_span(event) for event in outermost if not event.name.startswith(COMMUNICATION)],
+        "copy": [_span(call.event) for call in main if call.event.name in COPIES],
+    }
+
+
+def _host(main: list[Call], trace: Trace, steps: Steps) -> dict[str, Any]:
+    """Return what the host did in a step, in seconds and counts: dispatch, allocations, synchronisation, the longest gap."""
+    first, last, count = steps.edges[0], steps.edges[-1], len(steps.edges) - 1
+    inside = [call for call in main if first <= call.event.ts < last and not call.in_loader]
+    operators = [call for call in inside if call.event.cat == "cpu_op"]
+    events = [event for event in trace.events if first <= event.ts < last]
+    allocations = [event.dur for event in events if event.name.startswith(ALLOCATION)]
+    allocations += [max(0.0, call.own - LAUNCH) for call in operators if call.event.name in ALLOCATORS]
+    seconds, before, after = _gap(operators)
+    return {
+        "operators": len(operators) / count,
+        "launch": _launch(operators) / 1e6 / count,
+        "allocation": sum(allocations) / 1e6 / count,
+        "syncs": sum(event.name in SYNCHRONISATION for event in events) / count,
+        "gap": {"seconds": seconds / 1e6 / count, "after": before, "before": after},
+    }
+
+
+def _launch(operators: list[Call]) -> float:
+    """Return the microseconds of dispatch. The median decides for an operator: a busy machine interrupts the shortest."""
+    own: defaultdict[str, list[float]] = defaultdict(list)
+    for call in operators:
+        if call.event.name not in COPIES:
+            own[call.event.name].append(call.own)
+    return sum(sum(one) if median(one) <= LAUNCH else LAUNCH * len(one) for one in own.values())
+
+
+def _gap(operators: list[Call]) -> tuple[float, str, str]:
+    """Return the pair of operators with the most time between them, in microseconds of all steps."""
+    gaps: defaultdict[tuple[str, str], float] = defaultdict(float)
+    outermost = [call.event for call in operators if not call.in_operator]
+    for one, other in pairwise(outermost):
+        gaps[one.name, other.name] += max(0.0, other.ts - one.end)
+    if not gaps:
+        return 0.0, "", ""
+    before, after = max(gaps, key=lambda pair: gaps[pair])
+    return gaps[before, after], before[: tables.TEXT], after[: tables.TEXT]

@@ -1,0 +1,54 @@
+"""The text of a summary for people, in at most 40 lines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.captures.summary.bottleneck import milliseconds
+from trackside_daemon.captures.summary.parts import PARTS
+from trackside_daemon.model.text import cut, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LINES = 40
+RANKS, OPERATORS, FUNCTIONS = 8, 12, 5  # lines of each table
+WIDTH = 44  # columns of a name
+
+
+def text(summary: Mapping[str, Any]) -> list[str]:
+    """Return what limits the steps, where their time goes by rank, and the largest operators and functions of one rank."""
+    ranks = summary["ranks"]
+    lines = [f"rank {rank}: {reason}" for rank, reason in summary["failed"].items()][:RANKS]
+    if not ranks:
+        return [shown(line) for line in lines]
+    found = summary["bottleneck"]
+    rank = found.get("last", found["rank"])
+    profile = ranks[str(rank)]
+    lines += [f"bottleneck: {found['text']}", "", "ms a step" + "".join(f"{name:>11}" for name in ("total", *PARTS))]
+    lines += [_parts(rank, profile["parts"]) for rank, profile in [*ranks.items()][:RANKS]]
+    count = len(profile["steps"])
+    what = (
+        f"{count} step{'s' * (count != 1)}" if profile["marked"] else "the whole recording, since no optimizer stepped"
+    )
+    lines += ["", f"rank {rank}, {what}: operators by their own time"]
+    lines += [_operator(row) for row in profile["operators"][:OPERATORS]]
+    if profile["functions"]:
+        lines += ["", f"rank {rank}: Python functions by their own time"]
+        lines += [_function(row) for row in profile["functions"][:FUNCTIONS]]
+    return [shown(line) for line in lines[:LINES]]
+
+
+def _parts(rank: str, parts: Mapping[str, float]) -> str:
+    return f"rank {rank:<4}" + "".join(f"{milliseconds(parts[name]):>11}" for name in ("seconds", *PARTS))
+
+
+def _operator(row: Mapping[str, Any]) -> str:
+    times = " ".join(f"{name} {milliseconds(row[name]):>5} ms" for name in ("cpu", "gpu") if row[name])
+    place = "  ".join(part for part in (row["source"], cut(row["shapes"], WIDTH)) if part)
+    return f"  {row['share']:>4.0%}  {times}  {row['count']:>6.4g} x  {cut(row['name'], WIDTH)}  {place}".rstrip()
+
+
+def _function(row: Mapping[str, Any]) -> str:
+    inner = f"  {cut(row['inner'], WIDTH)}"
+    return f"  {row['share']:>4.0%}  {milliseconds(row['seconds']):>5} ms  {cut(row['name'], WIDTH)}{inner}"

@@ -1,0 +1,33 @@
+"""The request of the daemon to the worker process, and its answer; a line of JSON each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Request(msgspec.Struct):
+    """A trace to summarise.
+
+    Attributes:
+        path: The file that the profiler wrote.
+        output: Where to write the trace with its marks.
+        distributed: ``rank``, ``world_size`` and ``backend``.
+        steps: Number of steps; None for all.
+        near: Begin of the first step of another rank, as Unix time in microseconds; None to choose.
+    """
+
+    path: str
+    output: str
+    distributed: dict[str, Any]
+    steps: int | None
+    near: float | None
+
+
+class Answer(msgspec.Struct):
+    """The summary of a trace, with the begin of its first step; or the reason for its absence in one line."""
+
+    summary: dict[str, Any] = {}
+    begin: float = 0.0
+    error: str = ""

@@ -1,0 +1,111 @@
+"""Cut a trace to whole steps, from the marks of its optimizer or of its profiler."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.captures.summary.trace import TraceError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside_daemon.captures.summary.trace import Event, Trace
+
+STEPS_AT_MOST = 1000  # more of them would make a summary too large
+
+
+class Steps(NamedTuple):
+    """Whole steps.
+
+    Attributes:
+        edges: Begin of each step and end of the last, in the trace's microseconds.
+        pid: The process that marks them.
+        tid: The thread that marks them, which trains.
+        whole: False if the trace has no marks, and counts as one step.
+    """
+
+    edges: list[float]
+    pid: int | str
+    tid: int | str
+    whole: bool = True
+
+
+def cut(trace: Trace, count: int | None, near: float | None = None) -> Steps:
+    """Return the steps to summarise.
+
+    Args:
+        trace: The trace of a rank.
+        count: Number of steps; None for all whole ones.
+        near: Begin of the first step of another rank, as Unix time in microseconds: the steps begin with the nearest one.
+
+    Raises:
+        TraceError: The trace has no event of a training thread.
+    """
+    marks = [
+        event for event in trace.events if event.cat == "user_annotation" and event.name.startswith("ProfilerStep#")
+    ]
+    if marks:
+        thread, edges = _thread(marks), [event.ts for event in _outermost(marks)]
+        edges.append(_outermost(marks)[-1].end)
+    else:
+        marks = [event for event in trace.events if event.cat == "user_annotation" and _is_optimizer(event.name)]
+        if not marks:
+            return _unmarked(trace)
+        thread, edges = _thread(marks), [event.end for event in _outermost(marks)]
+        # With as many marks as steps, the recording began where an optimizer step ended.
+        if len(edges) == (count or 0) or len(edges) == 1:
+            edges.insert(0, min(trace.events, key=_begin).ts)
+    return Steps(_middle(edges, count or STEPS_AT_MOST, None if near is None else near - trace.base / 1000), *thread)
+
+
+def durations(edges: Sequence[float]) -> list[float]:
+    """Return the seconds of each step."""
+    return [(end - begin) / 1e6 for begin, end in pairwise(edges)]
+
+
+def _is_optimizer(name: str) -> bool:
+    return name.startswith("Optimizer.step#")
+
+
+def _begin(event: Event) -> float:
+    return event.ts
+
+
+def _thread(marks: list[Event]) -> tuple[int | str, int | str]:
+    return marks[0].pid, marks[0].tid
+
+
+def _outermost(marks: list[Event]) -> list[Event]:
+    """Return the marks of the first mark's thread without those inside another: one optimizer may call another's step."""
+    outermost: list[Event] = []
+    for event in sorted(marks, key=_begin):
+        if (event.pid, event.tid) == _thread(marks) and (not outermost or event.ts >= outermost[-1].end):
+            outermost.append(event)
+    return outermost
+
+
+def _middle(edges: list[float], count: int, near: float | None) -> list[float]:
+    """Return *count* steps: those from *near* on, or those in the middle, which other ranks are most likely to have too."""
+    spare = max(0, len(edges) - 1 - count)
+    first = spare // 2
+    if near is not None:
+        after = bisect_left(edges, near)
+        first = min(spare, min((after - 1, after), key=lambda index: abs(_edge(edges, index) - near)))
+    return edges[max(0, first) : max(0, first) + count + 1]
+
+
+def _edge(edges: list[float], index: int) -> float:
+    return edges[index] if 0 <= index < len(edges) else float("inf")
+
+
+def _unmarked(trace: Trace) -> Steps:
+    operators = [event for event in trace.events if event.cat == "cpu_op"]
+    if not operators:
+        raise TraceError("the trace has no operators: nothing ran in PyTorch while it was recorded")
+    threads: dict[tuple[int | str, int | str], int] = {}
+    for event in operators:
+        threads[event.pid, event.tid] = threads.get((event.pid, event.tid), 0) + 1
+    edges = [min(event.ts for event in operators), max(event.end for event in operators)]
+    return Steps(edges, *max(threads, key=lambda thread: threads[thread]), whole=False)

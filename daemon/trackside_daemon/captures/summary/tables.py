@@ -1,0 +1,126 @@
+"""Tables of a profile: operators by their own time on CPU and GPU, and the user's Python functions."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from bisect import bisect_right
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from trackside_daemon.captures.summary.calls import Call
+    from trackside_daemon.captures.summary.trace import Event
+
+ROWS = 40  # rows of a table; the largest are kept
+TEXT = 120  # characters of a name, of shapes and of a source
+
+_ADDRESS = " object at 0x"
+
+
+class Table:
+    """Seconds by name and step.
+
+    Args:
+        edges: Begin of each step and end of the last, in microseconds.
+    """
+
+    def __init__(self, edges: Sequence[float]) -> None:
+        self._edges = edges
+        self._seconds: dict[tuple[str, str], list[float]] = {}
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._details: defaultdict[tuple[str, str], dict[str | bytes, float]] = defaultdict(dict)
+
+    def add(
+        self, name: str, column: str, begin: float, microseconds: float, details: Mapping[str, str | bytes]
+    ) -> None:
+        """Count a call, if a step holds its begin. The details with the most time are kept."""
+        step = bisect_right(self._edges, begin) - 1
+        steps = len(self._edges) - 1
+        if not 0 <= step < steps:
+            return
+        self._seconds.setdefault((name, column), [0.0] * steps)[step] += microseconds / 1e6
+        self._counts[name] += column != "gpu"
+        for key, detail in details.items():
+            if detail:
+                known = self._details[name, key]
+                known[detail] = known.get(detail, 0.0) + microseconds
+
+    def rows(self, columns: Sequence[str], details: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the largest rows: means per step, and the 10th and the 90th percentile of the steps."""
+        steps = len(self._edges) - 1
+        whole = (self._edges[-1] - self._edges[0]) / 1e6 / steps or 1.0
+        rows: list[dict[str, Any]] = []
+        for name in {name for name, _ in self._seconds}:
+            values = [self._seconds.get((name, column), [0.0] * steps) for column in columns]
+            sums = [sum(step) for step in zip(*values, strict=True)]
+            low, high = percentiles(sums)
+            means = {column: sum(value) / steps for column, value in zip(columns, values, strict=True)}
+            row = {"name": name[:TEXT], "count": self._counts[name] / steps, **means}
+            row |= {"share": max(means.values()) / whole, "low": low, "high": high}
+            rows.append(row | {key: self._detail(name, key) for key in details})
+        return sorted(rows, key=lambda row: (-row["share"], row["name"]))[:ROWS]
+
+    def _detail(self, name: str, key: str) -> str:
+        details = self._details.get((name, key))
+        if not details:
+            return ""
+        most = max(details, key=lambda detail: details[detail])
+        return (most if isinstance(most, str) else _shapes(most))[:TEXT]
+
+
+def percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 10th and the 90th percentile; of fewer than four values, the least and the greatest."""
+    if len(values) < 4:
+        return min(values), max(values)
+    deciles = statistics.quantiles(values, n=10, method="inclusive")
+    return deciles[0], deciles[-1]
+
+
+def operators(calls: Iterable[Call], kernels: Iterable[Event], edges: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the rows of operators; the work of a GPU belongs to the operator that started it, if one is recorded."""
+    table = Table(edges)
+    names: dict[int, Call] = {}
+    for call in calls:
+        if call.event.cat == "cpu_op":
+            details: dict[str, str | bytes] = {"shapes": bytes(call.event.args.shapes), "source": call.source}
+            table.add(call.event.name, "cpu", call.event.ts, call.own, details)
+            if call.event.args.id is not None:
+                names[call.event.args.id] = call
+    for kernel in kernels:
+        origin = names.get(kernel.args.id) if kernel.args.id is not None else None
+        name, source = (kernel.name, "") if origin is None else (origin.event.name, origin.source)
+        table.add(name, "gpu", kernel.ts, kernel.dur, {"source": source})
+    return table.rows(("cpu", "gpu"), ("shapes", "source"))
+
+
+def functions(calls: Iterable[Call], edges: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the rows of the user's functions, with the time of libraries that they call, but not of operators.
+
+    The name of a row is the function's source; ``inner`` is the call with most of its time.
+    """
+    table = Table(edges)
+    for call in calls:
+        if call.event.cat == "python_function" and call.source:
+            inner = call.event.name.split(_ADDRESS)[0]
+            table.add(
+                call.source, "seconds", call.event.ts, call.own, {"inner": inner, "loader": "yes" * call.in_loader}
+            )
+    return [row | {"source": row["name"]} for row in table.rows(("seconds",), ("inner", "loader"))]
+
+
+def communication(events: Iterable[Event], edges: Sequence[float]) -> list[dict[str, Any]]:
+    """Return the rows of collectives, with their whole durations, also while other work ran."""
+    table = Table(edges)
+    for event in events:
+        table.add(event.name, "seconds", event.ts, event.dur, {})
+    return table.rows(("seconds",), ("source",))
+
+
+def _shapes(text: bytes) -> str:
+    """Return the shapes of inputs, without those that are no tensors."""
+    shapes = json.loads(text)
+    tensors = [shape for shape in shapes if shape != []] if isinstance(shapes, list) else []
+    return " ".join(json.dumps(shape, separators=(",", ":")) for shape in tensors)

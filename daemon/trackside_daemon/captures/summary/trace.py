@@ -1,0 +1,93 @@
+"""Read traces of PyTorch's profiler in Chrome's format, with only the fields that a summary needs."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT_BYTES = 256 << 20  # the longest text that is read, about a million events
+
+
+class TraceError(Exception):
+    """A trace cannot be summarised; the message gives the reason in one line."""
+
+
+class Arguments(msgspec.Struct, frozen=True, gc=False):
+    """Arguments of an event.
+
+    Attributes:
+        id: The same number for an operator and the GPU work that it started.
+        shapes: Shapes of the inputs, as JSON.
+    """
+
+    id: int | None = msgspec.field(name="External id", default=None)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+
+
+_NO_ARGUMENTS = Arguments()
+
+
+class Event(msgspec.Struct, gc=False):
+    """An event of a trace; times are in microseconds since the base of its trace."""
+
+    ph: str
+    name: str = ""
+    cat: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: Arguments = _NO_ARGUMENTS
+
+    @property
+    def end(self) -> float:
+        """End in microseconds."""
+        return self.ts + self.dur
+
+
+class Trace(msgspec.Struct):
+    """A trace; *base* is the Unix time of its time 0, in nanoseconds."""
+
+    events: list[Event] = msgspec.field(name="traceEvents")
+    base: int = msgspec.field(name="baseTimeNanoseconds", default=0)
+
+
+def read_text(path: Path) -> bytes:
+    """Return the text of a trace, from a plain file or one that gzip compressed.
+
+    Raises:
+        OSError: The file cannot be read.
+        TraceError: It is no gzip, or longer than `TEXT_BYTES`.
+    """
+    with path.open("rb") as plain:
+        compressed = plain.read(2) == b"\x1f\x8b"
+        plain.seek(0)
+        try:
+            text = (gzip.GzipFile(fileobj=plain) if compressed else plain).read(TEXT_BYTES + 1)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise TraceError(f"the trace is not complete: {error}") from None
+    if len(text) > TEXT_BYTES:
+        raise TraceError(f"the trace is longer than {TEXT_BYTES >> 20} MiB; record fewer steps, or no stacks")
+    return text
+
+
+def decode(text: bytes) -> Trace:
+    """Return the events that have a duration.
+
+    Raises:
+        TraceError: It is not a trace.
+    """
+    try:
+        trace = msgspec.json.decode(text, type=Trace)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"this is not a trace: {error}"[:200]) from None
+    trace.events = [event for event in trace.events if event.ph == "X" and event.dur >= 0]
+    if not trace.events:
+        raise TraceError("the trace is empty: nothing ran in PyTorch while it was recorded")
+    return trace

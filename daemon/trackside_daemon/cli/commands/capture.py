@@ -1,0 +1,105 @@
+"""The commands capture and captures: record a run now, and list what was recorded."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trackside_daemon.cli.errors import CommandError, errors_reported, fail
+from trackside_daemon.cli.options import DaemonUrl, Json, Run
+from trackside_daemon.cli.output import moment, print_json, print_lines, table
+from trackside_daemon.model.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+POLL_SECONDS = 0.2
+
+
+def capture(
+    run: Run,
+    *,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of optimizer steps. [default: 10]", min=1, show_default=False)
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Duration in seconds, instead of steps.", show_default=False)
+    ] = None,
+    ranks: Annotated[str, typer.Option(help="Ranks, such as 0,3, or all.", metavar="RANKS")] = "all",
+    stacks: Annotated[
+        bool, typer.Option("--stacks", help="Record Python functions; without PyTorch, the stacks of all threads.")
+    ] = False,
+    memory: Annotated[bool, typer.Option("--memory", help="Record a snapshot of memory instead of a profile.")] = False,
+    as_json: Json = False,
+    url: DaemonUrl = "",
+) -> None:
+    """Record a run for some steps, and print where their time goes.
+
+    The training needs no code for it, only `trackside run`. It goes on, slower while it is recorded. Ctrl-C ends the wait,
+    and the daemon completes the capture.
+    """
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+
+        if memory and (steps or seconds):
+            raise CommandError("--memory is a snapshot of one moment, which has no --steps and no --seconds")
+        if steps and seconds:
+            raise CommandError("--steps, --seconds: give one of them")
+        body: dict[str, Any] = {
+            "kind": "memory" if memory else "profile",
+            "trigger": "person",
+            "ranks": _ranks(ranks),
+            "stacks": stacks,
+        }
+        body |= {name: value for name, value in (("steps", steps), ("seconds", seconds)) if value}
+        daemon = find_daemon(url)
+        answer = daemon.begin_capture(run, body)
+        while answer["state"] not in {"summarised", "failed"}:
+            time.sleep(POLL_SECONDS)
+            answer = daemon.capture(answer["id"])
+        if as_json:
+            print_json(answer)
+        elif answer["state"] == "summarised":
+            print_lines(map(shown, answer["text"]))
+        if answer["state"] == "failed":
+            fail(f"run {run}: {answer['reason']}", 1)
+
+
+def captures(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="An id, the beginning of one, or a name.", show_default=False)
+    ] = "",
+    *,
+    as_json: Json = False,
+    url: DaemonUrl = "",
+) -> None:
+    """List the captures of a run, or of all runs, oldest first."""
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+
+        found = find_daemon(url).captures(run)
+        if as_json:
+            print_json(found)
+        elif not found:
+            print_lines(["no captures; `trackside capture RUN` records one"])
+        else:
+            header = ("id", "asked", "run", "kind", "by", "state", "size", "")
+            print_lines(table(header, list(_rows(found)), right="      >", flexible="  ~    ~"))
+
+
+def _rows(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    for one in found:
+        size = sum(file["bytes"] for file in one["files"])
+        cells = (one["id"], moment(one["asked"]), one["run"], one["kind"], one["trigger"], one["state"])
+        yield (*map(shown, cells), f"{size / 1e6:.1f} MB", shown(one["reason"]))
+
+
+def _ranks(text: str) -> list[int]:
+    if text == "all":
+        return []
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise CommandError(f"--ranks {text}: write numbers with commas, such as 0,3, or all") from None

@@ -1,0 +1,80 @@
+"""`trackside report`: one file about runs, to keep or to send."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.options import Runs, StoragePath, Url
+
+FORMATS = ("html", "md", "json")
+MAX_RUNS = 20  # runs in one report: more lines in a chart cannot be told apart
+MOST_NAME = 80  # letters of a file's name
+
+
+def report(
+    run: Runs,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write to this file. [default: RUN.html]", metavar="FILE", show_default=False
+        ),
+    ] = None,
+    form: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Format of the file.")] = "html",
+    plots: Annotated[
+        Path | None,
+        typer.Option(help="Also write an SVG file of each chart to this directory.", metavar="DIR", show_default=False),
+    ] = None,
+    storage_path: StoragePath = None,
+    url: Url = "",
+) -> None:
+    """Write a report about runs: curves, lost time with its causes, alerts, configuration.
+
+    The HTML file contains everything, so that it can be sent and opened without a network. Several runs share the charts.
+    """
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.diagnosis.report.contents import SIZE
+        from trackside_daemon.diagnosis.report.markdown import markdown
+        from trackside_daemon.diagnosis.report.page import page
+
+        if form not in FORMATS:
+            raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMATS)}")
+        runs = list(dict.fromkeys(run))
+        if len(runs) > MAX_RUNS:
+            raise CommandError(f"{len(runs)} runs are too many for one report; name at most {MAX_RUNS}")
+        source = find_history(storage_path, url)
+        reports = [source.report(text, SIZE // len(runs)) for text in runs]
+        if form == "html":
+            text = page(reports)
+        else:
+            text = markdown(reports) if form == "md" else json.dumps({"reports": reports}) + "\n"
+        output = output or Path(f"{_file_name(reports[0]['run']['name'])}.{form}")
+        output.write_text(text, encoding="utf-8")
+        typer.echo(f"written: {output}")
+        if plots is not None:
+            _write_plots(reports, plots)
+
+
+def _write_plots(reports: list[dict[str, Any]], directory: Path) -> None:
+    from trackside_daemon.diagnosis.report.lines import charts
+    from trackside_daemon.diagnosis.report.svg import svg
+
+    directory.mkdir(parents=True, exist_ok=True)
+    axes = [report["axes"] for report in reports]
+    drawn = charts(reports)
+    for place, chart in enumerate(drawn, 1):
+        name = f"{place:0{len(str(len(drawn)))}}-{_file_name(chart['key'])}.svg"
+        (directory / name).write_text(svg(chart, axes), encoding="utf-8")
+    typer.echo(f"written: {len(drawn)} charts to {directory}")
+
+
+def _file_name(text: str) -> str:
+    """Return a text as a file's name: a run may have any name, such as ``../x``."""
+    return re.sub(r"[^\w.=+-]+", "_", text, flags=re.ASCII).strip("._")[:MOST_NAME] or "report"

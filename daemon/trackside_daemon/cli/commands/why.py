@@ -1,0 +1,23 @@
+"""`trackside why`: where the time of a run went, and what to do about it."""
+
+from __future__ import annotations
+
+from trackside_daemon.cli.errors import errors_reported
+from trackside_daemon.cli.options import Json, Run, StoragePath, Url
+from trackside_daemon.cli.output import print_json, print_lines
+
+
+def why(run: Run, *, as_json: Json = False, storage_path: StoragePath = None, url: Url = "") -> None:
+    """Say why a run is slow: where its time went, the causes that cost most, and what to try.
+
+    Lost times are upper limits: other work may hide a part of them.
+    """
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
+        from trackside_daemon.diagnosis.text import lines
+
+        diagnosis = find_history(storage_path, url).diagnosis(run)
+        if as_json:
+            print_json(diagnosis)
+        else:
+            print_lines(lines(diagnosis))

@@ -1,0 +1,101 @@
+"""Read what a report has about a run, within a size."""
+
+from __future__ import annotations
+
+from itertools import islice
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.charts import chart
+from trackside_daemon.history.read.series import LOSSES
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from trackside_daemon.diagnosis.settings import CostSection
+    from trackside_daemon.history.read.charts import Chart
+    from trackside_daemon.history.read.reader import RunSeries
+
+SIZE = 1_600_000  # bytes of all charts of a report, so that its page stays below 2 MB
+MAX_SIZE = 100_000_000
+POINTS = 1000  # most points of a chart
+LEAST_POINTS = 100  # fewer would hide what happened: then keys are left out
+POINT_BYTES = 30  # about the size of a point as JSON
+MOST = 200  # newest alerts, and newest events
+MAX_KEYS = 1000
+DIGITS = 6  # significant digits of values, which a chart cannot show
+
+
+def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection, size: int = SIZE) -> dict[str, Any]:
+    """Return what a report has about a run, by its id, as JSON.
+
+    Args:
+        connection: In a transaction.
+        uid: The run's id.
+        prices: The configured prices.
+        size: Most bytes of the charts. They are those of the lowest rank, the loss first.
+
+    Returns:
+        ``run``, ``diagnosis``, ``alerts``, ``events``; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
+        points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; ``axes``: ``step`` and
+        ``time``, seconds since the run's start, by a chart's ``axis``; ``left_out``: the number of keys without a chart.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+        ValueError: A block is damaged.
+    """
+    run = reader.run(connection, uid, MAX_KEYS)
+    return {
+        "run": run,
+        "diagnosis": diagnose(connection, uid, prices),
+        "alerts": reader.alerts(connection, reader.AlertFilter(uid, limit=MOST, evidence=False)),
+        "events": reader.events(connection, uid, MOST),
+        **_charts(connection, run, size),
+    }
+
+
+def _charts(connection: sqlite3.Connection, run: dict[str, Any], size: int) -> dict[str, Any]:
+    selected = list(islice(reader.series(connection, run["id"]), MAX_KEYS))
+    selected.sort(key=_place)
+    points = min(POINTS, max(LEAST_POINTS, size // (POINT_BYTES * max(1, len(selected)))))
+    axes: dict[str, int] = {}  # ranks push most keys together, so that their charts share an axis
+    charts: list[dict[str, Any]] = []
+    for series in selected:
+        drawn = chart(connection, series.series, series.tail, points=points)
+        axis = _axis(drawn, run["started"])
+        entry = {"key": series.series.key, "attempt": series.attempt, **_columns(drawn)}
+        size -= len(msgspec.json.encode(entry)) + (0 if axis in axes else len(axis))
+        if size < 0:
+            break
+        charts.append({**entry, "axis": axes.setdefault(axis, len(axes))})
+    keys = {series.series.key for series in selected}
+    left_out = len(keys - {entry["key"] for entry in charts})
+    return {"axes": [msgspec.json.decode(axis) for axis in axes], "charts": charts, "left_out": left_out}
+
+
+def _place(series: RunSeries) -> tuple[bool, bool, str]:
+    """Return the place of a key: the run's loss first, then other losses, then by name."""
+    key = series.series.key
+    return key not in LOSSES, "loss" not in key.lower(), key
+
+
+def _axis(drawn: Chart, started: float) -> str:
+    columns = {
+        "step": [int(point[0]) for point in drawn.points],
+        "time": [round(point[1] - started, 2) for point in drawn.points],
+    }
+    return msgspec.json.encode(columns).decode()
+
+
+def _columns(drawn: Chart) -> dict[str, Any]:
+    low, high, last = (_rounded([point[place] for point in drawn.points]) for place in (2, 3, 4))
+    return {"last": last} if low == high == last else {"last": last, "low": low, "high": high}
+
+
+def _rounded(values: Sequence[float]) -> list[float | None]:
+    return [float(f"{value:.{DIGITS}g}") if isfinite(value) else None for value in values]

@@ -1,0 +1,31 @@
+"""Render a report's tables as Markdown."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.diagnosis.report.tables import Bar, details, findings, names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")
+
+
+def markdown(reports: Sequence[Mapping[str, Any]]) -> str:
+    """Return a report without its curves as Markdown; what runs wrote is escaped."""
+    lines = [f"# {_escaped(', '.join(names(reports)))}"]
+    for table in (*findings(reports), *details(reports)):
+        lines += ["", f"## {table.title}", "", _row(table.header), _row(["---"] * len(table.header), raw=True)]
+        lines += map(_row, table.rows)
+    return "\n".join(lines) + "\n"
+
+
+def _row(cells: Sequence[str | Bar], *, raw: bool = False) -> str:
+    texts = [cell.text if isinstance(cell, Bar) else cell for cell in cells]
+    return f"| {' | '.join(texts if raw else map(_escaped, texts))} |"
+
+
+def _escaped(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text)

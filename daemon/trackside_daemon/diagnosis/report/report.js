@@ -1,0 +1,147 @@
+// The curves of a report: one chart per key, with a line for each run.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const root = document.documentElement;
+const container = document.getElementById("charts");
+const charts = [];
+const HEIGHT = 220;
+const PRINT_WIDTH = 310;
+const FILTER_FROM = 12; // Charts from which the page has a box to filter them.
+let by = "step";
+
+const theme = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+const number = (value) => (value === null || value === undefined ? "–" : String(Number(value.toPrecision(5))));
+
+function h(tag, text = "", className = "") {
+  return Object.assign(document.createElement(tag), { textContent: text, className });
+}
+
+// Returns [x, last, low, high] in ascending order of x: a resumed run repeats steps.
+function columns({ run, axis, last, low = last, high = last }) {
+  const x = data.axes[run][axis][by];
+  const order = x.map((_, index) => index).sort((a, b) => x[a] - x[b] || a - b).filter((at, place, all) => x[at] !== x[all[place + 1]]);
+  return [x, last, low, high].map((values) => order.map((at) => values[at]));
+}
+
+// Returns the position of a time on the axis.
+function position(run, time) {
+  if (by === "time") return time;
+  const axis = data.axes[run].reduce((best, other) => (other.step.length > best.step.length ? other : best));
+  const at = axis.time.findIndex((other) => other >= time);
+  return axis.step[at < 0 ? axis.step.length - 1 : at];
+}
+
+function span(seconds) {
+  const [unit, size] = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]].find((item) => seconds >= item[1]) ?? ["s", 1];
+  return `${Number((seconds / size).toPrecision(3))}${unit}`;
+}
+
+// Returns the index of the nearest value: runs push at different steps.
+function nearest(u, series, index) {
+  const values = u.data[series];
+  for (let away = 0; away < values.length; away += 1) {
+    if (Number.isFinite(values[index - away])) return index - away;
+    if (Number.isFinite(values[index + away])) return index + away;
+  }
+  return index;
+}
+
+function drawMarks(u, lines) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+  ctx.lineWidth = devicePixelRatio;
+  for (const run of new Set(lines.map((line) => line.run))) {
+    for (const [time, severity] of data.marks[run]) {
+      const x = Math.round(u.valToPos(position(run, time), "x", true)) + 0.5;
+      ctx.strokeStyle = theme({ critical: "--bad", warning: "--warn" }[severity] ?? "--quiet");
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+  }
+  ctx.restore();
+}
+
+function options(chart) {
+  const axis = { stroke: () => theme("--quiet"), grid: { stroke: () => theme("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+  const series = chart.lines.flatMap((line, index) => {
+    const stroke = () => theme(`--s${index % 8}`);
+    const points = { show: line.last.length < 3 };
+    return [{ stroke, width: 1.5, points }, { width: 0, points: { show: false } }, { width: 0, points: { show: false } }];
+  });
+  const band = (index) => () => `color-mix(in srgb, ${theme(`--s${index % 8}`)} 20%, transparent)`;
+  return {
+    width: chart.plot.clientWidth || PRINT_WIDTH,
+    height: HEIGHT,
+    legend: { show: false },
+    cursor: { y: false, sync: { key: "report" }, points: { show: false }, dataIdx: nearest },
+    scales: { x: { time: false } },
+    axes: [{ ...axis, size: 28, values: (u, splits) => splits.map((item) => (by === "time" ? span(item) : number(item))) }, { ...axis, size: 62, values: (u, splits) => splits.map(number) }],
+    series: [{}, ...series],
+    bands: chart.lines.map((_, index) => ({ series: [3 * index + 3, 3 * index + 2], fill: band(index) })),
+    hooks: { draw: [(u) => drawMarks(u, chart.lines)], setCursor: [(u) => showValues(chart, u)] },
+  };
+}
+
+function showValues(chart, u) {
+  const hovers = u.cursor.idx !== null && u.cursor.idx !== undefined;
+  chart.values.forEach((value, index) => {
+    const at = hovers ? u.cursor.idxs[3 * index + 1] : null;
+    value.textContent = at === null || at === undefined ? number(chart.last[index]) : `${number(u.data[3 * index + 1][at])} at ${by === "time" ? span(u.data[0][at]) : u.data[0][at]}`;
+  });
+}
+
+function draw(chart) {
+  chart.u?.destroy();
+  const tables = chart.lines.map(columns);
+  chart.last = tables.map((table) => table[1].findLast((value) => value !== null));
+  chart.u = new uPlot(options(chart), uPlot.join(tables, tables.map((table) => table.map(() => 1))), chart.plot);
+  showValues(chart, chart.u);
+}
+
+function build({ key, lines }) {
+  const chart = { key, lines, root: h("figure"), plot: h("div"), values: lines.map(() => h("b")) };
+  const caption = h("figcaption");
+  lines.forEach(({ label }, index) => {
+    const entry = h("span");
+    entry.append(h("i", "", `c${index % 8}`), lines.length > 1 ? `${label} ` : "", chart.values[index]);
+    caption.append(entry);
+  });
+  chart.plot.setAttribute("role", "img");
+  chart.plot.setAttribute("aria-label", `${key}; the tables have its values`);
+  chart.root.append(h("h3", key), chart.plot, caption);
+  container.append(chart.root);
+  charts.push(chart);
+}
+
+function resize(width) {
+  for (const { u, plot } of charts) u.setSize({ width: width ?? plot.clientWidth, height: HEIGHT });
+}
+
+if (container) {
+  container.replaceChildren();
+  data.charts.forEach(build);
+  charts.forEach(draw);
+  document.querySelector(".tools").hidden = false;
+  document.getElementById("search").hidden = charts.length < FILTER_FROM;
+  document.getElementById("filter").addEventListener("input", ({ target }) => charts.forEach((chart) => (chart.root.hidden = !chart.key.toLowerCase().includes(target.value.toLowerCase()))));
+  document.getElementById("by").addEventListener("change", ({ target }) => {
+    by = target.value;
+    charts.forEach(draw);
+  });
+  window.addEventListener("resize", () => resize());
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(({ u }) => u.redraw()));
+  window.addEventListener("beforeprint", () => {
+    root.classList.add("printing");
+    resize(PRINT_WIDTH);
+  });
+  window.addEventListener("afterprint", () => {
+    root.classList.remove("printing");
+    resize();
+  });
+}

@@ -1,0 +1,98 @@
+"""Write a chart as an SVG file: axes with round ticks, a line for each run, and a legend for several."""
+
+from __future__ import annotations
+
+import math
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.model.text import cut, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+WIDTH, HEIGHT = 720, 360
+LEFT, RIGHT, TOP, BOTTOM = 70, 16, 34, 40  # margins around the plot
+COLORS = ("#0b68cb", "#c2410c", "#15803d", "#7e22ce", "#0e7490", "#be185d", "#854d0e", "#475569")
+LEGEND_LETTERS = 60
+
+
+def svg(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    """Return a chart of `charts` over the steps as SVG; *axes* are those of each run."""
+    lines = [(line["label"], _points(line, axes[line["run"]][line["axis"]]["step"])) for line in chart["lines"]]
+    steps = [step for _, points in lines for step, _ in points]
+    values = [value for _, points in lines for _, value in points]
+    across, up = _Scale(steps, LEFT, WIDTH - RIGHT), _Scale(values, HEIGHT - BOTTOM, TOP + 18 * (len(lines) > 1))
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    return "\n".join(
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="#1b1f24">',
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+            f'<text x="{LEFT}" y="20" font-size="14">{escape(chart["key"])}</text>',
+            *_grid(across, up),
+            *(part for place, (label, points) in enumerate(lines) for part in _line(place, points, across, up)),
+            *_legend([label for label, _ in lines]),
+            "</svg>\n",
+        )
+    )
+
+
+class _Scale:
+    """The place of values between two ends of the picture; without values, those from 0 to 1."""
+
+    def __init__(self, values: Sequence[float], begin: float, end: float) -> None:
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        pad = 0.0 if high > low else abs(high) / 10 or 1.0
+        self.low, self.high, self.begin, self.end = low - pad, high + pad, begin, end
+
+    def __call__(self, value: float) -> float:
+        # Halves: the difference of the largest floats is not finite.
+        share = (value / 2 - self.low / 2) / (self.high / 2 - self.low / 2)
+        return round(self.begin + share * (self.end - self.begin), 1)
+
+    def ticks(self, most: int) -> Iterator[float]:
+        """Yield round values: multiples of 1, 2 or 5 times a power of ten."""
+        raw = (self.high / 2 - self.low / 2) / most * 2
+        power = 10.0 ** math.floor(math.log10(raw)) if math.isfinite(raw) and raw > 1e-300 else 0.0
+        pace = next((factor * power for factor in (1, 2, 5, 10) if factor * power >= raw), 0.0)
+        if not pace:
+            return
+        for count in range(math.ceil(self.low / pace), math.floor(self.high / pace) + 1):
+            yield count * pace
+
+
+def _points(line: Mapping[str, Any], steps: Sequence[int]) -> list[tuple[int, float]]:
+    return [(step, value) for step, value in zip(steps, line["last"], strict=True) if value is not None]
+
+
+def _grid(across: _Scale, up: _Scale) -> Iterator[str]:
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    for tick in up.ticks(8):
+        yield f'<path d="M{LEFT} {up(tick)}H{right}" stroke="#d5dae0"/>'
+        yield f'<text x="{LEFT - 8}" y="{up(tick) + 4}" text-anchor="end">{number(float(f"{tick:.10g}"))}</text>'
+    for tick in across.ticks(8):
+        yield f'<path d="M{across(tick)} {bottom}v5" stroke="#59636e"/>'
+        yield f'<text x="{across(tick)}" y="{bottom + 18}" text-anchor="middle">{number(float(f"{tick:.10g}"))}</text>'
+    yield f'<path d="M{LEFT} {bottom}H{right}" stroke="#59636e"/>'
+    yield f'<text x="{right}" y="{HEIGHT - 6}" text-anchor="end" fill="#59636e">step</text>'
+
+
+def _line(place: int, points: Sequence[tuple[int, float]], across: _Scale, up: _Scale) -> Iterator[str]:
+    if points:
+        drawn = " ".join(f"{across(step)},{up(value)}" for step, value in points)
+        yield (
+            f'<polyline points="{drawn}" fill="none" stroke="{COLORS[place % len(COLORS)]}" stroke-width="1.5" '
+            'stroke-linejoin="round" stroke-linecap="round"/>'
+        )
+
+
+def _legend(labels: Sequence[str]) -> Iterator[str]:
+    """Yield the names of several lines, as many as fit into one row."""
+    if len(labels) < 2:
+        return
+    wide = (WIDTH - LEFT - RIGHT) / min(len(labels), 6)
+    for place, label in enumerate(labels[:6]):
+        left = LEFT + place * wide
+        yield f'<rect x="{left:.0f}" y="29" width="12" height="8" fill="{COLORS[place % len(COLORS)]}"/>'
+        more = f" (+{len(labels) - 6})" if place == 5 and len(labels) > 6 else ""
+        yield f'<text x="{left + 17:.0f}" y="37">{escape(cut(label, min(LEGEND_LETTERS, int(wide / 8))))}{more}</text>'

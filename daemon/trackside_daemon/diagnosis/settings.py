@@ -1,0 +1,59 @@
+"""The settings of costs."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from trackside_daemon.config.section import Section
+from trackside_daemon.model.setting_types import Texts, bound
+from trackside_daemon.model.wildcards import matches_wildcards
+
+
+def _parse(entry: str) -> tuple[str, float]:
+    """Return pattern and price of ``PATTERN=PRICE``."""
+    pattern, _, price = entry.rpartition("=")
+    return pattern, float(price)
+
+
+def _prices(entries: tuple[str, ...]) -> tuple[str, ...]:
+    for entry in entries:
+        try:
+            pattern, price = _parse(entry)
+        except ValueError:
+            pattern, price = "", 0.0
+        if not pattern or not price >= 0 or not isfinite(price):
+            raise ValueError(f"{entry!r}: each must be PATTERN=PRICE, such as *H100*=2.5")
+    return entries
+
+
+class CostSection(Section):
+    """Prices, for the costs of runs. Without a price nothing is estimated."""
+
+    gpu_hour: Annotated[
+        Texts,
+        AfterValidator(_prices),
+        Field(
+            description="Price of a GPU for an hour by the GPU's name, with the wildcards * and ?; the first match counts.",
+            examples=["*H100*=2.5,*=1.2"],
+        ),
+    ] = ()
+    currency: Annotated[str, Field(max_length=8, description="Currency of the prices.", examples=["EUR"])] = ""
+    kwh: Annotated[float | None, bound("Price of a kilowatt hour.")] = None
+    carbon_grams_per_kwh: Annotated[
+        float | None, bound("Grams of CO2 for a kilowatt hour of your grid, such as 380.")
+    ] = None
+    pue: Annotated[
+        float,
+        bound("Power usage effectiveness: the energy of the whole site divided by that of its machines.", least=1.0),
+    ] = 1.0
+    source: Annotated[str, Field(max_length=200, description="Source of these numbers, such as: contract of 2026.")] = (
+        ""
+    )
+
+    def price(self, gpu: str) -> float | None:
+        """Return the price of a GPU for an hour, by the GPU's name; None if it has none."""
+        prices = (price for pattern, price in map(_parse, self.gpu_hour) if matches_wildcards(gpu, pattern))
+        return next(prices, None)

@@ -1,0 +1,78 @@
+"""Read series of the machine, each with its labels apart and as many points as a chart."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.history.read.charts import chart
+from trackside_daemon.history.read.series import LogTail, find
+from trackside_daemon.history.schema import HOST
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Mapping, Sequence
+
+    from trackside_daemon.history.read.series import StoredSeries, Window
+
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+class Resource(NamedTuple):
+    """A series of the machine in the time of a run.
+
+    Attributes:
+        family: The metric's name.
+        labels: Its labels.
+        points: Time in Unix seconds, and the last value until then.
+    """
+
+    family: str
+    labels: Mapping[str, str]
+    points: Sequence[tuple[float, float]]
+
+    @property
+    def increase(self) -> float:
+        """The increase of a counter, also across resets."""
+        values = [value for _, value in self.points]
+        return sum(after - before if after >= before else after for before, after in pairwise(values))
+
+    @property
+    def mean(self) -> float:
+        """The mean of a gauge."""
+        return sum(value for _, value in self.points) / len(self.points)
+
+
+def read_resources(
+    connection: sqlite3.Connection, families: Collection[str], window: Window, points: int, newest: int | None = None
+) -> list[Resource]:
+    """Return the series of these metric families of the machine that have samples in a window.
+
+    Args:
+        connection: In a transaction.
+        families: Names of metric families.
+        window: Range of Unix seconds.
+        points: Most points of a series.
+        newest: Most samples of the log to read, of all sources; None for all.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    tail = LogTail(connection, HOST, newest)
+    wanted = frozenset(families)
+    machine = (series for series in find(connection, HOST, tail) if series.key.partition("{")[0] in wanted)
+    read = (_resource(connection, series, tail, window, points) for series in machine)
+    return [resource for resource in read if resource.points]
+
+
+def _resource(
+    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, window: Window, points: int
+) -> Resource:
+    family, _, labels = series.key.partition("{")
+    drawn = chart(connection, series, tail, window, points)
+    # The first bucket also has the value that a counter began with: its lowest one.
+    values = [(bucket[1], bucket[4]) for bucket in drawn.points]
+    if drawn.points and drawn.points[0][2] != drawn.points[0][4]:
+        values.insert(0, (drawn.points[0][1], drawn.points[0][2]))
+    return Resource(family, dict(_LABEL.findall(labels)), values)

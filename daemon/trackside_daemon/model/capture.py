@@ -1,0 +1,108 @@
+"""Captures: bounded recordings of a run on demand, as records and as JSON.
+
+Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping  # noqa: TC003  msgspec needs it at run time
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+KINDS = ("profile", "stacks", "flight_recorder", "memory")
+STATES = ("asked", "recording", "written", "summarised", "failed")
+FINAL = frozenset(("summarised", "failed"))  # the states that a capture never leaves
+TRIGGERS = ("person", "api", "alert", "plan")
+
+
+class AlertLink(NamedTuple):
+    """The alert that caused a capture; the three fields identify it."""
+
+    alert: str
+    started: float
+    labels: Mapping[str, str] = {}
+
+
+class CaptureFile(NamedTuple):
+    """A file of a capture.
+
+    Attributes:
+        rank: The rank that recorded it.
+        name: Its name in the capture's directory.
+        bytes: Its size on disk, compressed.
+    """
+
+    rank: int
+    name: str
+    bytes: int
+    kind: Literal["trace", "stacks", "flight_recorder", "memory"]
+
+
+class ProfileOptions(NamedTuple):
+    """Options of a profile.
+
+    Attributes:
+        steps: Number of optimizer steps; None to record for *seconds*.
+        seconds: Duration; None to record *steps*.
+        shapes: Record the shapes of operators' inputs.
+        stacks: Record Python functions.
+        memory: Record allocations.
+    """
+
+    steps: int | None = 10
+    seconds: float | None = None
+    shapes: bool = False
+    stacks: bool = False
+    memory: bool = False
+
+
+PROFILE = ProfileOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A capture. A record with the same id replaces the earlier one.
+
+    Attributes:
+        id: 12 hexadecimal digits.
+        run: The id of the run.
+        attempt: The attempt of the run when it was asked for.
+        kind: One of `KINDS`.
+        trigger: One of `TRIGGERS`.
+        asked: When it was asked for.
+        ranks: The ranks to record; empty for all.
+        options: What to record.
+        state: One of `STATES`.
+        reason: Why it failed, in one line; otherwise what some ranks lack, or empty.
+        cause: The alert that caused it; None for the other triggers.
+        step: The step of the run when it was asked for; None if unknown.
+        ended: When it reached a final state; None before.
+        files: Its files.
+        summary: Its summary, as JSON; empty before it is summarised.
+    """
+
+    id: str
+    run: str
+    attempt: int
+    kind: str
+    trigger: str
+    asked: float
+    ranks: tuple[int, ...] = ()
+    options: ProfileOptions = PROFILE
+    state: str = "asked"
+    reason: str = ""
+    cause: AlertLink | None = None
+    step: int | None = None
+    ended: float | None = None
+    files: tuple[CaptureFile, ...] = ()
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+def as_json(capture: Capture) -> dict[str, Any]:
+    """Return a capture with names for all its fields, as the API has it."""
+    return {
+        **{name: getattr(capture, name) for name in capture.__slots__},
+        "options": capture.options._asdict(),
+        "cause": None if capture.cause is None else capture.cause._asdict(),
+        "files": [file._asdict() for file in capture.files],
+    }

@@ -1,0 +1,41 @@
+"""The captures of one daemon: connects recorders, store, history and pipeline."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from trackside_daemon.captures.automatic import compare
+from trackside_daemon.captures.captures import Captures
+from trackside_daemon.captures.stacks import StacksRecorder
+from trackside_daemon.captures.store import MIB, CaptureStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from trackside_daemon.captures.recorder import Recorder
+    from trackside_daemon.captures.settings import CaptureSection
+    from trackside_daemon.history.recorder import Recorder as History
+    from trackside_daemon.ingest.requests import IngestRequests
+    from trackside_daemon.model.metric import Batch
+
+
+def make_captures(
+    section: CaptureSection,
+    directory: Path,
+    history: History,
+    requests: IngestRequests,
+    *,
+    push: Callable[[Sequence[Batch]], None],
+    recorders: Sequence[Recorder] = (),
+) -> Captures:
+    """Return the captures of a daemon, with *recorders* of profiles and that of stacks."""
+    return Captures(
+        CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
+        [*recorders, StacksRecorder(requests.ask)],
+        lambda run: sorted(requests.ask("ping", run)[0]),
+        lambda batch: push([batch]),
+        history.captures,
+        finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
+    )

@@ -1,0 +1,182 @@
+"""Verdicts on runs that hang: connects the alerts with the flight recorders of the ranks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from trackside_daemon.alerts.active_alert import CONCLUSION
+from trackside_daemon.alerts.escalation import Escalation
+from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.hang.cases import Absent
+from trackside_daemon.captures.hang.dump import rank_dump
+from trackside_daemon.captures.hang.ras import compared, ras_view
+from trackside_daemon.captures.hang.verdict import verdict
+from trackside_daemon.model import training_families as f
+from trackside_daemon.model.capture import AlertLink
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import ENDED, STALLS, Alert, AlertNote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from trackside.wire import Flight
+    from trackside_daemon.captures.hang.verdict import Verdict
+    from trackside_daemon.model.answer import Answer
+    from trackside_daemon.model.state import State
+
+ALERTS = STALLS | {"TrainingProcessDied"}
+
+APART = 1.0  # seconds between two answers of a rank that makes no progress
+AT_ONCE = 4  # verdicts; further ones wait
+AGAIN_SECONDS = 900.0  # least time between two captures of a run for one alert
+WAITING = 64  # most alerts that wait for a verdict; further ones get none
+RANKS = 65_536  # most ranks of a run that are named as unseen
+
+log = logging.getLogger("trackside")
+
+
+class Ask(Protocol):
+    """Asks ranks of a run, by its id, a kind of question; returns the asked ranks and the answers within 3 s."""
+
+    def __call__(  # noqa: D102
+        self, kind: str, run: str, ranks: frozenset[int] | None = None
+    ) -> tuple[frozenset[int], Sequence[Answer]]: ...
+
+
+class _Hang(NamedTuple):
+    """Run that may hang.
+
+    Attributes:
+        run: Its id.
+        name: Its name.
+        since: Unix time after which a push is progress; None if one rank has ended, so that progress proves nothing.
+        subject: Only this rank makes no progress; None for the whole run.
+    """
+
+    run: str
+    name: str
+    since: float | None
+    subject: int | None = None
+
+
+class Hangs:
+    """Listener of alerts in the pipeline's thread, where it only queues them.
+
+    Args:
+        ask: See `Ask`.
+        state: Newest values of all families.
+        publish: Called with a batch that has the verdict as an `AlertNote`.
+        capture: Begins a capture.
+    """
+
+    def __init__(
+        self, ask: Ask, state: State, publish: Callable[[Batch], None], capture: Callable[[Request], object]
+    ) -> None:
+        self._ask = ask
+        self._capture = capture
+        self._captured: dict[tuple[str, str], float] = {}  # when, by run and alert
+        self._state = state
+        self._publish = publish
+        self._escalation = Escalation()
+        self._stopping = threading.Event()
+        self._room = threading.BoundedSemaphore(WAITING)
+        self._threads = ThreadPoolExecutor(AT_ONCE, "trackside-hangs")
+
+    def stop(self) -> None:
+        """End; alerts that wait get no verdict."""
+        self._stopping.set()
+        self._threads.shutdown(cancel_futures=True)
+
+    def accept(self, batch: Batch) -> None:
+        """Queue the alerts of a batch about runs that hang, if they have begun or got worse."""
+        found = (alert for alert in batch.records if isinstance(alert, Alert) and alert.alert in ALERTS and alert.run)
+        for alert in filter(self._escalation.of, found):
+            # The pipeline, which stops later, must not wait here.
+            if not self._stopping.is_set() and self._room.acquire(blocking=False):
+                self._threads.submit(self._handle, alert)
+
+    def _handle(self, alert: Alert) -> None:
+        try:
+            found = self._judge(_hang(alert))
+            if found is not None and not self._stopping.is_set():
+                evidence = {CONCLUSION: found.text, "hang": found._asdict()}
+                note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
+                self._publish(Batch("hangs", records=[note]))
+                self._keep(alert, found)
+        except Exception:  # a verdict that fails must not cost the next
+            log.exception("no verdict on %s of run %s", alert.alert, alert.run)
+        finally:
+            self._room.release()
+
+    def _keep(self, alert: Alert, found: Verdict) -> None:
+        """Keep the flight recorders as a capture."""
+        now, key = time.monotonic(), (alert.run, alert.alert)
+        self._captured = {one: at for one, at in self._captured.items() if now - at < AGAIN_SECONDS}
+        ranks = tuple(sorted({int(rank) for rank in found.places} | set(found.waiting)))
+        if key in self._captured or not ranks:
+            return
+        self._captured[key] = now
+        attempt = int(self._info(alert.run).get("attempt", 0))
+        cause = AlertLink(alert.alert, alert.started, dict(alert.labels))
+        try:
+            self._capture(Request(alert.run, attempt, "flight_recorder", "alert", ranks, cause=cause))
+        except CaptureError as error:
+            log.info("the flight recorders of run %s are not kept: %s", alert.run, error)
+
+    def _judge(self, hang: _Hang) -> Verdict | None:
+        """Ask all ranks, and those that answer once more; return None if they make progress, or no rank is known."""
+        asked, answers = self._ask("flight?", hang.run)
+        bodies: dict[int, Flight] = {answer.rank: answer.body for answer in answers}
+        dumps = {rank: rank_dump(body) for rank, body in bodies.items()}
+        uses_nccl = any(group.backend == "nccl" for body in bodies.values() for group in body.groups)
+        view = ras_view() if uses_nccl else None
+        if hang.since is not None:
+            self._stopping.wait(APART)
+            before = {rank: dump.progress() for rank, dump in dumps.items()}
+            _, answers = self._ask("flight?", hang.run, frozenset(dumps))
+            dumps |= {answer.rank: rank_dump(answer.body) for answer in answers}
+            moved = {rank for rank, dump in dumps.items() if dump.progress() != before[rank]} | self._pushed(hang)
+            if hang.subject in moved if hang.subject is not None else moved:
+                return None
+        found = verdict(dumps, self._absent(hang, asked, dumps), hang.subject)
+        if hang.since is None and not (found and found.waiting):
+            return None  # nobody waits for the rank that has ended
+        return found if found is None or view is None else compared(found, view)
+
+    def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, object]) -> Absent:
+        (states,) = self._state.values(time.monotonic(), f.RANK_STATE)
+        known = {
+            int(rank): state
+            for (name, rank, state), value in states.items()
+            if name == hang.name and value == 1.0 and int(rank) not in dumps
+        }
+        ended = frozenset(rank for rank, state in known.items() if state in ENDED)
+        size = int(self._info(hang.run).get("world_size", 0))
+        silent = (asked | known.keys()) - dumps.keys() - ended  # those that have been silent for long are not asked
+        return Absent(ended, silent, frozenset(range(min(size, RANKS))) - dumps.keys() - silent - ended)
+
+    def _info(self, run: str) -> dict[str, str]:
+        """Return the labels of a live run, by its id."""
+        (infos,) = self._state.values(time.monotonic(), f.RUN_INFO)
+        found = (dict(zip(f.RUN_INFO.labels, labels, strict=True)) for labels in infos)
+        return next((info for info in found if info["run_id"] == run), {})
+
+    def _pushed(self, hang: _Hang) -> set[int]:
+        """Return the ranks that have pushed a step since the alert."""
+        (pushes,) = self._state.values(time.monotonic(), f.LAST_STEP)
+        since = hang.since or 0.0
+        return {
+            int(rank)
+            for (name, rank), at in pushes.items()
+            if name == hang.name and isinstance(at, float) and at > since
+        }
+
+
+def _hang(alert: Alert) -> _Hang:
+    rank = int(alert.labels.get("rank", 0)) if alert.alert == "RankSilent" else None
+    since = alert.started if alert.alert in STALLS else None
+    return _Hang(alert.run, alert.labels.get("run", ""), since, rank)

@@ -1,0 +1,122 @@
+"""Endpoints of captures: begin one, list and read them, and download their files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse
+
+from trackside_daemon.captures import summaries
+from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.history import capture_rows
+from trackside_daemon.history.read import reader
+from trackside_daemon.model.capture import ProfileOptions, as_json
+from trackside_daemon.web.api.history_access import json_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request as HttpRequest
+    from starlette.responses import Response
+
+    from trackside_daemon.captures.captures import Captures
+    from trackside_daemon.model.capture import Capture
+    from trackside_daemon.web.api.history_access import HistoryAccess
+
+MAX_STEPS = 1000
+MAX_SECONDS = 120.0
+
+
+class CaptureBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request for a capture; see `ProfileOptions`. Without steps and seconds it is 10 steps."""
+
+    kind: Literal["profile", "stacks", "memory", "flight_recorder"] = "profile"
+    trigger: Literal["person", "api"] = "api"
+    ranks: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=4096)] = []
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEPS)] | None = None
+    seconds: Annotated[float, msgspec.Meta(ge=0.01, le=MAX_SECONDS)] | None = None
+    shapes: bool = False
+    stacks: bool = False
+    memory: bool = False
+
+
+_decode = msgspec.json.Decoder(CaptureBody).decode
+
+
+class CapturesApi:
+    """Answers requests about captures.
+
+    Args:
+        captures: The captures of the daemon.
+        history: The history, which has the earlier ones.
+        attempt: Returns the last attempt of a run, by its id.
+    """
+
+    def __init__(self, captures: Captures, history: HistoryAccess, attempt: Callable[[str], int]) -> None:
+        self._captures = captures
+        self._history = history
+        self._attempt = attempt
+
+    async def begin_capture(self, request: HttpRequest) -> Response:
+        """Begin a capture of a run."""
+        try:
+            body = _decode(await request.body() or b"{}")
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise HTTPException(400, f"the body cannot be used: {error}") from None
+        if body.steps is not None and body.seconds is not None:
+            raise HTTPException(400, "steps, seconds: give one of them")
+        steps = 10 if body.steps is None and body.seconds is None else body.steps
+        options = ProfileOptions(steps, body.seconds, body.shapes, body.stacks, body.memory)
+        run = await self._history.read(lambda connection: reader.resolve(connection, request.path_params["id"]))
+
+        def begin() -> Capture:
+            asked = Request(run, self._attempt(run), body.kind, body.trigger, tuple(sorted(set(body.ranks))), options)
+            return self._captures.ask(asked)
+
+        try:
+            return json_response(as_json(await self._history.run_in_thread(begin)))
+        except CaptureError as error:
+            raise HTTPException(409, str(error)) from None
+
+    async def run_captures(self, request: HttpRequest) -> Response:
+        """List the captures of a run, oldest first, without their summaries."""
+        return json_response({"captures": await self._list(request.path_params["id"])})
+
+    async def captures(self, _request: HttpRequest) -> Response:
+        """List the captures of all runs, oldest first, without their summaries."""
+        return json_response({"captures": await self._list("")})
+
+    async def capture(self, request: HttpRequest) -> Response:
+        """Return a capture with its summary, also as lines of text."""
+        capture = await self._find(request)
+        return json_response({**as_json(capture), "text": summaries.text(capture)})
+
+    async def capture_file(self, request: HttpRequest) -> Response:
+        """Send a file of a capture."""
+        capture, name = await self._find(request), request.path_params["file"]
+        path = self._captures.store.path(capture, name)
+        if path is None:
+            raise HTTPException(404, f"capture {capture.id} has no file {name!r}")
+        return FileResponse(path, media_type="application/gzip", filename=f"{capture.id}_{name}")
+
+    async def _list(self, text: str) -> list[dict[str, Any]]:
+        def read(connection: Any) -> list[dict[str, Any]]:
+            run = reader.resolve(connection, text) if text else ""
+            merged = {capture.id: capture for capture in capture_rows.captures(connection, run)}
+            merged |= {known.id: known for known in self._captures.known() if run in {"", known.run}}
+            return [
+                {**as_json(capture), "summary": {}} for capture in sorted(merged.values(), key=lambda one: one.asked)
+            ]
+
+        entries: list[dict[str, Any]] = await self._history.read(read)
+        return entries
+
+    async def _find(self, request: HttpRequest) -> Capture:
+        id_ = request.path_params["capture"]
+        found = next((capture for capture in self._captures.known() if capture.id == id_), None)
+        capture = found or await self._history.read(lambda connection: capture_rows.capture(connection, id_))
+        if capture is None:
+            raise HTTPException(404, f"capture {id_!r}: there is none")
+        return capture

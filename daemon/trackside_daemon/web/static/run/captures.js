@@ -1,0 +1,160 @@
+// The captures of a run: what was recorded, where the time of its steps went, and what changed since a healthy one.
+
+import { fetchApi, getJson, post } from "/static/api.js";
+import { h, setText, syncRows } from "/static/dom.js";
+import { bytes, number, percent, plural, when } from "/static/format.js";
+import { ENDED } from "/static/components.js";
+
+const POLL_MS = 1000; // Interval of reloads while something is recorded.
+const MAX_OPERATORS = 12;
+const FINAL = new Set(["summarised", "failed"]);
+const PARTS = {
+  compute: "compute", overlapped: "communication beside compute", exposed: "communication", copies: "copies",
+  data: "data wait", idle: "device idle", other: "other",
+};
+
+export class Captures {
+  constructor(run, signal) {
+    Object.assign(this, { id: run.id, signal });
+    const begin = (body) => () => this.#begin(body);
+    const buttons = [["Record 10 steps", {}], ["Record with Python stacks", { stacks: true }]];
+    this.buttons = buttons.map(([text, body]) => h("button.small", { type: "button", onclick: begin(body) }, text));
+    this.count = h("span.quiet");
+    this.status = h("p.quiet", { role: "status", hidden: true });
+    this.list = h("div");
+    const bar = h("div.run-captures-bar", {}, this.buttons);
+    this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Captures"), this.count), bar, this.status, this.list);
+  }
+
+  update(run) {
+    const live = !ENDED.has(run.state);
+    for (const button of this.buttons) button.hidden = !live;
+    this.live = live;
+    this.#load();
+  }
+
+  async #begin(body) {
+    this.#report("");
+    try {
+      await post(`runs/${encodeURIComponent(this.id)}/captures`, { ...body, trigger: "person" });
+    } catch (problem) {
+      this.#report(problem.message);
+    }
+    this.#load();
+  }
+
+  #report(text) {
+    setText(this.status, text);
+    this.status.hidden = !text;
+  }
+
+  async #load() {
+    clearTimeout(this.timer);
+    try {
+      const { captures } = await getJson(`runs/${encodeURIComponent(this.id)}/captures`, { signal: this.signal });
+      this.root.hidden = !captures.length && !this.live;
+      setText(this.count, captures.length ? plural(captures.length, "capture") : "");
+      syncRows(this.list, captures.reverse(), (item) => item.id, (item) => new Row(item, this.signal, (text) => this.#report(text)).root);
+      if (captures.some((item) => !FINAL.has(item.state))) this.timer = setTimeout(() => this.#load(), POLL_MS);
+    } catch {
+      // The frame reports the outage; the next update tries again.
+    }
+  }
+}
+
+class Row {
+  constructor(first, signal, report) {
+    Object.assign(this, { item: first, signal, report });
+    this.head = h("span");
+    this.reason = h("p.quiet");
+    this.files = h("p.run-captures-bar");
+    this.body = h("div");
+    this.root = h("details.card.run-capture", { ontoggle: () => this.#open() }, h("summary", {}, this.head), this.reason, this.files, this.body);
+    this.root.update = (item) => this.update(item);
+  }
+
+  update(item) {
+    this.item = item;
+    const cause = item.cause ? ` for ${item.cause.alert}` : item.trigger === "alert" ? " as the reference" : "";
+    setText(this.head, `${item.kind.replace("_", " ")}${cause}, ${when(item.asked)}: ${item.state}`);
+    setText(this.reason, item.reason);
+    this.reason.hidden = !item.reason;
+    const shown = JSON.stringify(item.files);
+    if (shown !== this.shown) this.files.replaceChildren(...item.files.map((file) => this.#download(file)));
+    this.shown = shown;
+    this.#open();
+  }
+
+  #download(file) {
+    const get = async () => {
+      try {
+        const answer = await fetchApi(`captures/${this.item.id}/files/${encodeURIComponent(file.name)}`, { signal: this.signal });
+        const address = URL.createObjectURL(await answer.blob());
+        h("a", { href: address, download: `${this.item.id}_${file.name}` }).click();
+        URL.revokeObjectURL(address);
+      } catch (problem) {
+        this.report(problem.message);
+      }
+    };
+    return h("button.small", { type: "button", onclick: get }, `Download rank ${file.rank} (${bytes(file.bytes)})`);
+  }
+
+  async #open() {
+    if (!this.root.open || this.item.state !== "summarised" || this.loaded) return;
+    this.loaded = true;
+    try {
+      const { summary, kind, text } = await getJson(`captures/${this.item.id}`, { signal: this.signal });
+      const content = kind === "profile" ? profile(summary) : [h("pre", { tabindex: 0, "aria-label": "Summary" }, text.slice(1).join("\n"))];
+      this.body.replaceChildren(...content);
+    } catch (problem) {
+      this.loaded = false;
+      this.report(problem.message);
+    }
+  }
+}
+
+function profile({ ranks, bottleneck, difference = [] }) {
+  const changes = difference.map(({ text }) => h("li", {}, text));
+  const each = Object.entries(ranks).map(([rank, item], index) => rankDetails(rank, item, index === 0));
+  return [
+    h("p", {}, h("b", {}, bottleneck?.text ?? "")),
+    changes.length ? [h("h3", {}, "Changed since the healthy reference"), h("ul", {}, changes)] : "",
+    legend(),
+    each,
+  ].flat();
+}
+
+function legend() {
+  const names = Object.values(PARTS).map((name, index) => h("span", {}, h("span", { class: `run-key phase-${index}` }), name));
+  return h("p.run-captures-bar.quiet", { "aria-hidden": "true" }, names);
+}
+
+function rankDetails(rank, { steps, operators }, open) {
+  const longest = Math.max(...steps.map((step) => step.seconds));
+  const bars = steps.map((step) => stepBar(step, longest));
+  return h("details", { open }, h("summary", {}, `Rank ${rank}, ${plural(steps.length, "step")}`), h("div.run-capture-steps", {}, bars), table(operators));
+}
+
+function stepBar(step, longest) {
+  const parts = Object.keys(PARTS).map((part, index) => {
+    const element = h("span", { class: `phase-${index}` });
+    element.style.flexGrow = (100 * step[part]) / step.seconds; // a sum below 1 would leave a part of the bar empty
+    return element;
+  });
+  const named = Object.entries(PARTS).filter(([part]) => step[part] > 0).map(([part, name]) => `${name} ${percent(step[part] / step.seconds)}`);
+  const label = `${number(1000 * step.seconds, 3)} ms: ${named.join(", ")}`;
+  const stack = h("div.run-capture-step", { role: "img", "aria-label": label, title: label }, parts);
+  stack.style.width = `${(100 * step.seconds) / longest}%`;
+  return stack;
+}
+
+function table(operators) {
+  const heads = ["Operator", "CPU ms a step", "GPU ms a step", "Share", "Calls a step", "Source"];
+  const head = heads.map((text, index) => h(`th${index % 5 ? ".number" : ""}`, { scope: "col" }, text));
+  const rows = operators.slice(0, MAX_OPERATORS).map(({ name, cpu, gpu, share, count, source, shapes }) => {
+    const texts = [number(1000 * cpu, 3), gpu ? number(1000 * gpu, 3) : "", percent(share), number(count, 3)];
+    return h("tr", {}, h("th.name", { scope: "row", title: shapes }, name), texts.map((text) => h("td.number", {}, text)), h("td.mono", {}, source ?? ""));
+  });
+  const content = h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
+  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Operators" }, content);
+}

@@ -1,0 +1,129 @@
+"""The real PyTorch as a rank: one process for all tests, which the last one ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from processes import ROOT, clean_environ, eventually, require
+
+from trackside_daemon.captures.kineto.environment import is_tested, torch_version, variables
+from trackside_daemon.captures.kineto.kineto import Kineto
+from trackside_daemon.captures.kineto.recording import BUSY
+from trackside_daemon.captures.kineto.socket_file import directory
+from trackside_daemon.model.capture import Capture, ProfileOptions
+from trackside_daemon.model.rank_process import RankProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+require("torch")
+if not is_tested(torch_version(sys.executable)):
+    pytest.skip("the installed PyTorch is not a tested version", allow_module_level=True)
+
+SCRIPT = Path(__file__).with_name("training_script.py")
+
+
+class Training:
+    """The process, and the recorder of its run."""
+
+    def __init__(self, place: Path) -> None:
+        socket = place / "push.sock"
+        self.process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
+            env=clean_environ({**variables(directory(socket)), "OMP_NUM_THREADS": "1"}),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._place = place
+        ranks = [RankProcess("mnist", "r1", 1, 0, 0, "", self.process.pid)]
+        self._kineto = Kineto(socket, lambda: ranks, lambda *_: None, enabled=True)
+        self._kineto.start()
+        self.recorder = self._kineto.recorder
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def tell(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+
+    def capture(self, **options: Any) -> Capture:
+        return Capture(
+            f"{time.time_ns():012x}"[-12:], "r1", 1, "profile", "person", 0.0, options=ProfileOptions(**options)
+        )
+
+    def reason(self) -> str:
+        return self.recorder.refuse(self.capture(), [0]).get(0, "")
+
+    def record(self, **options: Any) -> Path:
+        """Record, and return the trace."""
+        eventually(lambda: not self.reason())
+        found = self.recorder.record(self.capture(**options), [0], self.empty(), threading.Event())[0]
+        assert isinstance(found, Path), found
+        return found
+
+    def empty(self) -> Path:
+        return Path(tempfile.mkdtemp(dir=self._place))
+
+    def close(self) -> None:
+        self.process.kill()
+        with self.process:  # closes its streams
+            self._kineto.stop()
+
+
+@pytest.fixture(scope="module")
+def training() -> Iterator[Training]:
+    """The process."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
+        made = Training(Path(place))
+        yield made
+        made.close()
+
+
+def events(trace: Path) -> list[dict[str, Any]]:
+    return [event for event in msgspec.json.decode(trace.read_bytes())["traceEvents"] if event.get("ph") == "X"]
+
+
+def test_steps_are_recorded_without_code(training: Training) -> None:
+    recorded = events(training.record(steps=5, shapes=True))
+    steps = sum(event["name"].startswith("Optimizer.step#SGD") for event in recorded)
+    assert steps in {5, 6}  # the summary is cut to the steps: a busy machine recorded one more
+    assert any(event["name"] == "aten::linear" and "Input Dims" in event["args"] for event in recorded)
+    assert not any(event["cat"] == "python_function" for event in recorded)
+
+
+def test_a_time_is_recorded_with_python_functions(training: Training) -> None:
+    recorded = events(training.record(steps=None, seconds=0.1, stacks=True))
+    assert any("training_script.py" in event["name"] and event["cat"] == "python_function" for event in recorded)
+
+
+def test_a_profiler_of_the_trainings_own_is_left_alone(training: Training) -> None:
+    training.tell("profile")
+    eventually(lambda: training.reason() == BUSY)
+    training.tell("stop")
+    eventually(lambda: not training.reason())
+
+
+def test_the_end_of_a_process_that_is_recorded_does_not_crash_it(training: Training) -> None:
+    eventually(lambda: not training.reason())
+    place = training.empty()
+    cancelled = threading.Event()
+    capture = training.capture(steps=None, seconds=300.0)
+    recording = threading.Thread(target=training.recorder.record, args=(capture, [0], place, cancelled))
+    recording.start()
+    eventually(lambda: list(place.glob("*.tmp")))  # it has begun
+    assert training.process.stdin is not None
+    training.process.stdin.close()
+    assert training.process.wait() == 0
+    cancelled.set()
+    recording.join()

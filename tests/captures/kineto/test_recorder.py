@@ -1,0 +1,153 @@
+"""The recorder, with processes that ask and write as libkineto does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import eventually
+
+from trackside_daemon.captures.kineto import recorder as module
+from trackside_daemon.captures.kineto import recording
+from trackside_daemon.captures.kineto.recorder import UNREACHED, KinetoRecorder
+from trackside_daemon.captures.kineto.recording import BUSY
+from trackside_daemon.model.capture import Capture, ProfileOptions
+from trackside_daemon.model.rank_process import RankProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from trackside_daemon.captures.kineto.pollers import Pollers
+
+Outcomes = dict[int, "Path | str"]
+STEP = 0.1
+
+
+class Machine:
+    """A recorder, and ranks 0 and 1 of a run, whose process ids are 1000 and 1001."""
+
+    def __init__(self, place: Path, pollers: Pollers) -> None:
+        self.pollers = pollers
+        self.ranks = [RankProcess("mnist", "r1", 1, rank, rank, "", 1000 + rank) for rank in range(2)]
+        self.cancelled = threading.Event()
+        self.directory = place / "store"
+        self.sockets = place / "push.kineto"
+        for path in (self.directory, self.sockets):
+            path.mkdir()
+        self.recorder = KinetoRecorder(self.sockets, pollers, lambda: self.ranks, lambda *_: STEP)
+        self._pool = ThreadPoolExecutor(1)
+
+    def capture(self, kind: str = "profile", **options: object) -> Capture:
+        chosen = ProfileOptions(**options)  # type: ignore[arg-type]
+        return Capture("0123456789ab", "r1", 1, kind, "person", time.time(), options=chosen)
+
+    def start(self, *ranks: int, **options: object) -> Future[Outcomes]:
+        return self._pool.submit(self.recorder.record, self.capture(**options), ranks, self.directory, self.cancelled)  # type: ignore[arg-type]
+
+    def ask(self, rank: int) -> dict[str, str]:
+        """Ask until there is a configuration, and return its lines."""
+        text = eventually(lambda: self.pollers.answer(1000 + rank, accepts=True))
+        return dict(line.split("=") for line in text.splitlines())
+
+    def write(self, lines: dict[str, str], rank: int, text: str = "{}") -> None:
+        path = Path(lines["ACTIVITIES_LOG_FILE"].replace(".json", f"_{1000 + rank}.json"))
+        incomplete = path.with_name(path.name + ".tmp")
+        incomplete.write_text(text)
+        incomplete.rename(path)
+
+    def close(self) -> None:
+        self.cancelled.set()
+        self._pool.shutdown()
+
+
+@pytest.fixture
+def machine(place: Path, pollers: Pollers) -> Iterator[Machine]:
+    made = Machine(place, pollers)
+    yield made
+    made.close()
+
+
+def test_ranks_that_do_not_ask_or_are_profiled_already_are_refused(machine: Machine) -> None:
+    machine.pollers.answer(1000, accepts=True)
+    machine.pollers.answer(1001, accepts=False)
+    assert machine.recorder.refuse(machine.capture(), [0, 1, 2]) == {1: BUSY, 2: UNREACHED}
+    assert machine.recorder.refuse(machine.capture("memory"), [0]).keys() == {0}
+    machine.ranks.clear()
+    assert machine.recorder.refuse(machine.capture(), [0]) == {0: UNREACHED}
+
+
+def test_one_rank_records_exactly_the_steps(machine: Machine) -> None:
+    future = machine.start(0, steps=7)
+    lines = machine.ask(0)
+    assert lines["ACTIVITIES_ITERATIONS"] == "7"
+    machine.write(lines, 0)
+    assert future.result() == {0: machine.directory / "trace_0_1000.json"}
+    assert not list(machine.sockets.iterdir()), "the link stays"
+
+
+def test_several_ranks_start_together_and_record_long_enough(machine: Machine) -> None:
+    for rank in (0, 1):
+        machine.pollers.answer(1000 + rank, accepts=True)
+    future = machine.start(0, 1, steps=10)
+    asked = time.time()
+    first, second = machine.ask(0), machine.ask(1)
+    assert first["PROFILE_START_TIME"] == second["PROFILE_START_TIME"]
+    assert float(first["PROFILE_START_TIME"]) > asked * 1000
+    assert float(first["ACTIVITIES_DURATION_MSECS"]) > 11 * STEP * 1000
+    assert "ACTIVITIES_ITERATIONS" not in first
+    machine.write(second, 1)
+    machine.write(first, 0)
+    assert set(future.result()) == {0, 1}
+
+
+def test_a_rank_that_ends_does_not_cost_the_other(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "END_SECONDS", 0.0)
+    future = machine.start(0, 1)
+    machine.ask(0)
+    lines = machine.ask(1)
+    del machine.ranks[0]
+    machine.write(lines, 1)
+    outcomes = future.result()
+    assert outcomes[0] == "its process ended before it had written the trace"
+    assert outcomes[1] == machine.directory / "trace_1_1001.json"
+
+
+def test_a_missing_file_has_a_reason(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WRITE_SECONDS", 0.0)
+    future = machine.start(0, seconds=0.01, steps=None)
+    machine.ask(0)
+    assert "PyTorch wrote no trace within 1 s" in str(future.result()[0])
+
+
+def test_a_process_that_stops_asking_has_a_reason_and_gets_nothing_later(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "DELAY_SECONDS", -10.0)
+    assert machine.start(0).result() == {0: "its PyTorch has stopped asking for profiles"}
+    assert not machine.pollers.answer(1000, accepts=True)
+
+
+def test_a_trace_that_is_too_large_is_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "TRACE_BYTES", 10)
+    future = machine.start(0)
+    machine.write(machine.ask(0), 0, "x" * 11)
+    assert "record fewer steps" in str(future.result()[0])
+
+
+def test_a_capture_can_be_cancelled(machine: Machine) -> None:
+    future = machine.start(0)
+    eventually(lambda: machine.pollers.waits(1000))
+    machine.cancelled.set()
+    assert future.result() == {0: "cancelled"}
+    assert not machine.pollers.waits(1000)
+
+
+def test_a_directory_without_room_for_the_link_has_a_reason(machine: Machine) -> None:
+    machine.sockets.rmdir()
+    (reason,) = machine.start(0).result().values()
+    assert "no such file or directory" in str(reason)

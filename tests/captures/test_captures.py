@@ -1,0 +1,167 @@
+"""Captures from the request to the summary, over a real history, with a scripted recorder."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from histories import history, opened
+from processes import DEADLINE
+from scripted_recorder import CapturesHarness
+
+from trackside.wire import Flight, FlightEntry, FlightGroup
+from trackside_daemon.captures import stacks, summaries
+from trackside_daemon.captures.captures import AT_ONCE, NOTHING, STOPPED, CaptureError, Request
+from trackside_daemon.captures.store import FILES
+from trackside_daemon.history.record import run_changes
+from trackside_daemon.model.answer import Answer
+from trackside_daemon.model.capture import Capture, CaptureFile, ProfileOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from histories import History
+
+REQUEST = Request("id-1", 0)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[History]:
+    with history(tmp_path) as one:
+        one.put([opened("id-1")])
+        yield one
+
+
+@pytest.fixture
+def harness(kept: History) -> Iterator[CapturesHarness]:
+    made = CapturesHarness(kept.database, kept.writer)
+    made.captures.start()
+    yield made
+    made.recorder.released.set()
+    made.captures.stop()
+
+
+def test_a_capture_passes_through_its_states_and_leaves_compressed_private_files(
+    harness: CapturesHarness, tmp_path: Path
+) -> None:
+    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    states = list(dict.fromkeys(record.state for record in harness.records))
+    assert states == ["asked", "recording", "written", "summarised"]
+    assert (ended.state, ended.reason, sorted(ended.summary["ranks"])) == ("summarised", "", ["0", "1"])
+    assert [(file.rank, file.name, file.kind) for file in ended.files] == [
+        (0, "profile_0.json.gz", "trace"),
+        (1, "profile_1.json.gz", "trace"),
+    ]
+    paths = [harness.captures.store.path(ended, file.name) for file in ended.files]
+    assert [path and stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o600, 0o600]
+    assert stat.S_IMODE((tmp_path / FILES).stat().st_mode) == 0o700
+    assert harness.captures.store.path(ended, "../../trackside.db") is None
+    counts = {sample.labels: sample.value for sample in harness.captures.samples().samples}
+    assert counts["api", "summarised"] == 1
+
+
+def test_ranks_that_cannot_be_recorded_have_their_reason_and_the_others_a_summary(harness: CapturesHarness) -> None:
+    harness.ranks = (0, 1, 2, 3)
+    harness.recorder.refused = {1: "no PyTorch", 2: "no PyTorch"}
+    harness.recorder.failing = {3: "it ended"}
+    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    assert (ended.state, [file.rank for file in ended.files]) == ("summarised", [0])
+    assert ended.reason == "ranks 1, 2: no PyTorch; rank 3: it ended"
+
+
+def test_a_capture_of_nothing_fails_in_one_line_and_leaves_no_directory(
+    harness: CapturesHarness, tmp_path: Path
+) -> None:
+    harness.recorder.refused = {0: "no PyTorch", 1: "no PyTorch"}
+    refused = harness.wait(harness.captures.ask(REQUEST).id)
+    harness.ranks = ()
+    alone = harness.wait(harness.captures.ask(REQUEST).id)
+    assert [(one.state, one.reason) for one in (refused, alone)] == [
+        ("failed", "ranks 0, 1: no PyTorch"),
+        ("failed", NOTHING),
+    ]
+    assert list((tmp_path / FILES).iterdir()) == []
+
+
+def test_a_rank_is_recorded_by_one_capture_at_a_time_and_few_run_at_once(harness: CapturesHarness) -> None:
+    harness.recorder.released.clear()
+    first = harness.captures.ask(REQUEST)
+    assert harness.recorder.began.wait(DEADLINE)
+    second = harness.wait(harness.captures.ask(REQUEST._replace(ranks=(0,))).id)
+    assert second.reason == f"rank 0: capture {first.id} records it"
+    others = [harness.captures.ask(REQUEST._replace(run=f"id-{number}")) for number in range(2, AT_ONCE + 1)]
+    with pytest.raises(CaptureError, match="4 captures run already"):
+        harness.captures.ask(REQUEST)
+    harness.recorder.released.set()
+    assert harness.wait(first.id).state == "summarised"
+    assert len(others) == AT_ONCE - 1
+
+
+def test_what_a_daemon_did_not_complete_has_failed_after_its_restart(kept: History) -> None:
+    kept.put([Capture("0" * 12, "id-1", 0, "profile", "api", 5.0, state="recording")])
+    harness = CapturesHarness(kept.database, kept.writer)
+    harness.captures.start()
+    ended = harness.wait("0" * 12)
+    assert (ended.state, ended.reason) == ("failed", STOPPED)
+
+
+def test_a_deleted_run_takes_its_captures_along(harness: CapturesHarness, kept: History, tmp_path: Path) -> None:
+    ended = harness.wait(harness.captures.ask(REQUEST).id)
+    fresh = CapturesHarness(kept.database, kept.writer)
+    kept.writer.call(lambda store: run_changes.delete(store, "id-1")).result(DEADLINE)
+    fresh.captures.sweep()
+    assert ended.files
+    assert list((tmp_path / FILES).iterdir()) == []
+
+
+def test_automatic_captures_make_room_first_then_the_oldest(harness: CapturesHarness) -> None:
+    def of(id_: str, trigger: str, asked: float, size: int, run: str = "id-1") -> Capture:
+        file = CaptureFile(0, "a", size, "trace")
+        return Capture(id_, run, 0, "profile", trigger, asked, files=(file,), state="summarised")
+
+    mib = 1 << 20
+    old, automatic = of("old", "person", 1.0, mib // 2), of("automatic", "alert", 2.0, mib // 2)
+    new = of("new", "person", 3.0, mib // 2)
+    surplus = harness.captures.store.surplus
+    assert [one.id for one in surplus([old, automatic])] == []
+    assert [one.id for one in surplus([old, automatic, new])] == ["automatic"]
+    assert [one.id for one in surplus([old, automatic, of("large", "api", 4.0, mib)])] == ["automatic", "old"]
+    unfinished = replace(automatic, state="written")
+    assert [one.id for one in surplus([old, unfinished, new])] == ["old"]
+
+
+def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
+    harness = CapturesHarness(kept.database, kept.writer)
+
+    def flight(last: int, state: str, age: float = 30.0) -> Flight:
+        entry = FlightEntry(last, "all_reduce", state, "[4] Float", 4, age)
+        return Flight({"MainThread 1": ["/x/train.py:3 main"]}, [FlightGroup("gloo", "0", "default_pg", [], [entry])])
+
+    answers = [Answer(0, 0.1, flight(32, "started")), Answer(1, 0.1, flight(31, "completed"))]
+    harness.captures._recorders = [stacks.StacksRecorder(lambda _, __, ranks: (ranks, answers))]
+    request = REQUEST._replace(kind="flight_recorder")
+    ended = harness.wait(harness.captures.ask(request).id)
+    assert (ended.state, [file.kind for file in ended.files]) == ("summarised", ["flight_recorder"] * 2)
+    assert summaries.text(ended)[1].startswith("Rank 1 never arrived at all_reduce number 32 of default_pg")
+    assert summaries.text(ended)[2:] == [
+        "rank 0: train.py:3 in main; in all_reduce number 32 of default_pg, for 30.0 s",
+        "rank 1: train.py:3 in main",
+    ]
+    answers[:] = [Answer(0, 0.1, flight(32, "started", float("inf")))]  # which JSON does not have
+    failed = harness.wait(harness.captures.ask(request).id)
+    assert failed.reason.startswith("rank 0: flight_recorder_0.json.gz cannot be read: ")
+
+
+def test_without_a_profiler_the_stacks_that_were_asked_for_are_recorded(kept: History) -> None:
+    harness = CapturesHarness(kept.database, kept.writer)
+    threads: Any = type("Body", (), {"threads": {"MainThread 1": ["a.py:1 f", "b.py:2 g"]}})
+    recorder = stacks.StacksRecorder(lambda _, __, ranks: (ranks, [Answer(0, 0.1, threads)]))
+    harness.recorder.refused = {0: "no PyTorch", 1: "no PyTorch"}
+    harness.captures._recorders = [harness.recorder, recorder]
+    ended = harness.wait(harness.captures.ask(REQUEST._replace(options=ProfileOptions(stacks=True))).id)
+    assert (ended.kind, ended.state, [file.kind for file in ended.files]) == ("stacks", "summarised", ["stacks"])
+    assert summaries.text(ended)[-3:] == ["rank 0: 1 thread, MainThread 1:", "  a.py:1 f", "  b.py:2 g"]
+    assert ended.reason == "rank 1: it does not answer: it is stopped, or a call holds the GIL"

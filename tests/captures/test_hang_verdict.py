@@ -1,0 +1,166 @@
+"""The verdict on a run that hangs, from the answers of its ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from trackside.wire import Flight, FlightEntry, FlightGroup
+from trackside_daemon.captures.hang.cases import Absent
+from trackside_daemon.captures.hang.dump import RankDump, rank_dump
+from trackside_daemon.captures.hang.verdict import Verdict, verdict
+
+STACK = ["/usr/lib/python3.11/runpy.py:9 run", "/home/me/train.py:12 main", "/x/site-packages/torch/d.py:7 all_reduce"]
+
+
+def called(
+    last: int,
+    *,
+    at: str = "all_reduce",
+    shape: int = 4,
+    pending: bool = True,
+    name: str = "default_pg",
+    stack: list[str] | None = None,
+    state: str = "scheduled",
+    ranks: list[int] | None = None,
+) -> RankDump:
+    """Return a rank that has called collectives up to *last*, which is another one than those before if *at* says so."""
+    entries = [FlightEntry(number, "all_reduce", "completed", "[4] Float", 4, 60.0) for number in range(1, last)]
+    ended = state if pending else "completed"
+    entries.append(FlightEntry(last, at, ended, f"[{shape}] Float", shape, 30.0))
+    group = FlightGroup("gloo", "0", name, ranks or [], entries)
+    return rank_dump(Flight({"MainThread 1": stack or STACK}, [group]))
+
+
+def judged(dumps: dict[int, RankDump], subject: int | None = None, **absent: set[int]) -> Verdict:
+    found = verdict(dumps, Absent(**{name: frozenset(ranks) for name, ranks in absent.items()}), subject)
+    assert found is not None
+    return found
+
+
+LOADING = ["/home/me/train.py:12 main", "/home/me/loader.py:88 read", "/usr/lib/python3.11/selectors.py:415 select"]
+
+
+def test_the_rank_that_never_arrived_is_named_with_its_line() -> None:
+    found = judged({0: called(32), 1: called(31, pending=False, stack=LOADING), 2: called(32), 3: called(32)})
+    assert (found.kind, found.ranks, found.waiting) == ("never_arrived", (1,), (0, 2, 3))
+    assert (found.group, found.sequence, found.operation) == ("default_pg", 32, "all_reduce")
+    assert found.places["1"] == "loader.py:88 in read"
+    assert found.text == (
+        "Rank 1 never arrived at all_reduce number 32 of default_pg: outside any collective, rank 1 is at loader.py:88 in "
+        "read (selectors.py:415 in select); ranks 0, 2 and 3 only wait, for 30 s now."
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_the_rank_with_another_operation_is_named(ranks: int) -> None:
+    dumps = {rank: called(32, at="broadcast" if rank == 1 else "all_reduce") for rank in range(ranks)}
+    found = judged(dumps)
+    assert (found.kind, found.ranks, found.operation) == ("other_operation", (1,), "all_reduce")
+    assert found.text.startswith(
+        "Rank 1 called broadcast instead of all_reduce number 32 of default_pg; rank 1 is at train"
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_the_rank_with_another_shape_is_named_although_the_others_went_on(ranks: int) -> None:
+    dumps = {rank: called(32, shape=8) if rank == 1 else called(33) for rank in range(ranks)}
+    found = judged(dumps)
+    assert (found.kind, found.ranks, found.sequence) == ("other_shape", (1,), 32)
+    assert "with [8] Float and the others with [4] Float" in found.text
+
+
+def test_the_tensors_of_all_gather_may_differ() -> None:
+    dumps = {rank: called(32, at="all_gather", shape=4 + rank) for rank in range(3)}
+    assert judged(dumps).kind == "not_finished"
+
+
+def test_a_rank_that_died_comes_before_those_that_do_not_arrive_because_of_it() -> None:
+    found = judged({0: called(32), 2: called(31, pending=False)}, ended={1})
+    assert (found.kind, found.ranks) == ("ended", (1,))
+    assert (
+        found.text
+        == "Rank 1 has ended; all_reduce number 32 of default_pg cannot finish; rank 0 only waits, for 30 s now."
+    )
+
+
+def test_a_rank_that_does_not_answer_is_named() -> None:
+    found = judged({0: called(32), 1: called(32)}, silent={2})
+    assert (found.kind, found.ranks, found.silent) == ("silent", (2,), (2,))
+    assert found.text.startswith("Rank 2 did not answer within 3 s: stopped, or a call holds the GIL; all_reduce")
+
+
+def test_ranks_of_other_daemons_are_named_as_unseen() -> None:
+    found = judged({0: called(32), 1: called(32)}, unseen={4, 5, 6, 7})
+    assert (found.kind, found.ranks, found.unseen) == ("unseen", (4, 5, 6, 7), (4, 5, 6, 7))
+    assert found.text.startswith("Who is missing must be among ranks 4 to 7, which this daemon does not see")
+    late = judged({0: called(32), 1: called(31, pending=False)}, unseen={2, 3})
+    assert late.ranks == (1,)
+    assert late.text.endswith(" This daemon does not see ranks 2 and 3.")
+
+
+def test_a_collective_at_which_all_arrived_is_not_finished() -> None:
+    found = judged({0: called(32), 1: called(32)})
+    assert (found.kind, found.ranks, found.waiting) == ("not_finished", (), (0, 1))
+    started = judged({0: called(32, state="started"), 1: called(32), 2: called(32, state="started")})
+    assert (started.ranks, started.waiting) == ((1,), (0, 2))
+    assert "has not begun on rank 1" in started.text
+
+
+def test_a_rank_that_waits_in_another_group_is_no_cause() -> None:
+    """Rank 1 is missing in the world, since it waits in its pair for rank 2, which is outside."""
+    world = {rank: called(32) for rank in (0, 3)}
+    pair = rank_dump(
+        Flight(
+            {"MainThread 1": STACK},
+            [FlightGroup("gloo", "5", "pair", [1, 2], [FlightEntry(7, "all_gather", "scheduled", "", 0, 40.0)])],
+        )
+    )
+    found = judged({**world, 1: pair, 2: called(31, pending=False, stack=LOADING)})
+    assert (found.kind, found.ranks) == ("never_arrived", (2,))
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
+    def waits(name: str) -> RankDump:
+        group = FlightGroup("nccl", name, f"group_{name}", [0, 1], [FlightEntry(1, "all_reduce", "started")])
+        return rank_dump(Flight({}, [group]))
+
+    found = judged({0: waits("a"), 1: waits("b")})
+    assert (found.kind, found.ranks) == ("crossed", ())
+    assert "all_reduce of group_a and all_reduce of group_b" in found.text
+
+
+def test_a_receive_waits_for_its_sender() -> None:
+    entry = FlightEntry(3, "recv 1<-0", "started", "[4] Float", 4, 30.0, p2p=True)
+    receiver = rank_dump(Flight({}, [FlightGroup("nccl", "7", "pipe", [2, 5], [entry])]))
+    found = judged({5: receiver, 2: called(31, pending=False, stack=LOADING)})
+    assert (found.kind, found.ranks, found.waiting, found.operation) == ("never_arrived", (2,), (5,), "recv 1<-0")
+
+
+def test_ranks_outside_any_collective_have_their_lines() -> None:
+    alone = rank_dump(Flight({"MainThread 1": LOADING}))
+    found = judged({0: alone})
+    assert (found.kind, found.ranks) == ("outside", (0,))
+    assert found.text == "Rank 0 is at loader.py:88 in read (selectors.py:415 in select), outside any collective."
+    assert judged({0: alone, 1: alone}).text.startswith("Ranks 0 and 1 are at loader.py:88")
+    assert judged({0: called(3, pending=False), 1: alone}, subject=1).ranks == (1,)
+
+
+def test_who_is_silent_without_any_collective() -> None:
+    assert judged({}, silent={0}).text == "Rank 0 did not answer within 3 s: stopped, or a call holds the GIL."
+    assert verdict({}, Absent()) is None
+
+
+def test_what_a_run_writes_cannot_control_a_terminal_or_fill_an_alert() -> None:
+    evil = "\x1b[2J\n" + "x" * 100_000
+    entries = [FlightEntry(1, evil, evil, evil, -1), FlightEntry(-(2**62), evil, "started", age=float("nan"))]
+    dump = rank_dump(Flight({evil: [evil]}, [FlightGroup(evil, evil, evil, [-1, 2**62], entries)] * 1000))
+    found = judged({0: dump, 1: called(31, pending=False), 2: rank_dump(Flight({evil: []}))})
+    assert len(found.text) < 2000
+    assert found.text.isprintable()
+    assert all(len(place) < 500 and place.isprintable() for place in found.places.values())
+
+
+def test_progress_shows_in_calls_that_begin_or_end() -> None:
+    assert called(32).progress() == called(32).progress()
+    assert called(32).progress() != called(32, pending=False).progress()
+    assert called(32).progress() != called(33).progress()

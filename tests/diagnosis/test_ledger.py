@@ -1,0 +1,94 @@
+"""The ledger: every second of the wall time is in one account."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trackside_daemon.diagnosis.ledger import RankSpan, Slowed, ledger
+from trackside_daemon.model.records import Account
+
+SECONDS = st.floats(0, 1000)
+
+
+def span(attempt: int = 0, rank: int = 0, began: float = 0.0, **fields: Any) -> RankSpan:
+    """Return a rank of an attempt of 100 seconds that pushed from its second 5 to its second 95."""
+    usual = RankSpan(attempt, rank, began, began + 100, began + 5, began + 95, {}, Account())
+    return usual._replace(**fields)
+
+
+@st.composite
+def attempts(draw: st.DrawFn) -> list[RankSpan]:
+    spans, now = [], 0.0
+    for attempt in range(draw(st.integers(1, 3))):
+        now += draw(SECONDS)
+        ended = now + draw(SECONDS)
+        for rank in range(draw(st.integers(1, 3))):
+            pushes = sorted(draw(st.lists(st.floats(now - 5, ended + 5), min_size=2, max_size=2)))
+            first, last = draw(st.sampled_from([(None, None), tuple(pushes)]))
+            phases = draw(st.dictionaries(st.sampled_from(["data", "eval", "save", "forward", "other"]), SECONDS))
+            account = Account(draw(SECONDS), draw(SECONDS), draw(st.booleans()))
+            spans.append(RankSpan(attempt, rank, now, ended, first, last, phases, account))
+        now = ended
+    return spans
+
+
+@st.composite
+def slowed(draw: st.DrawFn) -> Slowed:
+    began = draw(SECONDS)
+    return Slowed(draw(st.sampled_from(["throttled", "wasted"])), began, began + draw(SECONDS), draw(st.floats(0, 1)))
+
+
+@given(attempts(), st.lists(slowed(), max_size=3))
+def test_the_ledger_sums_to_the_wall_time_and_no_account_is_negative(spans: list[RankSpan], lost: list[Slowed]) -> None:
+    entries = ledger(spans, lost)
+    wall = spans[-1].ended - spans[0].started
+    assert abs(sum(entries.values()) - wall) <= 1e-6 * wall + 1e-9
+    assert all(seconds > 0 for seconds in entries.values())
+
+
+def test_start_and_end_are_the_time_before_the_first_and_after_the_last_push() -> None:
+    assert ledger([span()]) == {"compute": 90, "start": 5, "end": 5}
+
+
+def test_phases_are_taken_from_the_time_between_the_pushes() -> None:
+    entries = ledger([span(phases={"data": 20, "checkpoint": 8, "save": 2, "validation": 9, "forward": 30})])
+    assert entries == {"compute": 51, "data": 20, "checkpoint": 10, "eval": 9, "start": 5, "end": 5}
+
+
+def test_a_stall_at_the_end_is_no_idle_end() -> None:
+    entries = ledger([span(last=40.0, account=Account(stall=55))])
+    assert entries == {"stall": 55, "compute": 35, "start": 5, "end": 5}
+
+
+def test_a_restart_is_a_gap_a_start_and_repeated_steps() -> None:
+    again = span(attempt=1, began=130.0, account=Account(restart=30 + 5 + 20, caught=True), phases={"data": 45})
+    entries = ledger([span(), again])
+    assert entries["gap"] == 30
+    assert entries["repeated"] == 20
+    assert abs(entries["data"] - 45 * 70 / 90) < 1e-9, "the waits of the repeated steps are a part of them"
+    assert sum(entries.values()) == 230
+
+
+def test_ranks_wait_for_the_slowest_one() -> None:
+    spans = [span(rank=rank, phases={"forward": seconds}) for rank, seconds in ((0, 20), (1, 20), (2, 50), (3, 20))]
+    assert ledger(spans)["communication"] == 3 * 30 / 4
+
+
+def test_a_rank_that_reports_its_waits_is_not_slow_by_them() -> None:
+    spans = [
+        span(rank=0, phases={"forward": 20, "backward": 30, "all_reduce": 20}),
+        span(rank=1, phases={"forward": 20, "backward": 50}),
+    ]
+    assert ledger(spans)["communication"] == (70 - 50) / 2
+
+
+def test_a_rank_without_pushes_is_starting() -> None:
+    assert ledger([span(first=None, last=None)]) == {"start": 100}
+
+
+def test_slow_stretches_take_their_share_of_the_compute_time() -> None:
+    entries = ledger([span()], [Slowed("wasted", 50, 1000, 1.0), Slowed("throttled", 5, 50, 0.5)])
+    assert entries == {"wasted": 45, "throttled": 22.5, "compute": 22.5, "start": 5, "end": 5}

@@ -1,0 +1,180 @@
+"""Reports: what they contain, how large they are, and that nothing that a run wrote becomes markup."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from histories import BEGIN, History, column, finished, history, ingested, opened
+
+from trackside_daemon.diagnosis.report import contents
+from trackside_daemon.diagnosis.report.lines import charts
+from trackside_daemon.diagnosis.report.markdown import markdown
+from trackside_daemon.diagnosis.report.page import page
+from trackside_daemon.diagnosis.report.svg import svg
+from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.model.records import Alert, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOSTILE = "</script><script>alert(1)</script><!--\"'\u202e|\n"
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[History]:
+    """A history with a plain run and one whose every text is hostile."""
+    with history(tmp_path / "history") as opened_history:
+        for run, name, lr in (("plain", "gpt-small", 0.1), ("evil", HOSTILE, 0.2)):
+            text = HOSTILE if run == "evil" else "text"
+            pushes = [
+                (step, round((BEGIN + step) * 1e6), {"loss": 1 / (1 + step), text: float(step)}) for step in range(50)
+            ]
+            pushes[7][2]["loss"] = float("nan")
+            session = replace(
+                opened(run, name=name, config={"lr": lr, text: {text: text}}, tags=(text,)),
+                about={"command": [text], "host": text, "git_commit": text, "hardware": {"gpus": [text], "cpus": 8}},
+            )
+            batch = ingested(run, pushes)
+            phases = batch.__class__(batch.session, batch.number, batch.columns, batch.shift, {"data": 20.0})
+            opened_history.put(
+                [
+                    session,
+                    phases,
+                    Event(run, 0, BEGIN + 10, text, 0, 10, {text: text}),
+                    Alert("NonFinite", "critical", BEGIN + 30, run, {}, text, text, BEGIN + 40),
+                    finished(run, cause=text),
+                ]
+            )
+        opened_history.wait_until_packed()
+        yield opened_history
+
+
+def read(kept: History, *runs: str, size: int = contents.SIZE) -> list[dict[str, Any]]:
+    """Return the contents of reports, as they are after they were JSON."""
+    with kept.database.reading() as connection:
+        found = [contents.read_contents(connection, run, CostSection(), size) for run in runs]
+    return [json.loads(json.dumps(one)) for one in found]
+
+
+class Elements(HTMLParser):
+    """The elements of a page and the text in its scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.code: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Keep an element."""
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        """Keep text, and code by its element."""
+        if self.tags and self.tags[-1][0] in {"script", "style"} and data.strip():
+            self.code.append((self.tags[-1][0], data))
+        else:
+            self.text += data
+
+
+def test_a_page_has_all_parts_and_escapes_what_runs_wrote(kept: History) -> None:
+    text = page(read(kept, "plain", "evil"))
+    found = Elements(text)
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    assert not {"img", "iframe", "link", "base", "object", "form"} & {tag for tag, _ in found.tags}
+    assert not any(name.startswith("on") or name in {"src", "href", "style"} for _, some in found.tags for name in some)
+    assert "://" not in text
+    assert "\u202e" not in text
+    for part in ("Where the time went", "data wait", "Causes, and what to try", "Curves", "Alerts", "What differs"):
+        assert part in found.text
+    assert "</script><script>alert(1)</script><!--\"'\\u202e|\\n" in found.text
+
+
+def test_the_policy_permits_the_script_and_the_style_of_the_page_alone(kept: History) -> None:
+    found = Elements(page(read(kept, "evil")))
+    policy = next(some["content"] for tag, some in found.tags if some.get("http-equiv") == "Content-Security-Policy")
+    hashes = {
+        kind: f"'sha256-{b64encode(sha256(code.encode()).digest()).decode()}'"
+        for kind, code in found.code
+        if not code.startswith("{")
+    }
+    assert policy == (
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def test_charts_have_nulls_for_nan_and_share_their_axes(kept: History) -> None:
+    (report,) = read(kept, "plain")
+    assert [chart["key"] for chart in report["charts"]] == ["loss", "text"]
+    assert (len(report["axes"]), report["left_out"]) == (1, 0)
+    assert report["axes"][0]["step"] == list(range(50))
+    assert report["axes"][0]["time"][-1] == 49
+    assert report["charts"][0]["last"][5:9] == [0.166667, 0.142857, None, 0.111111]
+    assert "low" not in report["charts"][0]
+
+
+def test_what_exceeds_the_size_is_left_out_and_said(kept: History) -> None:
+    keys = [f"key{number}" for number in range(200)]
+    kept.put([opened("wide"), column("wide", [*keys, "train/loss"], 1500), finished("wide", after=1500)])
+    kept.wait_until_packed()
+    (report,) = read(kept, "wide", size=100_000)
+    assert report["charts"][0]["key"] == "train/loss"
+    drawn = len(report["charts"])
+    assert 20 < drawn < 200
+    assert report["left_out"] == 201 - drawn
+    assert all(50 <= len(chart["last"]) <= contents.LEAST_POINTS for chart in report["charts"])
+    assert len(json.dumps([report["charts"], report["axes"]], separators=(",", ":"))) < 1.1 * 100_000
+    assert f"{201 - drawn} more keys do not fit into this file" in page([report])
+    assert len(page(read(kept, "wide")).encode()) < 2_000_000
+
+
+def test_markdown_has_no_markup_of_a_run(kept: History) -> None:
+    text = markdown(read(kept, "plain", "evil"))
+    assert "| Duration | 1m 0s | 1m 0s |\n" in text
+    assert "## What differs in the configuration" in text
+    assert not re.search(r"(?<!\\)[<>]", text)
+    for lines in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines.splitlines()}) == 1
+
+
+def test_an_svg_has_a_line_and_a_legend_entry_per_run_and_round_ticks(kept: History) -> None:
+    reports = read(kept, "plain", "evil")
+    drawn = charts(reports)
+    root = ET.fromstring(svg(drawn[0], [report["axes"] for report in reports]))
+    space = "{http://www.w3.org/2000/svg}"
+    lines = [line.get("points", "").split() for line in root.iter(f"{space}polyline")]
+    assert [len(points) for points in lines] == [49, 49]
+    assert {element.tag.removeprefix(space) for element in root.iter()} == {"svg", "rect", "text", "path", "polyline"}
+    texts = [element.text for element in root.iter(f"{space}text")]
+    assert texts[0] == "loss"
+    assert {"0.2", "0.4", "10", "40"} <= set(texts)
+    assert "gpt-small" in texts
+
+
+@pytest.mark.parametrize(
+    "values", [[], [None], [3.0], [0.0, 0.0], [1e308, -1e308], [1e-320, 2e-320], [1e17, 1e17 + 16]]
+)
+def test_an_svg_of_odd_values_is_drawn(values: list[float | None]) -> None:
+    axis = {"step": list(range(len(values))), "time": [0.0] * len(values)}
+    chart = {"key": "k", "lines": [{"label": "r", "run": 0, "axis": 0, "last": values}]}
+    text = svg(chart, [[axis]])
+    assert "nan" not in text
+    assert "inf" not in text
+    ET.fromstring(text)
+
+
+def test_a_run_that_pushed_nothing_has_a_report(kept: History) -> None:
+    kept.put([opened("empty"), finished("empty")])
+    text = page(read(kept, "empty"))
+    assert "Curves" not in text
+    assert "start-up" in text

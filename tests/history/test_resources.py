@@ -1,0 +1,32 @@
+"""Series of the machine with their labels, in a window and with few samples of the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from histories import BEGIN, history, opened
+
+from trackside_daemon.history.read.resources import Resource, read_resources
+from trackside_daemon.history.read.series import Window
+from trackside_daemon.model.records import MachineSample
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLOCK, LOAD = 'trackside_gpu_clock_hertz{gpu="0"}', "trackside_host_load1"
+
+
+def test_the_series_of_the_wanted_families_in_a_window(tmp_path: Path) -> None:
+    with history(tmp_path) as kept:
+        samples = [MachineSample(BEGIN + second, {CLOCK: second, LOAD: 1.0}) for second in range(9)]
+        kept.put([opened("net-1"), *samples])
+        with kept.database.reading() as connection:
+            window = Window("time", BEGIN + 2, BEGIN + 7)
+            (clock,) = read_resources(connection, ["trackside_gpu_clock_hertz"], window, 100)
+            (newest,) = read_resources(connection, ["trackside_gpu_clock_hertz"], window, 100, newest=4)
+            assert read_resources(connection, ["trackside_gpu_clock_hertz"], Window("time", 0.0, 1.0), 100) == []
+    points = [(BEGIN + second, float(second)) for second in range(2, 8)]
+    assert clock == Resource("trackside_gpu_clock_hertz", {"gpu": "0"}, points)
+    assert newest.points == points[-3:], "four rows of the log, of which the last is after the window"
+    assert clock.increase == 5.0
+    assert clock.mean == 4.5

@@ -1,0 +1,159 @@
+"""Verdicts on runs that hang: when ranks are asked, and what becomes of their answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import eventually
+
+from trackside.wire import Flight, FlightEntry, FlightGroup
+from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.model import training_families as f
+from trackside_daemon.model.answer import Answer
+from trackside_daemon.model.capture import AlertLink
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.state import State
+from trackside_daemon.service import hangs as module
+from trackside_daemon.service.hangs import Hangs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+NOW = 1_700_000_000.0
+
+
+def flight(last: int, *, ends: bool = False, line: int = 3) -> Flight:
+    """Return the answer of a rank whose last collective has this number, and has ended or not."""
+    entry = FlightEntry(last, "all_reduce", "completed" if ends else "scheduled", "[4] Float", 4, 30.0)
+    group = FlightGroup("gloo", "0", "default_pg", [], [entry])
+    return Flight({"MainThread 1": [f"/home/me/train.py:{line} main"]}, [group])
+
+
+class Scene:
+    """Ranks with given answers, one after the other, the last one for ever."""
+
+    def __init__(self, world: int) -> None:
+        self.state = State()
+        self.answers: dict[int, list[Flight]] = {}
+        self.notes: list[AlertNote] = []
+        self.requests: list[Request] = []
+        self.hangs = Hangs(self.ask, self.state, self.publish, self.capture)
+        labels = dict.fromkeys(f.RUN_INFO.labels, "")
+        labels |= {"run": "net", "run_id": "net-1", "world_size": str(world), "attempt": "2"}
+        self.samples = [Sample(f.RUN_INFO, tuple(labels.values()), 1.0)]
+        self.batches = 0
+
+    def ask(self, kind: str, run: str, ranks: frozenset[int] | None = None) -> tuple[frozenset[int], Sequence[Answer]]:
+        assert (kind, run) == ("flight?", "net-1")
+        found = {rank: each.pop(0) if len(each) > 1 else each[0] for rank, each in self.answers.items() if each}
+        asked = frozenset(self.answers) if ranks is None else ranks
+        return asked, [Answer(rank, 0.0, body) for rank, body in found.items() if rank in asked]
+
+    def capture(self, request: Request) -> None:
+        self.requests.append(request)
+        raise CaptureError("4 captures run already")
+
+    def publish(self, batch: Batch) -> None:
+        self.notes += [record for record in batch.records if isinstance(record, AlertNote)]
+
+    def ranks(self, **states: str) -> None:
+        """Set the states of ranks: ``r1="running"``."""
+        more = [Sample(f.RANK_STATE, ("net", name[1:], state), 1.0) for name, state in states.items()]
+        self.state.update(Batch("ranks", [*self.samples, *more]))
+
+    def verdict(self, alert: str = "TrainingStalled", **labels: str) -> dict[str, Any] | None:
+        """Return the verdict on an alert, once all that were asked have answered."""
+        fired = Alert(alert, "warning", NOW, "net-1", {"run": "net", **labels})
+        self.hangs.accept(Batch("alerts", records=[fired]))
+        self.hangs._threads.shutdown()
+        return {**self.notes[0].evidence["hang"], "note": self.notes[0]} if self.notes else None
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    monkeypatch.setattr(module, "APART", 0.0)
+    made = Scene(world=3)
+    made.ranks()
+    yield made
+    made.hangs.stop()
+
+
+def test_the_note_of_a_stall_has_the_verdict(scene: Scene) -> None:
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True, line=9)], 2: [flight(32)]}
+    found = scene.verdict()
+    assert found is not None
+    note = found.pop("note")
+    assert (note.alert, note.started, note.run, note.labels) == ("TrainingStalled", NOW, "net-1", {"run": "net"})
+    assert note.evidence["conclusion"] == found["text"]
+    assert found["text"].startswith("Rank 1 never arrived at all_reduce number 32")
+    assert (found["ranks"], found["places"]["1"]) == ((1,), "train.py:9 in main")
+    (request,) = scene.requests
+    assert (request.run, request.attempt, request.kind, request.ranks) == ("net-1", 2, "flight_recorder", (0, 1, 2))
+    assert request.cause == AlertLink("TrainingStalled", NOW, {"run": "net"})
+
+
+def test_ranks_that_make_progress_have_no_verdict(scene: Scene) -> None:
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True), flight(32)], 2: [flight(32)]}
+    assert scene.verdict() is None
+
+
+def test_a_push_after_the_alert_is_progress(scene: Scene) -> None:
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
+    scene.state.update(Batch("push", [Sample(f.LAST_STEP, ("net", "1"), NOW + 0.1)]))
+    assert scene.verdict() is None
+
+
+def test_of_a_silent_rank_only_its_own_progress_counts(scene: Scene) -> None:
+    scene.answers = {0: [flight(32), flight(40)], 1: [flight(31, ends=True, line=9)]}
+    scene.state.update(Batch("push", [Sample(f.LAST_STEP, ("net", "0"), NOW + 0.1)]))
+    found = scene.verdict("RankSilent", rank="1")
+    assert found is not None
+    assert found["ranks"] == (1,)
+
+
+def test_a_death_has_a_verdict_if_others_wait(scene: Scene) -> None:
+    scene.ranks(r1="failed")
+    scene.answers = {0: [flight(32)], 2: [flight(32)]}
+    found = scene.verdict("TrainingProcessDied", rank="1")
+    assert found is not None
+    assert (found["kind"], found["ranks"], found["waiting"]) == ("ended", (1,), (0, 2))
+
+
+def test_a_death_for_which_nobody_waits_has_none(scene: Scene) -> None:
+    scene.ranks(r1="failed")
+    scene.answers = {0: [flight(31, ends=True)], 2: []}
+    assert scene.verdict("TrainingProcessDied", rank="1") is None
+
+
+def test_ranks_that_are_not_asked_are_silent_if_they_live_here_and_unseen_otherwise(scene: Scene) -> None:
+    scene.ranks(r1="stalled")
+    scene.answers = {0: [flight(32)]}
+    found = scene.verdict()
+    assert found is not None
+    assert (found["kind"], found["silent"], found["unseen"]) == ("silent", (1,), (2,))
+
+
+def test_only_alerts_about_hangs_that_begin_or_get_worse_are_judged(scene: Scene) -> None:
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
+    begun = Alert("TrainingStalled", "warning", NOW, "net-1", {"run": "net"})
+    worse = Alert("TrainingStalled", "critical", NOW, "net-1", {"run": "net"})
+    for alert in (begun, begun, worse, Alert("LossSpike", "warning", NOW, "net-1", {"run": "net"})):
+        scene.hangs.accept(Batch("alerts", records=[alert]))
+    eventually(lambda: len(scene.notes) == 2)
+    assert len(scene.requests) == 1
+    scene.hangs.accept(Batch("alerts", records=[replace(worse, evidence={"since": NOW + 5})]))
+    eventually(lambda: len(scene.notes) == 3)
+    scene.hangs.stop()
+    scene.hangs.accept(Batch("alerts", records=[Alert("RankSilent", "warning", NOW, "net-1", {"rank": "0"})]))
+    assert len(scene.notes) == 3
+
+
+def test_an_answer_that_breaks_a_verdict_is_logged_and_costs_no_other(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.answers = {0: [None]}  # type: ignore[list-item]
+    assert scene.verdict() is None
+    assert "no verdict on TrainingStalled of run net-1" in caplog.text
