@@ -7,7 +7,7 @@ attempts::
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarted ranks may read addresses of dead ones (PyTorch 2.13)
     torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/ddp_torchrun.py --checkpoint last.pt
 
-Two lines are enough. The lines marked `more` record the waits for data, the checkpoints and the resume.
+Two lines are enough. The lines marked `more` record the waits for data, the checkpoints and the resume, and end the run.
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ def main() -> None:
                 print(f"step {step}  loss of rank 0 {loss.item():.4f}  gradient norm {norm.item():.4f}", flush=True)
             if rank == 0 and options.checkpoint and step % options.save_every == 0:
                 save(options.checkpoint, training, step)
+    # It also gives gloo's threads the time to free their last collective. PyTorch 2.13 deadlocks if the model goes first.
+    trackside.finish()  # more: sends the last pushes
     distributed.destroy_process_group()
 
 
