@@ -40,7 +40,8 @@ class Scene:
         self.answers: dict[int, list[Flight]] = {}
         self.notes: list[AlertNote] = []
         self.requests: list[Request] = []
-        self.hangs = Hangs(self.ask, self.state, self.publish, self.capture)
+        self.processes: list[Process] = []
+        self.hangs = Hangs(self.ask, self.state, lambda: self.processes, self.publish, self.capture)
         labels = dict.fromkeys(f.RUN_INFO.labels, "")
         labels |= {"run": "net", "run_id": "net-1", "world_size": str(world), "attempt": "2"}
         self.samples = [Sample(f.RUN_INFO, tuple(labels.values()), 1.0)]
@@ -75,6 +76,7 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(module, "APART", 0.0)
+    monkeypatch.setattr(module, "RETRIES", ())
     made = Scene(world=3)
     made.ranks()
     yield made

@@ -101,8 +101,13 @@ def _plain(entry: _Entry, now: int) -> FlightEntry:
 
 
 def _members(dump: _Dump, name: str) -> list[int]:
-    """Return the global ranks of a group; none if the recorder does not know them."""
+    """Return the global ranks of a group; none if neither the recorder nor PyTorch knows them."""
     text = dump.pg_config.get(name, {}).get("ranks", "")
     with suppress(msgspec.MsgspecError, TypeError):
         return msgspec.json.decode(text, type=list[int])[:RANKS]
+    # The recorder of Gloo does not have them. The main thread may create a group at the same time.
+    with suppress(AttributeError, RuntimeError, KeyError):
+        world = sys.modules["torch.distributed.distributed_c10d"]._world  # noqa: SLF001  it has no public name
+        groups = (group for group, named in list(world.pg_names.items()) if named == name)
+        return [rank for group in groups for rank in list(world.pg_group_ranks[group])][:RANKS]
     return []
