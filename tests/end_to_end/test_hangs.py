@@ -10,13 +10,12 @@ from pathlib import Path
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
 from end_to_end import hanging_ranks
 from end_to_end.inbox import Inbox
 from processes import eventually, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from end_to_end.conftest import Process
     from end_to_end.inbox import Letter
@@ -44,13 +43,6 @@ FAULTS = {
 """By fault, the verdict and the place of the faulty rank."""
 
 COLLECTIVES = ("all_reduce", "all_gather", "barrier")
-
-
-@pytest.fixture
-def inbox() -> Iterator[Inbox]:
-    """The server that the webhook posts to."""
-    with closing(Inbox()) as box:
-        yield box
 
 
 class Planted(NamedTuple):
@@ -83,9 +75,7 @@ def begun(run: Planted, daemon: Daemon, start_training: Callable[..., Process], 
     size = {name: str(run.world) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
     same = {"TRACKSIDE_RUN_ID": run.name, "TRACKSIDE_RUN_NAME": run.name, "FAULTY": str(run.faulty), **size}
     script = str(SCRIPT), str(store / run.name), run.fault, run.collective
-    return [
-        start_training(daemon, *script, RANK=str(rank), LOCAL_RANK=str(rank), **same) for rank in range(run.world)
-    ]
+    return [start_training(daemon, *script, RANK=str(rank), LOCAL_RANK=str(rank), **same) for rank in range(run.world)]
 
 
 def with_verdicts(daemon: Daemon, runs: Sequence[Planted]) -> dict[str, tuple[dict[str, Any], float]]:
@@ -148,7 +138,6 @@ def test_the_alert_names_the_rank_the_collective_and_the_line(
     start_training: Callable[..., Process],
     count: Callable[[int, int], int],
     soaked: list[tuple[str, int, float]],
-    inbox: Inbox,
     place: Path,
 ) -> None:
     number = count(10, 100)
@@ -159,18 +148,18 @@ def test_the_alert_names_the_rank_the_collective_and_the_line(
         # Each time another daemon: of many runs that die within a minute, one alert names a few.
         directory = place / str(first)
         directory.mkdir(mode=0o700)
-        daemon = start_daemon(directory=directory, environ={**EARLY, WEBHOOK: f"{inbox.url}/direct"})
-        chosen = runs[first : first + SAME_TIME]
-        processes = [process for run in chosen for process in begun(run, daemon, start_training, directory)]
-        found = with_verdicts(daemon, chosen)
+        with closing(Inbox()) as inbox:
+            daemon = start_daemon(directory=directory, environ={**EARLY, WEBHOOK: f"{inbox.url}/direct"})
+            chosen = runs[first : first + SAME_TIME]
+            processes = [process for run in chosen for process in begun(run, daemon, start_training, directory)]
+            found = with_verdicts(daemon, chosen)
+            check_answers(chosen[0], found[chosen[0].name][0], daemon, inbox)
+            eventually(lambda daemon=daemon: ("flight_recorder", "TrainingStalled") in captured(daemon))  # type: ignore[misc]
+            for process in processes:
+                process.kill()
+            daemon.stop()
         wrong += [mistakes(run, found[run.name][0]) for run in chosen]
         waits += [seconds for _, seconds in found.values()]
-        eventually(lambda daemon=daemon: ("flight_recorder", "TrainingStalled") in captured(daemon))  # type: ignore[misc]
-        if first == 0:
-            check_answers(runs[0], found[runs[0].name][0], daemon, inbox)
-        for process in processes:
-            process.kill()
-        daemon.stop()
     if number == 100:
         soaked.append(("95 % of the verdicts on hangs, after the alert", number, quantiles(waits, n=20)[-1]))
     ranks, rest = (list(filter(None, texts)) for texts in zip(*wrong, strict=True))

@@ -235,7 +235,3 @@ def _hang(alert: Alert) -> _Hang:
     rank = int(alert.labels.get("rank", 0)) if alert.alert == "RankSilent" else None
     since = alert.started if alert.alert in STALLS else None
     return _Hang(alert.run, alert.labels.get("run", ""), since, rank)
-
-
-def _key(alert: Alert) -> _Key:
-    return alert.alert, alert.run, alert.started

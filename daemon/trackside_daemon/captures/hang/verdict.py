@@ -107,14 +107,8 @@ def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump]
     call = f"{case.call.operation} number {count(case.call.sequence)} of {case.title}"
     who, where = ranks_text(case.ranks) if case.ranks else "", places_text(dumps, case.ranks)
     there = f"; {where}" if where else ""
-    if case.call in case.others:
-        return f"{_calls(case)} as number {count(case.call.sequence)} of {case.title}{there}"
-    if case.kind == "other_operation":
-        others = " and ".join(dict.fromkeys(other.operation for other in case.others))
-        return f"{who} called {others} instead of {call}{there}"
-    if case.kind == "other_shape":
-        others = " and ".join(dict.fromkeys(other.shape for other in case.others))
-        return f"{who} called {call} with {others} and the others with {case.call.shape}{there}"
+    if case.kind in {"other_operation", "other_shape"}:
+        return f"{_mismatch(case, call)}{there}"
     if case.kind == "never_arrived":
         return f"{who} never arrived at {call}: outside any collective{there.replace(';', ',', 1)}"
     if case.kind == "crossed":
@@ -131,12 +125,19 @@ def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump]
     return f"{reasons[case.kind]}; {call} cannot finish"
 
 
-def _calls(case: Case) -> str:
-    """Return clauses on the calls of all ranks, those with the same call together."""
-    by_call: dict[str, list[int]] = {}
-    for rank, call in zip(sorted(case.ranks), case.others, strict=True):
-        by_call.setdefault(f"{call.operation} with {call.shape or 'no tensor'}", []).append(rank)
-    return " and ".join(f"{ranks_text(ranks)} called {call}" for call, ranks in by_call.items())
+def _mismatch(case: Case, call: str) -> str:
+    """Return who called what, and what the others did; the calls of all ranks if nothing shows which of them is right."""
+    if case.call in case.others:
+        by_call: dict[str, list[int]] = {}
+        for rank, other in zip(sorted(case.ranks), case.others, strict=True):
+            by_call.setdefault(f"{other.operation} with {other.shape or 'no tensor'}", []).append(rank)
+        calls = " and ".join(f"{ranks_text(ranks)} called {other}" for other, ranks in by_call.items())
+        return f"{calls} as number {count(case.call.sequence)} of {case.title}"
+    if case.kind == "other_operation":
+        others = " and ".join(dict.fromkeys(other.operation for other in case.others))
+        return f"{ranks_text(case.ranks)} called {others} instead of {call}"
+    others = " and ".join(dict.fromkeys(other.shape for other in case.others))
+    return f"{ranks_text(case.ranks)} called {call} with {others} and the others with {case.call.shape}"
 
 
 def _silent(ranks: Collection[int], absent: Absent) -> str:
