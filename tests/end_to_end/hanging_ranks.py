@@ -23,7 +23,7 @@ import trackside
 from trackside.captures.answers import ANSWERS
 
 STEPS = 40  # before the fault
-STEP_SECONDS = 0.01
+STEP_SECONDS = 0.05  # long enough that the daemon knows the pace by then
 SEGMENT = (
     1024 * 1024 // 4
 )  # elements; Gloo's all_reduce sends in segments of this size, and only whole ones may be missing
