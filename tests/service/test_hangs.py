@@ -151,7 +151,7 @@ def test_ranks_that_are_not_asked_are_silent_if_they_live_here_and_unseen_otherw
     [
         ("T", "it is stopped"),
         ("D", "it waits for a device or a file system"),
-        ("S", "stopped, or a call holds the GIL"),
+        ("S", "a call holds the GIL"),
     ],
 )
 def test_the_state_of_a_silent_process_is_a_reason(scene: Scene, state: str, reason: str) -> None:

@@ -52,7 +52,13 @@ class Ask(Protocol):
 
 
 # Why a process does not answer, by the state of its main thread: proc_pid_stat(5).
-_STATES = {"T": "it is stopped", "t": "a debugger has stopped it", "D": "it waits for a device or a file system"}
+_STATES = {
+    "T": "it is stopped",
+    "t": "a debugger has stopped it",
+    "D": "it waits for a device or a file system",
+    "S": "a call holds the GIL",
+    "R": "a call holds the GIL, or it gets no CPU time",
+}
 
 
 class _Hang(NamedTuple):
@@ -210,7 +216,7 @@ class Hangs:
         reasons = {
             process.rank: _STATES[process.state]
             for process in self._processes()
-            if process.role == "rank" and (process.run_id, process.state) in {(hang.run, state) for state in _STATES}
+            if process.role == "rank" and process.run_id == hang.run and process.state in _STATES
         }
         return Absent(ended, silent, unseen, {rank: why for rank, why in reasons.items() if rank in silent})
 
