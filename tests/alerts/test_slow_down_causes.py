@@ -9,7 +9,7 @@ import pytest
 
 from trackside_daemon.alerts.evidence.causes.level import SlowDown, counter_level
 from trackside_daemon.alerts.evidence.causes.ranking import compared, conclusion, ranked
-from trackside_daemon.alerts.evidence.causes.readings import Busy, RankPlace, Readings
+from trackside_daemon.alerts.evidence.causes.readings import Neighbour, RankPlace, Readings
 from trackside_daemon.history.read.resources import Resource
 
 if TYPE_CHECKING:
@@ -140,8 +140,8 @@ def test_a_gpu_that_waits_lowers_its_clock_itself() -> None:
 
 
 def test_the_neighbours_are_named() -> None:
-    busy = [Busy(7, "stress", 2.4), Busy(8, "sshd", 0.01)]
-    text = first(PLANTED["cpu_neighbour"], busy=busy).text
+    busy = [Neighbour(7, "stress", 2.4), Neighbour(8, "sshd", 0.01)]
+    text = first(PLANTED["cpu_neighbour"], neighbours=busy).text
     assert "of 4 CPUs instead of 0." in text
     assert ": stress (pid 7, 2.4 CPUs);" in text
     gpu = first(PLANTED["gpu_neighbour"], commands={"99": "python"}).text

@@ -218,11 +218,28 @@ def _changed(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
         yield from wrapped(shown(line), "    ", "  ")
 
 
+def _phases(ranks: Mapping[str, Mapping[str, Mapping[str, float]]], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "phases, as shares of the time, usually and during it:"
+    for rank, phases in ranks.items():
+        yield from _pairs(
+            {f"rank {rank} {name}": f"{share['usual']:.1%} {share['now']:.1%}" for name, share in phases.items()}
+        )
+
+
+def _neighbours(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "other processes that use most of this machine:"
+    for one in processes:
+        uses = f"{one['cpus']:.1f} CPUs, {one['io'] / 1e6:,.1f} MB/s to and from storage, {one['resident'] / 1e9:,.1f} GB of memory"
+        yield cut(shown(f"  {one['pid']}  {one['command']}: {uses}"), width())
+
+
 _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
     "causes": _causes,
     "changed": _changed,
+    "phases": _phases,
+    "neighbours": _neighbours,
     "ranks": _ranks,
     "samples": _samples,
     "hang": _hang,

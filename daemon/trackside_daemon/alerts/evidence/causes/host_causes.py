@@ -28,6 +28,7 @@ FAMILIES = (*PRESSURE.values(), CPU, CPUS, CPU_WAIT, CPU_LIMITED, *OWN_CPU, BLOC
 
 LEAST = 0.05  # share of the time by which a wait must rise
 LEAST_CPUS = 0.3  # CPUs that others must use more
+LEAST_IO = 5e6  # bytes per second of another process that matter
 FREE_MODES = ("idle", "iowait", "steal")  # the rest of the CPU time is used by processes
 NOTHING = Level(0.0, 0.0, 0.0, 0.0)
 
@@ -57,9 +58,12 @@ def _storage(readings: Readings) -> Iterator[Cause]:
     waited = max((_share(readings, level) for level in data), default=0.0)
     name, where = ("slow_storage", ", and the training waits for data") if data else ("io_pressure", "")
     waiting = [level for _, level in readings.of(PRESSURE["io"]) if level.rose(LEAST)]
+    movers = sorted((one for one in readings.neighbours if one.io >= LEAST_IO), key=lambda one: -one.io)[:2]
+    named = ", ".join(f"{one.command} (pid {one.pid}, {one.io / 1e6:,.0f} MB/s)" for one in movers)
+    others = f"; other processes that read and write: {named}" if named else ""
     for level in waiting:
         text = rises("the share of time in which tasks of this machine wait for storage", level, readings, percent)
-        yield Cause(name, text + where, max(_share(readings, level), blocked * waited), level)
+        yield Cause(name, text + where + others, max(_share(readings, level), blocked * waited), level)
     if blocked and data and not waiting:
         text = rises("the share of time in which the training waits for data", data[0], readings, percent)
         yield Cause(name, f"{text}, and its workers wait for a device or a file system", waited, data[0])
@@ -96,7 +100,7 @@ def _contention(readings: Readings, wait: Level, cpus: float) -> Cause:
     others = Level(usual, free.spread, usual, cpus - free.now - own.now)
     before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
     if free != NOTHING and others.rose(LEAST_CPUS):
-        busiest = [one for one in readings.busy if one.cpus >= LEAST_CPUS][:2]
+        busiest = sorted((one for one in readings.neighbours if one.cpus >= LEAST_CPUS), key=lambda one: -one.cpus)[:2]
         named = ", ".join(f"{one.command} (pid {one.pid}, {one.cpus:.1f} CPUs)" for one in busiest)
         text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}" + (f": {named}" if named else "")
         return Cause("cpu_neighbour", f"{text}; {waits}", share, others)
