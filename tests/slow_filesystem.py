@@ -16,6 +16,7 @@ from pathlib import Path
 from dead_filesystem import GETATTR, INIT, SILENT, CannotMount, mounted, opcode, say, unmount
 
 LOOKUP, OPEN, READ, RELEASE, FLUSH = 1, 14, 15, 18, 25
+ASYNC_READ = 1
 ROOT, FILE = 1, 2
 FILE_BYTES = 1 << 33
 PAGE = 4096
@@ -86,7 +87,8 @@ def _body(code: int, request: bytes) -> bytes | None:
     """Return the answer to a request; None for one that is not known."""
     if code == INIT:
         major, minor = struct.unpack_from("=II", request, 40)
-        return struct.pack("=IIIIHHIIHHI7I", major, min(minor, 31), PAGE, 0, 8, 8, PAGE, 1, 1, 0, 0, *(0,) * 7)
+        # Only a reader of asynchronous reads waits as for a disk.
+        return struct.pack("=IIIIHHIIHHI7I", major, min(minor, 31), PAGE, ASYNC_READ, 8, 8, PAGE, 1, 1, 0, 0, *(0,) * 7)
     if code == GETATTR:
         return struct.pack("=QII", 1, 0, 0) + _attributes(struct.unpack_from("=Q", request, 16)[0])
     if code == LOOKUP:

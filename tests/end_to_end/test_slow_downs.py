@@ -138,7 +138,7 @@ def test_a_process_that_uses_the_same_cpu(trainings: Trainings) -> None:
     cpu = max(os.sched_getaffinity(0))
     trainings.begin("net", "compute", CPU=str(cpu))
     trainings.pace("net", 0.01)
-    trainings.wait_for("net", 2 * USUAL)
+    trainings.wait_for("net")
     with hogs(cpu, 3):
         alert = trainings.explained("net")
     check(alert, "cpu_neighbour")

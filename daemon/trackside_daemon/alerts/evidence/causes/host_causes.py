@@ -28,6 +28,7 @@ FAMILIES = (*PRESSURE.values(), CPU, CPUS, CPU_WAIT, CPU_LIMITED, *OWN_CPU, BLOC
 
 LEAST = 0.05  # share of the time by which a wait must rise
 LEAST_CPUS = 0.3  # CPUs that others must use more
+NAMED_CPUS = 0.1  # CPUs of a process that is named as one of the others
 LEAST_IO = 5e6  # bytes per second of another process that matter
 FREE_MODES = ("idle", "iowait", "steal")  # the rest of the CPU time is used by processes
 NOTHING = Level(0.0, 0.0, 0.0, 0.0)
@@ -100,7 +101,7 @@ def _contention(readings: Readings, wait: Level, cpus: float) -> Cause:
     others = Level(usual, free.spread, usual, cpus - free.now - own.now)
     before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
     if free != NOTHING and others.rose(LEAST_CPUS):
-        busiest = sorted((one for one in readings.neighbours if one.cpus >= LEAST_CPUS), key=lambda one: -one.cpus)[:2]
+        busiest = sorted((one for one in readings.neighbours if one.cpus >= NAMED_CPUS), key=lambda one: -one.cpus)[:2]
         named = ", ".join(f"{one.command} (pid {one.pid}, {one.cpus:.1f} CPUs)" for one in busiest)
         text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}" + (f": {named}" if named else "")
         return Cause("cpu_neighbour", f"{text}; {waits}", share, others)
