@@ -247,7 +247,6 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         python: Version of the interpreter.
         platform: Kernel, its release and the machine: ``Linux 6.1.0 x86_64``.
         packages: Versions of the imported packages by name, sorted by name, at most 200.
-        environ: Environment variables that change the speed of a training, without what looks like a secret, at most 64.
         git_dirty: A tracked file of the repository around the script differs from the index; None if unknown.
         k8s_pod: Name of the Kubernetes pod.
         k8s_namespace: Name of its namespace.
@@ -255,6 +254,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         launch: Id of the ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
         daemonic: It is a daemon process of `multiprocessing`, such as a worker of a pool: its parent ends it by SIGTERM.
         roles: Roles that the user states for keys of the run (`trackside.roles`).
+        environ: Environment variables that change the speed of a training, without what looks like a secret, at most 64.
     """
 
     command: tuple[str, ...] = ()
@@ -262,7 +262,6 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     python: str = ""
     platform: str = ""
     packages: dict[str, str] = {}
-    environ: dict[str, str] = {}
     git_dirty: bool | None = None
     k8s_pod: str = ""
     k8s_namespace: str = ""
@@ -270,6 +269,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     launch: str = ""
     daemonic: bool = False
     roles: dict[str, str] = {}
+    environ: dict[str, str] = {}
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,7 +7,6 @@ import time
 from contextlib import closing
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import quantiles
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from end_to_end import hanging_ranks
@@ -161,9 +160,10 @@ def test_the_alert_names_the_rank_the_collective_and_the_line(
             daemon.stop()
         wrong += [mistakes(run, found[run.name][0]) for run in chosen]
         waits += [seconds for _, seconds in found.values()]
-    if number == 100:
-        soaked.append(("95 % of the verdicts on hangs, after the alert", number, quantiles(waits, n=20)[-1]))
     ranks, rest = (list(filter(None, texts)) for texts in zip(*wrong, strict=True))
+    if number == 100:
+        what = f"the same: {len(ranks)} wrong ranks, {len(rest)} wrong calls or places, longest time after the alert"
+        soaked.append((what, number, max(waits)))
     assert len(ranks) <= number // 50, ranks
     assert len(rest) <= number // 20, rest
 
