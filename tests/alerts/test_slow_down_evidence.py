@@ -116,7 +116,8 @@ def test_the_conclusion_is_stored_and_restored_once(machine: SlowMachine) -> Non
     assert stored["description"] == alert.description
     evidence = stored["evidence"]
     assert evidence["causes"][0]["cause"] == "gpu_clock"
-    assert evidence["phases"]["0"]["data"]["usual"] == pytest.approx(0.02, rel=0.1)
+    (data,) = (one for one in evidence["phases"] if one["phase"] == "data")
+    assert (data["rank"], data["usual_ratio"]) == (0, pytest.approx(0.02, rel=0.1))
     assert evidence["gpus"]["7"]["readings"]["pcie_link_width_lanes"] == 16
     assert "hw_power_brake" in evidence["gpus"]["7"]["clocks_kept_down_by"]
     restored = ActiveAlerts()

@@ -59,7 +59,7 @@ def main() -> None:
     if kind == "load":
         from torch.utils.data import DataLoader
 
-        data = run.data(DataLoader(pages, batch_size=None, num_workers=1, prefetch_factor=2))  # type: ignore[arg-type]
+        data = run.data(DataLoader(pages, batch_size=None, num_workers=1, prefetch_factor=2))
     for step, _ in enumerate(data):
         if kind == "compute":
             compute()

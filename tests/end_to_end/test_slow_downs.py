@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from dead_filesystem import CannotMount
 from processes import eventually, terminated
-from slow_filesystem import CannotMount, SlowFilesystem
+from slow_filesystem import SlowFilesystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

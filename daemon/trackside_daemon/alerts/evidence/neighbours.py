@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST = 3  # processes that are returned of those that use most CPU time, storage and memory each
 READ = 10_000  # most processes that are read, about 20 µs each
+LEAST_CPUS = 0.05
 LEAST_IO = 1e6  # bytes per second
 LEAST_RESIDENT = 1e9  # bytes
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of the kernel's <linux/sched.h>
@@ -70,7 +71,7 @@ def heaviest(before: Seen, after: Seen, own: Collection[int]) -> list[Neighbour]
         for key, stat in after.stats.items()
         if stat.pid not in own and (began := before.stats.get(key)) is not None
     ]
-    by_cpu = sorted((one for one in every if one.cpus > 0), key=lambda one: -one.cpus)[:MOST]
+    by_cpu = sorted((one for one in every if one.cpus >= LEAST_CPUS), key=lambda one: -one.cpus)[:MOST]
     by_io = sorted((one for one in every if one.io >= LEAST_IO), key=lambda one: -one.io)[:MOST]
     by_memory = sorted((one for one in every if one.resident >= LEAST_RESIDENT), key=lambda one: -one.resident)[:MOST]
     return list(dict.fromkeys([*by_cpu, *by_io, *by_memory]))

@@ -25,7 +25,7 @@ POINTS = 400  # most points of a series
 # Newest samples of the log that are read, those of half an hour by default: with `storage.interval` of 1 s the usual level
 # comes from a few minutes, but the search stays short.
 NEWEST = 2048
-RANKS = 8  # most ranks whose phases are evidence
+PHASES = 32  # most phases of ranks that are evidence
 WINDOW = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
 STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
 
@@ -57,7 +57,7 @@ def causes(case: Case) -> dict[str, Any]:
         case.missing.append("causes: the history has no earlier readings of this machine to compare with")
     parts = {
         "phases": _phases(readings),
-        "neighbours": [neighbour._asdict() for neighbour in readings.neighbours],
+        "neighbours": [one.as_json() for one in readings.neighbours],
         "changed": changes(case, slow, _run(case), readings.neighbours),
     }
     return {
@@ -77,14 +77,18 @@ def slow_down(alert: Alert, until: float) -> SlowDown | None:
     return SlowDown(min(began, until), until, 1 - usual / value)
 
 
-def _phases(readings: Readings) -> dict[str, dict[str, dict[str, float]]]:
-    """Return by rank the share of the time in each phase: the usual one, and that during the slow-down."""
-    ranks: dict[str, dict[str, dict[str, float]]] = {}
-    for labels, level in readings.of(host_causes.PHASE):
-        if labels["rank"] in ranks or len(ranks) < RANKS:
-            shares = {"usual": round(level.usual, 4), "now": round(level.during, 4)}
-            ranks.setdefault(labels["rank"], {})[labels["phase"]] = shares
-    return ranks
+def _phases(readings: Readings) -> list[dict[str, Any]]:
+    """Return the share of the time that ranks spend in each phase: the usual one, and that during the slow-down."""
+    found: list[dict[str, Any]] = [
+        {
+            "rank": int(labels["rank"]),
+            "phase": labels["phase"],
+            "usual_ratio": round(level.usual, 4),
+            "now_ratio": round(level.during, 4),
+        }
+        for labels, level in readings.of(host_causes.PHASE)
+    ]
+    return sorted(found, key=lambda one: (one["rank"], -one["now_ratio"]))[:PHASES]
 
 
 def _number(value: object) -> float | None:

@@ -218,19 +218,14 @@ def _changed(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
         yield from wrapped(shown(line), "    ", "  ")
 
 
-def _phases(ranks: Mapping[str, Mapping[str, Mapping[str, float]]], _: Mapping[str, Any]) -> Iterator[str]:
-    yield "phases, as shares of the time, usually and during it:"
-    for rank, phases in ranks.items():
-        yield from _pairs(
-            {f"rank {rank} {name}": f"{share['usual']:.1%} {share['now']:.1%}" for name, share in phases.items()}
-        )
+def _phases(phases: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "share of the time in each phase:"
+    yield from _rows(phases)
 
 
 def _neighbours(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
-    yield "other processes that use most of this machine:"
-    for one in processes:
-        uses = f"{one['cpus']:.1f} CPUs, {one['io'] / 1e6:,.1f} MB/s to and from storage, {one['resident'] / 1e9:,.1f} GB of memory"
-        yield cut(shown(f"  {one['pid']}  {one['command']}: {uses}"), width())
+    yield "heaviest processes outside of the training:"
+    yield from _rows(processes)
 
 
 _LISTS = ("clocks_kept_down_by", "ranks")
@@ -275,6 +270,10 @@ _TITLES = {
     "cpu_seconds": "CPU TIME",
     "read_bytes_per_second": "READS",
     "written_bytes_per_second": "WRITES",
+    "io_bytes_per_second": "STORAGE",
+    "age_seconds": "AGE",
+    "usual_ratio": "USUAL",
+    "now_ratio": "NOW",
 }
 
 
@@ -295,6 +294,8 @@ def _value(name: str, value: Any) -> str:
         return _span(value)
     if base.endswith(("_bytes", "_bytes_per_second")):
         return _size(value) + ("/s" if base.endswith("_second") else "")
+    if base.endswith("_ratio"):
+        return f"{value:.1%}"
     return f"{value / 1e6:.4g} MHz" if base.endswith("_hertz") else number(value)
 
 

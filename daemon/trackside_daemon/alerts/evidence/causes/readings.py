@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.evidence.causes.level import Level, counter_level, gauge_level
 
@@ -38,6 +38,17 @@ class Neighbour(NamedTuple):
     io: float = 0.0
     resident: float = 0.0
     age: float = 1e9
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the process as evidence of an alert."""
+        return {
+            "pid": self.pid,
+            "command": self.command,
+            "cpus": round(self.cpus, 2),
+            "io_bytes_per_second": round(self.io),
+            "resident_bytes": self.resident,
+            "age_seconds": round(self.age, 1),
+        }
 
 
 class Reading(NamedTuple):
