@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from table import head, machine, row, verdict
 from torch import distributed
 from torch._C import _distributed_c10d as recorder
 
+from bench.table import head, machine, row, verdict
 from trackside.captures.flight_recorder import flight
 
 if TYPE_CHECKING:

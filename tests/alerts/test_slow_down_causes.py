@@ -148,6 +148,20 @@ def test_the_neighbours_are_named() -> None:
     assert gpu == "process 99 (python), which is not part of the training, runs on GPU 0 and uses 45 % of it"
 
 
+def test_the_processes_that_press_on_memory_and_storage_are_named() -> None:
+    others = [
+        Neighbour(7, "java", 0.0, resident=int(31e9)),
+        Neighbour(8, "fio", 0.1, io=2.1e8),
+        Neighbour(9, "sh", 0.0),
+    ]
+    assert first(PLANTED["memory_pressure"], neighbours=others).text.endswith(
+        "; the largest other processes: java (pid 7, 31 GB)"
+    )
+    assert first(PLANTED["io_pressure"], neighbours=others).text.endswith(
+        "; other processes that read and write: fio (pid 8, 210 MB/s)"
+    )
+
+
 def test_a_process_of_the_training_and_one_that_was_there_before_are_no_neighbours() -> None:
     assert ranked(readings({'trackside_gpu_process_memory_bytes{gpu="0",pid="10"}': 8e9})) == []
     old = readings({})

@@ -29,6 +29,7 @@ FAMILIES = (*PRESSURE.values(), CPU, CPUS, CPU_WAIT, CPU_LIMITED, *OWN_CPU, BLOC
 LEAST = 0.05  # share of the time by which a wait must rise
 LEAST_CPUS = 0.3  # CPUs that others must use more
 NAMED_CPUS = 0.1  # CPUs of a process that is named as one of the others
+NAMED_BYTES = 1e9  # memory of a process that is named as one of the others
 LEAST_IO = 5e6  # bytes per second of another process that matter
 FREE_MODES = ("idle", "iowait", "steal")  # the rest of the CPU time is used by processes
 NOTHING = Level(0.0, 0.0, 0.0, 0.0)
@@ -46,10 +47,15 @@ def host_causes(readings: Readings) -> Iterator[Cause]:
 
 
 def _memory(readings: Readings) -> Iterator[Cause]:
+    large = sorted((one for one in readings.neighbours if one.resident >= NAMED_BYTES), key=lambda one: -one.resident)[
+        :2
+    ]
+    named = ", ".join(f"{one.command} (pid {one.pid}, {one.resident / 1e9:,.0f} GB)" for one in large)
+    others = f"; the largest other processes: {named}" if named else ""
     for _, waiting in readings.of(PRESSURE["memory"]):
         if waiting.rose(LEAST):
             text = rises("the share of time in which tasks of this machine wait for memory", waiting, readings, percent)
-            yield Cause("memory_pressure", text, _share(readings, waiting), waiting)
+            yield Cause("memory_pressure", text + others, _share(readings, waiting), waiting)
 
 
 def _storage(readings: Readings) -> Iterator[Cause]:
