@@ -162,6 +162,13 @@ def test_the_processes_that_press_on_memory_and_storage_are_named() -> None:
     )
 
 
+def test_others_are_named_on_a_machine_whose_use_varies() -> None:
+    varies = readings({PRESSURE("cpu"): 0.9, OWN: 0.8})
+    others = [one for one in varies.resources if "mode" not in one.labels or one.labels["mode"] != "idle"]
+    idle = made(IDLE, 0.5, 1.4, 0.1)
+    assert ranked(varies._replace(resources=[*others, idle]))[0].cause == "cpu_neighbour"
+
+
 def test_a_process_of_the_training_and_one_that_was_there_before_are_no_neighbours() -> None:
     assert ranked(readings({'trackside_gpu_process_memory_bytes{gpu="0",pid="10"}': 8e9})) == []
     old = readings({})

@@ -106,7 +106,9 @@ def _contention(readings: Readings, wait: Level, cpus: float) -> Cause:
     usual = 0.0 if readings.slow.lasting else max(0.0, cpus - free.usual - own.usual)
     others = Level(usual, free.spread, usual, cpus - free.now - own.now)
     before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
-    if free != NOTHING and others.rose(LEAST_CPUS):
+    # The wait has risen by more than chance: if the training does not use more, others do, even if their use varies a lot.
+    more = others.rose(LEAST_CPUS) or (others.now - usual > LEAST_CPUS and not own.rose(LEAST_CPUS))
+    if free != NOTHING and more:
         busiest = sorted((one for one in readings.neighbours if one.cpus >= NAMED_CPUS), key=lambda one: -one.cpus)[:2]
         named = ", ".join(f"{one.command} (pid {one.pid}, {one.cpus:.1f} CPUs)" for one in busiest)
         text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}" + (f": {named}" if named else "")
