@@ -169,6 +169,17 @@ def test_others_are_named_on_a_machine_whose_use_varies() -> None:
     assert ranked(varies._replace(resources=[*others, idle]))[0].cause == "cpu_neighbour"
 
 
+def test_processes_that_have_begun_are_named_on_cpus_that_were_busy_before() -> None:
+    waits = {PRESSURE("cpu"): 0.9}
+    old, new = Neighbour(7, "make", 0.9, age=4000.0), Neighbour(8, "stress", 0.5, age=70.0)
+    assert first(waits, neighbours=[old]).cause == "cpu_pressure"
+    found = first(waits, neighbours=[old, new])
+    assert found.cause == "cpu_neighbour"
+    assert found.text.startswith(
+        "other processes that have begun use 0.5 of 4 CPUs: stress (pid 8, 0.5 CPUs); the share of"
+    )
+
+
 def test_a_process_of_the_training_and_one_that_was_there_before_are_no_neighbours() -> None:
     assert ranked(readings({'trackside_gpu_process_memory_bytes{gpu="0",pid="10"}': 8e9})) == []
     old = readings({})

@@ -10,7 +10,7 @@ from trackside_daemon.alerts.evidence.causes.level import Level
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.alerts.evidence.causes.readings import Reading, Readings
+    from trackside_daemon.alerts.evidence.causes.readings import Neighbour, Reading, Readings
 
 PRESSURE = {name: f"trackside_host_pressure_{name}_waiting_seconds_total" for name in ("cpu", "io", "memory")}
 CPU = "trackside_host_cpu_seconds_total"
@@ -28,6 +28,7 @@ FAMILIES = (*PRESSURE.values(), CPU, CPUS, CPU_WAIT, CPU_LIMITED, *OWN_CPU, BLOC
 
 LEAST = 0.05  # share of the time by which a wait must rise
 LEAST_CPUS = 0.3  # CPUs that others must use more
+NEW_SECONDS = 60.0  # seconds before a slow-down in which a process that began is new
 NAMED_CPUS = 0.1  # CPUs of a process that is named as one of the others
 NAMED_BYTES = 1e9  # memory of a process that is named as one of the others
 LEAST_IO = 5e6  # bytes per second of another process that matter
@@ -105,16 +106,26 @@ def _contention(readings: Readings, wait: Level, cpus: float) -> Cause:
     free = _added([level for mode in FREE_MODES for _, level in readings.of(CPU, mode=mode)])
     usual = 0.0 if readings.slow.lasting else max(0.0, cpus - free.usual - own.usual)
     others = Level(usual, free.spread, usual, cpus - free.now - own.now)
-    before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
     # The wait has risen by more than chance: if the training does not use more, others do, even if their use varies a lot.
     more = others.rose(LEAST_CPUS) or (others.now - usual > LEAST_CPUS and not own.rose(LEAST_CPUS))
     if free != NOTHING and more:
-        busiest = sorted((one for one in readings.neighbours if one.cpus >= NAMED_CPUS), key=lambda one: -one.cpus)[:2]
-        named = ", ".join(f"{one.command} (pid {one.pid}, {one.cpus:.1f} CPUs)" for one in busiest)
-        text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}" + (f": {named}" if named else "")
+        before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
+        text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}{_users(readings.neighbours)}"
         return Cause("cpu_neighbour", f"{text}; {waits}", share, others)
+    # On busy CPUs those that have come displace others, or wait for one CPU of many.
+    new = [one for one in readings.neighbours if one.age < readings.slow.ended - readings.slow.began + NEW_SECONDS]
+    if (used := sum(one.cpus for one in new)) >= LEAST_CPUS:
+        text = f"other processes that have begun use {used:.1f} of {cpus:.0f} CPUs{_users(new)}"
+        return Cause("cpu_neighbour", f"{text}; {waits}", share, wait)
     itself = f", and the training itself uses {own.now:.1f} of {cpus:.0f} CPUs" if own.rose(LEAST_CPUS) else ""
     return Cause("cpu_pressure", waits + itself, share, wait)
+
+
+def _users(neighbours: Sequence[Neighbour]) -> str:
+    """Return a clause that names the processes that use most CPU time; empty without any."""
+    busiest = sorted((one for one in neighbours if one.cpus >= NAMED_CPUS), key=lambda one: -one.cpus)[:2]
+    named = ", ".join(f"{one.command} (pid {one.pid}, {one.cpus:.1f} CPUs)" for one in busiest)
+    return f": {named}" if named else ""
 
 
 def _of_all(readings: Readings, family: str) -> list[Reading]:
