@@ -16,7 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.learnt import MUCH, Learnt, Wander
+from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
 from trackside_daemon.detectors.rate_restart import RateRestart
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import HUGE, count, number, rate_raised, times
@@ -68,6 +68,7 @@ class LossDiverging:
         self._ratio = ratio
         self._after = after
         self._learnt = Learnt()
+        self._course = Course()
         self.reading = ""
         self._recurred = self._signs = 0
         self._sign = 0.0
@@ -107,6 +108,7 @@ class LossDiverging:
 
     def _judge(self, at: int, step: int, time: float, context: Context) -> Iterator[Detection]:
         level = self._last.median()
+        self._course.add(level)
         if self._count % LEVEL == 0 and level * self._sign <= 0:
             self._note_sign(level)
         if self._severity:
@@ -170,10 +172,12 @@ class LossDiverging:
         least = MUCH if self._lowest > 0 else CRITICAL
         if self._samples < LASTS or lost < least or self._rate.is_on():
             return "info"
-        if rise / lost < WANDERS * self._noise:
+        if rise / lost <= WANDERS * self._noise:
             self.reading = self.reading or UNLEARNT
         elif self.reading == UNLEARNT:
             self.reading = ""
+        if not self._course.is_sudden(self._lowest, rise):
+            return "warning" if lost >= 1 else "info"
         lasts = self._samples >= 2 * LASTS and not time - self._since < self._after  # a log may have no times
         return "critical" if lasts and rise > CRITICAL * abs(self._lowest) else "warning"
 

@@ -130,6 +130,9 @@ class RankDetectors:
         """Evaluate columns whose steps only rise, so that the context of a step is unique."""
         self._forget_old(watched)
         for key, column in watched.items():
+            if self._roles.of(key) == "loss" and self._is_total(key):
+                self.context.losses.update(zip(column.steps, column.values, strict=True))
+        for key, column in watched.items():
             role = self._roles.of(key)
             if key == SHARDED:
                 self._is_total(WHOLE)
@@ -199,13 +202,14 @@ class RankDetectors:
         steps = watched[first].steps if self._roles.of(first) not in _APART else ()
         if len(steps):
             if self._step is not None and steps[0] < self._step:
+                context.losses.clear()
                 context.gradients.clear()
                 context.rates_raised.clear()
                 context.rates.clear()
                 if context.learning_rate is not None:
                     context.rates[steps[0]] = context.learning_rate
             self._step = steps[-1]
-        for by_step in (context.gradients, context.rates):
+        for by_step in (context.losses, context.gradients, context.rates):
             for step in list(islice(by_step, max(0, len(by_step) - KEPT))):
                 del by_step[step]
         del context.rates_raised[:-KEPT]
