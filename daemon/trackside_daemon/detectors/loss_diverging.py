@@ -172,12 +172,12 @@ class LossDiverging:
         least = MUCH if self._lowest > 0 else CRITICAL
         if self._samples < LASTS or lost < least or self._rate.is_on():
             return "info"
-        if rise / lost <= WANDERS * self._noise:
-            self.reading = self.reading or UNLEARNT
-        elif self.reading == UNLEARNT:
-            self.reading = ""
         if not self._course.is_sudden(self._lowest, rise):
+            unlearnt = rise / lost <= WANDERS * self._noise
+            self.reading = self.reading or UNLEARNT * unlearnt
             return "warning" if lost >= 1 else "info"
+        if self.reading == UNLEARNT:
+            self.reading = ""
         lasts = self._samples >= 2 * LASTS and not time - self._since < self._after  # a log may have no times
         return "critical" if lasts and rise > CRITICAL * abs(self._lowest) else "warning"
 
