@@ -100,13 +100,13 @@ class Course:
                 self._every *= 2
         self._seen += 1
 
-    def is_sudden(self, lowest: float, rise: float) -> bool:
-        """Return whether the level rose from *lowest* in less than half of the time that the run had taken before.
+    def is_sudden(self, lowest: float, rise: float, lost: float) -> bool:
+        """Return whether the level rose from *lowest* so fast that all would be lost in a quarter of the time that it took to learn.
 
-        The middle half of the rise counts, in which it must have been for at most a quarter of that time.
+        The middle half of the rise counts, which undid half of the share *lost*.
         """
         low, high = lowest + rise / 4, lowest + 3 * rise / 4
         fell = next((at for at, level in enumerate(self._levels) if level <= low), 0)
         since = self._levels[fell:]
-        before = fell + sum(level <= low for level in since)
-        return 4 * sum(low < level < high for level in since) <= before
+        before = fell + sum(lowest - rise / 4 < level <= low for level in since)
+        return 8 * sum(low < level < high for level in since) <= min(1.0, lost) * before

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
 from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
+from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.rate_restart import RateRestart
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import HUGE, count, number, rate_raised, times
@@ -127,7 +128,7 @@ class LossDiverging:
         rise = level - lowest
         if last.ordered[LEVEL // 4] - lowest <= self._ratio * abs(lowest) or rise <= WANDERS * self._wander.noise:
             return False
-        return rise > NOISE * _NORMAL * median(self._changes)
+        return rise > NOISE * max(_NORMAL * median(self._changes), last_digit(last.ordered))
 
     def _follow(self, at: int, step: int, time: float, level: float, context: Context) -> Iterator[Detection]:
         """Follow a rise until it is gone or accepted; it gets more severe while it stays."""
@@ -172,7 +173,7 @@ class LossDiverging:
         least = MUCH if self._lowest > 0 else CRITICAL
         if self._samples < LASTS or lost < least or self._rate.is_on():
             return "info"
-        if not self._course.is_sudden(self._lowest, rise):
+        if not self._course.is_sudden(self._lowest, rise, lost):
             unlearnt = rise / lost <= WANDERS * self._noise
             self.reading = self.reading or UNLEARNT * unlearnt
             return "warning" if lost >= 1 else "info"
