@@ -173,8 +173,8 @@ class LossDiverging:
         least = MUCH if self._lowest > 0 else CRITICAL
         if self._samples < LASTS or lost < least or self._rate.is_on():
             return "info"
-        if not self._course.is_sudden(self._lowest, rise, lost):
-            unlearnt = rise / lost <= WANDERS * self._noise
+        unlearnt = rise / lost <= WANDERS * self._noise
+        if not self._course.is_sudden(self._lowest, rise, MUCH if unlearnt else lost):
             self.reading = self.reading or UNLEARNT * unlearnt
             return "warning" if lost >= 1 else "info"
         if self.reading == UNLEARNT:
