@@ -111,7 +111,9 @@ class Gradient:
                 context.gradients.setdefault(step, exp(min(over, 700.0)))
                 if over > self._times or self._severity is not None:
                     yield from self._judge(at, step, time, size, over)
-            self._losses.append(context.losses.get(step, inf))
+            loss = context.losses.get(step)
+            if loss is not None:
+                self._losses.append(loss)
             usual = self._long.median() if len(self._long) >= SETTLED else size
             if usual - size > self._vanished or self._low or self._vanishing or norm < NOTHING:
                 yield from self._judge_low(at, step, size, usual)
@@ -148,7 +150,7 @@ class Gradient:
 
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
         under = usual - size - self._converged()
-        nothing = size < log(NOTHING) and median(self._losses) > NOTHING
+        nothing = size < log(NOTHING) and abs(self._lately()) > NOTHING
         low = nothing or (under > self._vanished and under > self._scales * self._long.spread())
         if not low:
             self._low = 0
@@ -173,8 +175,12 @@ class Gradient:
 
     def _converged(self) -> float:
         """Return by how much the logarithm of the loss is below its usual one: the gradients of a small loss are small."""
-        loss = median(self._losses)
+        loss = self._lately()
         return max(0.0, self._loss.median() - log(loss)) if len(self._loss) and 0 < loss < inf else 0.0
+
+    def _lately(self) -> float:
+        """Return the level of the loss that is pushed beside the norm; infinite without one."""
+        return median(self._losses) if self._losses else inf
 
     def _vanished_text(self, step: int, size: float, usual: float) -> str:
         text = (
@@ -213,7 +219,7 @@ class Gradient:
             if len(self._block) == BLOCK:
                 self._block.sort()
                 self._long.add(self._block[BLOCK // 2])
-                loss = median(self._losses)
+                loss = self._lately()
                 if 0 < loss < inf:
                     self._loss.add(log(loss))
                 self._block.clear()

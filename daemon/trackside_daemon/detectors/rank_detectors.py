@@ -129,9 +129,7 @@ class RankDetectors:
     def _evaluate(self, watched: Mapping[str, Column]) -> Iterator[Found]:
         """Evaluate columns whose steps only rise, so that the context of a step is unique."""
         self._forget_old(watched)
-        for key, column in watched.items():
-            if self._roles.of(key) == "loss" and self._is_total(key):
-                self.context.losses.update(zip(column.steps, column.values, strict=True))
+        self._note_losses(watched)
         for key, column in watched.items():
             role = self._roles.of(key)
             if key == SHARDED:
@@ -184,6 +182,11 @@ class RankDetectors:
         """Return whether a key is ``grad_norm/LAYER`` of a rank with ``grad_norm``: one layer of a watched model."""
         whole = self._total.get("gradient")
         return whole is not None and self._roles.of(key) == "gradient" and key.startswith(f"{whole}/")
+
+    def _note_losses(self, watched: Mapping[str, Column]) -> None:
+        for key, column in watched.items():
+            if self._roles.of(key) == "loss" and self._is_total(key):
+                self.context.losses.update(zip(column.steps, column.values, strict=True))
 
     def _note_rate(self, column: Column) -> None:
         context = self.context
