@@ -3,7 +3,8 @@
 The level is the median of the last 16 samples. It is compared with the lowest level so far: three quarters of the samples
 must lie 15 % above it, and the rise must exceed the noise of single samples and that of the means of long blocks.
 
-Every rise is information at first. It becomes a warning if it stays, and if it undoes a part of what the training has learnt.
+Every rise is information at first. It becomes a warning if it stays, and if it suddenly undoes a part of what the training has
+learnt, or slowly all of it.
 It does not become one while the schedule of the learning rate begins again. An objective, such as the loss of reinforcement
 learning, rises in healthy runs: it never fell, its rises recur, or its sign changes. `LossDiverging.reading` states this.
 """
