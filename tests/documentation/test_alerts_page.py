@@ -65,8 +65,9 @@ def test_the_severities_are_those_of_the_rules() -> None:
 def test_the_severities_are_those_in_the_code_of_the_detectors() -> None:
     found: dict[str, set[str]] = {}
     for file in (*Path(detectors.__file__).parent.glob("*.py"), Path(process_memory_leaks.__file__)):
-        texts = {one.value for one in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(one, ast.Constant)}
-        named, severities = texts & ROWS.keys(), {one for one in SEVERITIES if one in texts}
+        nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+        texts = {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
+        named, severities = texts & ROWS.keys(), texts & set(SEVERITIES)
         if file.stem != "rank_feed":  # it has the severity of an alert of an unknown one
             assert severities <= {one for name in named for one in stated(name)} or not named, file
             for name in named:
