@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from trackside.environment.config import as_json
 from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
+from trackside.environment.switches import OFF
 from trackside.log import warn
 from trackside.packing import writable
 from trackside.roles import stated
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RANKS = ("all", "zero")  # values of the argument `ranks`: which ranks push
-OFF = frozenset(("", "0", "false", "no", "off"))  # values of `$TRACKSIDE_DISABLED` that leave trackside enabled
 
 
 def init(

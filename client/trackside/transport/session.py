@@ -16,7 +16,7 @@ from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
 from trackside.totals.phases import Mark
 from trackside.totals.resources import ResourceMonitor
-from trackside.totals.session_totals import SessionTotals
+from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import Spool
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.totals.flops import Flops
-    from trackside.totals.session_totals import Deferred
     from trackside.wire import Identity, Totals
 
 Row = (
@@ -85,6 +84,7 @@ class Session(Outbox):
         self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
+        self._auto: tuple[str, ...] = ()
         self._started = time.time_ns()
         self._flops, self._roles = flops, roles
         self._counts = SessionTotals(time.monotonic_ns(), flops)
@@ -111,7 +111,7 @@ class Session(Outbox):
         """Return a session of the same process and run, for the next attempt."""
         identity = replace(self.identity, attempt=self.identity.attempt + 1)
         session = Session(identity, self._config, self._tags, self._total_steps, flops=self._flops, roles=self._roles)
-        session.gpus = self.gpus
+        session.gpus, session._auto = self.gpus, self._auto
         return session
 
     def step_range(self) -> tuple[int, int]:
@@ -121,9 +121,18 @@ class Session(Outbox):
         steps += [step for _, step, values in list(self.rows) if values is not None and type(step) is int]
         return (steps[0], max(steps)) if steps else (0, 0)
 
-    def describe(self, config: str = "", total_steps: int | None = None) -> None:
+    def describe(
+        self,
+        config: str = "",
+        total_steps: int | None = None,
+        *,
+        tags: tuple[str, ...] = (),
+        auto: tuple[str, ...] | None = None,
+    ) -> None:
         """Send details that were unknown when the session began, with another hello; any thread may call this."""
         self._config = config or self._config
+        self._tags = tuple(map(redact_text, tags)) or self._tags
+        self._auto = self._auto if auto is None else auto
         self._total_steps = self._total_steps if total_steps is None else total_steps
         self._described = True  # last: the sender thread reads the details once this is set
 
@@ -143,7 +152,7 @@ class Session(Outbox):
                 last=self._last(),
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
-                about=replace(process_info(), roles=dict(self._roles)),
+                about=replace(process_info(), roles=dict(self._roles), auto=self._auto),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),
             ),
@@ -181,8 +190,9 @@ class Session(Outbox):
         batch = BatchBuilder()
         try:
             for row in self._waiting():
+                aside = isinstance(row[1], Deferred) and row[1].aside
                 for part in self._accept(*row):
-                    batch.add(*part)
+                    batch.add(*part, aside=aside)
                     if batch.is_full:
                         self._close(batch, clock)
                         batch = BatchBuilder()

@@ -1,0 +1,114 @@
+"""Install the hooks of a module after its import, and guard them: the first error of a hook turns it off."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trackside.auto.run import AutoRun
+
+INSTALLERS = {
+    "accelerate.accelerator": "trackside.auto.accelerate",
+    "aim.sdk.run": "trackside.auto.trackers",
+    "lightning.pytorch.trainer.trainer": "trackside.auto.lightning",
+    "mlflow.tracking.client": "trackside.auto.trackers",
+    "pytorch_lightning.trainer.trainer": "trackside.auto.lightning",
+    "swanlab.sdk.internal.run": "trackside.auto.trackers",
+    "tensorboardX.writer": "trackside.auto.trackers",
+    "torch": "trackside.auto.pytorch",
+    "torch.distributed.fsdp.sharded_grad_scaler": "trackside.auto.pytorch",
+    "torch.utils.tensorboard.writer": "trackside.auto.trackers",
+    "trackio.run": "trackside.auto.trackers",
+    "transformers.trainer": "trackside.auto.transformers",
+    "wandb.sdk.wandb_run": "trackside.auto.trackers",
+}
+"""By module, the one whose function `install` gets it after its import."""
+
+REASON_LENGTH = 200
+
+hooks: dict[str, Hook] = {}
+"""All hooks of this process, by name."""
+
+failures: list[tuple[str, str]] = []
+"""Names and errors of the hooks that failed, until there is a run to which they can be reported."""
+
+_run: AutoRun | None = None
+
+
+class Hook:
+    """A call from another library into trackside, which never raises.
+
+    Args:
+        name: Its name in the daemon's log.
+        work: Called with the hook's arguments until it raises.
+
+    Attributes:
+        work: As given.
+        is_on: False after an error.
+    """
+
+    __slots__ = ("is_on", "name", "work")
+
+    def __init__(self, name: str, work: Callable[..., object]) -> None:
+        self.name, self.work, self.is_on = name, work, True
+        hooks[name] = self
+
+    def __call__(self, *given: Any, **named: Any) -> None:
+        """Call *work*; its first error is reported, and turns it off."""
+        if self.is_on:
+            try:
+                self.work(*given, **named)
+            except Exception as error:  # noqa: BLE001  whatever it is, training must go on
+                self.is_on = False
+                report_failure(self.name, error)
+
+
+def imported(name: str) -> None:
+    """Install the hooks of a module that has just been imported."""
+    try:
+        import_module(INSTALLERS[name]).install(name)
+    except Exception as error:  # noqa: BLE001  a version that has other names, for example
+        report_failure(name, error)
+
+
+def auto_run() -> AutoRun:
+    """Return the run that hooks push to. The first call imports the client, and opens no run yet."""
+    global _run  # noqa: PLW0603
+    if _run is None:
+        with quick_import():
+            from trackside.auto.run import AutoRun
+        _run = AutoRun(failures)
+    return _run
+
+
+@contextmanager
+def quick_import() -> Iterator[None]:
+    """Import without collections of garbage: with PyTorch's objects in memory, they take longer than the import."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def made_run() -> AutoRun | None:
+    """Return what `auto_run` does; None before its first call."""
+    return _run
+
+
+def report_failure(hook: str, error: Exception) -> None:
+    """Report an error of a hook: to the daemon, or in the training's log while there is no run."""
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_LENGTH]
+    with suppress(Exception):
+        failures.append((hook, reason))
+        if _run is None or not _run.send_failures():
+            from trackside.log import warn
+
+            warn(f"auto: {hook}: {reason}; training goes on without these values")

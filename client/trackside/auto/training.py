@@ -1,0 +1,228 @@
+"""Find the steps of a training and what belongs to them, by calls that every PyTorch training makes.
+
+- A *step* is a step of the first optimizer that steps. Others, as of a GAN, add their losses to it: ``loss/2``, ``loss/3``, …
+- The *loss* is the scalar whose backward pass runs before a step: as `GradScaler` gets it, and with the division undone that
+  accumulates gradients. Of several batches that a step accumulates, the last one counts; several losses of one batch, such
+  as those of a discriminator, are summed.
+- *Samples* and *tokens* are counted in the batches of data loaders.
+
+In: calls of hooks. Out: `AutoRun`. It imports nothing of PyTorch, whose objects it gets.
+"""
+
+from __future__ import annotations
+
+import weakref
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from trackside.auto.hooks import auto_run, made_run
+from trackside.pytorch.batches import samples, tokens
+from trackside.pytorch.device_scalars import read_number
+from trackside.totals.phases import Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
+CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
+
+_WAITS = Mark(enters=True, phase="data", automatic=True)
+_WAITED = Mark(enters=False, phase="data", automatic=True)
+_EVALUATES = Mark(enters=True, phase="eval", automatic=True)
+_EVALUATED = Mark(enters=False, phase="eval", automatic=True)
+
+
+class TrainingWatch:
+    """The training of this process. One thread trains; others may call this at the cost of wrong values.
+
+    Args:
+        is_compiling: Returns whether PyTorch compiles the caller, so that nothing may be done.
+        records_gradients: Returns whether gradients are recorded; evaluations turn that off.
+
+    Attributes:
+        is_paused: A framework's callback pushes what this would find.
+    """
+
+    def __init__(self, is_compiling: Callable[[], bool], records_gradients: Callable[[], bool]) -> None:
+        self.is_paused = False
+        self._is_compiling = is_compiling
+        self._records_gradients = records_gradients
+        self._optimizer: weakref.ref[Any] | None = None
+        self._others: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._others_stepped = 0
+        self._steps = 0
+        self._losses = 0
+        self._first_loss: Any = None
+        self._loss: Any = None
+        self._divisor: float | None = None
+        self._usual_divisor: float | None = None
+        self._scaled: tuple[weakref.ref[Any], Any, float | None] | None = None
+        self._batches = self._batch_of_loss = 0
+        self._samples = self._tokens = 0
+        self._is_evaluating = False
+        self._waits_since = 0
+
+    def scaled(self, loss: Any, product: Any) -> None:
+        """Remember the loss from which a gradient scaler has made a product, whose backward pass follows."""
+        if not self.is_paused and product is not loss and hasattr(loss, "numel") and loss.numel() == 1:
+            self._scaled = weakref.ref(product), _value(loss), self._find_divisor(loss)
+
+    def backward(self, tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
+        """Note the loss of a backward pass, before it runs; arguments of `torch.autograd.backward`."""
+        if self.is_paused or grad_tensors is not None:
+            return
+        for loss in (tensors,) if hasattr(tensors, "numel") else tuple(tensors):
+            if loss.numel() == 1 and not self._is_compiling():
+                self._add_loss(loss)
+
+    def stepped(self, optimizer: Any, args: Any = (), named: Any = None) -> None:
+        """Note the step of an optimizer, after it; arguments of a hook of `torch.optim.Optimizer`."""
+        if self.is_paused or self._is_compiling():
+            return
+        self._steps += 1
+        losses, self._losses = self._losses, 0
+        first = None if self._optimizer is None else self._optimizer()
+        if first is not None and first is not optimizer:
+            if losses:
+                self._other_stepped(optimizer, losses)
+            return
+        if first is None:
+            self._optimizer = weakref.ref(optimizer)
+        self._others_stepped = 0
+        values: dict[str, Any] = {}
+        if losses:  # a closure computes the loss again and again, first at the weights before the step
+            values["loss"] = self._first_loss if args or (named and "closure" in named) else self._whole_loss(losses)
+        if (rate := optimizer.param_groups[0].get("lr")) is not None:
+            values["learning_rate"] = rate
+        if self._samples:
+            values["samples"], self._samples = self._samples, 0
+        if self._tokens:
+            values["tokens"], self._tokens = self._tokens, 0
+        if self._is_evaluating:
+            self._end_evaluation()
+        auto_run().found(values)
+
+    def scaler_begins(self) -> int:
+        """Return the number of steps before that of a gradient scaler, for `scaler_stepped`."""
+        return self._steps
+
+    def scaler_stepped(self, before: int, optimizer: Any) -> None:
+        """Note the step of a gradient scaler, which skips the optimizer's if gradients overflow: a step all the same."""
+        if self._steps == before:
+            self.stepped(optimizer)
+
+    def waits(self) -> None:
+        """Note that the training waits for a batch of a data loader."""
+        if self.is_paused:
+            return
+        run = made_run()
+        queue = None if run is None else run.queue
+        self._waits_since = monotonic_ns()
+        if queue is None:
+            return
+        if self._records_gradients():
+            if self._is_evaluating:
+                self._end_evaluation()
+            queue.append_own(self._waits_since, _WAITS)
+        elif not self._is_evaluating:
+            self._is_evaluating = True
+            queue.append_own(self._waits_since, _EVALUATES)
+
+    def waited(self, batch: Any, *, first: bool, is_over: bool = False) -> None:
+        """Note that the batch has come, or with *is_over* that there is none.
+
+        Args:
+            batch: The batch.
+            first: It is the first one of its iterator.
+            is_over: The iterator has ended.
+        """
+        if self.is_paused:
+            return
+        is_training = self._records_gradients()
+        if is_training and not is_over:
+            self._batches += 1
+            self._samples += samples(batch)
+            self._tokens += tokens(batch)
+        run = made_run()
+        queue = None if run is None else run.queue
+        if queue is None:
+            return
+        if not is_training:
+            if is_over and self._is_evaluating:
+                self._end_evaluation()
+            return
+        now = monotonic_ns()
+        mark = _WAITED if is_over else _WAITED._replace(waited=now - self._waits_since, first=first)
+        queue.append_own(now, mark)
+
+    def _end_evaluation(self) -> None:
+        self._is_evaluating = False
+        if (run := made_run()) is not None and (queue := run.queue) is not None:
+            queue.append_own(monotonic_ns(), _EVALUATED)
+
+    def _add_loss(self, loss: Any) -> None:
+        scaled, self._scaled = self._scaled, None
+        if scaled is not None and scaled[0]() is loss:
+            value, divisor = scaled[1:]
+        else:
+            value, divisor = _value(loss), self._find_divisor(loss)
+        if value is None:
+            return
+        self._losses += 1
+        if self._losses == 1:
+            self._first_loss = self._loss = value
+        elif self._batches and self._batch_of_loss == self._batches:
+            self._loss = self._loss + value
+        else:
+            self._loss = value
+        self._batch_of_loss, self._divisor = self._batches, divisor
+
+    def _find_divisor(self, loss: Any) -> float | None:
+        # The first loss of a step can be its only one, as nearly always.
+        return divisor(loss) if self._losses or self._usual_divisor is not None else None
+
+    def _whole_loss(self, losses: int) -> Any:
+        """Return the loss of a step without the division by the number of batches that it accumulates."""
+        if self._divisor is None:
+            return self._loss
+        if losses > 1 and abs(self._divisor - losses) < CLOSE * losses:
+            self._usual_divisor = self._divisor
+        # The last step of an epoch may accumulate fewer batches, and divide all the same.
+        is_usual = self._usual_divisor is not None and abs(self._divisor - self._usual_divisor) < CLOSE * losses
+        return self._loss * self._divisor if is_usual else self._loss
+
+    def _other_stepped(self, optimizer: Any, losses: int) -> None:
+        number = self._others.setdefault(optimizer, len(self._others) + 2)
+        self._others_stepped += 1
+        if self._others_stepped >= OTHERS:
+            self._optimizer = None
+        if (run := made_run()) is not None:
+            run.found_in_step({f"loss/{number}": self._whole_loss(losses)})
+
+
+def divisor(loss: Any) -> float | None:
+    """Return the number by which the last operation of a loss has divided, or by whose inverse it has multiplied.
+
+    None for another operation, and for a number that would have to be read from a device.
+    """
+    node = loss.grad_fn
+    name = "" if node is None else node.name()
+    if name not in {"DivBackward0", "MulBackward0"}:
+        return None
+    other = getattr(node, "_saved_other", None)  # PyTorch has no public way to the operands
+    if other is None or not other.is_cpu or other.numel() != 1:
+        return None
+    number = float(other)
+    if name == "MulBackward0":
+        number = 1 / number if number else 0.0
+    return number or None
+
+
+def _value(loss: Any) -> Any:
+    """Return a loss as a number; as a tensor without its graph if it is on a device; None while that captures a graph."""
+    number = read_number(loss)
+    if number is not None:
+        return number
+    import torch
+
+    return None if torch.cuda.is_current_stream_capturing() else loss.detach()
