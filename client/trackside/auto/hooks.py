@@ -18,13 +18,16 @@ INSTALLERS = {
     "lightning.pytorch.trainer.trainer": "trackside.auto.lightning",
     "mlflow.tracking.client": "trackside.auto.trackers",
     "pytorch_lightning.trainer.trainer": "trackside.auto.lightning",
+    "swanlab": "trackside.auto.trackers",
     "swanlab.sdk.internal.run": "trackside.auto.trackers",
     "tensorboardX.writer": "trackside.auto.trackers",
     "torch": "trackside.auto.pytorch",
     "torch.distributed.fsdp.sharded_grad_scaler": "trackside.auto.pytorch",
     "torch.utils.tensorboard.writer": "trackside.auto.trackers",
+    "trackio": "trackside.auto.trackers",
     "trackio.run": "trackside.auto.trackers",
     "transformers.trainer": "trackside.auto.transformers",
+    "wandb.sdk.wandb_init": "trackside.auto.trackers",
     "wandb.sdk.wandb_run": "trackside.auto.trackers",
 }
 """By module, the one whose function `install` gets it after its import."""

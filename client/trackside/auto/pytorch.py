@@ -87,9 +87,9 @@ def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
         try:
             batch = original(self)
         except BaseException:  # also at the end of the data, and for Ctrl-C
-            ends(None, first=first, is_over=True)
+            ends(self, None, first=first, is_over=True)
             raise
-        ends(batch, first=first)
+        ends(self, batch, first=first)
         return batch
 
     iterator.__next__ = next_batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -48,14 +49,22 @@ def install(name: str) -> None:
 
 
 def _wandb(module: Any) -> None:
-    def log(run: Any, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:
+    def log(run: Any, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:  # noqa: FBT001  W&B's signature
         if _steps.is_new(run):
-            settings = getattr(run, "settings", None)
-            auto_run().describe(name=getattr(settings, "run_name", None), config=dict(run.config), tags=run.tags)
+            auto_run().describe(config=dict(run.config))  # it may have grown
         ends = (step is None and commit is None) or bool(commit)
         auto_run().tracked(data, _steps.step(run, step, ends=ends, first=getattr(run, "starting_step", 0)), ".")
 
     after(module.Run, "log", "wandb: Run.log", log)
+
+
+def _wandb_init(module: Any) -> None:
+    def init(*_: Any, name: str | None = None, **__: Any) -> None:
+        run = getattr(sys.modules["wandb"], "run", None)
+        if run is not None:
+            auto_run().describe(name=name or os.environ.get("WANDB_NAME"), config=dict(run.config), tags=run.tags)
+
+    after(module, "init", "wandb: init", init)
 
 
 def _tensorboard(module: Any) -> None:
@@ -104,15 +113,17 @@ def _mlflow(module: Any) -> None:
         name = next((value for key, value in tags if key == "mlflow.runName"), None)
         auto_run().describe(name=name, config=params, tags=ours)
 
-    for work in (log_metric, log_batch, log_param, set_tag):
+    def create_run(
+        _: Any, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: str | None = None, **__: Any
+    ) -> None:
+        describe({}, [*(tags or {}).items(), *([("mlflow.runName", run_name)] if run_name else [])])
+
+    for work in (create_run, log_metric, log_batch, log_param, set_tag):
         after(module.MlflowClient, work.__name__, f"mlflow: {work.__name__}", work)
 
 
 def _trackio(module: Any) -> None:
     def log(run: Any, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        if _steps.is_new(run):
-            config = {key: value for key, value in run.config.items() if not key.startswith("_")}
-            auto_run().describe(name=run.name, config=config)
         auto_run().tracked(metrics, _steps.step(run, step, ends=True))
 
     after(module.Run, "log", "trackio: Run.log", log)
@@ -121,10 +132,27 @@ def _trackio(module: Any) -> None:
 def _swanlab(module: Any) -> None:
     def log(run: Any, data: Mapping[str, Any], step: int | None = None) -> None:
         if _steps.is_new(run):
-            auto_run().describe(name=run.name, config=dict(run.config))
+            auto_run().describe(config=dict(run.config))  # it may have grown
         auto_run().tracked(data, _steps.step(run, step, ends=step is None), "/")
 
     after(module.Run, "log", "swanlab: Run.log", log)
+
+
+def _init(module: Any) -> None:
+    """Install the hook of the function `init` of trackio and swanlab; a name that they make up is left out."""
+
+    def init(
+        *_: Any,
+        name: str | None = None,
+        experiment_name: str | None = None,
+        config: Any = None,
+        tags: Any = (),
+        **__: Any,
+    ) -> None:
+        config = config if hasattr(config, "items") else {}
+        auto_run().describe(name=name or experiment_name, config=config, tags=tags)
+
+    after(module, "init", f"{module.__name__}: init", init)
 
 
 def _aim(module: Any) -> None:
@@ -135,9 +163,13 @@ def _aim(module: Any) -> None:
             whole = f"{prefix}{key}"
             auto_run().tracked({whole: number}, _steps.step(run, step, ends=True, key=whole))
 
+    def add_tag(_: Any, value: str) -> None:
+        auto_run().describe(tags=(value,))
+
     def set_item(_: Any, key: str, value: Any) -> None:
         auto_run().describe(config=value if hasattr(value, "items") else {key: value})
 
+    after(module.Run, "add_tag", "aim: Run.add_tag", add_tag)
     after(module.BasicRun, "track", "aim: Run.track", track)
     after(module.BasicRun, "__setitem__", "aim: Run.__setitem__", set_item)
 
@@ -145,9 +177,12 @@ def _aim(module: Any) -> None:
 _INSTALLERS = {
     "aim.sdk.run": _aim,
     "mlflow.tracking.client": _mlflow,
+    "swanlab": _init,
     "swanlab.sdk.internal.run": _swanlab,
     "tensorboardX.writer": _tensorboard,
     "torch.utils.tensorboard.writer": _tensorboard,
+    "trackio": _init,
     "trackio.run": _trackio,
+    "wandb.sdk.wandb_init": _wandb_init,
     "wandb.sdk.wandb_run": _wandb,
 }

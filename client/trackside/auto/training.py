@@ -4,7 +4,7 @@
 - The *loss* is the scalar whose backward pass runs before a step: as `GradScaler` gets it, and with the division undone that
   accumulates gradients. Of several batches that a step accumulates, the last one counts; several losses of one batch, such
   as those of a discriminator, are summed.
-- *Samples* and *tokens* are counted in the batches of data loaders.
+- *Samples* and *tokens* are those of the batch that a backward pass follows: an evaluation's count for nothing.
 
 In: calls of hooks. Out: `AutoRun`. It imports nothing of PyTorch, whose objects it gets.
 """
@@ -12,6 +12,7 @@ In: calls of hooks. Out: `AutoRun`. It imports nothing of PyTorch, whose objects
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
+AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
 CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
 
 _WAITS = Mark(enters=True, phase="data", automatic=True)
@@ -58,6 +60,7 @@ class TrainingWatch:
         self._usual_divisor: float | None = None
         self._scaled: tuple[weakref.ref[Any], Any, float | None] | None = None
         self._batches = self._batch_of_loss = 0
+        self._fetched: deque[tuple[int, int]] = deque()
         self._samples = self._tokens = 0
         self._is_evaluating = False
         self._waits_since = 0
@@ -91,7 +94,8 @@ class TrainingWatch:
         self._others_stepped = 0
         values: dict[str, Any] = {}
         if losses:  # a closure computes the loss again and again, first at the weights before the step
-            values["loss"] = self._first_loss if args or (named and "closure" in named) else self._whole_loss(losses)
+            has_closure = len(args) > 1 or bool(named and "closure" in named)
+            values["loss"] = self._first_loss if has_closure else self._whole_loss(losses)
         if (rate := optimizer.param_groups[0].get("lr")) is not None:
             values["learning_rate"] = rate
         if self._samples:
@@ -128,21 +132,25 @@ class TrainingWatch:
             self._is_evaluating = True
             queue.append_own(self._waits_since, _EVALUATES)
 
-    def waited(self, batch: Any, *, first: bool, is_over: bool = False) -> None:
+    def waited(self, iterator: Any, batch: Any, *, first: bool, is_over: bool = False) -> None:
         """Note that the batch has come, or with *is_over* that there is none.
 
         Args:
+            iterator: The iterator of the data loader, which gets an attribute.
             batch: The batch.
-            first: It is the first one of its iterator.
+            first: It is the first one of the iterator.
             is_over: The iterator has ended.
         """
         if self.is_paused:
             return
         is_training = self._records_gradients()
-        if is_training and not is_over:
+        if is_training:
             self._batches += 1
-            self._samples += samples(batch)
-            self._tokens += tokens(batch)
+            if first or not hasattr(iterator, "trackside_fetched"):
+                iterator.trackside_fetched = deque(maxlen=AHEAD)
+            self._fetched = iterator.trackside_fetched
+            if not is_over:
+                self._fetched.append((samples(batch), tokens(batch)))
         run = made_run()
         queue = None if run is None else run.queue
         if queue is None:
@@ -168,6 +176,10 @@ class TrainingWatch:
             value, divisor = _value(loss), self._find_divisor(loss)
         if value is None:
             return
+        if self._fetched and self._batch_of_loss != self._batches:
+            count, length = self._fetched.popleft()
+            self._samples += count
+            self._tokens += length
         self._losses += 1
         if self._losses == 1:
             self._first_loss = self._loss = value

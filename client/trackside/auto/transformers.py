@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from trackside.auto.hooks import quick_import
@@ -9,11 +10,9 @@ from trackside.auto.patches import mute_within
 from trackside.auto.pytorch import pause
 
 
-def install(_: str) -> None:
+def install(name: str) -> None:
     """Add the callback to the default callbacks; what Trainer passes on to trackers is no news then."""
     with quick_import():
-        from transformers import trainer, trainer_callback
-
         from trackside.integrations.transformers import TracksideCallback
 
     class AutoCallback(TracksideCallback):
@@ -30,5 +29,5 @@ def install(_: str) -> None:
             super().on_train_end(*given, **named)
             pause(on=False)
 
-    trainer.DEFAULT_CALLBACKS.append(AutoCallback)
-    mute_within(trainer_callback.CallbackHandler, "on_log")
+    sys.modules[name].DEFAULT_CALLBACKS.append(AutoCallback)
+    mute_within(sys.modules["transformers.trainer_callback"].CallbackHandler, "on_log")

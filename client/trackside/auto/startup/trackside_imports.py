@@ -21,13 +21,16 @@ MODULES = frozenset(
         "lightning.pytorch.trainer.trainer",
         "mlflow.tracking.client",
         "pytorch_lightning.trainer.trainer",
+        "swanlab",
         "swanlab.sdk.internal.run",
         "tensorboardX.writer",
         "torch",
         "torch.distributed.fsdp.sharded_grad_scaler",
         "torch.utils.tensorboard.writer",
+        "trackio",
         "trackio.run",
         "transformers.trainer",
+        "wandb.sdk.wandb_init",
         "wandb.sdk.wandb_run",
     )
 )
