@@ -257,6 +257,11 @@ class RowQueue:
         return self.pending
 
     @property
+    def polls(self) -> bool:
+        """Each push has something to poll, such as values on a device."""
+        return bool(self._polled)
+
+    @property
     def is_device_crowded(self) -> bool:
         """Half of this thread's slots for values on a device are in use."""
         return self._device is not None and self._device.is_crowded

@@ -45,6 +45,7 @@ def main():
     model = torch.nn.Linear(20, 4)
     trainer = Trainer(model, loader, torch.optim.SGD(model.parameters(), lr=1e-2), args.snapshot_path)
     trainer.train(args.total_epochs)
+    torch.distributed.barrier()
     destroy_process_group()
 
 

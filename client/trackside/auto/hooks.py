@@ -57,7 +57,7 @@ class Hook:
 
     __slots__ = ("is_on", "name", "work")
 
-    def __init__(self, name: str, work: Callable[..., object]) -> None:
+    def __init__(self, name: str, work: Callable[..., Any]) -> None:
         self.name, self.work, self.is_on = name, work, True
         hooks[name] = self
 
@@ -67,8 +67,12 @@ class Hook:
             try:
                 self.work(*given, **named)
             except Exception as error:  # noqa: BLE001  whatever it is, training must go on
-                self.is_on = False
-                report_failure(self.name, error)
+                self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Turn it off, and report why."""
+        self.is_on = False
+        report_failure(self.name, error)
 
 
 def imported(name: str) -> None:
@@ -99,11 +103,6 @@ def quick_import() -> Iterator[None]:
     finally:
         if collects:
             gc.enable()
-
-
-def made_run() -> AutoRun | None:
-    """Return what `auto_run` does; None before its first call."""
-    return _run
 
 
 def report_failure(hook: str, error: Exception) -> None:

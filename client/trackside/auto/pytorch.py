@@ -25,8 +25,7 @@ def install(name: str) -> None:
     watch = TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled)
     watches.append(watch)
     register_optimizer_step_post_hook(Hook("PyTorch: optimizer step", watch.stepped))
-    # `Tensor.backward` calls this. It is not patched itself, since `torch.compile` treats its name in a special way.
-    _call_before(torch.autograd, "backward", Hook("PyTorch: backward", watch.backward))
+    _watch_backward(torch.autograd, watch)
     _watch_scale(torch.amp.GradScaler)
     _watch_scaler_steps(torch.amp.GradScaler, watch)
     _watch_loaders(torch.utils.data.dataloader._BaseDataLoaderIter, watch)  # noqa: SLF001  the base of all iterators
@@ -38,15 +37,21 @@ def pause(*, on: bool) -> None:
         watch.is_paused = on
 
 
-def _call_before(owner: Any, name: str, hook: Hook) -> None:
-    original = getattr(owner, name)
+def _watch_backward(autograd: Any, watch: TrainingWatch) -> None:
+    """Watch `torch.autograd.backward`, which `Tensor.backward` calls: `torch.compile` treats that in a special way."""
+    original = autograd.backward
+    hook = Hook("PyTorch: backward", watch.backward)
 
     @wraps(original)
-    def called(*given: Any, **named: Any) -> Any:
-        hook(*given, **named)
-        return original(*given, **named)
+    def backward(tensors: Any, grad_tensors: Any = None, *given: Any, **named: Any) -> Any:
+        if hook.is_on and grad_tensors is None:
+            try:  # as `Hook` does, with a call less in each step
+                hook.work(tensors)
+            except Exception as error:  # noqa: BLE001  training must go on
+                hook.fail(error)
+        return original(tensors, grad_tensors, *given, **named)
 
-    setattr(owner, name, called)
+    autograd.backward = backward
 
 
 def _watch_scale(scaler: Any) -> None:
@@ -78,18 +83,24 @@ def _watch_scaler_steps(scaler: Any, watch: TrainingWatch) -> None:
 
 def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
     original = iterator.__next__
-    begins, ends = Hook("PyTorch: begin of a wait for data", watch.waits), Hook("PyTorch: data", watch.waited)
+    begins, ends = Hook("PyTorch: begin of a wait for data", watch.waits), Hook("PyTorch: batch", watch.waited)
+    fails = Hook("PyTorch: end of the data", watch.ran_out)
 
     @wraps(original)
     def next_batch(self: Any) -> Any:
-        begins()
+        since = 0
+        if begins.is_on:
+            try:  # as `Hook` does, with a result
+                since = begins.work()
+            except Exception as error:  # noqa: BLE001  training must go on
+                begins.fail(error)
         first = getattr(self, "_num_yielded", 1) == 0
         try:
             batch = original(self)
         except BaseException:  # also at the end of the data, and for Ctrl-C
-            ends(self, None, first=first, is_over=True)
+            fails()
             raise
-        ends(self, batch, first=first)
+        ends(since, self, batch, first=first)
         return batch
 
     iterator.__next__ = next_batch

@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import init, open_run
 from trackside.wire import HOOK_FAILED
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterator, Mapping
 
     from trackside.row_queue import RowQueue
+    from trackside.transport.session import Row
 
 AMOUNTS = ("samples", "tokens")  # keys whose values add up until a push carries them
 
@@ -50,6 +53,8 @@ class AutoRun:
         self._overridden = 0
         self._joining: dict[str, float] = {}
         self._muted = 0
+        self._keys: tuple[str, ...] = ()
+        self._direct: deque[Row] | None = None
         os.register_at_fork(after_in_child=self._forked)
 
     @property
@@ -62,12 +67,18 @@ class AutoRun:
             self._join_run(run.queue, is_own=False)
         return run.queue
 
-    def found(self, values: dict[str, Any]) -> None:
-        """Push what was found about an optimizer step, which this counts. It opens the run."""
+    def found(self, values: dict[str, Any]) -> RowQueue | None:
+        """Push what was found about an optimizer step, which this counts, and return the run's queue. It opens the run."""
         queue = self.queue or self._open()
         if queue is not None:
-            self._push(queue, values, self.step)
+            # The usual case in one piece: the caches are cold between the steps of a training.
+            direct = self._direct
+            if direct is None or queue.is_led or tuple(values) != self._keys or type(values.get("loss")) is not float:
+                self._push(queue, values, self.step)
+            else:
+                direct.append((monotonic_ns(), self.step, values))
             self.step += 1
+        return queue
 
     def found_in_step(self, values: dict[str, Any]) -> None:
         """Push more about the optimizer step that was counted last."""
@@ -89,7 +100,9 @@ class AutoRun:
         queue = self.queue or self._open()
         if queue is None:
             return
-        self._tracked.update(numbers)
+        if not self._tracked.issuperset(numbers):
+            self._tracked.update(numbers)
+            self._direct = None
         queue.push_found(numbers, step, aside=queue.is_led or not self._is_counted_by_tracker(step))
 
     def describe(self, *, name: str | None = None, config: Mapping[str, Any] | None = None, tags: Any = ()) -> None:
@@ -137,7 +150,7 @@ class AutoRun:
         queue.pending_values()  # so that it finds out which keys the training code pushes
         self.step, self._counts_steps, self._last_tracked = 0, "", None
         self._tracked, self._found, self._marked, self._overridden = set(), set(), (), 0
-        self._joining = {}
+        self._joining, self._direct = {}, None
         self.send_failures()
 
     def _push(self, queue: RowQueue, values: dict[str, Any], step: int) -> None:
@@ -150,9 +163,15 @@ class AutoRun:
         else:
             self._counts_steps = "training"
             queue.push_found(values, step)
+            self._keys = tuple(values)
+            self._direct = queue.session.rows if self._is_direct(values) and not queue.polls else None
         pending = queue.pending
         if not self._found.issuperset(values) or (pending is not None and len(pending.overridden) != self._overridden):
             self._mark(queue, values)
+
+    def _is_direct(self, values: dict[str, Any]) -> bool:
+        """Return whether the next values of these keys can be appended to the queue's rows at once."""
+        return self._tracked.isdisjoint(values) and all(type(value) in {int, float} for value in values.values())
 
     def _join(self, queue: RowQueue, values: dict[str, Any]) -> None:
         """Add values to the next push of the training code, whose steps count."""

@@ -11,7 +11,7 @@ from trackside.auto.hooks import auto_run
 from trackside.auto.patches import after
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 class StepCounter:
@@ -49,7 +49,7 @@ def install(name: str) -> None:
 
 
 def _wandb(module: Any) -> None:
-    def log(run: Any, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:  # noqa: FBT001  W&B's signature
+    def log(run: Any, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:
         if _steps.is_new(run):
             auto_run().describe(config=dict(run.config))  # it may have grown
         ends = (step is None and commit is None) or bool(commit)
@@ -98,28 +98,30 @@ def _mlflow(module: Any) -> None:
         for metric in metrics:
             by_step.setdefault(int(metric.step), {})[metric.key] = metric.value
         if params or tags:
-            describe({one.key: one.value for one in params}, [(one.key, one.value) for one in tags])
+            _describe_mlflow({one.key: one.value for one in params}, [(one.key, one.value) for one in tags])
         for step, values in by_step.items():
             auto_run().tracked(values, step)
 
     def log_param(_: Any, run_id: str, key: str, value: Any, *__: Any, **___: Any) -> None:
-        describe({key: value})
+        _describe_mlflow({key: value})
 
     def set_tag(_: Any, run_id: str, key: str, value: Any, *__: Any, **___: Any) -> None:
-        describe({}, [(key, value)])
-
-    def describe(params: Mapping[str, Any], tags: Any = ()) -> None:
-        ours = [f"{key}={value}" for key, value in tags if not key.startswith("mlflow.")]
-        name = next((value for key, value in tags if key == "mlflow.runName"), None)
-        auto_run().describe(name=name, config=params, tags=ours)
+        _describe_mlflow({}, [(key, value)])
 
     def create_run(
         _: Any, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: str | None = None, **__: Any
     ) -> None:
-        describe({}, [*(tags or {}).items(), *([("mlflow.runName", run_name)] if run_name else [])])
+        _describe_mlflow({}, [*(tags or {}).items(), *([("mlflow.runName", run_name)] if run_name else [])])
 
     for work in (create_run, log_metric, log_batch, log_param, set_tag):
         after(module.MlflowClient, work.__name__, f"mlflow: {work.__name__}", work)
+
+
+def _describe_mlflow(params: Mapping[str, Any], tags: Iterable[tuple[str, Any]] = ()) -> None:
+    """Describe the run by MLflow's parameters and tags; those of MLflow itself have its name."""
+    every = dict(tags)
+    ours = [f"{key}={value}" for key, value in every.items() if not key.startswith("mlflow.")]
+    auto_run().describe(name=every.get("mlflow.runName"), config=params, tags=ours)
 
 
 def _trackio(module: Any) -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from trackside.auto.hooks import auto_run, made_run
+from trackside.auto.hooks import auto_run
 from trackside.pytorch.batches import samples, tokens
 from trackside.pytorch.device_scalars import read_number
 from trackside.totals.phases import Mark
@@ -24,9 +25,13 @@ from trackside.totals.phases import Mark
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trackside.transport.session import Row
+
 OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
 AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
 CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
+
+ROWS_WAITING = 32_768  # limit of queued rows, as of `trackside.row_queue`, which is not imported before a run is opened
 
 _WAITS = Mark(enters=True, phase="data", automatic=True)
 _WAITED = Mark(enters=False, phase="data", automatic=True)
@@ -63,24 +68,30 @@ class TrainingWatch:
         self._fetched: deque[tuple[int, int]] = deque()
         self._samples = self._tokens = 0
         self._is_evaluating = False
-        self._waits_since = 0
+        self._run = auto_run
+        self._rows: deque[Row] | None = None
+        self._thread = 0
 
     def scaled(self, loss: Any, product: Any) -> None:
         """Remember the loss from which a gradient scaler has made a product, whose backward pass follows."""
         if not self.is_paused and product is not loss and hasattr(loss, "numel") and loss.numel() == 1:
             self._scaled = weakref.ref(product), _value(loss), self._find_divisor(loss)
 
-    def backward(self, tensors: Any, grad_tensors: Any = None, *_: Any, **__: Any) -> None:
-        """Note the loss of a backward pass, before it runs; arguments of `torch.autograd.backward`."""
-        if self.is_paused or grad_tensors is not None:
+    def backward(self, tensors: Any) -> None:
+        """Note the loss of a backward pass, before it runs; the first argument of `torch.autograd.backward`."""
+        if self.is_paused:
             return
-        for loss in (tensors,) if hasattr(tensors, "numel") else tuple(tensors):
-            if loss.numel() == 1 and not self._is_compiling():
+        if hasattr(tensors, "numel"):
+            if tensors.numel() == 1:
+                self._add_loss(tensors)
+            return
+        for loss in tuple(tensors):
+            if loss.numel() == 1:
                 self._add_loss(loss)
 
     def stepped(self, optimizer: Any, args: Any = (), named: Any = None) -> None:
         """Note the step of an optimizer, after it; arguments of a hook of `torch.optim.Optimizer`."""
-        if self.is_paused or self._is_compiling():
+        if self._is_compiling() or self.is_paused:
             return
         self._steps += 1
         losses, self._losses = self._losses, 0
@@ -104,7 +115,8 @@ class TrainingWatch:
             values["tokens"], self._tokens = self._tokens, 0
         if self._is_evaluating:
             self._end_evaluation()
-        auto_run().found(values)
+        queue = self._run().found(values)
+        self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
 
     def scaler_begins(self) -> int:
         """Return the number of steps before that of a gradient scaler, for `scaler_stepped`."""
@@ -115,75 +127,79 @@ class TrainingWatch:
         if self._steps == before:
             self.stepped(optimizer)
 
-    def waits(self) -> None:
-        """Note that the training waits for a batch of a data loader."""
-        if self.is_paused:
-            return
-        run = made_run()
-        queue = None if run is None else run.queue
-        self._waits_since = monotonic_ns()
-        if queue is None:
-            return
-        if self._records_gradients():
-            if self._is_evaluating:
-                self._end_evaluation()
-            queue.append_own(self._waits_since, _WAITS)
-        elif not self._is_evaluating:
-            self._is_evaluating = True
-            queue.append_own(self._waits_since, _EVALUATES)
+    def waits(self) -> int:
+        """Note that the training waits for a batch of a data loader; return since when, in monotonic nanoseconds."""
+        since = monotonic_ns()
+        rows = self._rows
+        if rows is None or self.is_paused or get_ident() != self._thread:
+            return since
+        if not self._records_gradients():
+            self._begin_evaluation(since)
+        elif self._is_evaluating:
+            self._end_evaluation()
+        if not self._is_evaluating and len(rows) < ROWS_WAITING:
+            rows.append((since, _WAITS, None))
+        return since
 
-    def waited(self, iterator: Any, batch: Any, *, first: bool, is_over: bool = False) -> None:
-        """Note that the batch has come, or with *is_over* that there is none.
+    def waited(self, since: int, iterator: Any, batch: Any, *, first: bool) -> None:
+        """Note that a batch has come.
 
         Args:
+            since: Result of `waits`.
             iterator: The iterator of the data loader, which gets an attribute.
             batch: The batch.
             first: It is the first one of the iterator.
-            is_over: The iterator has ended.
         """
+        if self.is_paused or not self._records_gradients():
+            return
+        rows = self._rows
+        if rows is not None and get_ident() == self._thread:
+            now = monotonic_ns()
+            rows.append((now, Mark(enters=False, phase="data", waited=now - since, first=first, automatic=True), None))
+        self._batches += 1
+        if first:
+            iterator.trackside_fetched = deque(maxlen=AHEAD)
+        self._fetched = getattr(iterator, "trackside_fetched", self._fetched)
+        self._fetched.append((samples(batch), tokens(batch)))
+
+    def ran_out(self) -> None:
+        """Note that a wait has ended without a batch."""
         if self.is_paused:
             return
-        is_training = self._records_gradients()
-        if is_training:
-            self._batches += 1
-            if first or not hasattr(iterator, "trackside_fetched"):
-                iterator.trackside_fetched = deque(maxlen=AHEAD)
-            self._fetched = iterator.trackside_fetched
-            if not is_over:
-                self._fetched.append((samples(batch), tokens(batch)))
-        run = made_run()
-        queue = None if run is None else run.queue
-        if queue is None:
-            return
-        if not is_training:
-            if is_over and self._is_evaluating:
-                self._end_evaluation()
-            return
-        now = monotonic_ns()
-        mark = _WAITED if is_over else _WAITED._replace(waited=now - self._waits_since, first=first)
-        queue.append_own(now, mark)
+        self._batches += 1
+        if self._is_evaluating:
+            self._end_evaluation()
+        elif (rows := self._rows) is not None and get_ident() == self._thread:
+            rows.append((monotonic_ns(), _WAITED, None))
+
+    def _begin_evaluation(self, now: int) -> None:
+        if not self._is_evaluating and self._rows is not None:
+            self._is_evaluating = True
+            self._rows.append((now, _EVALUATES, None))
 
     def _end_evaluation(self) -> None:
         self._is_evaluating = False
-        if (run := made_run()) is not None and (queue := run.queue) is not None:
-            queue.append_own(monotonic_ns(), _EVALUATED)
+        if self._rows is not None:
+            self._rows.append((monotonic_ns(), _EVALUATED, None))
 
     def _add_loss(self, loss: Any) -> None:
-        scaled, self._scaled = self._scaled, None
+        scaled = self._scaled
         if scaled is not None and scaled[0]() is loss:
-            value, divisor = scaled[1:]
+            _, value, divisor = scaled
+            self._scaled = None
         else:
             value, divisor = _value(loss), self._find_divisor(loss)
         if value is None:
             return
-        if self._fetched and self._batch_of_loss != self._batches:
+        losses = self._losses = self._losses + 1
+        is_new_batch = self._batch_of_loss != self._batches
+        if is_new_batch and self._fetched:
             count, length = self._fetched.popleft()
             self._samples += count
             self._tokens += length
-        self._losses += 1
-        if self._losses == 1:
+        if losses == 1:
             self._first_loss = self._loss = value
-        elif self._batches and self._batch_of_loss == self._batches:
+        elif not is_new_batch and self._batches:
             self._loss = self._loss + value
         else:
             self._loss = value
@@ -208,8 +224,7 @@ class TrainingWatch:
         self._others_stepped += 1
         if self._others_stepped >= OTHERS:
             self._optimizer = None
-        if (run := made_run()) is not None:
-            run.found_in_step({f"loss/{number}": self._whole_loss(losses)})
+        self._run().found_in_step({f"loss/{number}": self._whole_loss(losses)})
 
 
 def divisor(loss: Any) -> float | None:

@@ -15,12 +15,17 @@ def samples(batch: Any, depth: int = DEPTH) -> int:
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return next((count for part in islice(parts, PARTS) if depth and (count := samples(part, depth - 1))), 0)
+    is_sequence = isinstance(batch, (list, tuple))
+    if not depth or not (is_sequence or isinstance(batch, Mapping)):
+        return 0
+    for part in islice(batch if is_sequence else batch.values(), PARTS):
+        if count := samples(part, depth - 1):
+            return count
+    return 0
 
 
 def tokens(batch: Any) -> int:
     """Return the number of elements of ``input_ids`` in a batch that is a mapping, as Transformers makes it; else 0."""
-    ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    ids = None if isinstance(batch, (list, tuple)) or not isinstance(batch, Mapping) else batch.get("input_ids")
     count = getattr(ids, "numel", None)
     return 0 if count is None else int(count())

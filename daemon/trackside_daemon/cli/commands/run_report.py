@@ -216,7 +216,7 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
         "MFU": f"{100 * run['mfu']:.1f} %" if "mfu" in run else "",
         "tags": ", ".join(run["tags"]),
         "auto": f"{', '.join(last['auto'])}: found without a change of the script" if last.get("auto") else "",
-        "id of job": last.get("correlation", ""),
+        "reference": last.get("correlation", ""),
         "command": " ".join(last.get("command") or ()),
         "directory": last.get("directory", ""),
         "git": commit,
