@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from processes import ROOT, Daemon, clean_environ
 
@@ -91,7 +92,7 @@ def _threads() -> int:
     return int(done.stdout)
 
 
-def _step(endpoint: str) -> dict[str, list[float] | float | int]:
+def _step(endpoint: str) -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / "auto_steps.py"), endpoint, str(PAIRS)],
         env=clean_environ({"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}),
@@ -99,7 +100,7 @@ def _step(endpoint: str) -> dict[str, list[float] | float | int]:
         capture_output=True,
         text=True,
     )
-    found: dict[str, list[float] | float | int] = json.loads(done.stdout.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 

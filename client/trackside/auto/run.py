@@ -67,6 +67,11 @@ class AutoRun:
             self._join_run(run.queue, is_own=False)
         return run.queue
 
+    def open(self) -> str:
+        """Open the run if it is not, and return its id; empty if there is none."""
+        queue = self.queue or self._open()
+        return "" if queue is None else queue.session.identity.run
+
     def found(self, values: dict[str, Any]) -> RowQueue | None:
         """Push what was found about an optimizer step, which this counts, and return the run's queue. It opens the run."""
         queue = self.queue or self._open()

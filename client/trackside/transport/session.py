@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections import deque
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.totals.flops import Flops
-    from trackside.wire import Identity, Totals
+    from trackside.wire import Identity, ProcessInfo, Totals
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
@@ -38,6 +39,7 @@ nanoseconds, a message, None."""
 
 KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
+NEWEST = 64  # limit of the rows that are searched for the newest step
 MESSAGES = 64  # limit of events and alerts in a batch
 
 
@@ -54,6 +56,8 @@ class Session(Outbox):
         spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
         flops: Operations of a step or a token.
         roles: Roles that the user states, by key.
+        about: State of the process; None for that of this one.
+        resources: Measures its resources; None for those of this process.
 
     Attributes:
         rows: Rows that are not drained yet.
@@ -76,6 +80,8 @@ class Session(Outbox):
         *,
         flops: Flops = NONE,
         roles: Mapping[str, str] = MappingProxyType({}),
+        about: ProcessInfo | None = None,
+        resources: ResourceMonitor | None = None,
     ) -> None:
         id_ = os.urandom(16)  # not `random`, which a training seeds alike on all ranks
         super().__init__(id_, Spool(id_, spool))
@@ -100,7 +106,8 @@ class Session(Outbox):
         self._gpus_sent = 0
         self._described = False
         self.layers = 0, 0
-        self._resources = ResourceMonitor()
+        self._about = about
+        self._resources = ResourceMonitor() if resources is None else resources
 
     @property
     def totals(self) -> Totals:  # type: ignore[override]  # never replaced
@@ -120,6 +127,14 @@ class Session(Outbox):
         steps = [] if counted.first is None else [counted.first, counted.highest]
         steps += [step for _, step, values in list(self.rows) if values is not None and type(step) is int]
         return (steps[0], max(steps)) if steps else (0, 0)
+
+    def newest_step(self) -> int | None:
+        """Return the last step that was pushed; None before the first. Any thread may call this."""
+        try:
+            newest = islice(reversed(self.rows), NEWEST)
+            return next(step for _, step, values in newest if values is not None and type(step) is int)
+        except (StopIteration, RuntimeError):  # none of them has a step, or the rows changed meanwhile
+            return self._counts.step
 
     def describe(
         self,
@@ -152,7 +167,7 @@ class Session(Outbox):
                 last=self._last(),
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
-                about=replace(process_info(), roles=dict(self._roles), auto=self._auto),
+                about=replace(self._about or process_info(), roles=dict(self._roles), auto=self._auto),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),
             ),
