@@ -17,7 +17,7 @@ from processes import ROOT, Daemon, clean_environ
 from bench.table import head, machine, row, verdict
 from trackside.auto.environment import variables
 
-PAIRS = 4000
+PAIRS = 600
 STARTS = 60
 TORCH_STARTS = 12
 

@@ -1,8 +1,9 @@
 """Time steps of a PyTorch loop with and without the hooks of `--auto`, in pairs of random order; print JSON.
 
-    python bench/auto_steps.py ipc:///tmp/push.sock 4000     pairs of steps, and as many null pairs
+    python bench/auto_steps.py ipc:///tmp/push.sock 400     pairs of `BLOCK` steps, and as many null pairs
 
-The hooks are put in place and removed between steps of one training, so that both arms see the same machine.
+The hooks are put in place and removed between blocks of one training, so that both arms see the same machine. A single step
+after a change would be one for which the interpreter has no caches.
 
 """
 
@@ -16,7 +17,9 @@ from typing import Any
 from bench.pairs import Pairs, now
 from trackside.auto.startup import trackside_imports
 
-WARM_UP = 400
+WARM_UP = 40
+BLOCK = 20
+FIRST = 5  # steps after a change that are not timed
 
 
 class Hooks:
@@ -54,22 +57,30 @@ def main() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = TensorDataset(torch.randn(4096, 64), torch.randn(4096, 1))
-    batches = iter(DataLoader(data, batch_size=16))
+    loader = DataLoader(data, batch_size=16)
+    batches = iter(loader)
+
+    def train(steps: int) -> None:
+        nonlocal batches
+        for _ in range(steps):
+            try:
+                inputs, targets = next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                inputs, targets = next(batches)
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
     taken: list[tuple[float, float]] = []
     for on in plan.arms:
         hooks.turn(on=on)
+        train(FIRST)
         begun = now()
-        try:
-            inputs, targets = next(batches)
-        except StopIteration:
-            batches = iter(DataLoader(data, batch_size=16))
-            inputs, targets = next(batches)
-        loss = torch.nn.functional.mse_loss(model(inputs), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        train(BLOCK)
         wall, cpu = now()
-        taken.append((wall - begun[0], cpu - begun[1]))
+        taken.append(((wall - begun[0]) / BLOCK, (cpu - begun[1]) / BLOCK))
     print(json.dumps(plan.figures(taken, [0.0] * len(taken))))
 
 

@@ -241,6 +241,7 @@ def _is_loader_worker() -> bool:
 _process = Process()
 _default_queue: Any = DefaultQueue()
 _default_run = Run(_default_queue)  # its queue is that of the default run while there is one
+default = _default_run  # for hooks, which compare its queue with theirs
 push = _default_run.push
 # All that refers to a run refers to its queue: phases, timed loaders, and what keeps one of them.
 copyreg.pickle(RowQueue, _reduce_queue)  # type: ignore[arg-type]  # its stub wants a pickle of the same class

@@ -16,7 +16,7 @@ _REASONS = {"I": "ignores $PYTHONPATH", "E": "ignores $PYTHONPATH", "S": "import
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to set: the start-up module comes first on ``$PYTHONPATH``, the rest of which stays."""
+    """Return the variables to set: the start-up module comes first on ``$PYTHONPATH``, and the others stay on it."""
     others = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != STARTUP]
     return {AUTO: "1", "PYTHONPATH": os.pathsep.join([STARTUP, *others])}
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trackside.pytorch.hooks import uncompiled
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -22,6 +24,7 @@ INSTALLERS = {
     "swanlab.sdk.internal.run": "trackside.auto.trackers",
     "tensorboardX.writer": "trackside.auto.trackers",
     "torch": "trackside.auto.pytorch",
+    "torch._dynamo.trace_rules": "trackside.auto.pytorch",
     "torch.distributed.fsdp.sharded_grad_scaler": "trackside.auto.pytorch",
     "torch.utils.tensorboard.writer": "trackside.auto.trackers",
     "trackio": "trackside.auto.trackers",
@@ -87,10 +90,14 @@ def auto_run() -> AutoRun:
     """Return the run that hooks push to. The first call imports the client, and opens no run yet."""
     global _run  # noqa: PLW0603
     if _run is None:
-        with quick_import():
-            from trackside.auto.run import AutoRun
-        _run = AutoRun(failures)
+        _run = uncompiled(_make_run)()
     return _run
+
+
+def _make_run() -> AutoRun:
+    with quick_import():
+        from trackside.auto.run import AutoRun
+    return AutoRun(failures)
 
 
 @contextmanager

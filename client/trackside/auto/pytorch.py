@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import wraps
 from typing import Any
 
@@ -13,15 +14,20 @@ watches: list[TrainingWatch] = []
 
 
 def install(name: str) -> None:
-    """Install the hooks of PyTorch, or those of a module of it that has a gradient scaler of its own."""
+    """Install the hooks of PyTorch, or those of a module of it that is imported later."""
+    if name == "torch":
+        _install()
+    elif name == "torch._dynamo.trace_rules":
+        # Else `torch.compile` compiles the hooks of compiled code too, in which they do nothing.
+        sys.modules[name].add("trackside")
+    else:
+        _watch_scale(sys.modules[name].ShardedGradScaler)  # of FSDP, which has a scaler of its own
+
+
+def _install() -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    if name != "torch":
-        from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
-
-        _watch_scale(ShardedGradScaler)
-        return
     watch = TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled)
     watches.append(watch)
     register_optimizer_step_post_hook(Hook("PyTorch: optimizer step", watch.stepped))
@@ -100,7 +106,11 @@ def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
         except BaseException:  # also at the end of the data, and for Ctrl-C
             fails()
             raise
-        ends(since, self, batch, first=first)
+        if ends.is_on:
+            try:
+                ends.work(since, self, batch, first=first)
+            except Exception as error:  # noqa: BLE001  the same
+                ends.fail(error)
         return batch
 
     iterator.__next__ = next_batch

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from trackside.default_run import init, open_run
+from trackside.default_run import default, init, open_run
+from trackside.pytorch.hooks import uncompiled
 from trackside.wire import HOOK_FAILED
 
 if TYPE_CHECKING:
@@ -74,14 +75,21 @@ class AutoRun:
 
     def found(self, values: dict[str, Any]) -> RowQueue | None:
         """Push what was found about an optimizer step, which this counts, and return the run's queue. It opens the run."""
+        queue, direct = self._queue, self._direct
+        if (  # the usual case in one piece: between the steps of a training the CPU caches are cold
+            direct is not None
+            and queue is default.queue
+            and queue.is_open
+            and not queue.is_led
+            and tuple(values) == self._keys
+            and type(values.get("loss")) is float
+        ):
+            direct.append((monotonic_ns(), self.step, values))
+            self.step += 1
+            return queue
         queue = self.queue or self._open()
         if queue is not None:
-            # The usual case in one piece: the caches are cold between the steps of a training.
-            direct = self._direct
-            if direct is None or queue.is_led or tuple(values) != self._keys or type(values.get("loss")) is not float:
-                self._push(queue, values, self.step)
-            else:
-                direct.append((monotonic_ns(), self.step, values))
+            self._push(queue, values, self.step)
             self.step += 1
         return queue
 
@@ -141,7 +149,7 @@ class AutoRun:
     def _open(self) -> RowQueue | None:
         if not self._opens:
             return None
-        run = init(self._name, config=self._config or None, tags=self._tags)
+        run = uncompiled(init)(self._name, config=self._config or None, tags=self._tags)
         if not run.is_open:  # turned off, not this rank's turn, a loader's worker, or the end of the process
             self._opens = False
             return None

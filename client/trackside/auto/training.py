@@ -18,9 +18,9 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.auto.hooks import auto_run
-from trackside.pytorch.batches import samples, tokens
+from trackside.pytorch.batches import counts
 from trackside.pytorch.device_scalars import read_number
-from trackside.totals.phases import Mark
+from trackside.totals.phases import WAITED, WAITS, Mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +33,6 @@ CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
 
 ROWS_WAITING = 32_768  # limit of queued rows, as of `trackside.row_queue`, which is not imported before a run is opened
 
-_WAITS = Mark(enters=True, phase="data", automatic=True)
-_WAITED = Mark(enters=False, phase="data", automatic=True)
 _EVALUATES = Mark(enters=True, phase="eval", automatic=True)
 _EVALUATED = Mark(enters=False, phase="eval", automatic=True)
 
@@ -65,7 +63,8 @@ class TrainingWatch:
         self._usual_divisor: float | None = None
         self._scaled: tuple[weakref.ref[Any], Any, float | None] | None = None
         self._batches = self._batch_of_loss = 0
-        self._fetched: deque[tuple[int, int]] = deque()
+        self._fetched: deque[tuple[int, int]] = deque(maxlen=AHEAD)
+        self._iterator: Callable[[], Any] = lambda: None
         self._samples = self._tokens = 0
         self._is_evaluating = False
         self._run = auto_run
@@ -81,13 +80,19 @@ class TrainingWatch:
         """Note the loss of a backward pass, before it runs; the first argument of `torch.autograd.backward`."""
         if self.is_paused:
             return
-        if hasattr(tensors, "numel"):
-            if tensors.numel() == 1:
-                self._add_loss(tensors)
-            return
-        for loss in tuple(tensors):
-            if loss.numel() == 1:
-                self._add_loss(loss)
+        total, divided = None, None
+        for loss in (tensors,) if hasattr(tensors, "numel") else tuple(tensors):
+            if loss.numel() != 1:
+                continue
+            scaled = self._scaled
+            if scaled is not None and scaled[0]() is loss:
+                _, value, divided = scaled
+                self._scaled = None
+            else:
+                value, divided = _value(loss), self._find_divisor(loss)
+            total = value if total is None or value is None else total + value
+        if total is not None:
+            self._add_loss(total, divided)
 
     def stepped(self, optimizer: Any, args: Any = (), named: Any = None) -> None:
         """Note the step of an optimizer, after it; arguments of a hook of `torch.optim.Optimizer`."""
@@ -100,8 +105,8 @@ class TrainingWatch:
             if losses:
                 self._other_stepped(optimizer, losses)
             return
-        if first is None:
-            self._optimizer = weakref.ref(optimizer)
+        if first is None:  # another training begins
+            self._optimizer, self._usual_divisor = weakref.ref(optimizer), None
         self._others_stepped = 0
         values: dict[str, Any] = {}
         if losses:  # a closure computes the loss again and again, first at the weights before the step
@@ -138,7 +143,7 @@ class TrainingWatch:
         elif self._is_evaluating:
             self._end_evaluation()
         if not self._is_evaluating and len(rows) < ROWS_WAITING:
-            rows.append((since, _WAITS, None))
+            rows.append((since, WAITS, None))
         return since
 
     def waited(self, since: int, iterator: Any, batch: Any, *, first: bool) -> None:
@@ -155,12 +160,14 @@ class TrainingWatch:
         rows = self._rows
         if rows is not None and get_ident() == self._thread:
             now = monotonic_ns()
-            rows.append((now, Mark(enters=False, phase="data", waited=now - since, first=first, automatic=True), None))
+            rows.append((now, WAITED._replace(waited=now - since, first=True) if first else now - since, None))
         self._batches += 1
-        if first:
-            iterator.trackside_fetched = deque(maxlen=AHEAD)
-        self._fetched = getattr(iterator, "trackside_fetched", self._fetched)
-        self._fetched.append((samples(batch), tokens(batch)))
+        if first or iterator is not self._iterator():
+            if first:
+                iterator.trackside_fetched = deque(maxlen=AHEAD)
+            self._fetched = getattr(iterator, "trackside_fetched", self._fetched)
+            self._iterator = weakref.ref(iterator)
+        self._fetched.append(counts(batch))
 
     def ran_out(self) -> None:
         """Note that a wait has ended without a batch."""
@@ -170,7 +177,7 @@ class TrainingWatch:
         if self._is_evaluating:
             self._end_evaluation()
         elif (rows := self._rows) is not None and get_ident() == self._thread:
-            rows.append((monotonic_ns(), _WAITED, None))
+            rows.append((monotonic_ns(), WAITED, None))
 
     def _begin_evaluation(self, now: int) -> None:
         if not self._is_evaluating and self._rows is not None:
@@ -182,15 +189,7 @@ class TrainingWatch:
         if self._rows is not None:
             self._rows.append((monotonic_ns(), _EVALUATED, None))
 
-    def _add_loss(self, loss: Any) -> None:
-        scaled = self._scaled
-        if scaled is not None and scaled[0]() is loss:
-            _, value, divisor = scaled
-            self._scaled = None
-        else:
-            value, divisor = _value(loss), self._find_divisor(loss)
-        if value is None:
-            return
+    def _add_loss(self, value: Any, divided: float | None) -> None:
         losses = self._losses = self._losses + 1
         is_new_batch = self._batch_of_loss != self._batches
         if is_new_batch and self._fetched:
@@ -203,7 +202,7 @@ class TrainingWatch:
             self._loss = self._loss + value
         else:
             self._loss = value
-        self._batch_of_loss, self._divisor = self._batches, divisor
+        self._batch_of_loss, self._divisor = self._batches, divided
 
     def _find_divisor(self, loss: Any) -> float | None:
         # The first loss of a step can be its only one, as nearly always.
@@ -247,8 +246,7 @@ def divisor(loss: Any) -> float | None:
 
 def _value(loss: Any) -> Any:
     """Return a loss as a number; as a tensor without its graph if it is on a device; None while that captures a graph."""
-    number = read_number(loss)
-    if number is not None:
+    if (number := read_number(loss)) is not None:
         return number
     import torch
 

@@ -55,6 +55,9 @@ class Mark(NamedTuple):
 _WAIT_BEGINS = Mark(enters=True, phase="data")
 _WAIT_ENDS = Mark(enters=False, phase="data")
 
+WAITS = Mark(enters=True, phase="data", automatic=True)  # of waits that nobody has marked
+WAITED = Mark(enters=False, phase="data", automatic=True)
+
 
 class Phase(ContextDecorator):
     """Marks a phase, as a context manager or around each call of a function. It has no state and can be used repeatedly.

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from trackside.environment.process_info import process_info
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
-from trackside.totals.phases import Mark
+from trackside.totals.phases import WAITED, Mark
 from trackside.totals.resources import ResourceMonitor
 from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.transport.batch import BatchBuilder, split_row
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
-    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert", None]
+    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | int", None]
 )
 """A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
-nanoseconds, a message, None."""
+nanoseconds, a message, None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""
 
 KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
@@ -205,9 +205,8 @@ class Session(Outbox):
         batch = BatchBuilder()
         try:
             for row in self._waiting():
-                aside = isinstance(row[1], Deferred) and row[1].aside
                 for part in self._accept(*row):
-                    batch.add(*part, aside=aside)
+                    batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if batch.is_full:
                         self._close(batch, clock)
                         batch = BatchBuilder()
@@ -284,7 +283,9 @@ class Session(Outbox):
         return [(pushed_at, counted[0], part) for part in split_row(counted[1])]
 
     def _handle_message(self, time: int, message: object) -> None:
-        if isinstance(message, Mark):
+        if isinstance(message, int):
+            self._counts.mark(time, WAITED._replace(waited=message))
+        elif isinstance(message, Mark):
             self._counts.mark(time, message)
         elif isinstance(message, Device):
             self._counts.add_device(message)

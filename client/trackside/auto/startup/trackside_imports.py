@@ -25,6 +25,7 @@ MODULES = frozenset(
         "swanlab.sdk.internal.run",
         "tensorboardX.writer",
         "torch",
+        "torch._dynamo.trace_rules",
         "torch.distributed.fsdp.sharded_grad_scaler",
         "torch.utils.tensorboard.writer",
         "trackio",

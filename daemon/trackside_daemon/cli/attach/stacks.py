@@ -1,4 +1,4 @@
-"""What the threads of a process do, by the best way that there is for it."""
+"""Read the stacks of a process, in the best way that there is for it."""
 
 from __future__ import annotations
 

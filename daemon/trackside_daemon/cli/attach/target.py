@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
     @property
     def script(self) -> str:
-        """Its script, or what follows ``-m``; for other programs their name."""
+        """The script, or what follows ``-m``; for another program its name."""
         words = iter(self.command[1:] if self.version else self.command)
         for word in words:
             if word == "-m":
