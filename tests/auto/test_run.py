@@ -177,25 +177,24 @@ def test_a_failed_hook_is_reported_once_there_is_a_run(process: Process, monkeyp
     auto = AutoRun(failures)
     monkeypatch.setattr(hooks, "failures", failures)
     monkeypatch.setattr(hooks, "_run", auto)
+    hooks.report_failure("early", ValueError("odd\nlines"))
+    assert (failures, process.run) == ([("early", "ValueError: odd")], None)
     hook = hooks.Hook("here", lambda: 1 / 0)
     hook()
     hook()
-    assert failures == [("here", "ZeroDivisionError: division by zero")]
-    auto.found({"loss": 1.0})
     assert process.run is not None
-    [event] = [row[1] for row in process.run.queue.session.rows if isinstance(row[1], TrainingEvent)]
-    assert (event.kind, event.fields) == (
-        HOOK_FAILED,
-        '{"hook": "here", "error": "ZeroDivisionError: division by zero"}',
-    )
+    events = [row[1] for row in process.run.queue.session.rows if isinstance(row[1], TrainingEvent)]
+    assert [(event.kind, event.fields) for event in events] == [
+        (HOOK_FAILED, '{"hook": "here", "error": "ZeroDivisionError: division by zero"}'),
+        (HOOK_FAILED, '{"hook": "early", "error": "ValueError: odd"}'),
+    ]
     assert failures == []
 
 
 def test_where_no_run_can_be_opened_nothing_is_tried_again(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     auto = AutoRun([])
     closed = Run(RowQueue(Session(Identity("id", "train")), None))
-    tries: list[object] = []
-    monkeypatch.setattr(auto_run, "init", lambda *_, **__: tries.append(1) or closed)
+    tries = iter([closed])
+    monkeypatch.setattr(auto_run, "init", lambda *_, **__: next(tries))
     for _ in range(3):
         assert auto.found({"loss": 1.0}) is None
-    assert len(tries) == 1

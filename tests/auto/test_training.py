@@ -22,6 +22,7 @@ class Found:
 
     def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
+        self.queue = object()
 
     def found(self, values: dict[str, Any]) -> None:
         self.steps.append(values)
@@ -117,7 +118,8 @@ def test_a_gradient_scaler_changes_neither_loss_nor_steps(found: Found) -> None:
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)  # the first steps overflow
-    losses, stepped = [], []
+    losses: list[float] = []
+    stepped: list[int] = []
     optimizer.register_step_post_hook(lambda *_: stepped.append(len(losses)))
     for inputs, targets in batches(6):
         loss = mse_loss(model(inputs), targets)
@@ -223,6 +225,7 @@ def test_what_is_not_a_scalar_is_no_loss_and_several_of_one_call_are_summed(foun
     assert found.column("loss") == [None, losses[0].item() + losses[1].item()]
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own
 def test_compiled_code_has_the_same_graphs_and_its_steps_are_found(found: Found) -> None:
     from torch._dynamo import reset
     from torch._dynamo.utils import counters

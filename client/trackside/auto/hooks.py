@@ -73,9 +73,9 @@ class Hook:
                 self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """Turn it off, and report why."""
+        """Turn it off, and report why. This opens the run: a training is under way."""
         self.is_on = False
-        report_failure(self.name, error)
+        report_failure(self.name, error, opens=True)
 
 
 def imported(name: str) -> None:
@@ -112,12 +112,13 @@ def quick_import() -> Iterator[None]:
             gc.enable()
 
 
-def report_failure(hook: str, error: Exception) -> None:
-    """Report an error of a hook: to the daemon, or in the training's log while there is no run."""
+def report_failure(hook: str, error: Exception, *, opens: bool = False) -> None:
+    """Report an error of a hook: to the daemon, or in the training's log while there is no run and this *opens* none."""
     reason = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_LENGTH]
     with suppress(Exception):
         failures.append((hook, reason))
-        if _run is None or not _run.send_failures():
+        run = auto_run() if opens else _run
+        if run is None or not (run.open() if opens else run.send_failures()):
             from trackside.log import warn
 
             warn(f"auto: {hook}: {reason}; training goes on without these values")

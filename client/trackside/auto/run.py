@@ -69,8 +69,9 @@ class AutoRun:
         return run.queue
 
     def open(self) -> str:
-        """Open the run if it is not, and return its id; empty if there is none."""
+        """Open the run if it is not, report the failed hooks, and return the run's id; empty if there is none."""
         queue = self.queue or self._open()
+        self.send_failures()
         return "" if queue is None else queue.session.identity.run
 
     def found(self, values: dict[str, Any]) -> RowQueue | None:

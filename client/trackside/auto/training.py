@@ -101,12 +101,12 @@ class TrainingWatch:
         self._steps += 1
         losses, self._losses = self._losses, 0
         first = None if self._optimizer is None else self._optimizer()
-        if first is not None and first is not optimizer:
-            if losses:
-                self._other_stepped(optimizer, losses)
-            return
-        if first is None:  # another training begins
-            self._optimizer, self._usual_divisor = weakref.ref(optimizer), None
+        if first is not optimizer:
+            if first is not None and self._run().queue is not None:
+                if losses:
+                    self._other_stepped(optimizer, losses)
+                return
+            self._optimizer, self._usual_divisor = weakref.ref(optimizer), None  # another training begins
         self._others_stepped = 0
         values: dict[str, Any] = {}
         if losses:  # a closure computes the loss again and again, first at the weights before the step
