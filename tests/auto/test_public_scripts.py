@@ -6,19 +6,23 @@ Those of a tracker, and TRL's, run where these are installed: in `make soak`.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from integrations.in_turn import THEN
-from integrations.trainings import TORCHRUN, Trained, in_turn, trained
-from processes import eventually, require
+from integrations.trainings import Trained, in_turn, trained
+from processes import DEADLINE, ROOT, clean_environ, eventually, require
 
 from trackside.auto.environment import variables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from processes import Daemon
 
 require("torch")
 
@@ -138,7 +142,9 @@ def test_values_that_were_found_are_marked(plain: Both) -> None:
 
 @pytest.fixture(scope="module")
 def frameworks() -> Iterator[Both]:
-    require("lightning"), require("transformers"), require("accelerate")
+    for library in ("accelerate", "lightning", "transformers"):
+        if find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
     with trained(in_turn(*scripts(FRAMEWORKS)), watched(FRAMEWORKS)) as found:
         yield Both(found, list(FRAMEWORKS))
 
@@ -162,16 +168,34 @@ def test_frameworks_get_their_callbacks_and_checkpoints_stay_as_they_are(framewo
         assert "trackside" not in (folder / "trainer_state.json").read_text()
 
 
-def test_each_rank_of_torchrun_finds_its_own(count: Callable[[int, int], int]) -> None:
-    script = f"{PUBLIC}/ddp.py"
-    epochs = f"--total_epochs={count(2, 20)}"
-    environ = {**variables({}), "GLOO_SOCKET_IFNAME": "lo"}
-    with trained((*TORCHRUN, script, epochs), environ=environ) as found:
-        assert found.run("ddp")["world_size"] == 2
-        for rank in (0, 1):
-            losses = found.points("ddp", "loss", rank)
-            printed = re.findall(rf"\[GPU{rank}\] Epoch (\d+) .* Last: (\S+)", found.printed[0])
-            assert [(epoch, f"{losses[8 * int(epoch) + 7]:.6f}") for epoch, _ in printed] == printed
+def test_each_rank_of_torchrun_finds_its_own(daemon: Daemon, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--soak"):
+        pytest.skip("three processes import PyTorch; make soak runs it")
+    arguments = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    known = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    alone, watching = (
+        subprocess.run(  # not forked: the ranks get the hooks by the start-up module
+            [*arguments, str(ROOT / "tests/public/ddp.py"), "--snapshot_path", str(tmp_path / "snapshot.pt")],
+            env=clean_environ(environ),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=DEADLINE,
+        )
+        for environ in ({**known, "TRACKSIDE_DISABLED": "1"}, {**known, **variables(known)})
+    )
+    line = re.compile(
+        r"\[GPU\d\] Epoch \d+ \| Steps: \d+ \| Last: \d\.\d{6}"
+    )  # two processes write, also into one line
+    assert sorted(line.findall(alone.stdout)) == sorted(line.findall(watching.stdout))
+    eventually(lambda: [run["state"] for run in daemon.api("runs").json()["runs"]] == ["finished"])
+    [run] = daemon.api("runs").json()["runs"]
+    for rank in (0, 1):
+        of = f"series?run={run['id']}&key=loss&rank={rank}&by=step&points=0"
+        [series] = daemon.api(of).json()["series"]
+        losses = {step: float(value) for step, _, value in series["points"]}
+        printed = re.findall(rf"\[GPU{rank}\] Epoch (\d+) .* Last: (\S+)", watching.stdout)
+        assert [(epoch, f"{losses[8 * int(epoch) + 7]:.6f}") for epoch, _ in printed] == printed
 
 
 def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_goes_on(plain: Both) -> None:
@@ -180,7 +204,8 @@ def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_goes_o
     with trained(watched(broken), environ={"BROKEN": "1"}) as found:
         for name, text in zip(names, found.printed, strict=True):
             assert text == plain.alone[name]
-        lines = eventually(lambda: len(of := [line for line in found.daemon.log if "the hook " in line]) >= 7 and of)
+        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= 7)
+        lines = [line for line in found.daemon.log if "the hook " in line]
     hooks = sorted(
         re.findall(r"rank 0: the hook (.*?) failed and is off, training goes on: ArithmeticError: broken", str(lines))
     )

@@ -44,7 +44,7 @@ class Target(NamedTuple):
     @property
     def script(self) -> str:
         """The script, or what follows ``-m``; for another program its name."""
-        words = iter(self.command[1:] if self.version else self.command)
+        words = iter(self.command[1:] if self.version else ())
         for word in words:
             if word == "-m":
                 return next(words, "").rpartition(".")[2]
