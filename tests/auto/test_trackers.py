@@ -32,7 +32,7 @@ class Told:
 
 
 class WandbRun:
-    """As W&B's."""
+    """Class with the signatures of W&B's run."""
 
     starting_step = 0
 
@@ -47,7 +47,7 @@ class WandbRun:
 
 
 class SummaryWriter:
-    """As PyTorch's."""
+    """Class with the signatures of PyTorch's writer."""
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None, walltime: Any = None) -> None: ...
     def add_scalars(self, main_tag: str, tag_scalar_dict: Any, global_step: Any = None) -> None: ...
@@ -55,7 +55,7 @@ class SummaryWriter:
 
 
 class MlflowClient:
-    """As MLflow's."""
+    """Class with the signatures of MLflow's client."""
 
     def create_run(
         self, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: Any = None
@@ -67,7 +67,7 @@ class MlflowClient:
 
 
 class AimRun:
-    """As Aim's."""
+    """Class with the signatures of Aim's run."""
 
     def track(
         self, value: Any, name: Any = None, step: Any = None, epoch: Any = None, *, context: Any = None
