@@ -45,9 +45,10 @@ class Hook:
 
 def uncompiled(function: F) -> F:
     """Return a function that `torch.compile` leaves alone, with all that it calls, also when compiled code calls it."""
-    if "torch._dynamo" not in sys.modules:  # then nothing is compiled, and the import takes a second
+    compiler = sys.modules.get("torch._dynamo")
+    if compiler is None:  # then nothing is compiled, and the import takes a second
         return function
-    disabled: F = sys.modules["torch"].compiler.disable(function)
+    disabled: F = compiler.disable(function)
     return disabled
 
 

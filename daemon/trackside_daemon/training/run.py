@@ -277,8 +277,8 @@ class RunStatus:
             identity.git_commit,
             identity.framework,
             identity.job_id,
-            self.owner.user,
             "auto" if self.is_auto else "",
+            self.owner.user,
         )
         self._exported_state = self.state
         samples = [Sample(f.RUN_INFO, info, 1.0)]
