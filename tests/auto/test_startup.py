@@ -14,8 +14,6 @@ import pytest
 from processes import ROOT, clean_environ
 
 from trackside.auto.environment import STARTUP, refusal, variables
-from trackside.auto.hooks import INSTALLERS
-from trackside.auto.startup.trackside_imports import MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -152,10 +150,6 @@ def test_flags_of_python_that_hide_the_start_up_module(arguments: str, flag: str
 def test_the_start_up_module_comes_first_and_once() -> None:
     assert variables({"PYTHONPATH": f"a:{STARTUP}::b"})["PYTHONPATH"] == f"{STARTUP}:a:b"
     assert variables({})["PYTHONPATH"] == STARTUP
-
-
-def test_each_watched_module_has_an_installer() -> None:
-    assert INSTALLERS.keys() == MODULES
 
 
 def test_the_start_up_module_has_the_syntax_of_old_versions() -> None:

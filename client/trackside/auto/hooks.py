@@ -14,27 +14,6 @@ if TYPE_CHECKING:
 
     from trackside.auto.run import AutoRun
 
-INSTALLERS = {
-    "accelerate.accelerator": "trackside.auto.accelerate",
-    "aim.sdk.run": "trackside.auto.trackers",
-    "lightning.pytorch.trainer.trainer": "trackside.auto.lightning",
-    "mlflow.tracking.client": "trackside.auto.trackers",
-    "pytorch_lightning.trainer.trainer": "trackside.auto.lightning",
-    "swanlab": "trackside.auto.trackers",
-    "swanlab.sdk.internal.run": "trackside.auto.trackers",
-    "tensorboardX.writer": "trackside.auto.trackers",
-    "torch": "trackside.auto.pytorch",
-    "torch._dynamo.trace_rules": "trackside.auto.pytorch",
-    "torch.distributed.fsdp.sharded_grad_scaler": "trackside.auto.pytorch",
-    "torch.utils.tensorboard.writer": "trackside.auto.trackers",
-    "trackio": "trackside.auto.trackers",
-    "trackio.run": "trackside.auto.trackers",
-    "transformers.trainer": "trackside.auto.transformers",
-    "wandb.sdk.wandb_init": "trackside.auto.trackers",
-    "wandb.sdk.wandb_run": "trackside.auto.trackers",
-}
-"""By module, the one whose function `install` gets it after its import."""
-
 REASON_LENGTH = 200
 
 hooks: dict[str, Hook] = {}
@@ -78,10 +57,10 @@ class Hook:
         report_failure(self.name, error, opens=True)
 
 
-def imported(name: str) -> None:
-    """Install the hooks of a module that has just been imported."""
+def imported(name: str, installer: str) -> None:
+    """Install the hooks of a module that has just been imported, by the function `install` of another."""
     try:
-        import_module(INSTALLERS[name]).install(name)
+        import_module(installer).install(name)
     except Exception as error:  # noqa: BLE001  a version that has other names, for example
         report_failure(name, error)
 

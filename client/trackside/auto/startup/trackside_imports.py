@@ -14,31 +14,30 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-MODULES = frozenset(
-    (
-        "accelerate.accelerator",
-        "aim.sdk.run",
-        "lightning.pytorch.trainer.trainer",
-        "mlflow.tracking.client",
-        "pytorch_lightning.trainer.trainer",
-        "swanlab",
-        "swanlab.sdk.internal.run",
-        "tensorboardX.writer",
-        "torch",
-        "torch._dynamo.trace_rules",
-        "torch.distributed.fsdp.sharded_grad_scaler",
-        "torch.utils.tensorboard.writer",
-        "trackio",
-        "trackio.run",
-        "transformers.trainer",
-        "wandb.sdk.wandb_init",
-        "wandb.sdk.wandb_run",
-    )
-)
+INSTALLERS = {
+    "accelerate.accelerator": "trackside.auto.accelerate",
+    "aim.sdk.run": "trackside.auto.trackers",
+    "lightning.pytorch.trainer.trainer": "trackside.auto.lightning",
+    "mlflow.tracking.client": "trackside.auto.trackers",
+    "pytorch_lightning.trainer.trainer": "trackside.auto.lightning",
+    "swanlab": "trackside.auto.trackers",
+    "swanlab.sdk.internal.run": "trackside.auto.trackers",
+    "tensorboardX.writer": "trackside.auto.trackers",
+    "torch": "trackside.auto.pytorch",
+    "torch._dynamo.trace_rules": "trackside.auto.pytorch",
+    "torch.distributed.fsdp.sharded_grad_scaler": "trackside.auto.pytorch",
+    "torch.utils.tensorboard.writer": "trackside.auto.trackers",
+    "trackio": "trackside.auto.trackers",
+    "trackio.run": "trackside.auto.trackers",
+    "transformers.trainer": "trackside.auto.transformers",
+    "wandb.sdk.wandb_init": "trackside.auto.trackers",
+    "wandb.sdk.wandb_run": "trackside.auto.trackers",
+}
+"""By module, the one whose function `install` gets it after its import."""
 
 
 class Finder:
-    """Finds `MODULES` as the other finders do, and adds a call after their import."""
+    """Finds the modules of `INSTALLERS` as the other finders do, and adds a call after their import."""
 
     trackside = True
 
@@ -46,7 +45,7 @@ class Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the module's spec; None for all others, and if there is no such module."""
-        if name not in MODULES:
+        if name not in INSTALLERS:
             return None
         finders = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
         specs = (finder.find_spec(name, path, target) for finder in finders)
@@ -86,14 +85,14 @@ def call_hooks(name: str) -> None:
     except Exception:  # noqa: BLE001  trackside, or a library of its own, is missing here or broken
         unwatch()
     else:
-        imported(name)
+        imported(name, INSTALLERS[name])
 
 
 def watch() -> None:
     """Watch the imports of this process from now on, and call the hooks of what it has imported already."""
     if not any(hasattr(finder, "trackside") for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder())
-        for name in MODULES & sys.modules.keys():
+        for name in INSTALLERS.keys() & sys.modules.keys():
             call_hooks(name)
 
 
