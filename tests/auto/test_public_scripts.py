@@ -194,7 +194,7 @@ def test_each_rank_of_torchrun_finds_its_own(daemon: Daemon, tmp_path: Path, req
         of = f"series?run={run['id']}&key=loss&rank={rank}&by=step&points=0"
         [series] = daemon.api(of).json()["series"]
         losses = {step: float(value) for step, _, value in series["points"]}
-        printed = re.findall(rf"\[GPU{rank}\] Epoch (\d+) .* Last: (\S+)", watching.stdout)
+        printed = re.findall(rf"\[GPU{rank}\] Epoch (\d+) \| Steps: \d+ \| Last: (\d\.\d{{6}})", watching.stdout)
         assert [(epoch, f"{losses[8 * int(epoch) + 7]:.6f}") for epoch, _ in printed] == printed
 
 
