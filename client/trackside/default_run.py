@@ -211,7 +211,7 @@ def _end_default(status: str, cause: str = "") -> None:
 
 def _default() -> Run:
     with _process.lock:
-        enabled = not _is_loader_worker()
+        enabled = not is_loader_worker()
         if _process.default is None and _process.opener is not None and enabled:
             opener, _process.opener = _process.opener, None
             opener()
@@ -231,7 +231,7 @@ def _pushing_ranks(ranks: str | None) -> str:
     return variable
 
 
-def _is_loader_worker() -> bool:
+def is_loader_worker() -> bool:
     """Return whether this is a worker process of PyTorch's DataLoader: a dataset's pushes there open no run."""
     # A process that has not imported torch is no such worker, and importing it takes seconds.
     worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)

@@ -77,7 +77,9 @@ def test_the_first_step_opens_the_run_with_what_trackers_have_told(auto: AutoRun
     auto.describe(config={"layers": 2}, tags=["b", "a"])
     assert process.opened == []
     auto.found({"loss": 2.0})
-    assert process.opened == [{"name": "baseline", "config": {"lr": 0.1, "layers": 2}, "tags": ("a", "b")}]
+    assert process.opened == [
+        {"name": "baseline", "config": {"lr": 0.1, "layers": 2}, "tags": ("a", "b"), "enabled": True}
+    ]
     auto.found({"loss": 1.0})
     assert process.rows() == [(0, {"loss": 2.0}, False), (1, {"loss": 1.0}, False)]
 
@@ -198,3 +200,16 @@ def test_where_no_run_can_be_opened_nothing_is_tried_again(process: Process, mon
     monkeypatch.setattr(auto_run, "init", lambda *_, **__: next(tries))
     for _ in range(3):
         assert auto.found({"loss": 1.0}) is None
+
+
+def test_a_forked_child_appends_nothing_to_its_parent_s_rows(auto: AutoRun, process: Process) -> None:
+    auto.found({"loss": 1.0})
+    auto.found({"loss": 1.0})
+    parents = process.run
+    assert parents is not None
+    parents.queue.forked()
+    auto._forked()
+    before = len(parents.queue.session.rows)
+    auto.found({"loss": 1.0})
+    assert len(process.opened) == 2
+    assert len(parents.queue.session.rows) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -254,3 +255,20 @@ def test_compiled_code_has_the_same_graphs_and_its_steps_are_found(found: Found)
     _global_hooks().clear()
     assert watched == train()
     assert len(found.steps) == 3
+
+
+class Nested(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # mypy does not look into PyTorch
+    """A dataset whose items come from a loader of its own, in the worker."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([float(len(batches(2))), float(len(pytorch.watches[0]._rows or ()))])
+
+
+def test_a_loader_s_worker_keeps_no_rows(found: Found) -> None:
+    watch = pytorch.watches[0]
+    watch._rows = deque([(0, 1, {})] * 3)
+    rows = [batch.tolist() for batch in DataLoader(Nested(), num_workers=1, multiprocessing_context="fork")]
+    assert rows == [[[2.0, 0.0]]] * 4

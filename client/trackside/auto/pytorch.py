@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import wraps
 from typing import Any
@@ -30,6 +31,7 @@ def _install() -> None:
 
     watch = TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled)
     watches.append(watch)
+    os.register_at_fork(after_in_child=watch.forked)
     register_optimizer_step_post_hook(Hook("PyTorch: optimizer step", watch.stepped))
     _watch_backward(torch.autograd, watch)
     _watch_scale(torch.amp.GradScaler)

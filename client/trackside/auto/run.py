@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-from trackside.default_run import default, init, open_run
+from trackside.default_run import default, init, is_loader_worker, open_run
 from trackside.pytorch.hooks import uncompiled
 from trackside.wire import HOOK_FAILED
 
@@ -150,7 +150,8 @@ class AutoRun:
     def _open(self) -> RowQueue | None:
         if not self._opens:
             return None
-        run = uncompiled(init)(self._name, config=self._config or None, tags=self._tags)
+        enabled = not is_loader_worker()
+        run = uncompiled(init)(self._name, config=self._config or None, tags=self._tags, enabled=enabled)
         if not run.is_open:  # turned off, not this rank's turn, a loader's worker, or the end of the process
             self._opens = False
             return None
@@ -216,7 +217,7 @@ class AutoRun:
 
     def _forked(self) -> None:
         """Begin anew in a forked child, whose parent keeps its run."""
-        self._queue, self._is_own, self._opens, self._muted = None, False, True, 0
+        self._queue, self._is_own, self._opens, self._muted, self._direct = None, False, True, 0, None
 
 
 def _numbers(values: Mapping[str, Any], separator: str, before: str = "") -> Iterator[tuple[str, Any]]:

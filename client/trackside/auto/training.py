@@ -123,6 +123,10 @@ class TrainingWatch:
         queue = self._run().found(values)
         self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
 
+    def forked(self) -> None:
+        """Begin anew in a forked child: nothing sends the rows of its parent's run there."""
+        self._rows, self._losses, self._is_evaluating = None, 0, False
+
     def scaler_begins(self) -> int:
         """Return the number of steps before that of a gradient scaler, for `scaler_stepped`."""
         return self._steps
