@@ -50,6 +50,7 @@ COMMANDS = {
         "--storage.path=/data/history -- python train.py",
         interspersed=False,
     ),
+    "attach": _Command("attach:attach", "Monitor a running process that was started without trackside.", "4711"),
     "check-config": _Command(
         "check_config:check_config",
         "Check a configuration file.",

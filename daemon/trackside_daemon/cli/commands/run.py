@@ -26,6 +26,10 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", help="The command to run.", show_default=False)
     ],
     *,
+    auto: Annotated[
+        bool,
+        typer.Option("--auto", help="Find steps, losses and what trackers get in trainings that do not use trackside."),
+    ] = False,
     config_file: ConfigFile = None,
     flags: Flags,
 ) -> None:
@@ -47,4 +51,4 @@ def run(
     except ConfigError as error:
         fail(str(error))
     file = [f"--config.file={config_file}"] if config_file is not None else []
-    raise typer.Exit(run(command, config, [*file, *arguments(flags)]))
+    raise typer.Exit(run(command, config, [*file, *arguments(flags)], auto=auto))

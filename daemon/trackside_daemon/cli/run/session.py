@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from trackside.auto.environment import variables
 from trackside_daemon.captures.kineto.environment import missing_variables
 from trackside_daemon.captures.kineto.socket_file import directory
+from trackside_daemon.cli.run.auto import why_nothing
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import Summary
@@ -28,13 +30,14 @@ NOT_EXECUTABLE = 126  # exit status, as in shells
 NOT_FOUND = 127  # exit status, as in shells
 
 
-def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:
+def run(command: Sequence[str], config: Config, flags: Sequence[str], *, auto: bool = False) -> int:
     """Run a command to its end, with a daemon if possible.
 
     Args:
         command: The program and its arguments.
         config: The configuration of a daemon that has to be started.
         flags: The same as flags of `trackside daemon`.
+        auto: Find values in trainings that do not use trackside.
 
     Returns:
         The command's exit status as in shells; 126 or 127 if it cannot be started; 128 plus the number of a signal that
@@ -47,7 +50,7 @@ def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:
     signals = Signals()
     probe = GroupProbe(signals.handled)
     try:
-        return _Session(command, signals, probe).run(config, flags)
+        return _Session(command, signals, probe, auto=auto).run(config, flags)
     finally:
         probe.close()
         signals.close()
@@ -60,10 +63,12 @@ class _Session:
         command: The program and its arguments.
         signals: The signals that this process receives.
         probe: Reports those that the command receives, too.
+        auto: Find values in trainings that do not use trackside.
     """
 
-    def __init__(self, command: Sequence[str], signals: Signals, probe: GroupProbe) -> None:
+    def __init__(self, command: Sequence[str], signals: Signals, probe: GroupProbe, *, auto: bool) -> None:
         self._command = command
+        self._auto = auto
         self._signals = signals
         self._probe = probe
         self._launch = uuid4().hex[:16]
@@ -90,6 +95,7 @@ class _Session:
 
     def _run(self, daemon: CommandDaemon | None) -> int:
         environ = {"TRACKSIDE_LAUNCH": self._launch}
+        environ |= variables(os.environ) if self._auto else {}
         if daemon is not None:
             environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
             if daemon.endpoint.startswith("ipc://"):
@@ -111,7 +117,8 @@ class _Session:
 
     def _summarize(self, daemon: CommandDaemon) -> None:
         try:
-            Summary(self._launch, daemon, self._died_after).report(self._signals, report)
+            nothing = why_nothing(self._command) if self._auto else ""
+            Summary(self._launch, daemon, self._died_after, nothing).report(self._signals, report)
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"no summary: {type(error).__name__}: {error}")
 

@@ -88,6 +88,10 @@ class ApiSource:
         query = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}
         return self._list("runs", query)
 
+    def processes(self) -> list[dict[str, Any]]:
+        """Return the training processes of the daemon's machine."""
+        return self._list("processes", {})
+
     def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(
