@@ -20,7 +20,7 @@ from processes import ROOT
 from trackside_daemon.history.files import importing
 from trackside_daemon.history.files.export import FORMATS
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run
+from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.read import reader
@@ -354,7 +354,7 @@ def test_real_training_logs_come_back_as_they_are(tmp_path: Path) -> None:
             path for folder in DATA.iterdir() if folder.is_dir() for path in sorted(folder.glob("*.csv"))[:1]
         ):
             with file.open("rb") as stream:
-                imported = import_run(one.writer, RunFile(stream, str(file), begin=BEGIN))
+                imported = import_run(one.writer, open_run_file(stream, str(file), begin=BEGIN))
             header, *rows = table(one, imported.run)
             keys, *raw = csv.reader(io.StringIO(file.read_text()))
             kept = [row for row in raw if any(row[2:])]
