@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 LONGEST_SECRET = 64 * 1024
 _BAD_MESSAGE = frozenset({400, 411, 413, 414, 415, 422, 431})
 PROXY_AUTHENTICATION_REQUIRED = 407
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(\S.*)")
 _TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})")
 _BUSY = frozenset({408, 425, 429})
 _REMEDIES = {
@@ -66,6 +67,21 @@ def read_secret_line(path: str, setting: str) -> str:
     if not text.isprintable():
         raise SettingError(f"{setting}: {path}: the file must have exactly one line")
     return text
+
+
+def read_headers(path: str, setting: str) -> dict[str, str]:
+    """Return the headers in a file, one ``NAME: VALUE`` per line.
+
+    Raises:
+        SettingError: See `read_secret`; or a line is no header.
+    """
+    headers = {}
+    for number, line in enumerate(read_secret(path, setting).splitlines(), 1):
+        header = _HEADER.fullmatch(line.strip()) if line.isprintable() and line.isascii() else None
+        if header is None:
+            raise SettingError(f"{setting}: {path}: line {number} is not NAME: VALUE")
+        headers[header[1]] = header[2]
+    return headers
 
 
 def bearer_header(path: str, setting: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ MOST = 100  # most alerts in a message; further ones are counted in it
 NO_END = "0001-01-01T00:00:00Z"  # end of a firing alert in Alertmanager's JSON
 
 SETTING = "alerts.sinks.webhook"
-_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(\S.*)")
 
 
 class WebhookSink:
@@ -80,12 +78,7 @@ class WebhookSink:
         section = self._section
         headers = {}
         if section.headers_file:
-            setting = f"{SETTING}.headers-file"
-            for number, line in enumerate(http_request.read_secret(section.headers_file, setting).splitlines(), 1):
-                header = _HEADER.fullmatch(line.strip()) if line.isprintable() and line.isascii() else None
-                if header is None:
-                    raise SinkError(f"{setting}: {section.headers_file}: line {number} is not NAME: VALUE")
-                headers[header[1]] = header[2]
+            headers = http_request.read_headers(section.headers_file, f"{SETTING}.headers-file")
         if section.bearer_file:
             headers["Authorization"] = http_request.bearer_header(section.bearer_file, f"{SETTING}.bearer-file")
         return headers
