@@ -146,6 +146,7 @@ class EventFile:
                     step, rest = data[rest + 1], rest + 2
                     if step > 127:
                         step, rest = varint(data, rest - 1)
+                        step = signed(step)
                 place = rest + places.get(end - rest, 0)
                 tag = tags.get(data[rest:place] + data[place + 4 : end])
                 if tag is not None:
