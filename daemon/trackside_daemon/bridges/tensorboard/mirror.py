@@ -56,7 +56,7 @@ class EventFiles:
         for key, part in by_file.items():
             begun = int(part[0].time // 1_000_000)
             name, size = files.get(key) or (f"events.out.tfevents.{begun}.{socket.gethostname()}.{WRITER}.{key}", 0)
-            records = b"".join(map(_record, [*(_head(part[0]) if not size else ()), *map(_event, part)]))
+            records = b"".join(map(encoded_record, [*(_head(part[0]) if not size else ()), *map(encoded_event, part)]))
             files[key] = [name, self._append(self._directory / state["folder"] / name, size, records)]
         return {**state, "files": files}
 
@@ -96,7 +96,8 @@ def _failed(error: OSError) -> SendError:
     return SendError(f"{error.filename}: {(error.strerror or str(error)).lower()}")
 
 
-def _record(event: bytes) -> bytes:
+def encoded_record(event: bytes) -> bytes:
+    """Return an event as a record of a file."""
     length = struct.pack("<Q", len(event))
     return b"".join((length, struct.pack("<I", masked_crc(length)), event, struct.pack("<I", masked_crc(event))))
 
@@ -109,7 +110,8 @@ def _head(row: Row) -> Iterator[bytes]:
         yield time + b"\x10" + _varint(row.step) + _bytes(7, b"\x08\x01")
 
 
-def _event(row: Row) -> bytes:
+def encoded_event(row: Row) -> bytes:
+    """Return the event of a row."""
     values = (
         _bytes(1, _bytes(1, key.encode("utf-8", "replace")) + b"\x15" + _single(value))
         for key, value in row.named().items()
