@@ -150,7 +150,7 @@ def test_stores_of_mlflow_and_trackio_are_read(tmp_path: Path) -> None:
     runs = {name: one for name, (one,) in found(tmp_path).items()}
     assert sorted(runs) == ["brave-cat", "ml", "sql"]
     assert repr(samples(runs["ml"])) == repr(
-        [(0, 0, "loss", 1.5), (0, 1, "eval/acc", 0.5), (0, 1, "loss", float("nan"))]
+        [(0, 0, "loss", 1.5), (0, 1, "loss", float("nan")), (0, 1, "eval/acc", 0.5)]
     )
     about = header(runs["ml"])
     assert about["tags"] == ["team=x"]

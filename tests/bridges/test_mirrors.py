@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,7 +13,6 @@ from processes import eventually
 
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import mirror as mirrors
-from trackside_daemon.bridges.mirrors import unsent
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.supervisor import FAILED, SENT, Mirrors
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _started_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let mirrors start before the runs of these tests, which began in 2023."""
-    monkeypatch.setattr("trackside_daemon.bridges.mirrors.positions.time.time", lambda: BEGIN)
+    monkeypatch.setattr("trackside_daemon.bridges.mirrors.positions.time", SimpleNamespace(time=lambda: BEGIN))
 
 
 def mirror_to(target: Target, one: History, **options: Any) -> Mirror:
@@ -87,7 +87,7 @@ class Recorded:
 def test_rows_come_whole_in_order_and_once_also_when_they_are_packed_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unsent, "MAX_VALUES", 700)
+    monkeypatch.setattr(mirrors, "MAX_VALUES", 700)
     target = Recorded()
     with history(tmp_path) as one:
         running = mirror_to(target, one)
@@ -298,7 +298,7 @@ def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Pa
         running.start()
         now = time.time()
         one.put([opened("a", started=now), *(ingested("a", [(1, round(now * 1e6), {"loss": 1.0})]),)])
-        eventually(lambda: len(scalars(place)) == 1)
+        eventually(lambda: _value(running, SENT) == 1.0)
         (worker,) = running._mirrors
         assert worker._process is not None
         worker._process._process.kill()

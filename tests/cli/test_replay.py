@@ -175,7 +175,7 @@ def test_bad_lines_are_named_and_the_rest_is_replayed() -> None:
     assert ("NonFinite", 266) in [(one["alert"], one["index"]) for one in map(json.loads, answer.stdout.splitlines())]
 
 
-@pytest.mark.parametrize("name", ["nowhere.jsonl", "", "a" * 5000, "."])
+@pytest.mark.parametrize("name", ["nowhere.jsonl", "", "a" * 5000, "docs"])
 def test_what_is_neither_file_nor_run_is_refused(name: str, tmp_path: Path) -> None:
     answer = replay(name, f"--storage.path={tmp_path}")
     assert (answer.returncode, answer.stdout) == (2, "")

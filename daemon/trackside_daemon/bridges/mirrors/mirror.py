@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.target import Row, Target
     from trackside_daemon.bridges.mirrors.unsent import Stream
 
+MAX_VALUES = 20_000  # values that are read and sent at once
+
 FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
 LONGEST_SECONDS = 60.0  # longest back-off; each is shortened by up to a half at random
 
@@ -127,7 +129,7 @@ class Mirror:
             if not run.id and not sent:  # the machine's samples from before the first start of this mirror
                 self._positions.advance(stream.place, totals(connection, stream), {})
                 return True
-            found = unsent(connection, stream, sent)
+            found = unsent(connection, stream, sent, MAX_VALUES)
         finally:
             connection.execute("ROLLBACK")
         if found.oldest is not None:

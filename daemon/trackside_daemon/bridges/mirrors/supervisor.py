@@ -153,6 +153,7 @@ class _Worker:
         if self._process is not None:
             self._process.kill()
             self._process.wait_reaped()
+            self._process.is_reaped()  # closes the pipes
             self._process = None
             before, last = self._before, self._status
             self._before = Status(

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from trackside_daemon.bridges.mirrors.positions import Positions
 
-MAX_VALUES = 20_000  # values that are read at once
-
 
 class Stream(NamedTuple):
     """The samples of one rank of an attempt, or of the machine.
@@ -97,7 +95,7 @@ def totals(connection: sqlite3.Connection, stream: Stream) -> dict[str, int]:
     return {series.key: series.end + len(tail.read(series)[0]) for series in find(connection, stream.id, tail)}
 
 
-def unsent(connection: sqlite3.Connection, stream: Stream, sent: Mapping[str, int], most: int = MAX_VALUES) -> Unsent:
+def unsent(connection: sqlite3.Connection, stream: Stream, sent: Mapping[str, int], most: int) -> Unsent:
     """Return the first rows of a stream that the target does not have, with at least *most* values if there are as many.
 
     Args:

@@ -45,6 +45,7 @@ class TrackedRun(ForeignRun):
     def read(self) -> Iterator[Push]:
         """See `ForeignRun`."""
         params, tags = self._described()
+        self.tags = ()
         self.config.update({key: _number_or_text(value) for key, value in params})
         for key, value in tags:
             if not key.startswith("mlflow."):

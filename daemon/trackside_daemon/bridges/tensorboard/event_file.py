@@ -156,7 +156,7 @@ class EventFile:
             try:
                 restart = self._event(data, begin, end, events)
             except (ProtobufError, struct.error, RecursionError):
-                if not self._is_length(data[at : at + 12]):
+                if not self._is_length(data[at : at + 12], base + at):
                     break
                 self.skipped["that are damaged"] += 1
                 restart = None
@@ -208,18 +208,18 @@ class EventFile:
             if self._places.setdefault(end - rest, place - rest) == place - rest:
                 self._tags[data[rest:place] + data[place + 4 : end]] = tag
 
-    def _is_length(self, head: bytes) -> bool:
-        """Return whether the checksum of a length is right; else nothing after it can be found."""
+    def _is_length(self, head: bytes, place: int) -> bool:
+        """Return whether the checksum of the length at a place is right; else nothing after it can be found."""
         if _HEAD.unpack(head)[1] == masked_crc(head[:8]):
             return True
-        self.problem = f"damaged at byte {self.position:,}"
+        self.problem = f"damaged at byte {place:,}"
         return False
 
     def _large(self, data: bytes) -> Events | None:
         """Read the record at the position without its large values; return None if it is not complete."""
         begin = self.position + _HEAD.size
         end = begin + _HEAD.unpack_from(data)[0]
-        if not self._is_length(data[: _HEAD.size]) or end + 4 > os.fstat(self._file).st_size:
+        if not self._is_length(data[: _HEAD.size], self.position) or end + 4 > os.fstat(self._file).st_size:
             return None
         time, step = 0.0, 0
         values: list[Number | Value] = []

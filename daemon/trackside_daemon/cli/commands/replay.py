@@ -245,7 +245,8 @@ def _recorded(name: str) -> Pushed | None:
     except (ForeignRunError, OSError) as error:
         if directory:  # it may also be the name of a run
             return None
-        raise CommandError(str(error)) from None
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise CommandError(f"{name}: {reason.lower()}" if reason else str(error)) from None
     if len(found) > 1:
         some = ", ".join(shown(run.name) for run in found[:NAMED])
         raise CommandError(f"{name}: there are {len(found)} runs; give the path of one, or import them: {some}")
@@ -306,7 +307,7 @@ def _rows(chunks: Iterable[bytes], name: str) -> Iterator[Row]:
 
 def _is_directory(name: str) -> bool:
     try:
-        return Path(name).is_dir()
+        return bool(name) and Path(name).is_dir()
     except (OSError, ValueError):
         return False
 
