@@ -124,6 +124,16 @@ def _lightning(directory: Path) -> None:
     logger.finalize("success")
 
 
+def _grouped(writer: Any) -> None:
+    for step in range(9):
+        writer.add_scalars("loss", {"a": step, "b": -step}, step)
+
+
+def _keras(directory: Path) -> None:
+    for split in ("train", "validation"):
+        tensorboard_events(directory / split, (event(step, tensor("epoch_loss", step / 3)) for step in range(30)))
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "simple": _made(lambda: (event(step, simple("loss", 1 / (step + 1))) for step in range(500))),
     "many tags": _made(lambda: (event(s, simple(f"layer{t}/norm", s + t / 7)) for s in range(40) for t in range(50))),
@@ -151,14 +161,11 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "torch, new style": _torch(lambda writer: _scalars(writer, new_style=True)),
     "torch, doubles": _torch(lambda writer: _scalars(writer, new_style=True, double_precision=True)),
     "torch, media": _torch(_everything),
-    "torch, add_scalars": _torch(lambda w: [w.add_scalars("loss", {"a": s, "b": -s}, s) for s in range(9)]),  # type: ignore[arg-type,misc]
+    "torch, add_scalars": _torch(_grouped),
     "torch, hparams": _torch(lambda w: w.add_hparams({"lr": 0.1, "act": "gelu", "on": True}, {"accuracy": 0.9})),
     "torch, purge": _torch(_scalars, purge_step=100),
     "lightning": _lightning,
-    "keras": lambda directory: [  # type: ignore[assignment,return-value]
-        tensorboard_events(directory / split, (event(s, tensor("epoch_loss", s / 3)) for s in range(30)))
-        for split in ("train", "validation")
-    ],
+    "keras": _keras,
 }
 """Each writes into a directory."""
 

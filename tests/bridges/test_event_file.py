@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,6 @@ from hypothesis import strategies as st
 from processes import require
 
 from trackside_daemon.bridges.mirrors.target import Row
-from trackside_daemon.bridges.tensorboard import event_file
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record
@@ -95,13 +95,13 @@ def test_large_values_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         file.write(length + struct.pack("<I", masked_crc(length)) + event + _varint(len(summary)) + summary + bytes(4))
         file.write(record(8, loss=2.5))
 
-    real = event_file.os.pread
+    real = os.pread
 
     def pread(number: int, size: int, at: int) -> bytes:
         reads.append(size)
         return real(number, size, at)
 
-    monkeypatch.setattr(event_file.os, "pread", pread)
+    monkeypatch.setattr("trackside_daemon.bridges.tensorboard.event_file.os.pread", pread)
     opened = EventFile(path)
     events = list(opened.read())
     assert [scalar for one in events for scalar in one.scalars] == [

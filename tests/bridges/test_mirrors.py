@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from trackside_daemon.bridges.settings import BridgesSection
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles
 from trackside_daemon.history.codec import BLOCK
-from trackside_daemon.http_client import http_exchange
+from trackside_daemon.http_client import http_exchange, http_request
 from trackside_daemon.http_client.errors import SendError
 from trackside_daemon.model.records import MachineSample
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from histories import History
 
     from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State, Target
+    from trackside_daemon.history.record.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +116,7 @@ def test_what_retention_has_deleted_is_counted(tmp_path: Path) -> None:
         one.put([opened("a"), column("a", ["loss"], BLOCK + 10), finished("a", after=1.0)])
         one.wait_until_packed()
         for change in ("UPDATE block SET data = NULL WHERE count = 4096", "UPDATE series SET trimmed = 1"):
-            one.writer.call(lambda store, change=change: store.connection.execute(change).rowcount).result(60)
+            one.writer.call(partial(_change, change)).result(60)
         running = mirror_to(target, one)
         running.poll()
     assert target.steps() == list(range(BLOCK, BLOCK + 10))
@@ -260,7 +262,7 @@ def test_otlp_requests_have_the_names_labels_and_values_of_metrics(
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     posted: list[bytes] = []
-    monkeypatch.setattr(otlp.http_request, "post", lambda *arguments: posted.append(arguments[1]))
+    monkeypatch.setattr(http_request, "post", lambda *arguments: posted.append(arguments[1]))
     target = otlp.make_target({"url": "http://127.0.0.1:9/v1/metrics", "headers_file": "", "ca_file": ""})
     values = {"loss": 2.5, "lr": 0.1, "tokens": 100.0, "eval/bleu": 31.0}
     with history(tmp_path) as one:
@@ -309,6 +311,10 @@ def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Pa
         running.stop()
     assert [step for _, step, _, _ in scalars(place)] == [1, 2, 3]
     assert _value(running, FAILED) == 0.0
+
+
+def _change(statement: str, store: Store) -> None:
+    store.connection.execute(statement)
 
 
 def _value(running: Mirrors, metric: object) -> float:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,6 +30,7 @@ from trackside_daemon.history.files.items import Push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from processes import Daemon
 
@@ -288,7 +289,7 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
             assert worker.stdin is not None
             worker.stdin.write(json.dumps(start).encode() + b"\n")
             worker.stdin.flush()
-            eventually(lambda count=40 * (number + 1): _sent(tmp_path / "positions.db") == count)
+            eventually(partial(_has_sent, tmp_path / "positions.db", 40 * (number + 1)))
             if number < 2:
                 worker.kill()
             terminated(worker)
@@ -300,11 +301,11 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(120)]
 
 
-def _sent(path: Path) -> int:
+def _has_sent(path: Path, count: int) -> bool:
     if not path.exists():
-        return 0
+        return False
     positions = Positions(path)
     try:
-        return positions.sent(RankPlace("a", 0, 0)).get("loss", 0)
+        return positions.sent(RankPlace("a", 0, 0)).get("loss") == count
     finally:
         positions.close()

@@ -38,7 +38,11 @@ def offline(directory: Path, log: Callable[[Any], None], **options: Any) -> Path
 
 
 def _rows(count: int, **more: Any) -> Callable[[Any], None]:
-    return lambda run: [run.log({"loss": 1 / (s + 1), "acc": s / count, **more}) for s in range(count)]  # type: ignore[arg-type,return-value]
+    def log(run: Any) -> None:
+        for step in range(count):
+            run.log({"loss": 1 / (step + 1), "acc": step / count, **more})
+
+    return log
 
 
 def _gaps(run: Any) -> None:

@@ -326,11 +326,16 @@ def test_a_directory_without_runs_is_refused(here: Place) -> None:
     assert said.startswith(f"{empty}: there are no runs in this directory; these are read: event files of TensorBoard")
 
 
-@pytest.mark.parametrize("kind", ["here", "asked"])
-def test_runs_of_other_tools_are_imported_by_a_daemon_and_without_one(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
-    place = request.getfixturevalue(kind)
+def test_runs_of_other_tools_are_imported_without_a_daemon(here: Place) -> None:
+    check_imports(here)
+
+
+def test_runs_of_other_tools_are_imported_by_a_daemon(asked: Place) -> None:
+    check_imports(asked)
+
+
+def check_imports(place: Place) -> None:
+    """Check that the runs in a directory are imported once."""
     runs = place.directory / "runs"
     for name in ("exp1", "exp2"):
         events(runs / name / file_name(), range(30))
