@@ -25,8 +25,8 @@ _COUNTERS = {"samples": SAMPLES, "tokens": TOKENS}
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """Name and labels."""
 
-Points = dict[Series, list[tuple[int, float]]]
-"""Time in microseconds and value, by series."""
+Points = dict[Series, dict[int, float]]
+"""The last value of each millisecond, by series: servers keep one value for each."""
 
 
 class OtlpServer:
@@ -60,7 +60,7 @@ class OtlpServer:
         count = 0
         for row in rows:
             for series, value in _machine(row) if not run.id else _training(run, row, sums):
-                points.setdefault(series, []).append((row.time, value))
+                points.setdefault(series, {})[row.time // 1000] = value
                 count += 1
             if count >= POINTS:
                 self._post(points)
@@ -156,8 +156,8 @@ def _encoded(points: Points, host: str) -> bytes:
             metric.sum.is_monotonic = True
             metric.sum.aggregation_temporality = AGGREGATION_TEMPORALITY_CUMULATIVE
         series = metric.sum if name.endswith("_total") else metric.gauge
-        for moment, value in samples:
-            point = series.data_points.add(time_unix_nano=moment * 1000, as_double=value)
+        for moment, value in samples.items():
+            point = series.data_points.add(time_unix_nano=moment * 1_000_000, as_double=value)
             for label, content in labels:
                 point.attributes.add(key=label).value.string_value = content
     return bytes(request.SerializeToString())
