@@ -255,7 +255,14 @@ def test_values_over_otlp_equal_those_of_metrics(
 
             def found() -> dict[Any, float]:
                 points = {name: asked.query(name) for name in {name for name, _ in wanted}}
-                ignored = {"otel_scope_name", "otel_scope_version", "service.name", "service.instance.id", "scope.name", "host.name"}
+                ignored = {
+                    "otel_scope_name",
+                    "otel_scope_version",
+                    "service.name",
+                    "service.instance.id",
+                    "scope.name",
+                    "host.name",
+                }
                 return {
                     (name, tuple(sorted((k, v) for k, v in one.labels.items() if k not in ignored))): one.value
                     for name, some in points.items()
@@ -308,7 +315,7 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
     for path in sorted((tmp_path / "w").glob("wandb/offline-run-*/run-a.wandb")):
         run = LogRun("a", [path])
         found += [dict(zip(i.keys, i.values, strict=True)) for i in run.read() if isinstance(i, Push)]
-        assert (run.name, run.config, list(run.tags)) == ("gpt", {"lr": 0.1}, ["x"])
+        assert (run.name, run.config, list(run.tags), run.ended) == ("gpt", {"lr": 0.1}, ["x"], True)
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(120)]
 
 

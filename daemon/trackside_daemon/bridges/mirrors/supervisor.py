@@ -98,6 +98,8 @@ class Mirrors:
 class _Worker:
     def __init__(self, name: str, section: MirrorSection, history: Path) -> None:
         settings = section.model_dump()
+        if settings.get("directory") == "":
+            settings["directory"] = str(history.with_name(f"{name}-mirror"))
         # Another target begins anew; other settings, such as the interval, do not.
         target = [value for key, value in sorted(settings.items()) if key in _TARGET]
         digest = sha256(msgspec.json.encode(target)).hexdigest()[:8]

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from trackside_daemon.bridges.mirrors.mirror_settings import MirrorSection
+from trackside_daemon.model.setting_types import Seconds
 
 
 class WandbSection(MirrorSection):
@@ -21,6 +22,11 @@ class WandbSection(MirrorSection):
     directory: Annotated[
         str, Field(description="Directory for the client's logs; by default wandb-mirror next to the history.")
     ] = ""
+
+    # Each batch resumes the run, which takes W&B's client a second or two.
+    interval: Annotated[
+        Seconds, Field(ge=1, le=3600, description="Time between two searches for new samples in the history.")
+    ] = 30.0
 
     @property
     def is_configured(self) -> bool:
