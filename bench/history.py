@@ -231,7 +231,9 @@ def logs() -> tuple[int, float] | None:
         samples = 0
         for path in sorted(LOGS.glob("*/*.csv")):
             with path.open("rb") as file:
-                samples += import_run(writer, open_run_file(file, f"{path.parent.name}-{path.stem}.csv", begin=0.0)).samples
+                samples += import_run(
+                    writer, open_run_file(file, f"{path.parent.name}-{path.stem}.csv", begin=0.0)
+                ).samples
         eventually(lambda: writer.call(lambda store: not store.due).result(), 600)
         return samples, closed_size(writer, database) / samples
 

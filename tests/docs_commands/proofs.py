@@ -83,6 +83,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside daemon --push\.group=", Elsewhere("tests/end_to_end/test_two_users.py")),
     (r"trackside daemon .*--web\.config\.file=", Elsewhere(WEB)),
     (r"(~/trackside/bin/)?trackside daemon\b", Serves()),
+    (r"trackside (run|import) --follow ", Elsewhere("tests/end_to_end/test_follow.py")),
     (r"trackside run ", Elsewhere(RUN)),
     (r"trackside demo ", Elsewhere("tests/end_to_end/test_troubles.py")),
     (r"TRACKSIDE_COLLECTOR__GPU__TROUBLE=", Elsewhere(DEMO)),

@@ -1,4 +1,4 @@
-"""How far a mirror has come: the number of samples of each series that its target has, in a small SQLite file."""
+"""Positions of a mirror: the number of samples of each series that its target has, in a small SQLite file."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ FLUSH_SECONDS = 3.0
 
 
 class Start(msgspec.Struct):
-    """What a worker needs to know.
+    """First message to a worker.
 
     Attributes:
         name: Name of the mirror.

@@ -93,7 +93,7 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
         return 2
     if not found:
         return _import(place, lambda: source.import_file(Path(place), name, id_))
-    if len(found) == 1:
+    if len(found) == 1 and (name or id_):
         return _import_run(source, found[0], name, id_)
     if id_:
         raise CommandError(f"--id: there are {len(found)} runs in {place}, and each needs a distinct id")
