@@ -5,6 +5,7 @@ TensorBoard's and W&B's own readers are measured where they are installed: in `.
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 import subprocess
@@ -16,7 +17,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from histories import history, ingested, opened
+from processes import Daemon
 
+from bench.push import call
 from bench.table import head, machine, row, verdict
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors.mirror import Mirror
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 SCALARS = 400_000
 TAGS = 10
 ROUNDS = 5
+PUSH_ROUNDS = 5
 BEGIN = 1_700_000_000
 RIVAL = Path(".venv-bench/bin/python")
 
@@ -70,12 +74,16 @@ def main() -> None:
         _write_images(large)
         took, memory = _large(large)
         sent = _mirror(Path(place))
+        plain, mirrored = _push_costs(Path(place))
         head("limit", "measured", "target", "")
         verdict("event file, scalars/s without numpy", f"{own:,.0f}", ">= 60,000", met=own >= 60_000)
         verdict("event file, scalars/s (nothing needs numpy)", f"{own:,.0f}", ">= 300,000", met=own >= 300_000)
         verdict("1 GB with images: memory", f"{memory} MiB", "<= 100 MiB", met=memory <= 100)
         row("1 GB with images: time", f"{took:.2f} s", "", "")
         row("mirror to event files, samples/s", f"{sent:,.0f}", "", "")
+        row("`run.push` between steps of 1 ms, p50, without a mirror", f"{plain:.2f} µs", "", "")
+        row("the same with a mirror to event files", f"{mirrored:.2f} µs", "", "")
+        verdict("with / without a mirror", f"{mirrored / plain:.3f}", "<= 1.05", met=mirrored <= 1.05 * plain)
 
 
 def _rate(work: Callable[[], int]) -> float:
@@ -130,6 +138,31 @@ def _mirror(place: Path) -> float:
         mirror.poll()
         assert mirror.status.sent == 40 * 512 * TAGS
         return mirror.status.sent / (time.perf_counter() - begun)
+
+
+def _push_costs(place: Path) -> tuple[float, float]:
+    """Return the median cost of a push with a daemon without a mirror, and with one that has it, in µs, in turns."""
+    config = place / "trackside.yml"
+    config.write_text(
+        json.dumps({"bridges": {"tensorboard": {"directory": str(place / "mirrored"), "interval": "1s"}}})
+    )
+    found: dict[str, list[float]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as first,
+        tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as second,
+    ):
+        daemons = {
+            "plain": Daemon(Path(first), fresh=True),
+            "mirrored": Daemon(Path(second), f"--config.file={config}", fresh=True),
+        }
+        for _ in range(PUSH_ROUNDS):
+            for name, daemon in daemons.items():
+                one = call("run.push", daemon.endpoint, 1.0, 8)
+                assert one is not None
+                found.setdefault(name, []).append(one["p50"])
+        for daemon in daemons.values():
+            daemon.stop()
+    return median(found["plain"]), median(found["mirrored"])
 
 
 def _write_scalars(path: Path) -> None:
