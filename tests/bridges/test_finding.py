@@ -184,6 +184,8 @@ def test_states_of_a_trainer_tables_and_lightnings_csv_are_read(tmp_path: Path) 
     ]
     assert samples(runs["version_0"])[-1] == (0, 19, "train_loss", 2.25)
     assert header(runs["version_0"])["attempt_list"][0]["config"] == {"depth": 3}
+    (tmp_path / "version_0" / "hparams.yaml").write_text("a: &a [1]\nb: [*a, *a]\n")
+    assert header(find_runs(str(tmp_path / "version_0"), {})[0])["attempt_list"][0]["config"] is None
     rows: list[dict[str, Any]] = [
         {"_step": 0, "_timestamp": BEGIN, "loss": 2.0},
         {"_step": 1, "_timestamp": BEGIN + 1, "loss": None, "x": 1},

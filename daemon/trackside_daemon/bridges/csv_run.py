@@ -47,12 +47,16 @@ class CsvRun(ForeignRun):
 
 
 def _hyperparameters(path: Path) -> dict[str, object]:
-    """Return the hyperparameters; none if they need classes of Python, or cannot be read."""
+    """Return the hyperparameters; none if they need classes of Python or aliases, or cannot be read."""
     import yaml
 
     try:
         with path.open("rb") as file:
-            values = yaml.safe_load(file.read(HPARAMS_BYTES))
+            text = file.read(HPARAMS_BYTES)
+        # A few aliases of aliases can stand for more than fits into memory.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            return {}
+        values = yaml.safe_load(text)
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return values if isinstance(values, dict) else {}

@@ -66,9 +66,9 @@ def _in_file(path: Path, root: Path | None = None) -> list[ForeignRun]:
     from trackside_daemon.bridges import sqlite_file
     from trackside_daemon.bridges.wandb.log_file import MAGIC
 
+    if path.exists() and not path.is_file():  # a pipe can be read only once
+        return []
     with path.open("rb") as file:
-        if not path.is_file():  # a pipe can be read only once
-            return []
         head = file.read(PEEK_BYTES)
     if _EVENT_FILE.match(head):
         return [EventDirectory(id_of("event file", path), path.resolve().parent.name, [Folder("", path.parent)], path)]
