@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from histories import history, ingested, opened
+from histories import column, history, opened
 from processes import Daemon
 
 from bench.push import call
@@ -126,13 +126,9 @@ def _large(path: Path) -> tuple[float, int]:
 def _mirror(place: Path) -> float:
     with history(place / "history") as one:
         one.put([opened("a", started=time.time())])
-        now = time.time()
+        keys = [f"k{key}" for key in range(TAGS)]
         for number in range(40):
-            steps = range(number * 512, number * 512 + 512)
-            values = {f"k{key}": random.random() for key in range(TAGS)}
-            one.put(
-                [ingested("a", [(step, round((now + step / 100) * 1e6), values) for step in steps], number=number + 1)]
-            )
+            one.put([column("a", keys, 512, number=number + 1)])
         mirror = Mirror(one.database.path, Positions(place / "positions.db"), EventFiles(place / "tb"))
         begun = time.perf_counter()
         mirror.poll()
