@@ -27,6 +27,7 @@ from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
 from trackside_daemon.bridges.mirrors.targets import make_target
 from trackside_daemon.bridges.wandb.log_run import LogRun
 from trackside_daemon.history.files.items import Push
+from trackside_daemon.http_client import http_exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def process(*command: str, ready: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def process(*command: str, ready: str, end: int = signal.SIGKILL, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Start a server, and wait until an address answers."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **options}
     started = subprocess.Popen(command, start_new_session=True, **quiet)
@@ -79,7 +80,7 @@ def process(*command: str, ready: str, **options: Any) -> Iterator[subprocess.Po
         assert started.poll() is None, f"{command[0]} did not start"
         yield started
     finally:
-        os.killpg(started.pid, signal.SIGKILL)
+        os.killpg(started.pid, end)
         started.wait(DEADLINE)
 
 
@@ -185,6 +186,10 @@ def newer(name: str) -> str:
     pytest.skip(f"{name} is too old for OTLP")
 
 
+SERVED: list[int] = []
+"""Processes of VictoriaMetrics, the newest last."""
+
+
 class Server(Queries):
     """A server with Prometheus' API."""
 
@@ -219,16 +224,20 @@ def prometheus(place: Path) -> Iterator[tuple[Server, str]]:
 
 
 @contextmanager
-def victoria(place: Path) -> Iterator[tuple[Server, str]]:
-    port = free_port()
+def victoria(place: Path, port: int = 0) -> Iterator[tuple[Server, str]]:
+    """Start VictoriaMetrics."""
+    port = port or free_port()
     command = (
         newer("victoria-metrics"),
         f"-storageDataPath={place / 'data'}",
         f"-httpListenAddr=127.0.0.1:{port}",
         "-search.latencyOffset=0s",
         "-search.disableCache",
+        "-dedup.minScrapeInterval=1ms",
     )
-    with process(*command, ready=f"http://127.0.0.1:{port}/health"):
+    # Killed, it would lose what it has accepted in the last seconds.
+    with process(*command, ready=f"http://127.0.0.1:{port}/health", end=signal.SIGTERM) as started:
+        SERVED.append(started.pid)
         yield Server(f"http://127.0.0.1:{port}"), f"http://127.0.0.1:{port}/opentelemetry/v1/metrics"
 
 
@@ -276,6 +285,40 @@ def test_values_over_otlp_equal_those_of_metrics(
             one for one in Page(daemon.get("/metrics").text).series if one.name == "trackside_bridge_lost_total"
         )
         assert lost.value == 0.0
+
+
+def test_a_server_of_otlp_that_is_slow_or_stopped_has_each_value_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_exchange, "PATIENCE_SECONDS", 1.0)
+    port, begin = free_port(), time.time() - 100
+    url = f"http://127.0.0.1:{port}/opentelemetry/v1/metrics"
+    target = make_target("otlp", {"url": url, "headers_file": "", "ca_file": ""})
+    with history(tmp_path / "history") as one:
+        one.put([opened("a", name="gpt", started=begin)])
+
+        def poll(number: int) -> float:
+            pushes = [
+                (s, round((begin + s / 20) * 1e6), {"loss": s / 4}) for s in range(number * 100, number * 100 + 100)
+            ]
+            one.put([ingested("a", pushes, number=number + 1)])
+            return Mirror(one.database.path, Positions(tmp_path / "positions.db"), target, every_rank=True).poll()
+
+        with victoria(tmp_path, port):
+            assert poll(0) == 0.0
+            os.kill(SERVED[-1], signal.SIGSTOP)  # it accepts the request, and answers later
+            assert poll(1) > 0.0
+            os.kill(SERVED[-1], signal.SIGCONT)
+            assert poll(2) == 0.0
+        assert poll(3) > 0.0
+        with victoria(tmp_path, port) as (server, _):
+            assert poll(4) == 0.0
+            http.get(f"{server.url}/internal/force_flush")
+            lines = http.get(f"{server.url}/api/v1/export", params={"match[]": "trackside_training_loss"}).text
+    (series,) = [json.loads(line) for line in lines.splitlines()]
+    found = dict(zip(series["timestamps"], series["values"], strict=True))
+    assert found == {int((begin + s / 20) * 1e6) // 1000: s / 4 for s in range(500)}
+    assert len(series["timestamps"]) == 500
 
 
 def _page(daemon: Daemon, line: str) -> str:
