@@ -326,8 +326,10 @@ def test_a_directory_without_runs_is_refused(here: Place) -> None:
     assert said.startswith(f"{empty}: there are no runs in this directory; these are read: event files of TensorBoard")
 
 
-def test_runs_of_other_tools_are_imported_without_a_daemon(here: Place) -> None:
-    check_imports(here)
+def test_runs_of_other_tools_are_imported_without_a_daemon(tmp_path: Path) -> None:
+    place = Place(tmp_path / "new")
+    place.history.mkdir()
+    check_imports(place)
 
 
 def test_runs_of_other_tools_are_imported_by_a_daemon(asked: Place) -> None:

@@ -99,8 +99,8 @@ def server_runs(address: str, environ: Mapping[str, str]) -> list[ServerRun]:
                 if len(found) >= MAX_RUNS:
                     return found
     except (SendError, KeyError, TypeError, AttributeError) as error:
-        reason = error if isinstance(error, SendError) else "its answer is not that of an MLflow server"
-        raise ForeignRunError(f"{address}: {reason}") from None
+        reason = f"{address}: the answer is not that of an MLflow server"
+        raise ForeignRunError(str(error) if isinstance(error, SendError) else reason) from None
     return found
 
 

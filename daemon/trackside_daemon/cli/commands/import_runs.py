@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -84,6 +85,7 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     """Import the runs at a place, and return the exit status."""
     from trackside_daemon.bridges.finding import find_runs
     from trackside_daemon.bridges.foreign_run import ForeignRunError
+    from trackside_daemon.history.directory import HistoryError
     from trackside_daemon.history.read.reader import RunFilter
 
     try:
@@ -97,7 +99,9 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
         return _import_run(source, found[0], name, id_)
     if id_:
         raise CommandError(f"--id: there are {len(found)} runs in {place}, and each needs a distinct id")
-    known = {run["id"] for run in source.runs(RunFilter())}
+    known: set[str] = set()
+    with suppress(HistoryError):  # there is none yet; the import makes it
+        known = {run["id"] for run in source.runs(RunFilter())}
     new = [run for run in found if run.id not in known]
     if len(new) < len(found):
         warn(f"{place}: {len(found) - len(new)} of {len(found)} runs are in the history already")
