@@ -25,6 +25,7 @@ from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.target import Row
+from trackside_daemon.bridges.protobuf import encoded_varint
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles, encoded_event, encoded_record
@@ -174,23 +175,15 @@ def _write_scalars(path: Path) -> None:
 def _write_images(path: Path) -> None:
     """Write 1 GB of images of 1 MB, with a scalar after each."""
     size = 1_000_000
-    picture = b"\x0a\x01i\x22" + _varint(size) + bytes(size)
-    value = b"\x0a" + _varint(len(picture)) + picture
-    event = b"\x09" + struct.pack("<d", BEGIN) + b"\x10\x01\x2a" + _varint(len(value)) + value
+    picture = b"\x0a\x01i\x22" + encoded_varint(size) + bytes(size)
+    value = b"\x0a" + encoded_varint(len(picture)) + picture
+    event = b"\x09" + struct.pack("<d", BEGIN) + b"\x10\x01\x2a" + encoded_varint(len(value)) + value
     length = struct.pack("<Q", len(event))
     record = length + struct.pack("<I", masked_crc(length)) + event + bytes(4)
     with path.open("wb") as file:
         for step in range(1000):
             file.write(record)
             file.write(encoded_record(encoded_event(Row(0, 0, True, step, BEGIN * 1_000_000, {"loss": 1.0}))))
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*encoded, number])
 
 
 if __name__ == "__main__":

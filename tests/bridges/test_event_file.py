@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from processes import require
 
 from trackside_daemon.bridges.mirrors.target import Row
+from trackside_daemon.bridges.protobuf import encoded_varint
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record
@@ -89,10 +90,12 @@ def test_large_values_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     picture = b"\x0a\x01i\x22" + b"\x80\x80\x80\x10" + bytes(32 << 20)  # Summary.Value: the tag i, an image of 32 MiB
     loss = b"\x0a\x0b\x0a\x04loss\x15" + struct.pack("<f", 1.5)
     event = b"\x09" + struct.pack("<d", 1.7e9) + b"\x10\x07\x2a"
-    summary = loss + b"\x0a" + _varint(len(picture)) + picture
-    length = struct.pack("<Q", len(event) + len(_varint(len(summary))) + len(summary))
+    summary = loss + b"\x0a" + encoded_varint(len(picture)) + picture
+    length = struct.pack("<Q", len(event) + len(encoded_varint(len(summary))) + len(summary))
     with path.open("wb") as file:
-        file.write(length + struct.pack("<I", masked_crc(length)) + event + _varint(len(summary)) + summary + bytes(4))
+        file.write(
+            length + struct.pack("<I", masked_crc(length)) + event + encoded_varint(len(summary)) + summary + bytes(4)
+        )
         file.write(record(8, loss=2.5))
 
     real = os.pread
@@ -144,11 +147,3 @@ def test_files_of_all_writers_equal_those_of_tensorboards_own_reader(
             assert repr(sorted(scalars(EventFile(path)), key=repr)) == repr(expected(path)), name
             compared += 1
     assert compared >= 20
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*encoded, number])

@@ -9,6 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.bridges.protobuf import encoded_varint
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import WRITER
 from trackside_daemon.http_client.errors import SendError
@@ -107,7 +108,7 @@ def _head(row: Row) -> Iterator[bytes]:
     time = b"\x09" + struct.pack("<d", row.time / 1e6)
     yield time + _bytes(3, _VERSION) + _bytes(10, _bytes(1, WRITER.encode()))
     if row.attempt:  # TensorBoard then leaves out what earlier files have from this step on
-        yield time + b"\x10" + _varint(row.step) + _bytes(7, b"\x08\x01")
+        yield time + b"\x10" + encoded_varint(row.step) + _bytes(7, b"\x08\x01")
 
 
 def encoded_event(row: Row) -> bytes:
@@ -116,7 +117,7 @@ def encoded_event(row: Row) -> bytes:
         _bytes(1, _bytes(1, key.encode("utf-8", "replace")) + b"\x15" + _single(value))
         for key, value in row.named().items()
     )
-    step = b"\x10" + _varint(row.step) if row.step else b""
+    step = b"\x10" + encoded_varint(row.step) if row.step else b""
     return b"\x09" + struct.pack("<d", row.time / 1e6) + step + _bytes(5, b"".join(values))
 
 
@@ -129,13 +130,4 @@ def _single(value: float) -> bytes:
 
 
 def _bytes(field: int, value: bytes) -> bytes:
-    return bytes([field << 3 | 2]) + _varint(len(value)) + value
-
-
-def _varint(number: int) -> bytes:
-    number &= 0xFFFF_FFFF_FFFF_FFFF
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*encoded, number])
+    return bytes([field << 3 | 2]) + encoded_varint(len(value)) + value
