@@ -177,6 +177,19 @@ class RowQueue:
                 break
         self._append_values(pushed_at, place, values)
 
+    def record(self, moment: int, step: int, values: dict[str, float]) -> bool:
+        """Queue numbers that were measured at another time; return False if the queue is so full that it could drop some.
+
+        Args:
+            moment: Monotonic nanoseconds.
+            step: Step of the numbers.
+            values: Numbers by key.
+        """
+        if not self.is_open or 2 * len(self._rows) >= ROWS_WAITING:
+            return not self.is_open
+        self._append_values(moment, step, values)
+        return True
+
     def append(self, moment: int, message: Mark | Device | TrainingEvent | TrainingAlert) -> None:
         """Queue a row without values, also while the run ends.
 

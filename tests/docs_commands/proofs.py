@@ -84,6 +84,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside daemon .*--web\.config\.file=", Elsewhere(WEB)),
     (r"(~/trackside/bin/)?trackside daemon\b", Serves()),
     (r"trackside run --auto ", Elsewhere("tests/auto/test_public_scripts.py")),
+    (r"trackside (run|import) --follow ", Elsewhere("tests/end_to_end/test_follow.py")),
     (r"trackside run ", Elsewhere(RUN)),
     (r"trackside attach ", Elsewhere("tests/cli/test_attach.py")),
     (r"trackside demo ", Elsewhere("tests/end_to_end/test_troubles.py")),
