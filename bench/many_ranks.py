@@ -22,6 +22,8 @@ from trackside.transport.session import Session
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+    from numpy.typing import NDArray
+
 RUN = "scale"
 NODE = 8
 """Ranks of a node. Those of the first node are processes of the daemon's machine; the others look like those of others."""
@@ -43,19 +45,36 @@ class Job(NamedTuple):
     nan: int = 0
 
 
-def value_rows(rank: int, steps: int) -> np.ndarray:
+def value_rows(rank: int, job: Job) -> NDArray[np.float64]:
     """Return what a rank pushes, step by step, always the same."""
-    return np.concatenate([values(rank, first) for first in range(0, steps, BATCH_ROWS)])[:steps]
+    rows = np.concatenate([values(rank, first) for first in range(0, job.steps, BATCH_ROWS)])[: job.steps]
+    if job.nan and rank == job.world - 1:
+        rows[job.nan, KEYS.index("loss")] = np.nan
+    return rows
+
+
+class Trained(NamedTuple):
+    """Result of the ranks of one process.
+
+    Attributes:
+        cpu: Its CPU seconds.
+        ended: Seconds from the last step until everything was acknowledged.
+        unsent: Messages that were not acknowledged a minute after the last step.
+        resent: Messages that were sent again.
+    """
+
+    cpu: float
+    ended: float
+    unsent: int
+    resent: int
 
 
 def train(end: Connection, endpoint: str, ranks: range, job: Job) -> None:
-    """Push as some ranks, in step with all others; send how long the pushes and the end took."""
+    """Push as some ranks, in step with all others; send a `Trained`."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 64 * len(ranks) + 1024), hard))
     runs = [_open(endpoint, rank, job.world) for rank in ranks]
-    rows = [value_rows(rank, job.steps) for rank in ranks]
-    if job.nan and ranks[-1] == job.world - 1:
-        rows[-1][job.nan, KEYS.index("loss")] = np.nan
+    rows = [value_rows(rank, job) for rank in ranks]
     end.send("ready")
     begun = end.recv()
     for step in range(job.steps):
@@ -66,7 +85,8 @@ def train(end: Connection, endpoint: str, ranks: range, job: Job) -> None:
     for run in runs:
         run.queue.close("finished", timeout=0.0)
     unsent = sum(_await_end(run) for run in runs)
-    end.send((cpu, time.monotonic() - pushed, unsent))
+    resent = sum(run.queue.session.totals.resent for run in runs)
+    end.send(Trained(cpu, time.monotonic() - pushed, unsent, resent))
 
 
 def _open(endpoint: str, rank: int, world: int) -> Run:
