@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import time
@@ -71,6 +72,7 @@ class Trained(NamedTuple):
 
 def train(end: Connection, endpoint: str, ranks: range, job: Job) -> None:
     """Push as some ranks, in step with all others; send a `Trained`."""
+    logging.getLogger("trackside").setLevel(logging.ERROR)  # each rank would log the same
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 64 * len(ranks) + 1024), hard))
     runs = [_open(endpoint, rank, job.world) for rank in ranks]
@@ -90,7 +92,12 @@ def train(end: Connection, endpoint: str, ranks: range, job: Job) -> None:
 
 
 def _open(endpoint: str, rank: int, world: int) -> Run:
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % NODE), "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(NODE)}
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank % NODE),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(NODE),
+    }
     identity = identify(RUN, RUN)
     if rank >= NODE:
         boot = str(uuid.uuid5(uuid.NAMESPACE_OID, str(rank // NODE)))

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import statistics
+import sys
 import tempfile
 import time
 from contextlib import closing
@@ -87,7 +88,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=COST_SECONDS, help="how long CPU is measured")
     arguments = parser.parse_args()
     machine()
-    columns = ("CPU", "RSS", "page, lines", "scrape", "push to page, median", "p99", "NaN to webhook", "lost", "clients")
+    columns = (
+        "CPU",
+        "RSS",
+        "page, lines",
+        "scrape",
+        "push to page, median",
+        "p99",
+        "NaN to webhook",
+        "lost",
+        "clients",
+    )
     head(f"ranks, {len(KEYS)} values a step", *columns)
     curve = CURVE if arguments.ranks is None else ((arguments.ranks, arguments.rate),)
     found = {(ranks, rate): _measure(ranks, rate, arguments.seconds) for ranks, rate in curve}
@@ -102,7 +113,12 @@ def main() -> None:
         verdict("the same: NaN to webhook", f"{many.nan:.2f} s", "<= 2 s", met=many.nan <= 2)
         verdict("the same: lines of the page", f"{many.lines:,}", "<= 10,000", met=many.lines <= 10_000)
         verdict("the same: a scrape, median", f"{many.scrape:.1f} ms", "<= 20 ms", met=many.scrape <= 20)
-    verdict("values lost, of all", str(sum(one.lost for one in found.values())), "0", met=not any(one.lost for one in found.values()))
+    verdict(
+        "values lost, of all",
+        str(sum(one.lost for one in found.values())),
+        "0",
+        met=not any(one.lost for one in found.values()),
+    )
 
 
 def _measure(ranks: int, rate: float, seconds: float) -> Measured:
@@ -118,12 +134,14 @@ def _measure(ranks: int, rate: float, seconds: float) -> Measured:
             for end in ends:
                 end.send(begun)
             time.sleep(SETTLE_SECONDS)
+            print(f"measuring, the daemon is process {daemon.process.pid}", file=sys.stderr, flush=True)
             share, rss, scrapes = _cost(daemon, seconds)
             looks = _scrapes(daemon, begun + job.steps / rate - time.monotonic(), LOOK_SECONDS)
             trained = [end.recv() for end in ends]
             nan = [one.at for one in inbox.of("direct") if one.fires("TracksideNonFinite")]
         finally:
             daemon.stop()
+            print("".join(daemon.log[-20:]), file=sys.stderr)
         measured = Measured(
             cpu=share,
             rss=rss,
@@ -174,11 +192,12 @@ def _start(daemon: Daemon, job: Job) -> list[Connection]:
 
 def _cost(daemon: Daemon, seconds: float) -> tuple[float, float, list[Scrape]]:
     """Return the share of a core, the largest memory in MiB, and the scrapes, one a second."""
-    pids = list(daemon.pids().values())
-    used, began = sum(map(cpu, pids)), time.monotonic()
+    pids = daemon.pids()
+    used, began = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
     scrapes = _scrapes(daemon, seconds, 1.0)
-    share = (sum(map(cpu, pids)) - used) / (time.monotonic() - began)
-    return share, sum(memory(pid)[0] for pid in pids), scrapes
+    shares = {name: (cpu(pid) - used[name]) / (time.monotonic() - began) for name, pid in pids.items()}
+    print(", ".join(f"{name} {share:.1%}" for name, share in shares.items()), file=sys.stderr, flush=True)
+    return sum(shares.values()), sum(memory(pid)[0] for pid in pids.values()), scrapes
 
 
 def _scrapes(daemon: Daemon, seconds: float, pause: float) -> list[Scrape]:
@@ -209,19 +228,19 @@ def _lost(history: Path, job: Job) -> list[int]:
     database = Database(history)
     with database.reading() as connection:
         every = reader.series(connection, reader.resolve(connection, RUN), ranks=())
-    of_rank: dict[int, dict[str, series.Series]] = {}
-    for one in every:
-        of_rank.setdefault(one.rank, {})[one.series.key] = one.series
+    stored = {(one.rank, one.series.key): one.series for one in every}
     lost = []
     for rank in range(job.world):
         pushed = value_rows(rank, job)
         missing = pushed.size
         for column, key in enumerate(KEYS):
-            found = list(series.samples(database, of_rank[rank][key])) if key in of_rank.get(rank, {}) else []
+            found = list(series.samples(database, stored[rank, key])) if (rank, key) in stored else []
             if found:
                 steps, kept = (np.concatenate([np.asarray(part[which]) for part in found]) for which in (0, 2))
                 same = np.array_equal(steps, np.arange(job.steps))
-                missing -= int(np.count_nonzero(np.isclose(kept, pushed[:, column], 0, 0, equal_nan=True))) if same else 0
+                missing -= (
+                    int(np.count_nonzero(np.isclose(kept, pushed[:, column], 0, 0, equal_nan=True))) if same else 0
+                )
         lost.append(missing)
     database.close()
     return lost

@@ -93,7 +93,7 @@ class Parts:
     """
 
     def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: IngestWorker, url: str) -> None:
-        self.state = State()
+        self.state = State(config.limits.ranks)
         self.rates = RateTracker(self.state)
         self.ranks = RankProcesses()
         self.requests = IngestRequests()

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from trackside_daemon.training.rank import RankStatus
     from trackside_daemon.training.run import RunStatus
 
+OF_STATISTICS = 7  # series of a key on the page, of a run whose ranks are too many to have their own
+
+# Series of keys in memory, of all runs, as a multiple of those that may be on the page: ranks that share statistics.
+STORED = 10
+
 
 class Admission:
     """Admits what is exported, within the limits; counts and logs what is not.
@@ -75,10 +80,22 @@ class Admission:
             return self.rejections.add("label_length", f"key {key[:40]}…", self._limits.label_bytes)
         if rank.keys >= self._limits.keys:
             return self.rejections.add("keys", f"key {key} of run {run.name}", self._limits.keys)
-        used = self._used(lambda one: 0 if one.forgotten else sum(rank.keys for rank in one.ranks.values()))
-        if _is_over(self._limits.series, used, run.owner):
+        used = self._used(lambda one: 0 if one.forgotten else self._series(one))
+        stored = sum(one.value_series for one in self._runs)
+        on_page = key in run.keys and self._has_statistics(run)
+        if stored >= STORED * self._limits.series or (not on_page and _is_over(self._limits.series, used, run.owner)):
             return self.rejections.add("series", f"key {key} of run {run.name}", self._limits.series)
+        run.keys.add(key)
+        run.value_series += 1
         return True
+
+    def _has_statistics(self, run: RunStatus) -> bool:
+        """Return whether the page has statistics over the ranks of a run, and not each rank."""
+        return len(run.ranks) > self._limits.ranks
+
+    def _series(self, run: RunStatus) -> int:
+        """Return how many series of keys a run has on the page."""
+        return OF_STATISTICS * len(run.keys) if self._has_statistics(run) else run.value_series
 
     def _used(self, amount: Callable[[RunStatus], int]) -> Counter[str]:
         """Return how much of a limit each owner uses, by the *amount* of each run."""

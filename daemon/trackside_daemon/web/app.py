@@ -19,6 +19,7 @@ from trackside_daemon.web.api.openapi import ENDPOINTS, document
 from trackside_daemon.web.exposition import process_registry, render
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
+from trackside_daemon.web.rank_statistics import RankStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -95,6 +96,7 @@ class WebApp:
             "overview": overview,
         }
         self._process_registry = process_registry()
+        self._rank_statistics = RankStatistics()
 
     def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
         """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
@@ -119,7 +121,7 @@ class WebApp:
             time.monotonic(), None if sources is None else lambda source: _collector_name(source) in sources
         )
         own = self._process_registry if sources is None or OWN_SOURCE in sources else None
-        body = render(snapshot, openmetrics=chosen.openmetrics, process_metrics=own)
+        body = render(self._rank_statistics.apply(snapshot), openmetrics=chosen.openmetrics, process_metrics=own)
         headers = {"Content-Type": chosen.content_type, "Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
             # Level 1: Prometheus scrapes often, and the page is repetitive. 31 selects a gzip header with the largest
