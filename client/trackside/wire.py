@@ -65,10 +65,11 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``pong``; from
             the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``, ``flight?``,
-            ``ping`` and ``layers?``. The last one has no answer, and older clients ignore it.
+            ``ping``, ``layers?`` and ``pace``. The last two have no answer, and older clients ignore them.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
-            command and its answer; the number of steps of ``layers?``; else 0.
+            command and its answer; the number of steps of ``layers?``; the milliseconds of ``pace``, for which a
+            client collects rows in a batch; else 0.
     """
 
     kind: str
@@ -545,6 +546,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "flight?": None,
     "ping": None,
     "layers?": None,
+    "pace": None,
 }
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -19,7 +19,7 @@ from trackside.transport.connection import Waker, connect, new_context
 from trackside.transport.native_thread import native_thread
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.paths import machine_id
-from trackside.transport.session import Session
+from trackside.transport.session import LONGEST_GATHER, Session
 from trackside.transport.spool import spool_location
 from trackside.wire import VERSION, Clock, Envelope, WireError, decode_body, encode, open_envelope
 
@@ -323,8 +323,12 @@ class Sender:
             idle = not session.in_flight
             while (message := session.next_to_send()) is not None and self._send(message.frames):
                 session.sent(message)
-            if beat and isinstance(session, Session) and not session.ended and (idle or session.is_stuck(clock)):
-                self._send(session.beat(clock))
+                session.sent_at = moment
+            if beat and isinstance(session, Session) and not session.ended:
+                # Batches are signs of life too.
+                silent = idle and moment - session.sent_at >= session.gather + DRAIN_SECONDS
+                if (silent or session.is_stuck(clock)) and self._send(session.beat(clock)):
+                    session.sent_at = moment
         if beat:
             self._beat_at = moment + BEAT_SECONDS
 
@@ -379,6 +383,8 @@ class Sender:
     def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
         if command.kind == "layers?" and isinstance(session, Session):
             session.request_layers(command.number)
+        elif command.kind == "pace" and isinstance(session, Session):
+            session.gather = min(command.number / 1000, LONGEST_GATHER)
         elif (answer := ANSWERS.get(command.kind)) is not None:
             body = decode_body(command.kind, frame)
             envelope = Envelope(answer.kind, session.id, command.number)
