@@ -84,6 +84,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside daemon .*--web\.config\.file=", Elsewhere(WEB)),
     (r"(~/trackside/bin/)?trackside daemon\b", Serves()),
     (r"trackside run ", Elsewhere(RUN)),
+    (r"trackside captures? ", Elsewhere("tests/end_to_end/test_captures.py")),
     (r"trackside demo ", Elsewhere("tests/end_to_end/test_troubles.py")),
     (r"TRACKSIDE_COLLECTOR__GPU__TROUBLE=", Elsewhere(DEMO)),
     (r"trackside alerts show ", Elsewhere(README)),

@@ -69,8 +69,8 @@ def allocations(writer: Writer) -> None:
 @pytest.mark.parametrize(
     ("planted", "expected", "name"),
     [
-        (data_wait, "data", "loader.py:88"),
-        (slow_function, "host", "train.py:12"),
+        (data_wait, "data", "loader.py:88 in __getitem__"),
+        (slow_function, "host", "train.py:12 in augment"),
         (no_stacks, "host", "aten::sum"),
         (tiny_operators, "host", "aten::add"),
         (interrupted_tiny_operators, "host", "aten::add"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.environment.identity import start_time
 from trackside_daemon.captures.kineto.socket_file import CONFIG, NAME
 from trackside_daemon.linux.child_process import output
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 TESTED = ("2.10", "2.13", "2.15")
 
 OTHER_DAEMON = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")  # with one of them, the user has chosen another daemon
+
+FIRST_REQUEST_SECONDS = 60.0  # PyTorch first asks 6 s after its import, which may take long
 
 VERSION_SECONDS = 10.0  # time limit for an interpreter to print the version
 
@@ -53,6 +57,16 @@ def missing_variables(directory: Path, command: Sequence[str], environ: Mapping[
     ):
         return {}
     return {name: value for name, value in variables(directory).items() if name not in environ}
+
+
+def will_ask(pid: int, directory: Path, proc: Path = Path("/proc")) -> bool:
+    """Return whether a process that has not asked yet has just been started with the variables for a directory."""
+    try:
+        environ = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or belongs to another user
+        return False
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - start_time(proc, pid) / os.sysconf("SC_CLK_TCK")
+    return b"KINETO_IPC_SOCKET_DIR=" + os.fsencode(directory) in environ and age < FIRST_REQUEST_SECONDS
 
 
 def is_tested(version: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures.kineto.environment import TESTED
+from trackside_daemon.captures.kineto.environment import TESTED, will_ask
 from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, POLL_SECONDS
 from trackside_daemon.captures.kineto.protocol import Window, configuration
 from trackside_daemon.captures.kineto.recording import BUSY, Recording
@@ -112,9 +112,9 @@ class KinetoRecorder:
     def _reason(self, pid: int) -> str:
         """Return why a process cannot be recorded; empty if it can."""
         poller = self._pollers.get(pid)
-        if poller is None or poller.silent:
-            return UNREACHED
-        return "" if poller.accepts else BUSY
+        if poller is None:
+            return "" if will_ask(pid, self._directory) else UNREACHED
+        return UNREACHED if poller.silent else "" if poller.accepts else BUSY
 
     def _asks_in(self, pid: int) -> float:
         """Return in how many seconds a process is due to ask."""

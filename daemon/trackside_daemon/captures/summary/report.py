@@ -50,5 +50,5 @@ def _operator(row: Mapping[str, Any]) -> str:
 
 
 def _function(row: Mapping[str, Any]) -> str:
-    inner = f"  {cut(row['inner'], WIDTH)}"
-    return f"  {row['share']:>4.0%}  {milliseconds(row['seconds']):>5} ms  {cut(row['name'], WIDTH)}{inner}"
+    times = f"  {row['share']:>4.0%}  {milliseconds(row['seconds']):>5} ms"
+    return f"{times}  {cut(row['name'], WIDTH)}  {cut(row['inner'], WIDTH)}".rstrip()
