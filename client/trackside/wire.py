@@ -61,9 +61,9 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """Session, kind and number of a message.
 
     Attributes:
-        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``pong``; from
-            the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``, ``flight?``,
-            ``ping`` and ``layers?``. The last one has no answer, and older clients ignore it.
+        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``steps``,
+            ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``,
+            ``flight?``, ``steps?``, ``ping`` and ``layers?``. The last one has no answer, and older clients ignore it.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
             command and its answer; the number of steps of ``layers?``; else 0.
@@ -509,13 +509,19 @@ class Flight(msgspec.Struct, omit_defaults=True):
     groups: list[FlightGroup] = []
 
 
+class OptimizerSteps(msgspec.Struct, omit_defaults=True):
+    """The number of optimizer steps that PyTorch's profiler has counted in a process; 0 if it does not count them."""
+
+    count: Count = 0
+
+
 class Refused(msgspec.Struct, omit_defaults=True):
     """The refusal of a message in a version that this daemon does not read; *reads* has those that it reads."""
 
     reads: list[int]
 
 
-Body = Hello | Pushes | Skip | Heartbeat | Bye | Stacks | Flight | Nack | Refused | None
+Body = Hello | Pushes | Skip | Heartbeat | Bye | Stacks | Flight | OptimizerSteps | Nack | Refused | None
 
 BODIES: dict[str, type[msgspec.Struct] | None] = {
     "hello": Hello,
@@ -525,6 +531,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "bye": Bye,
     "stacks": Stacks,
     "flight": Flight,
+    "steps": OptimizerSteps,
     "pong": None,
     "welcome": None,
     "hello?": None,
@@ -533,6 +540,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "refused": Refused,
     "stacks?": None,
     "flight?": None,
+    "steps?": None,
     "ping": None,
     "layers?": None,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.captures.flight_recorder import flight
+from trackside.captures.kineto import optimizer_steps
 from trackside.stacks import stacks
 from trackside.wire import Stacks
 
@@ -32,5 +33,6 @@ class Answer(NamedTuple):
 ANSWERS = {
     "stacks?": Answer("stacks", lambda _: Stacks(stacks())),
     "flight?": Answer("flight", lambda _: flight()),
+    "steps?": Answer("steps", lambda _: optimizer_steps()),
     "ping": Answer("pong", lambda _: None),
 }

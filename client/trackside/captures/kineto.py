@@ -1,4 +1,4 @@
-"""PyTorch's own profiler at the end of a process."""
+"""PyTorch's own profiler, as it serves the daemon: the steps that it counts, and the end of a process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,15 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+
+from trackside.wire import OptimizerSteps
+
+
+def optimizer_steps() -> OptimizerSteps:
+    """Return the optimizer steps of this process, which PyTorch counts if its environment names a daemon for profiles."""
+    with suppress(Exception):  # PyTorch is not there, or this part of it has changed
+        return OptimizerSteps(max(0, sys.modules["torch.autograd.profiler"].KinetoStepTracker.current_step()))
+    return OptimizerSteps()
 
 
 def cancel_recording() -> None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 DIFFERENCES = 8  # lines about changes since the reference
 
 
-def summarize(capture: Capture, files: Mapping[int, Path]) -> dict[str, Any]:
+def summarize(capture: Capture, files: Mapping[int, Path], world_size: int | None = None) -> dict[str, Any]:
     """Return the summary of files by rank, which a worker process makes for profiles; it blocks until then."""
     if capture.kind == "profile":
-        return summarize_profile(files, capture.options.steps)
+        return summarize_profile(files, capture.options.steps, world_size)
     make = {"stacks": stacks.summarize, "flight_recorder": hang_summary.summarize}.get(capture.kind)
     return make(files) if make is not None else {}
 

@@ -117,7 +117,11 @@ class Parts:
         self.liveness = Liveness()
         queue = BatchQueue()
         self.kineto = Kineto(
-            push_socket.token, self.ranks.get, partial(_step_seconds, self.rates), enabled=config.capture.kineto
+            push_socket.token,
+            self.ranks.get,
+            partial(_step_seconds, self.rates),
+            self.requests.ask,
+            enabled=config.capture.kineto,
         )
         self.captures = make_captures(
             config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]

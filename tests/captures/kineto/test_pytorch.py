@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from processes import ROOT, clean_environ, eventually, require
+from scripted_recorder import answering
 
 from trackside_daemon.captures.kineto.environment import is_tested, torch_version, variables
 from trackside_daemon.captures.kineto.kineto import Kineto
@@ -46,7 +47,7 @@ class Training:
         )
         self._place = place
         ranks = [RankProcess("mnist", "r1", 1, 0, 0, "", self.process.pid)]
-        self._kineto = Kineto(socket, lambda: ranks, lambda *_: None, enabled=True)
+        self._kineto = Kineto(socket, lambda: ranks, lambda *_: None, answering(), enabled=True)
         self._kineto.start()
         self.recorder = self._kineto.recorder
         assert self.process.stdout is not None

@@ -11,7 +11,10 @@ import os
 import resource
 import signal
 import sys
+import time
+from math import ceil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
@@ -24,6 +27,10 @@ from trackside_daemon.captures.summary.trace import TraceError, decode, read_tex
 from trackside_daemon.linux.parent_death import end_with_parent
 from trackside_daemon.linux.signals import reset_signals
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
 MEMORY_BYTES = 3 << 30  # RLIMIT_AS; the longest text with its events needs two thirds of it
 CPU_SECONDS = 90
 
@@ -34,6 +41,7 @@ def main() -> int:
     end_with_parent(None, signal.SIGKILL)
     _limit()
     for line in sys.stdin.buffer:
+        _limit_time()
         sys.stdout.buffer.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n")
         sys.stdout.buffer.flush()
     return 0
@@ -48,7 +56,8 @@ def answer(request: Request) -> Answer:
         summary = profile(trace, steps)
         begin = trace.base / 1000 + steps.edges[0]
         del trace
-        marks.write(Path(request.output), marks.marked(text, steps, request.distributed))
+        distributed = {"backend": _backend(summary), **request.distributed}
+        marks.write(Path(request.output), marks.marked(text, steps, distributed))
     except TraceError as error:
         return Answer(error=str(error))
     except OSError as error:
@@ -58,17 +67,26 @@ def answer(request: Request) -> Answer:
     return Answer(summary, begin)
 
 
+def _backend(summary: Mapping[str, Any]) -> str:
+    """Return the backend of torch.distributed, by the collectives of a rank."""
+    names = " ".join(row["name"] for row in summary["communication"])
+    return next((backend for backend in ("nccl", "gloo", "mpi", "ucc", "xccl") if backend in names), "")
+
+
 def _limit() -> None:
-    for name, most in (
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    for name, most in ((resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_CORE, 0)):
         with contextlib.suppress(OSError, ValueError):  # a lower limit stays
             resource.setrlimit(name, (most, most))
     os.nice(19)
     if sys.platform == "linux":
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+def _limit_time() -> None:
+    """Limit the processor time of the next request; the kernel ends the process after it."""
+    with contextlib.suppress(OSError, ValueError):
+        _, most = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + CPU_SECONDS, most))
 
 
 if __name__ == "__main__":
