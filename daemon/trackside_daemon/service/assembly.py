@@ -124,7 +124,13 @@ class Parts:
             enabled=config.capture.kineto,
         )
         self.captures = make_captures(
-            config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
+            config.capture,
+            directory,
+            self.history,
+            self.requests,
+            state=self.state,
+            push=queue.push,
+            recorders=[self.kineto.recorder],
         )
         self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
         self.alerting = _alerting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ from trackside_daemon.captures.automatic import compare
 from trackside_daemon.captures.captures import Captures
 from trackside_daemon.captures.stacks import StacksRecorder
 from trackside_daemon.captures.store import MIB, CaptureStore
+from trackside_daemon.captures.summaries import summarize
+from trackside_daemon.model.training_families import RUN_INFO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.recorder import Recorder as History
     from trackside_daemon.ingest.requests import IngestRequests
     from trackside_daemon.model.metric import Batch
+    from trackside_daemon.model.state import State
 
 
 def make_captures(
@@ -27,6 +31,7 @@ def make_captures(
     history: History,
     requests: IngestRequests,
     *,
+    state: State,
     push: Callable[[Sequence[Batch]], None],
     recorders: Sequence[Recorder] = (),
 ) -> Captures:
@@ -37,5 +42,13 @@ def make_captures(
         lambda run: sorted(requests.ask("ping", run)[0]),
         lambda batch: push([batch]),
         history.captures,
+        summarize=lambda capture, files: summarize(capture, files, _world_size(state, capture.run)),
         finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
     )
+
+
+def _world_size(state: State, run: str) -> int | None:
+    """Return the number of ranks of a live run, by its id; None if it is not known."""
+    (infos,) = state.values(time.monotonic(), RUN_INFO)
+    found = (dict(zip(RUN_INFO.labels, labels, strict=True)) for labels in infos)
+    return next((int(info["world_size"]) for info in found if info["run_id"] == run), None)

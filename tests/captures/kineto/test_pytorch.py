@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,11 +20,15 @@ from trackside_daemon.captures.kineto.environment import is_tested, torch_versio
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.captures.kineto.recording import BUSY
 from trackside_daemon.captures.kineto.socket_file import directory
+from trackside_daemon.captures.summary.difference import difference
+from trackside_daemon.captures.summary.profile import profile
+from trackside_daemon.captures.summary.steps import cut
+from trackside_daemon.captures.summary.trace import decode
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.rank_process import RankProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 require("torch")
 if not is_tested(torch_version(sys.executable)):
@@ -57,6 +62,8 @@ class Training:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{command}\n")
         self.process.stdin.flush()
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == f"{command}\n"
 
     def capture(self, **options: Any) -> Capture:
         return Capture(
@@ -108,10 +115,48 @@ def test_a_time_is_recorded_with_python_functions(training: Training) -> None:
     assert any("training_script.py" in event["name"] and event["cat"] == "python_function" for event in recorded)
 
 
+def profiled(training: Training, planted: str, **options: Any) -> dict[str, Any]:
+    """Return the summary of some steps with a planted slowness, as the one of rank 0."""
+    if planted != "healthy":
+        training.tell(planted)
+    trace = decode(training.record(**{"steps": 5, **options}).read_bytes())
+    if planted != "healthy":
+        training.tell("healthy")
+    return {"ranks": {"0": profile(trace, cut(trace, options.get("steps", 5)))}}
+
+
+@pytest.mark.parametrize(
+    ("planted", "expected", "named"),
+    [
+        ("data", "data", r"training_script\.py:\d+ in read_slowly"),
+        ("function", "host", r"training_script\.py:\d+ in augment"),
+        ("tiny", "host", r"aten::add"),
+        ("copies", "copy", r"aten::copy_"),
+    ],
+)
+def test_a_planted_bottleneck_is_named(
+    training: Training, planted: str, expected: str, named: str, count: Callable[[int, int], int]
+) -> None:
+    for _ in range(count(1, 10)):
+        found = profiled(training, planted, stacks=planted in {"data", "function"})["ranks"]["0"]["bottleneck"]
+        assert found["class"] == expected, found["text"]
+        assert re.search(named, found["name"]), found["text"]
+
+
+def test_healthy_windows_do_not_differ_and_a_planted_one_does(
+    training: Training, count: Callable[[int, int], int]
+) -> None:
+    reference = profiled(training, "healthy", steps=20)
+    for _ in range(count(2, 20)):
+        assert difference(reference, profiled(training, "healthy", steps=20)) == []
+    largest = difference(reference, profiled(training, "copies", steps=10))[0]
+    assert largest["name"] == "aten::copy_"
+
+
 def test_a_profiler_of_the_trainings_own_is_left_alone(training: Training) -> None:
     training.tell("profile")
     eventually(lambda: training.reason() == BUSY)
-    training.tell("stop")
+    training.tell("healthy")
     eventually(lambda: not training.reason())
 
 
