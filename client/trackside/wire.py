@@ -62,8 +62,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``steps``,
-            ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``,
-            ``flight?``, ``steps?``, ``ping`` and ``layers?``. The last one has no answer, and older clients ignore it.
+            ``profile``, ``memory``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
+            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping`` and ``layers?``. The last one has no answer, and older clients ignore it.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
             command and its answer; the number of steps of ``layers?``; else 0.
@@ -238,6 +238,20 @@ class Totals(msgspec.Struct, omit_defaults=True):
     saves: CheckpointTotals | None = None
 
 
+class ProfilePlan(msgspec.Struct, omit_defaults=True, frozen=True):
+    """A plan of profiles: *steps* optimizer steps, *warmup* steps after each of *epochs* has begun, or the run without them.
+
+    The other fields are those of `trackside_daemon.model.capture.ProfileOptions`.
+    """
+
+    steps: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    warmup: Count = 0
+    epochs: Annotated[tuple[Count, ...], msgspec.Meta(max_length=1000)] = ()
+    shapes: bool = False
+    stacks: bool = False
+    memory: bool = False
+
+
 class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of the process when its first session began, and what it states of the run; unknown fields are absent.
 
@@ -254,6 +268,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         launch: Id of the ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
         daemonic: It is a daemon process of `multiprocessing`, such as a worker of a pool: its parent ends it by SIGTERM.
         roles: Roles that the user states for keys of the run (`trackside.roles`).
+        profile: When to profile the run; None for the daemon's plan.
     """
 
     command: tuple[str, ...] = ()
@@ -268,6 +283,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     launch: str = ""
     daemonic: bool = False
     roles: dict[str, str] = {}
+    profile: ProfilePlan | None = None
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -515,13 +531,68 @@ class OptimizerSteps(msgspec.Struct, omit_defaults=True):
     count: Count = 0
 
 
+class ProfileQuestion(msgspec.Struct, omit_defaults=True):
+    """A request for a profile of the next *seconds*, by options as in `trackside_daemon.model.capture.ProfileOptions`."""
+
+    seconds: Amount
+    shapes: bool = False
+    stacks: bool = False
+    memory: bool = False
+
+
+class Profile(msgspec.Struct, omit_defaults=True):
+    """A trace of PyTorch's profiler, compressed by gzip; or why there is none, in one line."""
+
+    trace: bytes = b""
+    error: str = ""
+
+
+class AllocationSite(msgspec.Struct, array_like=True, frozen=True):
+    """Allocations by one stack, as lines ``FILE:LINE FUNCTION``, the innermost call first; empty if it was not recorded."""
+
+    frames: list[str]
+    bytes: int
+    count: int
+
+
+class Allocator(msgspec.Struct, omit_defaults=True):
+    """An allocator such as ``cuda:0`` or ``tracemalloc``: bytes in use, bytes that it holds, and its largest sites."""
+
+    name: str
+    allocated: int
+    reserved: int
+    sites: list[AllocationSite] = []
+
+
+class MemorySnapshot(msgspec.Struct, omit_defaults=True):
+    """The memory of a process; *errors* are the reasons for which allocators are missing."""
+
+    allocators: list[Allocator]
+    errors: list[str] = []
+
+
 class Refused(msgspec.Struct, omit_defaults=True):
     """The refusal of a message in a version that this daemon does not read; *reads* has those that it reads."""
 
     reads: list[int]
 
 
-Body = Hello | Pushes | Skip | Heartbeat | Bye | Stacks | Flight | OptimizerSteps | Nack | Refused | None
+Body = (
+    Hello
+    | Pushes
+    | Skip
+    | Heartbeat
+    | Bye
+    | Stacks
+    | Flight
+    | OptimizerSteps
+    | ProfileQuestion
+    | Profile
+    | MemorySnapshot
+    | Nack
+    | Refused
+    | None
+)
 
 BODIES: dict[str, type[msgspec.Struct] | None] = {
     "hello": Hello,
@@ -532,6 +603,8 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "stacks": Stacks,
     "flight": Flight,
     "steps": OptimizerSteps,
+    "profile": Profile,
+    "memory": MemorySnapshot,
     "pong": None,
     "welcome": None,
     "hello?": None,
@@ -541,6 +614,8 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "stacks?": None,
     "flight?": None,
     "steps?": None,
+    "profile?": ProfileQuestion,
+    "memory?": None,
     "ping": None,
     "layers?": None,
 }

@@ -15,10 +15,14 @@ import processes
 import pytest
 from processes import clean_environ, command, eventually, require, terminated
 
-from trackside_daemon.captures.kineto.environment import is_tested, torch_version
+from trackside.captures.kineto import is_tested
+from trackside_daemon.captures.kineto.environment import torch_version
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from end_to_end.conftest import Process
+    from processes import Daemon
 
 require("torch")
 if not is_tested(torch_version(sys.executable)):
@@ -26,6 +30,23 @@ if not is_tested(torch_version(sys.executable)):
 
 SCRIPT = Path(__file__).with_name("captured_script.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+PLAIN = """
+import torch, trackside
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters())
+def augment():
+    for _ in range(300_000):
+        pass
+while True:
+    augment()
+    loss = model(torch.ones(8, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    trackside.push(loss=loss)
+"""
 
 
 class Ranks:
@@ -125,3 +146,15 @@ def test_captures_are_listed_and_a_failed_one_says_why(ranks: Ranks) -> None:
     listed = ranks.run("captures", "captured_script")
     assert listed.returncode == 0
     assert "failed" in listed.stdout.splitlines()[-1]
+
+
+def test_without_the_environment_the_client_records(daemon: Daemon, start_training: Callable[..., Process]) -> None:
+    start_training(daemon, "-c", PLAIN, TRACKSIDE_RUN_NAME="plain")
+    eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="plain"}', 0.0) > 20)
+    address = f"--url={daemon.url}/#token={(daemon.directory / 'push.token').read_text().strip()}"
+    done = processes.run(command("capture", "plain", "--steps", "3", "--stacks", "--json", address))
+    assert done.returncode == 0, done.stdout + done.stderr
+    [summary] = json.loads(done.stdout)["summary"]["ranks"].values()
+    assert len(summary["steps"]) == 3
+    assert "aten::addmm" in {row["name"] for row in summary["operators"]}
+    assert re.fullmatch(r".*:\d+ in augment", summary["bottleneck"]["name"])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from trackside.totals.flops import Flops
     from trackside.totals.session_totals import Deferred
-    from trackside.wire import Identity, Totals
+    from trackside.wire import Identity, ProfilePlan, Totals
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
@@ -55,6 +55,7 @@ class Session(Outbox):
         spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
         flops: Operations of a step or a token.
         roles: Roles that the user states, by key.
+        profile: When to profile the run.
 
     Attributes:
         rows: Rows that are not drained yet.
@@ -77,6 +78,7 @@ class Session(Outbox):
         *,
         flops: Flops = NONE,
         roles: Mapping[str, str] = MappingProxyType({}),
+        profile: ProfilePlan | None = None,
     ) -> None:
         id_ = os.urandom(16)  # not `random`, which a training seeds alike on all ranks
         super().__init__(id_, Spool(id_, spool))
@@ -86,7 +88,7 @@ class Session(Outbox):
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._started = time.time_ns()
-        self._flops, self._roles = flops, roles
+        self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
@@ -110,7 +112,15 @@ class Session(Outbox):
     def successor(self) -> Session:
         """Return a session of the same process and run, for the next attempt."""
         identity = replace(self.identity, attempt=self.identity.attempt + 1)
-        session = Session(identity, self._config, self._tags, self._total_steps, flops=self._flops, roles=self._roles)
+        session = Session(
+            identity,
+            self._config,
+            self._tags,
+            self._total_steps,
+            flops=self._flops,
+            roles=self._roles,
+            profile=self._profile,
+        )
         session.gpus = self.gpus
         return session
 
@@ -143,7 +153,7 @@ class Session(Outbox):
                 last=self._last(),
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
-                about=replace(process_info(), roles=dict(self._roles)),
+                about=replace(process_info(), roles=dict(self._roles), profile=self._profile),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),
             ),

@@ -61,7 +61,7 @@ class Captures:
         ranks: Returns the ranks of a run, by its id, that are connected.
         publish: Receives batches of records.
         stored: Returns all captures that the history has.
-        finished: Completes the summary of a capture that was summarised.
+        finished: Completes the summary of a capture that was summarised; returns it and others that change with it.
         summarize: Summarises files by rank.
     """
 
@@ -73,7 +73,7 @@ class Captures:
         publish: Callable[[Batch], object],
         stored: Callable[[], Sequence[Capture]],
         *,
-        finished: Callable[[Capture], Capture] = lambda capture: capture,
+        finished: Callable[[Capture], Iterable[Capture]] = lambda capture: [capture],
         summarize: Callable[[Capture, Mapping[int, Path]], dict[str, Any]] = summaries.summarize,
     ) -> None:
         self.store = store
@@ -200,9 +200,12 @@ class Captures:
         capture = self._change(replace(capture, state="written", files=files))
         if capture.kind != "profile":
             summary = self._summarize(capture, {file.rank: paths[file.rank].with_name(file.name) for file in files})
-        if summary.get("ranks") or capture.kind == "memory":
+        if summary.get("ranks"):
             ended = replace(capture, state="summarised", summary=summary, ended=time.time())
-            self._change(self._finished(ended))
+            ended, *others = self._finished(ended)
+            self._change(ended)
+            for other in others:
+                self._replace(other)
         else:
             self._end(capture, _reasons({int(rank): why for rank, why in summary.get("failed", {}).items()}))
         self._make_room()
@@ -219,7 +222,7 @@ class Captures:
             ended = [id_ for id_, known in self._known.items() if known.state in FINAL]
             for id_ in ended[:-REMEMBERED]:
                 del self._known[id_]
-            if capture.state in FINAL and capture.ended:
+            if capture.state in FINAL:
                 self._ended[capture.trigger, capture.state] += 1
         self._publish(Batch("captures", records=[capture]))
         return capture
@@ -232,9 +235,13 @@ class Captures:
             gone = replace(
                 capture, files=(), reason="its files made room for others: capture.quota_mib, capture.quota_run_mib"
             )
-            with self._lock:
-                self._known[capture.id] = gone
-            self._publish(Batch("captures", records=[gone]))
+            self._replace(gone)
+
+    def _replace(self, capture: Capture) -> None:
+        """Publish a capture that had ended before, with something changed."""
+        with self._lock:
+            self._known[capture.id] = capture
+        self._publish(Batch("captures", records=[capture]))
 
     def _reserve(self, capture: Capture, ranks: Sequence[int]) -> tuple[list[int], dict[int, Path | str]]:
         """Return the ranks that are this capture's until `_release`, and why the others are not."""

@@ -9,6 +9,22 @@ from pydantic import Field
 from trackside_daemon.config.section import Section
 
 
+class PlanSection(Section):
+    """A plan of profiles of every run that has none of its own."""
+
+    steps: Annotated[int, Field(ge=1, le=1000, description="Number of optimizer steps.")] = 10
+    warmup: Annotated[
+        int, Field(ge=0, description="Number of steps between the begin of an epoch, or of the run, and the profile.")
+    ] = 0
+    epochs: Annotated[
+        tuple[Annotated[int, Field(ge=0)], ...],
+        Field(description="The epochs to profile, as pushed; without any, the run is profiled once."),
+    ] = ()
+    shapes: Annotated[bool, Field(description="Record the shapes of operators' inputs.")] = False
+    stacks: Annotated[bool, Field(description="Record Python functions.")] = False
+    memory: Annotated[bool, Field(description="Record allocations.")] = False
+
+
 class CaptureSection(Section):
     """Captures: profiles, stacks and memory snapshots of runs."""
 
@@ -24,6 +40,10 @@ class CaptureSection(Section):
             description="Serve the socket at which PyTorch asks for profiles; see docs/captures.md for the environment of a training."
         ),
     ] = True
+    plan: Annotated[
+        PlanSection | None,
+        Field(description="Plan of profiles of runs without one of their own; see docs/captures.md."),
+    ] = None
     quota_run_mib: Annotated[
         int,
         Field(ge=1, description="Maximum size of a run's captures in MiB; automatic ones go first, then the oldest."),

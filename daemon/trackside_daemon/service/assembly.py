@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.environment.identity import boot_id
+from trackside.wire import ProfilePlan
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.captures.automatic import AutomaticCaptures
+from trackside_daemon.captures.client_profiles import ClientProfiles
 from trackside_daemon.captures.kineto.kineto import Kineto
+from trackside_daemon.captures.plan import PlannedCaptures
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trackside_daemon.captures.captures import Captures
+    from trackside_daemon.captures.settings import CaptureSection
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
@@ -77,7 +81,7 @@ class Parts:
         history: The history.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
-        captures: The captures; *automatic* has who begins those that nobody asks for.
+        captures: The captures; *automatic* and *planned* have who begins those that nobody asks for.
         runs: The runs.
         pipeline: The path of all batches.
         spools: Spools of processes that are gone.
@@ -116,12 +120,9 @@ class Parts:
         self.history = _history(config, directory, machine, self.state, self.requests)
         self.liveness = Liveness()
         queue = BatchQueue()
+        step_seconds = partial(_step_seconds, self.rates)
         self.kineto = Kineto(
-            push_socket.token,
-            self.ranks.get,
-            partial(_step_seconds, self.rates),
-            self.requests.ask,
-            enabled=config.capture.kineto,
+            push_socket.token, self.ranks.get, step_seconds, self.requests.ask, enabled=config.capture.kineto
         )
         self.captures = make_captures(
             config.capture,
@@ -130,9 +131,16 @@ class Parts:
             self.requests,
             state=self.state,
             push=queue.push,
-            recorders=[self.kineto.recorder],
+            processes=self.ranks.get,
+            recorders=[
+                self.kineto.recorder,
+                ClientProfiles(self.kineto.recorder, self.requests.ask, step_seconds),
+            ],
         )
-        self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        self.automatic = (
+            [AutomaticCaptures(self.captures.ask, self.ranks.get, self.state)] if config.capture.auto else []
+        )
+        self.planned = PlannedCaptures(self.captures.ask, self.ranks.get, self.state, _plan(config.capture))
         self.alerting = _alerting(
             config,
             self.state,
@@ -252,6 +260,10 @@ def _peak_flops(state: State, run: str, rank: int) -> object:
     return state.some(time.monotonic(), [(PEAK_FLOPS, (run, str(rank)))])[0]
 
 
+def _plan(section: CaptureSection) -> ProfilePlan | None:
+    return None if section.plan is None else ProfilePlan(**section.plan.model_dump())
+
+
 def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
     return {**ingest_worker.refused, **spools.rejected()}
 
@@ -266,4 +278,5 @@ def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     parts.pipeline.tick([*batches, parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch()])
     for automatic in parts.automatic:
         automatic.tick()
+    parts.planned.tick()
     parts.rates.record(time.monotonic())

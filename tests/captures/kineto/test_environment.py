@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trackside.captures.kineto import TESTED
 from trackside_daemon.captures.kineto.environment import (
-    TESTED,
     interpreter,
     missing_variables,
     torch_version,

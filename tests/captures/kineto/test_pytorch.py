@@ -16,7 +16,8 @@ import pytest
 from processes import ROOT, clean_environ, eventually, require
 from scripted_recorder import answering
 
-from trackside_daemon.captures.kineto.environment import is_tested, torch_version, variables
+from trackside.captures.kineto import is_tested
+from trackside_daemon.captures.kineto.environment import torch_version, variables
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.captures.kineto.recording import BUSY
 from trackside_daemon.captures.kineto.socket_file import directory

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from trackside.captures.kineto import cancel_recording
+from trackside.captures.kineto import cancel_recording, count_cheaply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-atexit.register(cancel_recording)  # as the client does at its end
+atexit.register(cancel_recording)  # as the client does
+count_cheaply()
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(4)))

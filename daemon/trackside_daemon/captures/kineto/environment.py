@@ -9,15 +9,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.captures.kineto import is_tested
 from trackside.environment.identity import start_time
 from trackside_daemon.captures.kineto.socket_file import CONFIG, NAME
 from trackside_daemon.linux.child_process import output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-# Minor versions. Others are left alone: 2.1 to 2.4 crash at the start (pytorch#125705), 2.7 did with CUDA (pytorch#163545).
-TESTED = ("2.10", "2.13", "2.15")
 
 OTHER_DAEMON = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")  # with one of them, the user has chosen another daemon
 
@@ -67,11 +65,6 @@ def will_ask(pid: int, directory: Path, proc: Path = Path("/proc")) -> bool:
         return False
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - start_time(proc, pid) / os.sysconf("SC_CLK_TCK")
     return b"KINETO_IPC_SOCKET_DIR=" + os.fsencode(directory) in environ and age < FIRST_REQUEST_SECONDS
-
-
-def is_tested(version: str) -> bool:
-    """Return whether a version of PyTorch is one of the tested ones."""
-    return ".".join(version.split(".")[:2]) in TESTED
 
 
 def torch_version(program: str) -> str:

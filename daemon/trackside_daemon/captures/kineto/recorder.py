@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures.kineto.environment import TESTED, will_ask
+from trackside.captures.kineto import TESTED
+from trackside_daemon.captures.kineto.environment import will_ask
 from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS
 from trackside_daemon.captures.kineto.protocol import configuration
 from trackside_daemon.captures.kineto.recording import BUSY, Recording

@@ -1,4 +1,4 @@
-"""When ranks record: at once, after the same optimizer step, or at the same moment."""
+"""The windows in which ranks record: at once, after the same optimizer step, or at the same moment."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 FIRST_SECONDS = 2 * POLL_SECONDS  # when a process that has just started asks for the first time, at the latest
 LOOP_SECONDS = 1.0  # libkineto's loop: a configuration has to arrive that much before its start time
 MARGIN_SECONDS = 0.5  # how late a process may ask when several start at a moment; a later one does not record
-LATE_SECONDS = 0.2  # likewise, when several start after a step; a later one records other steps
+LATE_SECONDS = 0.15  # likewise, when several start after a step; a later one records other steps
 COUNTING_SECONDS = 0.1  # time in which optimizer steps are counted, for their rate
 COUNTED = 4  # fewer steps in that time do not give a rate
-FASTER = 1.25  # steps may become faster than they were
+FASTER = 1.15  # steps may become faster than they were
 APART_SECONDS = 0.05  # ranks that have made equally many steps but for so much time take them together
 
 # A window has to contain all steps, which take longer while they are recorded. The summary is cut to the steps asked for.

@@ -15,7 +15,7 @@ from trackside_daemon.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
 
 
 def capture(

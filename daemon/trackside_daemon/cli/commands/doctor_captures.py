@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside.captures.kineto import TESTED, is_tested
 from trackside.transport import discovery
-from trackside_daemon.captures.kineto.environment import TESTED, is_tested, serves_this_user, torch_version
+from trackside_daemon.captures.kineto.environment import serves_this_user, torch_version
 from trackside_daemon.captures.kineto.socket_file import DirectoryError, directory, require_usable
 from trackside_daemon.cli.commands.doctor_check import Check
 
