@@ -11,7 +11,6 @@ import pytest
 from pydantic import SecretStr
 
 from trackside_daemon.alerts.settings import RuleSection, ThresholdsSection
-from trackside_daemon.captures.settings import PlanSection
 from trackside_daemon.collectors.settings import PathSection
 from trackside_daemon.config.environment import CLIENT_VARIABLES, variables, warn_of_unknown_variables
 from trackside_daemon.config.loading import ConfigError, load
@@ -174,7 +173,12 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "alerts.thresholds.gpu_held_bytes": ("1GB", 10**9),
         "capture.auto": ("true", True),
         "capture.kineto": ("false", False),
-        "capture.plan": ('{"epochs": [1, 5], "steps": 50}', PlanSection(epochs=(1, 5), steps=50)),
+        "capture.plan.steps": ("50", 50),
+        "capture.plan.warmup": ("5", 5),
+        "capture.plan.epochs": ("1,5", (1, 5)),
+        "capture.plan.shapes": ("true", True),
+        "capture.plan.stacks": ("true", True),
+        "capture.plan.memory": ("true", True),
         "capture.quota_run_mib": ("64", 64),
         "capture.quota_mib": ("128", 128),
     }

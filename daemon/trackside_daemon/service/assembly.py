@@ -261,7 +261,7 @@ def _peak_flops(state: State, run: str, rank: int) -> object:
 
 
 def _plan(section: CaptureSection) -> ProfilePlan | None:
-    return None if section.plan is None else ProfilePlan(**section.plan.model_dump())
+    return ProfilePlan(**section.plan.model_dump()) if section.plan.steps else None
 
 
 def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
