@@ -36,6 +36,7 @@ PLAIN = """
 import torch, trackside
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters())
+trackside.init("plain", id="plain-1", profile={"epochs": [1], "steps": 3})
 def augment():
     for _ in range(300_000):
         pass
@@ -45,7 +46,7 @@ while True:
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    trackside.push(loss=loss)
+    trackside.push(loss=loss, epoch=1)
 """
 
 
@@ -148,9 +149,11 @@ def test_captures_are_listed_and_a_failed_one_says_why(ranks: Ranks) -> None:
     assert "failed" in listed.stdout.splitlines()[-1]
 
 
-def test_without_the_environment_the_client_records(daemon: Daemon, start_training: Callable[..., Process]) -> None:
-    start_training(daemon, "-c", PLAIN, TRACKSIDE_RUN_NAME="plain")
-    eventually(lambda: daemon.series().get('trackside_training_step{rank="0",run="plain"}', 0.0) > 20)
+def test_without_the_environment_the_client_records_as_planned_and_asked(
+    daemon: Daemon, start_training: Callable[..., Process]
+) -> None:
+    start_training(daemon, "-c", PLAIN)
+    eventually(lambda: [state(one) for one in listed(daemon)] == [("profile", "plan", "summarised")])
     address = f"--url={daemon.url}/#token={(daemon.directory / 'push.token').read_text().strip()}"
     done = processes.run(command("capture", "plain", "--steps", "3", "--stacks", "--json", address))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -158,3 +161,17 @@ def test_without_the_environment_the_client_records(daemon: Daemon, start_traini
     assert len(summary["steps"]) == 3
     assert "aten::addmm" in {row["name"] for row in summary["operators"]}
     assert re.fullmatch(r".*:\d+ in augment", summary["bottleneck"]["name"])
+    memory = processes.run(command("capture", "plain", "--memory", address))
+    assert (memory.returncode, memory.stderr) == (0, "")
+    assert "rank 0, process: " in memory.stdout
+
+
+def listed(daemon: Daemon) -> list[dict[str, Any]]:
+    """Return the captures of the run, none before it begins."""
+    found: list[dict[str, Any]] = daemon.api("runs/plain-1/captures").json().get("captures", [])
+    return found
+
+
+def state(capture: dict[str, Any]) -> tuple[str, str, str]:
+    """Return kind, trigger and state of a capture."""
+    return capture["kind"], capture["trigger"], capture["state"]
