@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,8 +13,6 @@ from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-POLL_SECONDS = 0.1
 
 
 def capture(
@@ -54,11 +51,7 @@ def capture(
             "stacks": stacks,
         }
         body |= {name: value for name, value in (("steps", steps), ("seconds", seconds)) if value}
-        daemon = find_daemon(url)
-        answer = daemon.begin_capture(run, body)
-        while answer["state"] not in {"summarised", "failed"}:
-            time.sleep(POLL_SECONDS)
-            answer = daemon.capture(answer["id"])
+        answer = find_daemon(url).record(run, body)
         if as_json:
             print_json(answer)
         elif answer["state"] == "summarised":
