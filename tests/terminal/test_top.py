@@ -10,7 +10,7 @@ import pytest
 from processes import DEADLINE
 from terminal.driving import driven, text, until
 from terminal.fake import Fake, alert, gpu, overview, run, serving
-from textual.containers import VerticalScroll
+from textual.containers import ScrollableContainer
 from textual.events import Key
 from textual.geometry import Region
 
@@ -154,7 +154,7 @@ def test_c_records_the_chosen_run_once_and_shows_the_summary_which_scrolls(fake:
         fake.recorded = True
         await until(pilot, lambda: isinstance(app.screen, Report))
         assert len(fake.begun) == 1
-        scroll = app.screen.query_one(VerticalScroll)
+        scroll = app.screen.query_one(ScrollableContainer)
         await until(pilot, lambda: scroll.max_scroll_y > 10)
         await pilot.press("pagedown")
         await until(pilot, lambda: scroll.scroll_y > 0)

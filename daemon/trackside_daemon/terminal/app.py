@@ -50,8 +50,8 @@ class Top(App[None]):
     FilterLine > .input--cursor { color: ansi_default; background: ansi_default; text-style: reverse; }
     Help { align: center middle; }
     Report { align: center middle; }
-    Report > VerticalScroll { width: auto; max-width: 100%; height: auto; max-height: 100%; border: round ansi_default; }
-    Report Static { width: auto; padding: 0 1; }
+    Report > ScrollableContainer { width: auto; max-width: 100%; height: auto; max-height: 100%; border: round ansi_default; }
+    Report Static { width: auto; padding: 0 1; text-wrap: nowrap; }
     Help > Static { width: auto; max-width: 100%; height: auto; border: round ansi_default; padding: 0 1; }
     """
     AUTO_FOCUS = None  # otherwise the filter's input gets the keys

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import ScrollableContainer
 from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
@@ -106,7 +106,7 @@ class Report(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """See Textual."""
-        with VerticalScroll():
+        with ScrollableContainer():
             yield Static(self._text, markup=False)
 
 
