@@ -98,6 +98,7 @@ class FilterLine(Input):
 class Report(ModalScreen[None]):
     """Lines of text, which scroll; Escape, Enter and q close them."""
 
+    AUTO_FOCUS = "ScrollableContainer"  # which gets the keys
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,c", "dismiss", "close")]
 
     def __init__(self, lines: Sequence[str]) -> None:
