@@ -30,6 +30,7 @@ DISTURBED_SECONDS = 5.0
 AT_ONCE = 4  # captures that run at the same time
 REMEMBERED = 64  # ended captures that are kept here until the history surely has them
 NOTHING = "no process of the run is connected to this daemon"
+ABSENT = "it is not connected to this daemon"
 STOPPED = "the daemon stopped before it was complete"
 
 log = logging.getLogger("trackside")
@@ -146,12 +147,14 @@ class Captures:
 
     def _run(self, capture: Capture) -> None:
         try:
-            wanted = capture.ranks or tuple(self._ranks(capture.run))
-            ranks, busy = self._reserve(capture, wanted)
+            known = tuple(self._ranks(capture.run))
+            wanted = capture.ranks or known
+            ranks, busy = self._reserve(capture, [rank for rank in wanted if rank in known])
+            busy |= dict.fromkeys(set(wanted) - set(known), ABSENT)
             directory = self.store.make(capture.id)
             capture = self._change(replace(capture, state="recording"))
             capture, outcomes = self._record(capture, ranks, directory)
-            reason = _reasons(outcomes | busy) if wanted else NOTHING
+            reason = _reasons(outcomes | busy) if known else NOTHING
             self._complete(replace(capture, reason=reason), outcomes, directory)
         except OSError as error:
             self._end(capture, f"{error.filename or capture.id}: {(error.strerror or str(error)).lower()}")

@@ -44,7 +44,7 @@ def nest(events: Iterable[Event]) -> list[Call]:
     calls: list[Call] = []
     enclosing: list[Call] = []
     for event in sorted(events, key=lambda event: (event.ts, -event.dur)):
-        while enclosing and not _encloses(enclosing[-1].event, event):
+        while enclosing and not encloses(enclosing[-1].event, event):
             enclosing.pop()
         call = _call(event, enclosing[-1] if enclosing else None)
         calls.append(call)
@@ -52,7 +52,7 @@ def nest(events: Iterable[Event]) -> list[Call]:
     return calls
 
 
-def _encloses(outer: Event, event: Event) -> bool:
+def encloses(outer: Event, event: Event) -> bool:
     """Return whether a call holds another. A function that begins a mark ends before it, and does not hold it."""
     return event.ts < outer.end and event.end <= outer.end + ROUNDING
 

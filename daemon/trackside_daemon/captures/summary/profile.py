@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.captures.summary import tables
 from trackside_daemon.captures.summary.bottleneck import bottleneck
 from trackside_daemon.captures.summary.calls import LOADER, Call, nest
+from trackside_daemon.captures.summary.flame import flame
 from trackside_daemon.captures.summary.parts import divide, without
 from trackside_daemon.captures.summary.trace import Event
 
@@ -59,6 +60,7 @@ def profile(trace: Trace, steps: Steps) -> dict[str, Any]:
         "communication": tables.communication(collectives, steps.edges),
         "functions": tables.functions(main, steps.edges),
         "host": _host(main, trace, steps),
+        "flame": flame(main, steps.edges),
     }
     return summary | {"bottleneck": bottleneck(summary)}
 
@@ -67,7 +69,7 @@ def _waits(main: list[Event], collectives: list[Event]) -> list[Event]:
     """Return the waits of the training thread for collectives, as calls, whose time is then not that of their callers."""
     work = [_span(event) for event in main if event.cat == "cpu_op"]
     waits = without([_span(event) for event in collectives], work)
-    return [Event("X", "wait", "wait", ts=begin, dur=end - begin) for begin, end in waits]
+    return [Event("X", "wait for other ranks", "wait", ts=begin, dur=end - begin) for begin, end in waits]
 
 
 def _span(event: Event) -> Span:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROWS = 40  # rows of a table; the largest are kept
 TEXT = 120  # characters of a name, of shapes and of a source
 
-_ADDRESS = " object at 0x"
+ADDRESS = " object at 0x"
 
 
 class Table:
@@ -106,7 +106,7 @@ def functions(calls: Iterable[Call], edges: Sequence[float]) -> list[dict[str, A
     table = Table(edges)
     for call in calls:
         if call.event.cat == "python_function" and call.source:
-            inner = "" if user_source(call.event.name) else call.event.name.split(_ADDRESS)[0]
+            inner = "" if user_source(call.event.name) else call.event.name.split(ADDRESS)[0]
             table.add(
                 call.source, "seconds", call.event.ts, call.own, {"inner": inner, "loader": "yes" * call.in_loader}
             )
