@@ -13,7 +13,7 @@ SLOW = os.environ["RANK"] == "1"
 
 
 def slow_transform(batch: torch.Tensor) -> torch.Tensor:
-    for _ in range(400_000 if SLOW else 4_000):
+    for _ in range(1_500_000 if SLOW else 4_000):
         pass
     return batch * 2
 

@@ -89,7 +89,7 @@ class Ranks:
         """Return whether two ranks push steps."""
         done = self.run("show", "captured_script", "--json")
         metrics = json.loads(done.stdout)["metrics"] if done.returncode == 0 else []
-        return {one["rank"] for one in metrics if one["last_step"] > 50} == {0, 1}
+        return {one["rank"] for one in metrics if one["last_step"] > 10} == {0, 1}
 
     def close(self) -> None:
         """End all."""
@@ -140,12 +140,15 @@ def test_one_rank_with_its_python_functions_as_text(ranks: Ranks) -> None:
     assert re.search(r"aten::addmm  \S*captured_script\.py:\d+ in main", done.stdout)
 
 
-def test_captures_are_listed_and_a_failed_one_says_why(ranks: Ranks) -> None:
+def test_captures_are_listed_and_saved_and_a_failed_one_says_why(ranks: Ranks, tmp_path: Path) -> None:
     refused = ranks.run("capture", "captured_script", "--ranks", "7")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert len(refused.stderr.splitlines()) == 1
-    listed = ranks.run("captures", "captured_script")
-    assert listed.returncode == 0
+    listed = ranks.run("captures", "captured_script", "--output", str(tmp_path / "new"))
+    assert listed.returncode == 0, listed.stderr
+    saved = {path.name for path in (tmp_path / "new").rglob("*.json.gz")}
+    assert len(saved) == 2
+    assert all(name.startswith("trace_") for name in saved)
     assert "failed" in listed.stdout.splitlines()[-1]
 
 

@@ -141,6 +141,10 @@ class ApiSource:
         path = f"runs/{quote(text, safe='')}/captures" if text else "captures"
         return list(self._checked(self._json(path), "captures")["captures"])
 
+    def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
+        """Yield the content of a file of a capture."""
+        return self._chunks(self._request(f"captures/{quote(id_, safe='')}/files/{quote(name, safe='')}"))
+
     def alert(self, number: int) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"alerts/{number}"), "id")

@@ -13,6 +13,7 @@ import time
 from array import array
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from io import SEEK_END
@@ -26,7 +27,17 @@ import msgspec
 from trackside.packing import writable
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.items import FAR_SECONDS, INT64, AlertItem, EventItem, FormatError, Push, RunHeader
+from trackside_daemon.history.files.items import (
+    FAR_SECONDS,
+    INT64,
+    AlertItem,
+    CaptureItem,
+    EventItem,
+    FormatError,
+    Push,
+    RunHeader,
+)
+from trackside_daemon.model.capture import CaptureJson
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import Alert, BatchIngested, Event, Record, RunState, SessionOpened
 from trackside_daemon.model.session import SessionRef
@@ -37,11 +48,13 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
+    from trackside_daemon.model.capture import Capture
 
 ROWS = 512  # pushes per message
 BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
 
 SAMPLE_BYTES = 64 * 1024
+MOVED = "its files stayed where it was recorded"
 TIMEOUT = 600.0  # longest wait for a transaction, in seconds
 
 
@@ -222,6 +235,8 @@ class RunFile:
         elif isinstance(item, AlertItem):
             alert = self._convert(item.fields, _Alert, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
+        elif isinstance(item, CaptureItem):
+            yield self._capture(self._convert(item.fields, CaptureJson, item.line))
         else:
             raise FormatError(f"{self.file}: line {item.line}: a second run begins; one run per file is expected")
 
@@ -240,6 +255,17 @@ class RunFile:
         self.samples += len(push.values)
         if (message := session.add(push)) is not None:
             yield message
+
+    def _capture(self, capture: CaptureJson) -> Capture:
+        """Return an imported capture. Its id is another one, since the history may have the run that it comes from."""
+        summary = dict(capture.summary)
+        if "reference" in summary:
+            summary["reference"] = self._capture_id(str(summary["reference"]))
+        record = capture.record(self.run, self._capture_id(capture.id))
+        return replace(record, summary=summary, reason=record.reason or (MOVED if capture.files else ""))
+
+    def _capture_id(self, exported: str) -> str:
+        return hashlib.sha256(f"{self.run}\0{exported}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def _open_session(self, attempt: int, rank: int, started: float) -> SessionOpened:
         session = self._sessions.get((attempt, rank)) or _Session(self.run, self.name, attempt, rank)

@@ -55,7 +55,14 @@ class AlertItem(NamedTuple):
     line: int = 0
 
 
-Item: TypeAlias = "RunHeader | Push | EventItem | AlertItem"
+class CaptureItem(NamedTuple):
+    """A capture, as `model.capture.as_json` returns it, and its line."""
+
+    fields: Mapping[str, Any]
+    line: int = 0
+
+
+Item: TypeAlias = "RunHeader | Push | EventItem | AlertItem | CaptureItem"
 
 
 class Clock:
