@@ -139,6 +139,7 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
 # Only long runs fuzz with atheris, start Ray and train with TRL, which are large.
 $(VENV)/.soak: $(VENV)/.dev
 	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[soak]'
+	@$(BIN)/python -m pip install $(QUICK) --no-deps HolisticTraceAnalysis==0.5.0  # it lists JupyterLab, which its parser does not need
 	@touch $@
 
 # The oldest frameworks precede the packages of the tests; site.addsitedir also finds trackside, which is an editable install.
