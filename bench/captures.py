@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any
 from processes import ROOT, Daemon, clean_environ, command, eventually, terminated
 
 from bench import table
-from trackside_daemon.captures.kineto.environment import variables
-from trackside_daemon.captures.kineto.socket_file import NAME, directory
+from trackside.captures.kineto import SOCKET, socket_directory, variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -88,7 +87,7 @@ def idle(place: Path) -> None:
     """Compare steps with the hook that counts them, and without; measure the thread that asks."""
     daemon = Daemon(place)
     try:
-        environ = clean_environ({**variables(directory(place / "push.sock")), "PYTHONPATH": "."})
+        environ = clean_environ({**variables(socket_directory(place / "push.sock")), "PYTHONPATH": "."})
         done = subprocess.run(
             [sys.executable, SCRIPT, "paired", str(PAIRS)],
             env=environ,
@@ -121,11 +120,11 @@ def exits(place: Path) -> None:
         own = place / state[:5].strip()
         own.mkdir()
         daemon = None if state == "never there" else Daemon(own)
-        files = directory(own / "push.sock")
+        files = socket_directory(own / "push.sock")
         if daemon is not None and state != "alive":
-            assert (files / NAME).is_socket()
+            assert (files / SOCKET).is_socket()
             daemon.stop(signal.SIGKILL if state == "killed" else signal.SIGTERM)
-            eventually(lambda files=files: not (files / NAME).exists())  # type: ignore[misc]
+            eventually(lambda files=files: not (files / SOCKET).exists())  # type: ignore[misc]
         plain, asking = [], []
         for _ in range(EXITS):
             plain.append(import_seconds({}))
@@ -140,7 +139,11 @@ def exits(place: Path) -> None:
 def recording(place: Path) -> None:
     """Compare the steps during a capture with those before, and find when they are as before."""
     daemon = Daemon(place)
-    environ = {**variables(directory(place / "push.sock")), "TRACKSIDE_ENDPOINT": daemon.endpoint, "PYTHONPATH": "."}
+    environ = {
+        **variables(socket_directory(place / "push.sock")),
+        "TRACKSIDE_ENDPOINT": daemon.endpoint,
+        "PYTHONPATH": ".",
+    }
     path = place / "steps.json"
     windows: list[tuple[float, float]] = []
     try:

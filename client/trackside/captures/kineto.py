@@ -14,6 +14,35 @@ from trackside.wire import OptimizerSteps
 TESTED = ("2.10", "2.13", "2.15")
 
 
+SOCKET = "dynolog"  # PyTorch's name for the socket of its daemon
+CONFIG = "kineto.conf"
+OTHER_DAEMON = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")  # with one of them, the user has chosen another daemon
+
+
+def socket_directory(push_socket: Path) -> Path:
+    """Return the directory of the daemon's socket for PyTorch, which is next to its push socket."""
+    return push_socket.with_suffix(".kineto")
+
+
+def serves_this_user(directory: Path) -> bool:
+    """Return whether a daemon of this user has its socket in a directory."""
+    try:
+        return directory.lstat().st_uid == os.getuid() and (directory / SOCKET).is_socket()
+    except OSError:
+        return False
+
+
+def variables(directory: Path) -> dict[str, str]:
+    """Return the variables with which PyTorch asks at the socket in a directory."""
+    return {
+        "KINETO_USE_DAEMON": "1",
+        "KINETO_IPC_SOCKET_DIR": str(directory),
+        "KINETO_CONFIG": str(directory / CONFIG),
+        "KINETO_ONDEMAND_TRACE_DIR": str(directory),
+        "KINETO_LOG_LEVEL": "99",  # otherwise each process writes some lines to standard error
+    }
+
+
 def is_tested(version: str) -> bool:
     """Return whether a version of PyTorch is one of those with which its profiler was tested."""
     return ".".join(version.split(".")[:2]) in TESTED

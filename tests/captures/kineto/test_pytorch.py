@@ -16,11 +16,10 @@ import pytest
 from processes import ROOT, clean_environ, eventually, require
 from scripted_recorder import answering
 
-from trackside.captures.kineto import is_tested
-from trackside_daemon.captures.kineto.environment import torch_version, variables
+from trackside.captures.kineto import is_tested, socket_directory, variables
+from trackside_daemon.captures.kineto.environment import torch_version
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.captures.kineto.recording import BUSY
-from trackside_daemon.captures.kineto.socket_file import directory
 from trackside_daemon.captures.summary.difference import difference
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
@@ -45,7 +44,7 @@ class Training:
         socket = place / "push.sock"
         self.process = subprocess.Popen(
             [sys.executable, str(SCRIPT)],
-            env=clean_environ({**variables(directory(socket)), "OMP_NUM_THREADS": "1"}),
+            env=clean_environ({**variables(socket_directory(socket)), "OMP_NUM_THREADS": "1"}),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

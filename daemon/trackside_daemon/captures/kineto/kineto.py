@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from trackside.captures.kineto import socket_directory
 from trackside_daemon.captures.kineto.pollers import Pollers
 from trackside_daemon.captures.kineto.profiler_socket import ProfilerSocket
 from trackside_daemon.captures.kineto.recorder import KinetoRecorder
-from trackside_daemon.captures.kineto.socket_file import DirectoryError, directory
+from trackside_daemon.captures.kineto.socket_file import DirectoryError
 from trackside_daemon.captures.kineto.windows import Windows
 from trackside_daemon.model.metric import Batch
 
@@ -44,7 +45,7 @@ class Kineto:
         *,
         enabled: bool,
     ) -> None:
-        pollers, place = Pollers(), directory(push_socket)
+        pollers, place = Pollers(), socket_directory(push_socket)
         self.recorder = KinetoRecorder(place, pollers, processes, Windows(pollers, step_seconds, ask))
         self._socket: ProfilerSocket | None = None
         if enabled:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from trackside.captures.kineto import socket_directory
 from trackside_daemon.captures.kineto.environment import missing_variables
-from trackside_daemon.captures.kineto.socket_file import directory
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import Summary
@@ -93,7 +93,7 @@ class _Session:
         if daemon is not None:
             environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
             if daemon.endpoint.startswith("ipc://"):
-                place = directory(Path(daemon.endpoint.removeprefix("ipc://")))
+                place = socket_directory(Path(daemon.endpoint.removeprefix("ipc://")))
                 environ |= missing_variables(place, self._command, os.environ)
         try:
             command = Command(self._command, environ)
