@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from trackside.captures.kineto import socket_directory
+from trackside.captures.kineto import SOCKET, socket_directory
 from trackside_daemon.captures.kineto.environment import missing_variables
+from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import Summary
@@ -93,8 +94,7 @@ class _Session:
         if daemon is not None:
             environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
             if daemon.endpoint.startswith("ipc://"):
-                place = socket_directory(Path(daemon.endpoint.removeprefix("ipc://")))
-                environ |= missing_variables(place, self._command, os.environ)
+                environ |= missing_variables(_profiler_directory(daemon), self._command, os.environ)
         try:
             command = Command(self._command, environ)
         except OSError as error:
@@ -122,9 +122,14 @@ class _Session:
             number = self._signals.get()
             if self._died_after is None and daemon is not None and daemon.died is not None:
                 self._died_after = time.monotonic() - begun
+                remove_stale(_profiler_directory(daemon) / SOCKET)  # with SIGKILL it leaves it, and so may its worker
             if number in self._signals.handled and not self._probe.received(number):
                 command.send(number)
         return status
+
+
+def _profiler_directory(daemon: CommandDaemon) -> Path:
+    return socket_directory(Path(daemon.endpoint.removeprefix("ipc://")))
 
 
 def _open_standard_files() -> None:
