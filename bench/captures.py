@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +26,14 @@ from bench import table
 from trackside.captures.kineto import SOCKET, socket_directory, variables
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SCRIPT = "bench/captured_training.py"
 CAPTURES = 10
 STEPS = 10
 PAIRS = 10_000
 EXITS = 20
+STATES = {"alive": "alive", "ended": "ended", "killed": "ended by SIGKILL", "never": "never there"}
 WINDOWS = 6
 WINDOW_SECONDS = 1.0
 NORMAL_SECONDS = 2.0
@@ -39,7 +41,12 @@ NORMAL_SECONDS = 2.0
 
 def main() -> None:
     """Print the tables."""
-    parts = {"latency": latency, "idle": idle, "exits": exits, "recording": recording}
+    parts: dict[str, Callable[[Path], None]] = {
+        "latency": latency,
+        "idle": idle,
+        **{state: partial(exits, states=[state]) for state in STATES},
+        "recording": recording,
+    }
     table.machine()
     for name in sys.argv[1:] or parts:
         with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
@@ -111,15 +118,15 @@ def idle(place: Path) -> None:
     table.row("CPU of all threads of a process that sleeps and asks", f"{found['asks']:.3%} of a core", "", "")
 
 
-def exits(place: Path) -> None:
+def exits(place: Path, states: Iterable[str] = STATES) -> None:
     """Time processes that import PyTorch and end, with the variables and without, in turn."""
     table.head(
         f"import torch, {EXITS} times each", "without, s: median", "most", "with, s: median", "most", "longer, s", ""
     )
-    for state in ("alive", "ended", "killed", "never there"):
-        own = place / state[:5].strip()
+    for state in states:
+        own = place / state
         own.mkdir()
-        daemon = None if state == "never there" else Daemon(own)
+        daemon = None if state == "never" else Daemon(own)
         files = socket_directory(own / "push.sock")
         if daemon is not None and state != "alive":
             assert (files / SOCKET).is_socket()
@@ -133,7 +140,7 @@ def exits(place: Path) -> None:
             daemon.stop()
         longer = statistics.median(asking) - statistics.median(plain)
         cells = (f"{number:.2f}" for some in (plain, asking) for number in (statistics.median(some), max(some)))
-        table.row(f"daemon {state}", *cells, f"{longer:+.3f}", "met" if longer <= 0.3 else "**MISSED**")
+        table.row(f"daemon {STATES[state]}", *cells, f"{longer:+.3f}", "met" if longer <= 0.3 else "**MISSED**")
 
 
 def recording(place: Path) -> None:
