@@ -41,7 +41,7 @@ def test_traces_are_written_and_other_ranks_have_their_reason(tmp_path: Path) ->
 def test_the_question_lasts_as_long_as_the_steps_and_some_more(tmp_path: Path) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def ask(*given: Any) -> Any:
+    def ask(*given: Any, **_: Any) -> Any:
         asked.append(given)
         return frozenset(), []
 

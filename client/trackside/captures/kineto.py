@@ -60,8 +60,8 @@ def count_cheaply() -> bool:
     if not os.environ.get("KINETO_USE_DAEMON"):
         return True
     with suppress(Exception):  # PyTorch is not there yet, or this part of it has changed
-        torch: Any = sys.modules["torch"]
-        hooks, count = torch.optim.optimizer._global_optimizer_post_hooks, torch.autograd.profiler._kineto_step  # noqa: SLF001
+        torch, optimizer = sys.modules["torch"], sys.modules["torch.optim.optimizer"]
+        hooks, count = optimizer._global_optimizer_post_hooks, torch.autograd.profiler._kineto_step  # noqa: SLF001
 
         def step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
             count()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 atexit.register(cancel_recording)  # as the client does
-count_cheaply()
+assert count_cheaply()
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(4)))
