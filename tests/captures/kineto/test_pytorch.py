@@ -17,12 +17,14 @@ from processes import ROOT, clean_environ, eventually, require
 from scripted_recorder import answering
 
 from trackside.captures.kineto import is_tested, socket_directory, variables
+from trackside_daemon.captures.kineto import recorder
 from trackside_daemon.captures.kineto.environment import torch_version
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.captures.kineto.recording import BUSY
 from trackside_daemon.captures.summary.difference import difference
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
+from trackside_daemon.captures.summary.summarize import summarize
 from trackside_daemon.captures.summary.trace import decode
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.rank_process import RankProcess
@@ -158,6 +160,26 @@ def test_a_profiler_of_the_trainings_own_is_left_alone(training: Training) -> No
     eventually(lambda: training.reason() == BUSY)
     training.tell("healthy")
     eventually(lambda: not training.reason())
+
+
+def test_a_full_disk_costs_the_capture_alone(training: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "WRITE_SECONDS", 3.0)
+    eventually(lambda: not training.reason())
+    disk = training.empty()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(disk)], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounts a small disk, which root alone can")
+    try:
+        (outcome,) = training.recorder.record(training.capture(steps=5), [0], disk, threading.Event()).values()
+        if isinstance(outcome, Path):  # what fitted
+            outcome = summarize({0: outcome}, 5)["failed"]["0"]
+        assert "\n" not in outcome
+        assert re.search("no space|is not a trace|not complete|wrote no trace", outcome.lower()), outcome
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert events(training.record(steps=2))
 
 
 def test_the_end_of_a_process_that_is_recorded_does_not_crash_it(training: Training) -> None:
