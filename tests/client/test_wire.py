@@ -221,7 +221,7 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
         msgspec.structs.replace(FROZEN["hello"][1], about=ABOUT),
         b"\x8c",
         (
-            b"\xa5about\x86\xa7command\x92\xa6python\xa8train.py\xa9directory\xa8/home/me\xa6python\xa63.11.7"
+            b"\xa5about\xde\x00\x06\xa7command\x92\xa6python\xa8train.py\xa9directory\xa8/home/me\xa6python\xa63.11.7"
             b"\xa8platform\xb2Linux 6.1.0 x86_64\xa8packages\x81\xa5torch\xa62.13.0\xa9git_dirty\xc2"
         ),
     ),
@@ -229,7 +229,7 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
         "hello",
         msgspec.structs.replace(FROZEN["hello"][1], about=ProcessInfo()),
         b"\x8c",
-        b"\xa5about\x80",
+        b"\xa5about\xde\x00\x00",
     ),
     "what waits": (
         "beat",
@@ -249,13 +249,13 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
             FROZEN["hello"][1], about=ProcessInfo(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main")
         ),
         b"\x8c",
-        b"\xa5about\x83\xa7k8s_pod\xa7train-0\xadk8s_namespace\xa2ml\xadk8s_container\xa4main",
+        b"\xa5about\xde\x00\x03\xa7k8s_pod\xa7train-0\xadk8s_namespace\xa2ml\xadk8s_container\xa4main",
     ),
     "a plan": (
         "hello",
         msgspec.structs.replace(FROZEN["hello"][1], about=ProcessInfo(profile=ProfilePlan(50, 5, (1, 5), stacks=True))),
         b"\x8c",
-        b"\xa5about\x81\xa7profile\x84\xa5steps\x32\xa6warmup\x05\xa6epochs\x92\x01\x05\xa6stacks\xc3",
+        b"\xa5about\xde\x00\x01\xa7profile\x84\xa5steps\x32\xa6warmup\x05\xa6epochs\x92\x01\x05\xa6stacks\xc3",
     ),
     "room in a batch": ("batch", msgspec.structs.replace(FROZEN["batch"][1], room=ROOM), b"\x84", ROOM_BYTES),
     "room in a hello": ("hello", msgspec.structs.replace(FROZEN["hello"][1], room=ROOM), b"\x8c", ROOM_BYTES),

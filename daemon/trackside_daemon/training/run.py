@@ -141,6 +141,7 @@ class RunStatus:
         owner: The owner of its sessions.
         forgotten: Its ranks' series have expired.
         displaced: It has left the page for a run of another owner.
+        is_auto: Trackside has found some of its values without the training code's help.
         before: The attempts before it.
         norms: Norms over all ranks, from the parts that the ranks push.
     """
@@ -154,7 +155,7 @@ class RunStatus:
         stall: Stall | None = None,
     ) -> None:
         self.owner = Owner()
-        self.displaced = False
+        self.displaced = self.is_auto = False
         self.identity = identity
         self.before = before
         self.name = name
@@ -280,6 +281,7 @@ class RunStatus:
             identity.git_commit,
             identity.framework,
             identity.job_id,
+            "auto" if self.is_auto else "",
             self.owner.user,
         )
         self._exported_state = self.state
