@@ -1,7 +1,7 @@
 """Measure captures: from the command to the summary, what they cost, and what being ready for them costs.
 
 python bench/captures.py                 everything, in twelve minutes
-python bench/captures.py exits           latency, idle, exits or recording alone
+python bench/captures.py idle            one of latency, idle, alive, ended, killed, never, recording and client
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def main() -> None:
         "idle": idle,
         **{state: partial(exits, states=[state]) for state in STATES},
         "recording": recording,
+        "client": partial(recording, by_client=True),
     }
     table.machine()
     for name in sys.argv[1:] or parts:
@@ -145,14 +146,12 @@ def exits(place: Path, states: Iterable[str] = STATES) -> None:
         table.row(f"daemon {STATES[state]}", *cells, f"{longer:+.3f}", "met" if longer <= 0.3 else "**MISSED**")
 
 
-def recording(place: Path) -> None:
+def recording(place: Path, *, by_client: bool = False) -> None:
     """Compare the steps during a capture with those before, and find when they are as before."""
     daemon = Daemon(place)
-    environ = {
-        **variables(socket_directory(place / "push.sock")),
-        "TRACKSIDE_ENDPOINT": daemon.endpoint,
-        "PYTHONPATH": ".",
-    }
+    environ = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "PYTHONPATH": "."}
+    if not by_client:
+        environ |= variables(socket_directory(place / "push.sock"))
     path = place / "steps.json"
     windows: list[tuple[float, float]] = []
     try:
@@ -181,7 +180,10 @@ def recording(place: Path) -> None:
         bins = [seconds(steps, end + number * BIN_SECONDS, end + (number + 1) * BIN_SECONDS) for number in range(16)]
         slow = [number for number, taken in enumerate(bins) if not taken or statistics.median(taken) > NORMAL * before]
         normal.append((slow[-1] + 1) * BIN_SECONDS if slow else 0.0)
-    table.head(f"{WINDOWS} captures of {WINDOW_SECONDS:g} s", "measured", "limit", "")
+    who = "trackside's client" if by_client else "PyTorch"
+    table.head(f"{WINDOWS} captures of {WINDOW_SECONDS:g} s by {who}", "measured", "limit", "")
+    recorded = statistics.median(end - begin for begin, end in windows)
+    table.row("recorded, median", f"{recorded:.2f} s", "", "")
     ratio = statistics.median(ratios)
     spread = f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
     table.verdict("steps during a capture / before, median", spread, "<= 1.3", met=ratio <= 1.3)

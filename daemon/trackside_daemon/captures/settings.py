@@ -34,7 +34,7 @@ class CaptureSection(Section):
     auto: Annotated[
         bool,
         Field(
-            description="Profile some steps when a run becomes slow, and once while it is healthy, for comparison; recording slows these steps down."
+            description="Record a run that becomes slow or loses memory, and once while it is healthy, to compare; the recorded steps are slower."
         ),
     ] = False
     kineto: Annotated[
