@@ -1,4 +1,4 @@
-"""Classes of bottleneck in hand-made traces; test_planted.py has real ones."""
+"""Classes of bottleneck in hand-made traces; test_pytorch.py and tests/end_to_end/test_captures.py have real ones."""
 
 from __future__ import annotations
 
