@@ -100,6 +100,23 @@ def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list
                     assert other.exports("a") == exports
 
 
+def test_the_last_result_of_each_key_counts_and_comes_back_from_an_export(tmp_path: Path) -> None:
+    with history(tmp_path / "first") as first:
+        first.put([opened("a"), Event("a", 0, BEGIN, "summary", 0, 1, {"best": 2.0, "worst": 9, "note": "x"})])
+        first.put([Event("a", 0, BEGIN, "summary", 1, 2, {"best": 1.5, "worst": None}), finished("a")])
+        first.put([Event("a", 0, BEGIN, "summary", 1, 2, {"long": "x" * 70_000})])
+        assert told(first, "a")["summary"] == {"best": 1.5, "note": "x"}
+        exports = first.exports("a")
+        with first.database.reading() as connection:
+            assert [len(event["fields"]) for event in reader.events(connection, "a")] == [1]  # what has no room
+    for form in ("json", "jsonl"):
+        with history(tmp_path / form) as other:
+            other.import_file(exports[form], f"a.{form}")
+            assert other.exports("a") == exports
+            with other.database.reading() as connection:
+                assert reader.runs(connection)[0]["summary"] == {"best": 1.5, "note": "x"}
+
+
 def table(one: History, run: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(one.export(run, "csv").decode())))
 

@@ -194,6 +194,10 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
             "CREATE INDEX capture_run ON capture (run, asked)",
         ),
     ),
+    (
+        "results that runs state of themselves, as a JSON object",
+        ("ALTER TABLE run ADD COLUMN summary TEXT NOT NULL DEFAULT '{}'",),
+    ),
 )
 
 

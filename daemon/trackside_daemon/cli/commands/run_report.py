@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.cli.output import elapsed, moment, table, width
-from trackside_daemon.diagnosis.report.configuration import config, flat, setting
+from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
 from trackside_daemon.model.text import cells, cut, duration, head, number, shown
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def describe(
     rows = [
         [cut(shown(metric["key"]), KEY), *(number(metric[name]) for name in columns)] for metric in metrics(run, rank)
     ]
+    yield from _pairs("results", {key: result(value) for key, value in run.get("summary", {}).items()})
     nonfinite = [f"{metric['key']} {metric['nonfinite']}" for metric in run["metrics"] if metric.get("nonfinite")]
     if rows:
         which = f" of rank {ranks[0] if rank is None else rank} ({len(ranks)} ranks: --rank N shows another)"

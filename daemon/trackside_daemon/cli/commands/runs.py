@@ -30,6 +30,9 @@ STALE = "no daemon answers: the state of live runs and alerts is the last one st
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+_SORTED = ("name", "state", "started", "step", "loss", "user")
+_RESULTS = 3  # most results of a run in a list
+
 _ID = 8  # minimum number of letters of an id to show
 
 # Dates that `datetime.fromisoformat` reads in all versions of Python; later ones read more.
@@ -62,6 +65,13 @@ def runs(
             min=0, max=10_000, help="Maximum number of runs, the newest first; 0 for the limit of 10000.", metavar="N"
         ),
     ] = 50,
+    sort: Annotated[
+        str,
+        typer.Option(
+            help="Order by a result of run.summary, or by name, step, loss or started; falling with - before it.",
+            metavar="[-]KEY",
+        ),
+    ] = "",
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -79,6 +89,8 @@ def runs(
         listed = source.runs(wanted)
         if not source.live and any(run["ended"] is None for run in listed):
             warn(STALE)
+        if sort:
+            listed = _sorted(listed, sort)
         if as_json:
             print_json({"runs": listed})
         elif listed:
@@ -295,10 +307,24 @@ def _distinct(source: Source, texts: Sequence[str]) -> list[str]:
     return [named[text].pop(0) if text in named else text for text in texts]
 
 
+def _sorted(listed: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
+    from trackside_daemon.cli.commands.sorting import ordered
+
+    def value(run: Mapping[str, Any], key: str) -> Any:
+        return run.get("summary", {}).get(key, run.get(key) if key in _SORTED else None)
+
+    key = sort.removeprefix("-")
+    if listed and all(value(run, key) is None for run in listed):
+        results = dict.fromkeys(name for run in listed for name in run.get("summary", {}))
+        raise CommandError(f"--sort {shown(key)}: no run has this value; they have {', '.join((*_SORTED, *results))}")
+    return ordered(listed, sort, value)
+
+
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
     short = _short([run["id"] for run in found])
     tagged = any(run["tags"] for run in found)
     several_users = len({run["user"] for run in found}) > 1
+    stated = any(run.get("summary") for run in found)
     rows = []
     for run, id_ in zip(found, short, strict=True):
         row = [
@@ -311,12 +337,20 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
             number(run["loss"]),
         ]
         row += [shown(run["user"])] if several_users else []
+        row += [_results(run.get("summary", {}))] if stated else []
         rows.append([*row, shown(",".join(run["tags"]))] if tagged else row)
     header = ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS"]
-    header += [name for name, wanted in (("USER", several_users), ("TAGS", tagged)) if wanted]
-    yield from table(header, rows, right="<<<<>>><<", flexible=" ~     ~~")
+    header += [name for name, wanted in (("USER", several_users), ("RESULTS", stated), ("TAGS", tagged)) if wanted]
+    yield from table(header, rows, right="<<<<>>>", flexible=" ~     ~~~")
     if any(run["pinned"] for run in found):
         yield "* pinned"
+
+
+def _results(summary: Mapping[str, Any]) -> str:
+    from trackside_daemon.diagnosis.report.configuration import result
+
+    texts = [f"{shown(key)}={result(value)}" for key, value in summary.items()]
+    return " ".join(texts[:_RESULTS]) + (" …" if len(texts) > _RESULTS else "")
 
 
 def _short(ids: Sequence[str]) -> list[str]:

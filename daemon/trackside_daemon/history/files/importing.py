@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
 import msgspec
 
 from trackside.packing import writable
-from trackside.wire import Clock, Hello, Identity, Totals
+from trackside.wire import SUMMARY, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.items import FAR_SECONDS, INT64, AlertItem, EventItem, FormatError, Push, RunHeader
 from trackside_daemon.model.columns import Columns
@@ -71,6 +71,7 @@ class _Run(msgspec.Struct):
     attempt_list: list[dict[str, Any]]
     tags: tuple[str, ...] = ()
     pinned: bool = False
+    summary: dict[str, Any] = {}
 
 
 class _Event(msgspec.Struct):
@@ -212,6 +213,9 @@ class RunFile:
         for header in self._attempts.values():
             attempt = header.attempt
             yield RunState(self.run, attempt.attempt, attempt.state, attempt.cause, attempt.ended)
+        if self._header.summary and self._attempts:
+            last = max(self._attempts.values(), key=lambda header: header.attempt.attempt).attempt
+            yield Event(self.run, last.attempt, last.started, SUMMARY, fields=self._header.summary)
 
     def _records(self, item: Item) -> Iterator[Record]:
         if isinstance(item, Push):

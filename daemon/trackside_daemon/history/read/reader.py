@@ -23,7 +23,7 @@ MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belon
 _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
-    "tags, pinned, user"
+    "tags, pinned, user, summary"
 )
 _EVENT = (
     "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
@@ -359,7 +359,7 @@ def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:
-    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user = row
+    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user, summary = row
     return {
         "id": uid,
         "name": name,
@@ -373,6 +373,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "tags": _decode(tags),
         "pinned": bool(pinned),
         "user": user,
+        "summary": json.loads(summary),
     }
 
 

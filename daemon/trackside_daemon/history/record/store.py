@@ -7,12 +7,14 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from trackside.wire import SUMMARY
 from trackside_daemon.history import log_rows, time_accounting
 from trackside_daemon.history.capture_rows import write_capture
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.summary import update_run
 from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
 from trackside_daemon.history.record.attempt_end import combined_end
+from trackside_daemon.history.record.results import add_results
 from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.history.record.session_rows import int64, run_id, write_session
 from trackside_daemon.history.schema import HOST, LOG_BITS
@@ -237,7 +239,8 @@ class Store:
 
     def _write_event(self, record: Event) -> None:
         run = run_id(self.connection, record.run)
-        if run is not None:
+        is_result = record.kind == SUMMARY and run is not None and add_results(self.connection, run, record.fields)
+        if run is not None and not is_result:
             self.connection.execute(
                 "INSERT INTO event (run, attempt, rank, time, step, kind, fields) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (run, record.attempt, record.rank, record.time, record.step, record.kind, to_json(dict(record.fields))),
