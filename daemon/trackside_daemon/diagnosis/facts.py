@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.diagnosis.ledger import RankSpan
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.resources import Resource, read_resources
+from trackside_daemon.history.read.resources import Resource, machine_stream, read_resources
 from trackside_daemon.history.read.series import LogTail, Window
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.history.time_accounting import rank_times
@@ -81,7 +81,7 @@ def read_facts(connection: sqlite3.Connection, uid: str, families: Collection[st
             RankSpan(times.attempt, times.rank, attempt["started"], until, first, last, times.phases, times.account)
         )
     window = Window("time", float(run["started"]), ended)
-    resources = read_resources(connection, families, window, POINTS)
+    resources = read_resources(connection, families, window, POINTS, stream=machine_stream(connection, uid))
     own = reader.alerts(connection, reader.AlertFilter(uid, evidence=False))
     return Facts(run, spans, own, resources, ended)
 

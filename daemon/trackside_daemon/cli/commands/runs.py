@@ -174,6 +174,9 @@ def export(
         Path | None,
         typer.Option(help="Write to this file. [default: standard output]", metavar="FILE", show_default=False),
     ] = None,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="Also the GPU, host and process series of the time of the run.")
+    ] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
@@ -193,7 +196,7 @@ def export(
         found = source.run(run, 0)
         if found.get("trimmed"):
             warn("older samples of this run were trimmed; only the remaining ones are exported")
-        save(source.export(found["id"], cast("Format", form)), form, output)
+        save(source.export(found["id"], cast("Format", form), resources=resources), form, output)
 
 
 @app.command("import", epilog="\b\nExample: trackside import old/loss.csv --name baseline")
