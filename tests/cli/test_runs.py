@@ -23,6 +23,7 @@ from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.cli.commands.run_report import best
+from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
@@ -32,6 +33,7 @@ from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -148,6 +150,7 @@ class Site:
             ready=lambda: True,
             status=lambda: {"version": "0", "storage_path": str(one.directory)},
             history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
+            diagnosis=DiagnosisApi(kept, CostSection),
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
             captures=CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0),
             gpu=GpuApi(Nvml(), lambda: None),

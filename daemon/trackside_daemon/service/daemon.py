@@ -36,6 +36,7 @@ from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -209,6 +210,7 @@ class Daemon:
                 lambda: self._config.cost,
                 deleted=parts.captures.sweep,
             ),
+            diagnosis=DiagnosisApi(access, lambda: self._config.cost),
             alerts=AlertsApi(
                 access,
                 parts.alerting.silences,

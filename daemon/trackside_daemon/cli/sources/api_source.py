@@ -15,7 +15,7 @@ from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenE
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from http.client import HTTPResponse
     from pathlib import Path
 
@@ -121,6 +121,11 @@ class ApiSource:
     def diagnosis(self, text: str) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis"), "ledger")
+
+    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
+        """See `Source`."""
+        query = {"run": list(runs), "baseline": list(baseline), "key": list(keys)}
+        return self._checked(self._json(f"comparison?{urlencode(query, doseq=True)}"), "effects")
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""

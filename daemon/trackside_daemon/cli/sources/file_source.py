@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.alerts.silences import with_silenced_until
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
+from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.report.contents import read_contents
 from trackside_daemon.history import directory as place
@@ -26,7 +27,7 @@ from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from trackside_daemon.diagnosis.settings import CostSection
@@ -77,6 +78,11 @@ class FileSource:
         """See `Source`."""
         with self._file().reading() as connection:
             return diagnose(connection, reader.resolve(connection, text), _prices())
+
+    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return read_comparison(connection, runs, baseline, keys, _prices())
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from trackside_daemon.history.files.export import Format
@@ -54,6 +54,10 @@ class Source(Protocol):
 
     def diagnosis(self, text: str) -> dict[str, Any]:
         """Return the diagnosis of the run that *text* identifies."""
+        ...
+
+    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
+        """Return how runs differ from a baseline, runs or tags; if it is empty, from the first run's own."""
         ...
 
     def report(self, text: str, size: int) -> dict[str, Any]:

@@ -340,6 +340,16 @@ def series(
     yield from _machine_series(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
 
 
+def lowest_streams(connection: sqlite3.Connection, uid: str) -> list[int]:
+    """Return the stream of the lowest rank of each attempt of a run."""
+    rows = connection.execute(
+        "SELECT stream.id, stream.attempt, min(stream.rank) FROM stream JOIN run ON run.id = stream.run "
+        "WHERE run.uid = ? AND NOT run.deleted GROUP BY stream.attempt ORDER BY stream.attempt",
+        (uid,),
+    )
+    return [stream for stream, _, _ in rows]
+
+
 def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]:
     """Return start and end of a run, the end None while it lives."""
     started, ended = connection.execute("SELECT started, ended FROM run WHERE uid = ?", (uid,)).fetchone()

@@ -19,7 +19,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.report.contents import MAX_SIZE, SIZE, read_contents
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, export
@@ -148,14 +147,6 @@ class HistoryApi:
             lambda connection: reader.run(connection, _resolve(connection, request), limit, offset)
         )
         return json_response(run)
-
-    async def diagnosis(self, request: Request) -> Response:
-        """Return where the time of a run went, and the causes that cost most."""
-        prices = self._prices()
-        diagnosis = await self._history.read(
-            lambda connection: diagnose(connection, _resolve(connection, request), prices)
-        )
-        return json_response(diagnosis)
 
     async def report(self, request: Request) -> Response:
         """Return what a report has about a run."""

@@ -14,7 +14,10 @@ _PARAMETERS = {
     "capture": ("string", "A capture's id."),
     "file": ("string", "The name of one of its files."),
     "silence": ("string", "A silence's id."),
-    "run": ("string", "A run's id, its name or a unique beginning of its id. May be repeated on /series."),
+    "run": (
+        "string",
+        "A run's id, its name or a unique beginning of its id. May be repeated on /series and /comparison.",
+    ),
     "name": ("string", "A part of the run's name, or the beginning of its id."),
     "tag": ("string", "A tag of the run."),
     "state": ("string", "starting, running, stalled, finished, stopped, failed or lost."),
@@ -36,6 +39,10 @@ _PARAMETERS = {
     "ranks": (
         "string",
         "band: one band over the ranks of each key and attempt, points [step, time, min, max, median of their last].",
+    ),
+    "baseline": (
+        "string",
+        "A run or a tag to compare with. May be repeated. Default: the newest pinned run of the name, else the last finished.",
     ),
     "attempt": ("integer", "An attempt. Without it, all attempts in order."),
     "by": ("string", "Unit of from and to: step (the default), or time in Unix seconds."),
@@ -59,6 +66,7 @@ _IMPORT_PARAMETERS = {
 }
 _REPEATED = {
     *(("/series", name) for name in ("run", "key", "rank")),
+    *(("/comparison", name) for name in ("run", "baseline", "key")),
     *(("/runs/{id}/export", name) for name in ("key", "rank")),
 }
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
@@ -93,8 +101,8 @@ class Endpoint(NamedTuple):
         body: An example or description of the request's body; empty for none.
         errors: Statuses of its errors, besides those that `_statuses` derives.
         types: Media types of its answer.
-        group: The object whose method it is: `HistoryApi`, `AlertsApi`, `CapturesApi`, `GpuApi`, `ProcessesApi`,
-            `OverviewApi`, or `WebApp` for ``daemon``.
+        group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `GpuApi`,
+            `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -106,7 +114,7 @@ class Endpoint(NamedTuple):
     body: str = ""
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
-    group: Literal["history", "alerts", "captures", "gpu", "processes", "overview", "daemon"] = "history"
+    group: Literal["history", "diagnosis", "alerts", "captures", "gpu", "processes", "overview", "daemon"] = "history"
 
 
 # All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F.
@@ -207,9 +215,23 @@ ENDPOINTS = (
         "/runs/{id}/diagnosis",
         "diagnosis",
         "Return where the time of a run went, and the causes that cost most.",
+        group="diagnosis",
         description="ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
         "costliest first; the gain of removing one is expected between low and high seconds. lost_seconds is null for a "
         "cause whose time the ledger has in other accounts, or that costs no time.",
+    ),
+    Endpoint(
+        "GET",
+        "/comparison",
+        "comparison",
+        "Return how runs differ from a baseline, with intervals from the noise of the runs.",
+        ("run", "baseline", "key"),
+        "An effect has its quantity (step_time, throughput, gpu_memory, host_memory, energy, cost, or a key, which is compared at the last "
+        "step that all runs have, and with _at_tokens at their last common number of tokens), unit, better (lower, higher or "
+        "empty), value and baseline (means of the runs), ratio, and difference. low and high are the 95 % interval of the "
+        "ratio, difference_low and difference_high that of the difference. What is unknown is null, and unknown states the "
+        "reason. chosen is how the baseline was found: run, tag, pinned or name; empty if there is none.",
+        group="diagnosis",
     ),
     Endpoint(
         "GET",
@@ -441,7 +463,7 @@ def _statuses(endpoint: Endpoint) -> list[int]:
         400: endpoint.parameters or endpoint.body,
         403: endpoint.method != "GET",
         404: "{" in endpoint.path or "run" in endpoint.parameters,
-        500: endpoint.group in {"history", "alerts", "captures", "overview"},
+        500: endpoint.group in {"history", "diagnosis", "alerts", "captures", "overview"},
     }
     return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
 

@@ -1,0 +1,140 @@
+"""Read what runs are compared by: the duration of their steps, their throughput, memory, energy and costs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import isfinite, nan
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.diagnosis.estimates import BATCHES, Estimate, batched
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.axes import read_axes
+from trackside_daemon.history.read.charts import chart
+from trackside_daemon.history.read.series import Window
+from trackside_daemon.history.read.summary import summary
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.history.read.axes import Axis
+
+BLOCKS = 16  # evenly spaced blocks of steps that are read of an attempt
+WARM_UP = 0.05  # share of a run's first steps that compile, fill caches and start workers
+BINS = 32  # parts of the compared end of a curve
+END = 0.1  # share of the common steps, at their end, that a curve is compared in
+POINTS = 2048  # most samples that are read of it
+
+
+class Measures(NamedTuple):
+    """Measures of a run to compare it by, besides its curves.
+
+    Attributes:
+        run: Its id.
+        steps: Its last step plus one, over all attempts.
+        tokens: Mean of the key ``tokens`` in a step, of all ranks; None if it is not pushed. Likewise *samples*.
+        step_seconds: Duration of a step, without pauses: the mean of the medians of batches.
+        step_rate: Steps per second from the first push to the last, pauses included.
+    """
+
+    run: str
+    steps: int
+    tokens: float | None
+    samples: float | None
+    step_seconds: Estimate | None
+    step_rate: Estimate | None
+
+    @property
+    def throughput(self) -> tuple[str, Estimate] | None:
+        """Tokens, samples or steps per second, with the name of what is counted; None without two pushes."""
+        if self.step_rate is None:
+            return None
+        counted = (("tokens", self.tokens), ("samples", self.samples), ("steps", 1.0))
+        name, each = next((name, each) for name, each in counted if each)
+        return name, scaled(self.step_rate, each)
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """Return an estimate in another unit."""
+    return estimate._replace(value=estimate.value * factor, variance=estimate.variance * factor**2)
+
+
+def read_measures(connection: sqlite3.Connection, uid: str) -> Measures:
+    """Return the measures of a run, by its id.
+
+    Args:
+        connection: In a transaction.
+        uid: The run's id.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+        ValueError: A block is damaged.
+    """
+    axes = [axis for stream in reader.lowest_streams(connection, uid) for axis in read_axes(connection, stream, BLOCKS)]
+    durations = [seconds for axis in axes for seconds in step_durations(axis)]
+    durations = durations[int(WARM_UP * len(durations)) :]
+    parts = list(_seconds_each(axes))
+    last = max((max(steps) for steps, _ in axes if len(steps)), default=-1)
+    rate = batched(parts, fmean) if parts else None
+    return Measures(
+        uid,
+        last + 1,
+        _amount(connection, uid, "tokens"),
+        _amount(connection, uid, "samples"),
+        batched(durations) if durations else None,
+        None if rate is None else Estimate(1 / rate.value, rate.variance / rate.value**4, rate.freedom),
+    )
+
+
+def step_durations(axis: Axis) -> Iterator[float]:
+    """Yield the seconds per step from each push of a new step to the next one; a step that falls begins again."""
+    step: int | None = None
+    began = 0
+    for pushed, time in zip(*axis, strict=True):
+        if step is not None and pushed > step and time > began:
+            yield (time - began) / 1e6 / (pushed - step)
+        if step is None or pushed != step:
+            step, began = pushed, time
+
+
+def _seconds_each(axes: Sequence[Axis]) -> Iterator[float]:
+    """Yield the seconds per step of about equal parts of a run, pauses included."""
+    ends = [(steps[0], times[0]) for steps, times in axes]
+    if len(axes) < BLOCKS // 2:
+        size = max(1, sum(len(steps) for steps, _ in axes) // BATCHES)
+        ends = [(steps[at], times[at]) for steps, times in axes for at in range(0, len(steps), size)]
+    ends += [(steps[-1], times[-1]) for steps, times in axes[-1:]]
+    for (step, began), (next_step, ended) in pairwise(ends):
+        if next_step > step and ended > began:
+            yield (ended - began) / 1e6 / (next_step - step)
+
+
+def _amount(connection: sqlite3.Connection, uid: str, key: str) -> float | None:
+    """Return the mean of an amount in a step, summed over the ranks of the last attempt that push it."""
+    found = list(reader.series(connection, uid, [key], ranks=()))
+    means = [
+        mean
+        for series in found
+        if series.attempt == found[-1].attempt
+        and isinstance(mean := summary(connection, series.series, series.tail)["mean"], int | float)
+    ]
+    return sum(means) if means else None
+
+
+def read_bins(connection: sqlite3.Connection, uid: str, key: str, low: float, high: float) -> list[float]:
+    """Return the means of a key of the lowest rank in equal parts of the steps from *low* to *high*; NaN without a value.
+
+    Of several attempts that made the same steps, the last one counts.
+    """
+    totals, counts = [0.0] * BINS, [0] * BINS
+    for series in reversed(list(reader.series(connection, uid, [key]))):
+        points = chart(connection, series.series, series.tail, Window("step", low, high), POINTS).points
+        mine = [0] * BINS
+        for step, _, _, _, value in points:
+            place = min(BINS - 1, int((step - low) / max(high - low, 1) * BINS))
+            if isfinite(value) and (not counts[place] or mine[place]):
+                mine[place] += 1
+                totals[place] += value
+                counts[place] = mine[place]
+    return [total / count if count else nan for total, count in zip(totals, counts, strict=True)]

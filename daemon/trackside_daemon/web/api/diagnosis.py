@@ -1,0 +1,54 @@
+"""The API's endpoints of diagnoses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+
+from trackside_daemon.diagnosis.comparison import MOST_KEYS, MOST_RUNS, read_comparison
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.history.read import reader
+from trackside_daemon.web.api.history_access import json_response
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from trackside_daemon.diagnosis.settings import CostSection
+    from trackside_daemon.web.api.history_access import HistoryAccess
+
+
+class DiagnosisApi:
+    """Answers requests about the time of runs and their causes.
+
+    Args:
+        history: The history.
+        prices: Returns the configured prices.
+    """
+
+    def __init__(self, history: HistoryAccess, prices: Callable[[], CostSection]) -> None:
+        self._history = history
+        self._prices = prices
+
+    async def diagnosis(self, request: Request) -> Response:
+        """Return where the time of a run went, and the causes that cost most."""
+        prices, name = self._prices(), request.path_params["id"]
+        diagnosis = await self._history.read(
+            lambda connection: diagnose(connection, reader.resolve(connection, name), prices)
+        )
+        return json_response(diagnosis)
+
+    async def comparison(self, request: Request) -> Response:
+        """Return how runs differ from their baseline."""
+        params = request.query_params
+        runs, baseline, keys = (params.getlist(name) for name in ("run", "baseline", "key"))
+        if not runs or len(runs) + len(baseline) > MOST_RUNS or len(keys) > MOST_KEYS:
+            limits = f"at most {MOST_RUNS} runs with the baseline, and {MOST_KEYS} keys"
+            raise HTTPException(400, f"run: name at least one run; {limits}")
+        prices = self._prices()
+        return json_response(
+            await self._history.read(lambda connection: read_comparison(connection, runs, baseline, keys, prices))
+        )
