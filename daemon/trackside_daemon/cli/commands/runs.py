@@ -1,4 +1,4 @@
-"""The commands of the history: runs, show, compare, export, import, pin, delete. They work with and without a daemon."""
+"""The commands of the history: runs, show, export, import, pin, delete. They work with and without a daemon."""
 
 from __future__ import annotations
 
@@ -147,24 +147,6 @@ def show(
             print_lines(run_report.describe(found, events, rank, time.time()))
 
 
-@app.command(epilog="\b\nExample: trackside compare baseline wider deeper")
-def compare(run: Runs, *, as_json: Json = False, storage_path: StoragePath = None, url: Url = "") -> None:
-    """Compare runs: the differences of their configurations, and their metrics.
-
-    The metrics are those of the lowest rank. A name that is given twice means its two newest runs, the newest first.
-    """
-    with errors_reported():
-        from trackside_daemon.cli.commands import run_report
-        from trackside_daemon.cli.sources.daemon_lookup import find_history
-
-        source = find_history(storage_path, url)
-        found = [source.run(text) for text in _distinct(source, run)]
-        if as_json:
-            print_json(run_report.compared(found))
-        else:
-            print_lines(run_report.compare(found))
-
-
 @app.command(epilog="\b\nExample: trackside export gpt-small --format csv --output gpt-small.csv")
 def export(
     run: Run,
@@ -290,24 +272,6 @@ def delete(
         for uid, described in found.items():
             source.delete(uid)
             typer.echo(f"deleted: {_named(described)}")
-
-
-def _distinct(source: Source, texts: Sequence[str]) -> list[str]:
-    """Return what identifies each run; of a name that is given several times, the ids of its newest runs."""
-    from trackside_daemon.history.read.reader import RunFilter
-
-    named = {
-        text: [run["id"] for run in source.runs(RunFilter(text)) if run["name"] == text]
-        for text in set(texts)
-        if texts.count(text) > 1
-    }
-    for text, ids in named.items():
-        if len(ids) < texts.count(text):
-            raise CommandError(
-                f"run {shown(text)} is given {texts.count(text)} times, but {len(ids) or 'no'} runs have this name; "
-                "give ids: trackside runs"
-            )
-    return [named[text].pop(0) if text in named else text for text in texts]
 
 
 def _sorted(listed: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ _SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")
 
 def markdown(reports: Sequence[Mapping[str, Any]]) -> str:
     """Return a report without its curves as Markdown; what runs wrote is escaped."""
-    lines = [f"# {_escaped(', '.join(names(reports)))}"]
+    lines = [f"# {escaped(', '.join(names(reports)))}"]
     for table in (*findings(reports), *details(reports)):
         lines += ["", f"## {table.title}", "", _row(table.header), _row(["---"] * len(table.header), raw=True)]
         lines += map(_row, table.rows)
@@ -24,8 +24,9 @@ def markdown(reports: Sequence[Mapping[str, Any]]) -> str:
 
 def _row(cells: Sequence[str | Bar], *, raw: bool = False) -> str:
     texts = [cell.text if isinstance(cell, Bar) else cell for cell in cells]
-    return f"| {' | '.join(texts if raw else map(_escaped, texts))} |"
+    return f"| {' | '.join(texts if raw else map(escaped, texts))} |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text without its meaning for Markdown."""
     return _SPECIAL.sub(r"\\\g<0>", text)

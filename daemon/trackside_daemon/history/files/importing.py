@@ -186,7 +186,9 @@ class RunFile:
             yield from self._push_records(item)
         elif isinstance(item, MachineValues):
             if not (self._attempts or self._sessions):
-                raise FormatError(f"{self.file}: it begins with resources; a run, or its samples, are expected before them")
+                raise FormatError(
+                    f"{self.file}: it begins with resources; a run, or its samples, are expected before them"
+                )
             self.samples += len(item.values)
             yield MachineSample(item.time / 1e6, item.values, self.run)
         elif isinstance(item, EventItem):
