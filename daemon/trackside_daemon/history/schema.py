@@ -194,6 +194,7 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
             "CREATE INDEX capture_run ON capture (run, asked)",
         ),
     ),
+    ("the host of each session", ("ALTER TABLE session ADD COLUMN host TEXT NOT NULL DEFAULT ''",)),
 )
 
 
