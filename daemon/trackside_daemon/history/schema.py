@@ -201,6 +201,7 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
         "results that runs state of themselves, as a JSON object",
         ("ALTER TABLE run ADD COLUMN summary TEXT NOT NULL DEFAULT '{}'",),
     ),
+    ("the host of each session", ("ALTER TABLE session ADD COLUMN host TEXT NOT NULL DEFAULT ''",)),
 )
 
 

@@ -62,6 +62,9 @@ class Account(NamedTuple):
         caught: The rank has made that first step, so that ``restart`` is final.
         flops: Floating-point operations of the model, as the client counts them.
         peak: Peak FLOP/s of the rank's GPUs.
+        first_wait: Seconds that it waited for the first batches of epochs.
+        saves: Number of its checkpoints.
+        saved_at: When it wrote the last one, in Unix seconds.
     """
 
     restart: float = 0.0
@@ -69,6 +72,9 @@ class Account(NamedTuple):
     caught: bool = False
     flops: float | None = None
     peak: float | None = None
+    first_wait: float = 0.0
+    saves: int = 0
+    saved_at: float | None = None
 
 
 class EarlierAttempts(NamedTuple):

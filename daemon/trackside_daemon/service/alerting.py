@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
     from trackside_daemon.service.hangs import Ask
+    from trackside_daemon.service.reports import Reports
 
 _log = logging.getLogger("trackside")
 
@@ -62,6 +63,7 @@ class Alerting:
         capture: Begins a capture.
         proc: Path of procfs.
         postpones: See `ActiveAlerts`.
+        reports: Writes the reports of runs that end; None for no reports.
 
     Attributes:
         silences: The silences.
@@ -89,6 +91,7 @@ class Alerting:
         command: Callable[[str, int], object],
         capture: Callable[[Request], object],
         postpones: Callable[[Finding], bool],
+        reports: Reports | None = None,
         proc: str = "/proc",
     ) -> None:
         now = time.time()
@@ -107,8 +110,15 @@ class Alerting:
         self.active.restore(fired, now)
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [
-            *finding_sources(state, section, fired, attempt=partial(last_attempt, history)),
+            *finding_sources(
+                state,
+                section,
+                fired,
+                attempt=partial(last_attempt, history),
+                report=reports.link if reports else lambda _: "",
+            ),
             self.tester,
+            *([reports] if reports else []),
         ]
         restore_sources(self.sources, history.database, fired, section)
         self._about = about

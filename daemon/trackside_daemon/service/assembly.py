@@ -18,7 +18,7 @@ from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
-from trackside_daemon.history.directory import named_directory, prepare
+from trackside_daemon.history.directory import named_directory, prepare, writable_directory
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
@@ -37,6 +37,7 @@ from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
+from trackside_daemon.service.reports import Reports
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
@@ -77,6 +78,7 @@ class Parts:
         history: The history.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
+        reports: Writes the reports of runs that end; None without `reports.path`.
         captures: The captures; *automatic* has who begins those that nobody asks for.
         runs: The runs.
         pipeline: The path of all batches.
@@ -123,6 +125,7 @@ class Parts:
             config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
         )
         self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        self.reports = _reports(config, directory, self.history)
         self.alerting = _alerting(
             config,
             self.state,
@@ -132,6 +135,7 @@ class Parts:
             queue=queue,
             process=self.process,
             captures=self.captures,
+            reports=self.reports,
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump()),
@@ -208,6 +212,13 @@ def _history(
     )
 
 
+def _reports(config: Config, directory: Path, history: Recorder) -> Reports | None:
+    if not config.reports.path:
+        return None
+    place = writable_directory(Path(config.reports.path).absolute(), "reports.path", make=True)
+    return Reports(place, directory, lambda: config.cost, history.writer.flush)
+
+
 def _alerting(
     config: Config,
     state: State,
@@ -218,6 +229,7 @@ def _alerting(
     queue: BatchQueue,
     process: ProcessCollector,
     captures: Captures,
+    reports: Reports | None,
 ) -> Alerting:
     try:
         return Alerting(
@@ -231,6 +243,7 @@ def _alerting(
             command=requests.command_layers,
             capture=captures.ask,
             postpones=captures.disturbs,
+            reports=reports,
             proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
