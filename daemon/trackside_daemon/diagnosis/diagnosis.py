@@ -8,7 +8,7 @@ from trackside_daemon.diagnosis.causes import account_causes, as_json
 from trackside_daemon.diagnosis.costs import FAMILIES as COUNTERS
 from trackside_daemon.diagnosis.costs import costs, energy
 from trackside_daemon.diagnosis.facts import read_facts
-from trackside_daemon.diagnosis.ledger import Slowed, ledger
+from trackside_daemon.diagnosis.ledger import ACCOUNTS, Slowed, ledger
 from trackside_daemon.diagnosis.resource_causes import FAMILIES, resource_causes, throttled
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.records import STALLS
@@ -27,7 +27,7 @@ def diagnose(connection: sqlite3.Connection, uid: str, prices: CostSection) -> d
     """Return the diagnosis of a run, by its id, as JSON.
 
     Returns:
-        ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``ledger``: wall seconds by account, which sum to the wall time;
+        ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``ledger``: wall seconds by account, which sum to the wall time; ``accounts``: the words of each;
         ``causes``: the costliest first, those without measured seconds last; ``energy`` and ``costs``.
 
     Raises:
@@ -47,6 +47,7 @@ def diagnose(connection: sqlite3.Connection, uid: str, prices: CostSection) -> d
         "ranks": facts.ranks,
         "hang": _hang(connection, facts),
         "ledger": accounts,
+        "accounts": {account: ACCOUNTS[account] for account in accounts},
         "causes": [as_json(cause, facts.ranks, cost["gpu_hour"]) for cause in causes],
         "energy": joules,
         "costs": cost,
