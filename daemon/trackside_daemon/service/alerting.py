@@ -63,6 +63,7 @@ class Alerting:
         capture: Begins a capture.
         proc: Path of procfs.
         postpones: See `ActiveAlerts`.
+        diagnose: Returns the lines of a run's diagnosis, by its id.
         reports: Writes the reports of runs that end; None for no reports.
 
     Attributes:
@@ -91,6 +92,7 @@ class Alerting:
         command: Callable[[str, int], object],
         capture: Callable[[Request], object],
         postpones: Callable[[Finding], bool],
+        diagnose: Callable[[str], Sequence[str]] = lambda _: (),
         reports: Reports | None = None,
         proc: str = "/proc",
     ) -> None:
@@ -125,7 +127,9 @@ class Alerting:
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
         flush = partial(history.writer.flush, WRITTEN_SECONDS)
-        sources = Sources(state, history.database, partial(ask, "stacks?"), processes, flush, proc=proc)
+        sources = Sources(
+            state, history.database, partial(ask, "stacks?"), processes, flush, diagnose=diagnose, proc=proc
+        )
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
         self._hangs = Hangs(ask, state, lambda batch: push([batch]), capture)
         self.firing = FiringAlerts(fired)

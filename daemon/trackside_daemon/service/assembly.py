@@ -18,6 +18,8 @@ from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.text import lines
 from trackside_daemon.history.directory import named_directory, prepare, writable_directory
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
+
+
+DIAGNOSIS_LINES = 12  # with the two costliest causes, and the line that is left out
 
 
 class StartError(Exception):
@@ -243,11 +248,18 @@ def _alerting(
             command=requests.command_layers,
             capture=captures.ask,
             postpones=captures.disturbs,
+            diagnose=partial(_diagnosis, config, history),
             reports=reports,
             proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
         raise StartError(str(error)) from error
+
+
+def _diagnosis(config: Config, history: Recorder, run: str) -> list[str]:
+    """Return the first lines of a run's diagnosis, without its name."""
+    with history.database.reading() as connection:
+        return list(lines(diagnose(connection, run, config.cost)))[1:DIAGNOSIS_LINES]
 
 
 def _peak_flops(state: State, run: str, rank: int) -> object:
