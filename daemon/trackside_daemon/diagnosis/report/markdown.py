@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.report.tables import Bar, details, findings, names
+from trackside_daemon.diagnosis.report.tables import details, findings, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from trackside_daemon.diagnosis.report.tables import Cell
 
 _SPECIAL = re.compile(r"[\\`*_{}\[\]()<>#|~&!]")
 
@@ -22,8 +24,8 @@ def markdown(reports: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(cells: Sequence[str | Bar], *, raw: bool = False) -> str:
-    texts = [cell.text if isinstance(cell, Bar) else cell for cell in cells]
+def _row(cells: Sequence[Cell], *, raw: bool = False) -> str:
+    texts = [cell if isinstance(cell, str) else cell.text for cell in cells]
     return f"| {' | '.join(texts if raw else map(escaped, texts))} |"
 
 
