@@ -1,4 +1,4 @@
-"""What changed from one attempt of a run to the next, and since an earlier run."""
+"""Differences between the attempts of a run, and between a run and its baseline."""
 
 from __future__ import annotations
 
