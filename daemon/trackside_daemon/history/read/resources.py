@@ -12,7 +12,7 @@ from trackside_daemon.history.schema import HOST
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from trackside_daemon.history.read.series import StoredSeries, Window
 
@@ -26,11 +26,15 @@ class Resource(NamedTuple):
         family: The metric's name.
         labels: Its labels.
         points: Time in Unix seconds, and the last value until then.
+        low: The lowest value in that time, also between the points; None if it is not known.
+        high: The highest value.
     """
 
     family: str
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
+    low: float | None = None
+    high: float | None = None
 
     @property
     def increase(self) -> float:
@@ -43,9 +47,24 @@ class Resource(NamedTuple):
         """The mean of a gauge."""
         return sum(value for _, value in self.points) / len(self.points)
 
+    @property
+    def rates(self) -> list[tuple[float, float]]:
+        """The increase per second of a counter until each point, without its resets."""
+        return [
+            (ended, (after - before) / (ended - began))
+            for (began, before), (ended, after) in pairwise(self.points)
+            if after >= before and ended > began
+        ]
+
 
 def read_resources(
-    connection: sqlite3.Connection, families: Collection[str], window: Window, points: int, newest: int | None = None
+    connection: sqlite3.Connection,
+    families: Collection[str],
+    window: Window,
+    points: int,
+    newest: int | None = None,
+    *,
+    only: Callable[[str], bool] = lambda _: True,
 ) -> list[Resource]:
     """Return the series of these metric families of the machine that have samples in a window.
 
@@ -55,13 +74,18 @@ def read_resources(
         window: Range of Unix seconds.
         points: Most points of a series.
         newest: Most samples of the log to read, of all sources; None for all.
+        only: Returns whether to read a series, by its name with labels as on ``/metrics``.
 
     Raises:
         ValueError: A block is damaged.
     """
     tail = LogTail(connection, HOST, newest)
     wanted = frozenset(families)
-    machine = (series for series in find(connection, HOST, tail) if series.key.partition("{")[0] in wanted)
+    machine = (
+        series
+        for series in find(connection, HOST, tail)
+        if series.key.partition("{")[0] in wanted and only(series.key)
+    )
     read = (_resource(connection, series, tail, window, points) for series in machine)
     return [resource for resource in read if resource.points]
 
@@ -75,4 +99,6 @@ def _resource(
     values = [(bucket[1], bucket[4]) for bucket in drawn.points]
     if drawn.points and drawn.points[0][2] != drawn.points[0][4]:
         values.insert(0, (drawn.points[0][1], drawn.points[0][2]))
-    return Resource(family, dict(_LABEL.findall(labels)), values)
+    low = min((bucket[2] for bucket in drawn.points), default=None)
+    high = max((bucket[3] for bucket in drawn.points), default=None)
+    return Resource(family, dict(_LABEL.findall(labels)), values, low, high)
