@@ -349,7 +349,7 @@ def test_costs_are_those_of_the_configured_prices(kept: History) -> None:
     assert by_name["idle_gpu"]["cost"] == pytest.approx(600 / 3600 * 9)
     assert by_name["data_wait"]["estimated_joules"] == pytest.approx(450.5 * 590 / 2)
     text = list(lines(found))
-    each = "2.58 EUR per 1,000 steps, 9.23 EUR per wasted hour (prices: contract)"
+    each = "2.58 EUR per 1,000 steps, 9.22 EUR per wasted hour (prices: contract)"
     assert f"cost: GPUs 1.50 EUR, energy 0.04 EUR for 0.167 GPU hours, {each}" in text
     assert any(line.startswith("2. data_wait: ") and line.endswith(", 0.75 EUR") for line in text)
     per = {"1000_steps": 0.595, "wasted_hour": 600 / 3600}
