@@ -198,7 +198,9 @@ def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callabl
     second.close()
 
 
-def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives_and_at_its_end(start: Callable[..., Recorder]) -> None:
+def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives_and_at_its_end(
+    start: Callable[..., Recorder],
+) -> None:
     recorder = start(interval=10.0)
     tick(recorder, 0.0)
     write(recorder, opened("a"))

@@ -155,10 +155,10 @@ def _effect(
     known, usual = [one for one in value if one is not None], [one for one in baseline if one is not None]
     if len(known) < len(value) or len(usual) < len(baseline):
         return quantity._replace(unknown=unknown)
-    return _compared(quantity, known, usual)
+    return compared(quantity, known, usual)
 
 
-def _compared(quantity: Effect, value: Sequence[Estimate], baseline: Sequence[Estimate]) -> Effect:
+def compared(quantity: Effect, value: Sequence[Estimate], baseline: Sequence[Estimate]) -> Effect:
     """Return the effect of estimates of several runs; those of a single one are as uncertain as the runs of the other side differ."""
     one, other = pooled(value), pooled(baseline)
     if len(value) == 1 < len(baseline):
@@ -231,7 +231,7 @@ def _at_end(
     split = len(sides[0])
     if len(curves) > 2:
         levels = [Estimate(fmean(curve), 0.0) for curve in curves]
-        return _compared(quantity, levels[:split], levels[split:])
+        return compared(quantity, levels[:split], levels[split:])
     one, other = curves
     apart = batched([left - right for left, right in zip(one, other, strict=True)], fmean)
     return _filled(quantity, batched(one, fmean), batched(other, fmean), apart)

@@ -12,7 +12,7 @@ from trackside_daemon.diagnosis.costs import costs, energy
 from trackside_daemon.diagnosis.facts import read_facts
 from trackside_daemon.diagnosis.gpu_causes import gpu_causes, throttled, with_busy
 from trackside_daemon.diagnosis.host_causes import host_causes
-from trackside_daemon.diagnosis.ledger import Slowed, ledger
+from trackside_daemon.diagnosis.ledger import ACCOUNTS, Slowed, ledger
 from trackside_daemon.diagnosis.measures import read_measures
 from trackside_daemon.diagnosis.resources import resources
 from trackside_daemon.diagnosis.trend import trends
@@ -52,7 +52,8 @@ def diagnose(
 
     Returns:
         ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``ledger``: wall
-        seconds by account, means over the ranks, which sum to the wall time; ``ledger_by_rank``: those of each rank;
+        seconds by account, means over the ranks, which sum to the wall time; ``accounts``: the words of each;
+        ``ledger_by_rank``: those of each rank;
         ``causes``: the costliest first, those without measured seconds last; ``unknown``: what is not measured, and why;
         ``energy`` and ``costs``; ``resources``; ``suggestions``; ``trends``; ``comparison`` with the baseline.
 
@@ -80,6 +81,7 @@ def diagnose(
         "ranks": facts.ranks,
         "hang": _hang(connection, facts),
         "ledger": accounts.whole,
+        "accounts": {account: ACCOUNTS[account] for account in accounts.whole},
         "ledger_by_rank": {str(rank): entries for rank, entries in accounts.by_rank.items()},
         "causes": sorted(causes, key=lambda cause: -(cause["gpu_hours"] or 0.0)),
         "unknown": [{"what": what, "why": why} for what, why in unknown(facts, joules)],

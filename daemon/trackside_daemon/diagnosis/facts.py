@@ -9,7 +9,7 @@ from trackside_daemon.diagnosis.families import FAMILIES, PROCESS_INFO, RANK_INF
 from trackside_daemon.diagnosis.ledger import RankSpan
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.resources import Resource, read_resources
+from trackside_daemon.history.read.resources import Resource, machine_stream, read_resources
 from trackside_daemon.history.read.series import LogTail, Window
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.history.time_accounting import rank_times
@@ -132,7 +132,7 @@ def read_facts(connection: sqlite3.Connection, uid: str) -> Facts:
         reader.events(connection, uid),
         profiles[-1] if profiles else None,
         _reliability(connection, uid),
-        read_resources(connection, FAMILIES, window, POINTS, only=is_read),
+        read_resources(connection, FAMILIES, window, POINTS, only=is_read, stream=machine_stream(connection, uid)),
         ended,
     )
 

@@ -287,9 +287,7 @@ class Recorder:
         self._ending.discard(batch.source)
         self._last_slots[batch.source] = slot
         values = {
-            _series_name(sample): sample.value
-            for sample in batch.samples
-            if isinstance(sample.value, int | float)
+            _series_name(sample): sample.value for sample in batch.samples if isinstance(sample.value, int | float)
         }
         if values:
             self.writer.put([MachineSample(batch.time, values)])

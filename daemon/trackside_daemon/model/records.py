@@ -263,10 +263,15 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class MachineSample:
-    """GPU and host at one moment: the value of each series, whose name is written as on /metrics."""
+    """GPU and host at one moment: the value of each series, whose name is written as on /metrics.
+
+    Attributes:
+        run: The id of the imported run that it came with; empty for this machine.
+    """
 
     time: float
     values: Mapping[str, float]
+    run: str = ""
 
 
 Record = (

@@ -18,7 +18,9 @@ from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
-from trackside_daemon.history.directory import named_directory, prepare
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.history.directory import named_directory, prepare, writable_directory
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
@@ -37,6 +39,7 @@ from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
+from trackside_daemon.service.reports import Reports
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
+
+
+DIAGNOSIS_LINES = 12  # with the two costliest causes, and the line that is left out
 
 
 class StartError(Exception):
@@ -77,6 +83,7 @@ class Parts:
         history: The history.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
+        reports: Writes the reports of runs that end; None without `reports.path`.
         captures: The captures; *automatic* has who begins those that nobody asks for.
         runs: The runs.
         pipeline: The path of all batches.
@@ -123,6 +130,7 @@ class Parts:
             config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
         )
         self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        self.reports = _reports(config, directory, self.history)
         self.alerting = _alerting(
             config,
             self.state,
@@ -132,6 +140,7 @@ class Parts:
             queue=queue,
             process=self.process,
             captures=self.captures,
+            reports=self.reports,
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump()),
@@ -208,6 +217,13 @@ def _history(
     )
 
 
+def _reports(config: Config, directory: Path, history: Recorder) -> Reports | None:
+    if not config.reports.path:
+        return None
+    place = writable_directory(Path(config.reports.path).absolute(), "reports.path", make=True)
+    return Reports(place, directory, lambda: config.cost, history.writer.flush)
+
+
 def _alerting(
     config: Config,
     state: State,
@@ -218,6 +234,7 @@ def _alerting(
     queue: BatchQueue,
     process: ProcessCollector,
     captures: Captures,
+    reports: Reports | None,
 ) -> Alerting:
     try:
         return Alerting(
@@ -231,10 +248,18 @@ def _alerting(
             command=requests.command_layers,
             capture=captures.ask,
             postpones=captures.disturbs,
+            diagnose=partial(_diagnosis, config, history),
+            reports=reports,
             proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
         raise StartError(str(error)) from error
+
+
+def _diagnosis(config: Config, history: Recorder, run: str) -> list[str]:
+    """Return the first lines of a run's diagnosis, without its name."""
+    with history.database.reading() as connection:
+        return list(lines(diagnose(connection, run, config.cost)))[1:DIAGNOSIS_LINES]
 
 
 def _peak_flops(state: State, run: str, rank: int) -> object:

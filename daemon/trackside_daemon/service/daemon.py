@@ -237,6 +237,8 @@ class Daemon:
         parts.pipeline.start()
         parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
         parts.captures.start()
+        if parts.reports is not None:
+            parts.reports.start()
         parts.ingest.start()
         parts.spools.start()
         parts.kineto.start()
@@ -284,6 +286,8 @@ class Daemon:
             parts.ingest.stop()
             parts.pipeline.stop()
             parts.alerting.stop()
+            if parts.reports is not None:
+                parts.reports.stop()
             parts.history.stop()
         parts.ingest.close()
         if self._serving:

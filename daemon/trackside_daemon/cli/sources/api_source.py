@@ -152,9 +152,11 @@ class ApiSource:
         """See `Source`."""
         return self._checked(self._post(f"alerts/{number}/dismiss", {"dismissed": dismissed, "comment": comment}), "id")
 
-    def export(self, uid: str, form: Format) -> Export:
+    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
         """See `Source`."""
-        answer = self._request(f"runs/{quote(uid, safe='')}/export?format={form}")
+        answer = self._request(
+            f"runs/{quote(uid, safe='')}/export?format={form}{'&resources=true' if resources else ''}"
+        )
         samples = answer.headers.get("X-Trackside-Samples", "")
         return Export(int(samples) if samples.isdecimal() else None, self._chunks(answer))
 

@@ -17,6 +17,7 @@ from trackside_daemon.diagnosis.report.contents import read_contents
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
+from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.summary import SUMMARIES
@@ -104,10 +105,11 @@ class FileSource:
             writer.call(lambda _: None).result(ANSWER_SECONDS)
         return self.alert(number)
 
-    def export(self, uid: str, form: Format) -> Export:
+    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
         """See `Source`."""
         try:
-            return Export(exports.count(self._file(), uid), exports.export(self._file(), uid, form))
+            selection = Selection(resources=resources)
+            return Export(count(self._file(), uid, selection), exports.export(self._file(), uid, form, selection))
         except exports.TooManyKeysError as error:
             raise SourceError(str(error)) from None
 

@@ -72,8 +72,8 @@ class Source(Protocol):
         """Mark an alert as a false alarm, or take that back; return it."""
         ...
 
-    def export(self, uid: str, form: Format) -> Export:
-        """Return a run with its samples."""
+    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
+        """Return a run with its samples, and with the *resources* of its machine in its time."""
         ...
 
     def pin(self, uid: str, *, pinned: bool) -> None:

@@ -19,16 +19,25 @@ from io import SEEK_END
 from itertools import chain
 from math import inf
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
 from trackside.packing import writable
-from trackside.wire import Clock, Hello, Identity, Totals
+from trackside.wire import SUMMARY, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.items import FAR_SECONDS, INT64, AlertItem, EventItem, FormatError, Push, RunHeader
+from trackside_daemon.history.files.items import (
+    FAR_SECONDS,
+    AlertItem,
+    EventItem,
+    FormatError,
+    MachineValues,
+    Push,
+    RunHeader,
+)
+from trackside_daemon.history.files.run_fields import AlertFields, AttemptFields, EventFields, RunFields
 from trackside_daemon.model.columns import Columns
-from trackside_daemon.model.records import Alert, BatchIngested, Event, Record, RunState, SessionOpened
+from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
 from trackside_daemon.model.session import SessionRef
 
 if TYPE_CHECKING:
@@ -47,50 +56,6 @@ TIMEOUT = 600.0  # longest wait for a transaction, in seconds
 
 class ImportingError(Exception):
     """The file was not imported; the message is one line: why, and what to do."""
-
-
-_Number = Annotated[int, msgspec.Meta(ge=0, le=INT64 - 1)]
-_Step = Annotated[int, msgspec.Meta(ge=-INT64, le=INT64 - 1)]
-_Seconds = Annotated[float, msgspec.Meta(gt=-1e11, lt=1e11)]
-"""A range that the tables can hold and dates can show."""
-
-
-class _Attempt(msgspec.Struct):
-    attempt: _Number
-    state: Literal["starting", "running", "stalled", "finished", "stopped", "failed", "lost"]
-    started: float
-    cause: str = ""
-    ended: _Seconds | None = None
-    config: Any = None
-    rank: _Number = 0
-
-
-class _Run(msgspec.Struct):
-    id: str
-    name: str
-    attempt_list: list[dict[str, Any]]
-    tags: tuple[str, ...] = ()
-    pinned: bool = False
-
-
-class _Event(msgspec.Struct):
-    attempt: _Number
-    time: _Seconds
-    kind: str
-    rank: _Number | None = None
-    step: _Step | None = None
-    fields: dict[str, Any] = {}
-
-
-class _Alert(msgspec.Struct):
-    alert: str
-    severity: str
-    started: _Seconds
-    ended: _Seconds | None = None
-    summary: str = ""
-    description: str = ""
-    labels: dict[str, str] = {}
-    evidence: dict[str, Any] = {}
 
 
 class _Session:
@@ -140,7 +105,7 @@ class _Session:
 class _AttemptHeader(NamedTuple):
     """An attempt as the file describes it; *about* has its further fields in `reader.run`."""
 
-    attempt: _Attempt
+    attempt: AttemptFields
     about: Mapping[str, Any]
 
 
@@ -178,9 +143,9 @@ class RunFile:
         if first is None:
             raise FormatError(f"{file}: nothing to import: there are no samples in it")
         self._attempts: dict[int, _AttemptHeader] = {}
-        self._header = _Run("", "", [])
+        self._header = RunFields("", "", [])
         if isinstance(first, RunHeader):
-            self._header = self._convert(first.run, _Run, first.line)
+            self._header = self._convert(first.run, RunFields, first.line)
             self._attempts = self._read_attempts(first.line)
         else:
             self._items = chain([first], self._items)
@@ -212,15 +177,25 @@ class RunFile:
         for header in self._attempts.values():
             attempt = header.attempt
             yield RunState(self.run, attempt.attempt, attempt.state, attempt.cause, attempt.ended)
+        if self._header.summary and self._attempts:
+            last = max(self._attempts.values(), key=lambda header: header.attempt.attempt).attempt
+            yield Event(self.run, last.attempt, last.started, SUMMARY, fields=self._header.summary)
 
     def _records(self, item: Item) -> Iterator[Record]:
         if isinstance(item, Push):
             yield from self._push_records(item)
+        elif isinstance(item, MachineValues):
+            if not (self._attempts or self._sessions):
+                raise FormatError(
+                    f"{self.file}: it begins with resources; a run, or its samples, are expected before them"
+                )
+            self.samples += len(item.values)
+            yield MachineSample(item.time / 1e6, item.values, self.run)
         elif isinstance(item, EventItem):
-            event = self._convert(item.fields, _Event, item.line)
+            event = self._convert(item.fields, EventFields, item.line)
             yield Event(self.run, **msgspec.structs.asdict(event))
         elif isinstance(item, AlertItem):
-            alert = self._convert(item.fields, _Alert, item.line)
+            alert = self._convert(item.fields, AlertFields, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
         else:
             raise FormatError(f"{self.file}: line {item.line}: a second run begins; one run per file is expected")
@@ -256,10 +231,10 @@ class RunFile:
         return SessionOpened(session.ref, hello, started, about=about)
 
     def _read_attempts(self, line: int) -> dict[int, _AttemptHeader]:
-        columns = frozenset(field.name for field in msgspec.structs.fields(_Attempt)) - {"rank"}
+        columns = frozenset(field.name for field in msgspec.structs.fields(AttemptFields)) - {"rank"}
         headers = {}
         for fields in self._header.attempt_list:
-            attempt = self._convert(fields, _Attempt, line)
+            attempt = self._convert(fields, AttemptFields, line)
             if not abs(attempt.started) < FAR_SECONDS:
                 raise FormatError(
                     f"{self.file}: line {line}: attempt {attempt.attempt} begins at {attempt.started}, which is not a "
@@ -337,6 +312,8 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
         size += 256
         if isinstance(record, BatchIngested):
             size += sum(8 * (len(one.values) + 2 * len(one.steps)) for one in record.columns)
+        elif isinstance(record, MachineSample):
+            size += 8 * len(record.values)
         if size >= BATCH_BYTES:
             yield batch
             batch = []

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
-from trackside_daemon.history.schema import HOST
 from trackside_daemon.history.time_accounting import efficiency, rank_times
 from trackside_daemon.model.records import Alert, Notified, Silence
 
@@ -23,7 +23,7 @@ MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belon
 _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
-    "tags, pinned, user"
+    "tags, pinned, user, summary"
 )
 _EVENT = (
     "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
@@ -357,19 +357,20 @@ def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]
 
 
 def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:
-    if not keys:
+    stream = machine_stream(connection, uid) if keys else None
+    if stream is None:
         return []
-    tail = LogTail(connection, HOST)
+    tail = LogTail(connection, stream)
     wanted = set(keys)
     return [
         RunSeries(uid, None, None, series, tail)
-        for series in find(connection, HOST, tail)
+        for series in find(connection, stream, tail)
         if {series.key, series.key.partition("{")[0]} & wanted
     ]
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:
-    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user = row
+    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user, summary = row
     return {
         "id": uid,
         "name": name,
@@ -383,6 +384,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "tags": _decode(tags),
         "pinned": bool(pinned),
         "user": user,
+        "summary": json.loads(summary),
     }
 
 

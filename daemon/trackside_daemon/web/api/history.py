@@ -21,8 +21,9 @@ from starlette.responses import Response, StreamingResponse
 
 from trackside_daemon.diagnosis.report.contents import MAX_SIZE, SIZE, read_contents
 from trackside_daemon.diagnosis.settings import CostSection
-from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, count, export
+from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, export
 from trackside_daemon.history.files.items import FormatError
+from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import POINTS
 from trackside_daemon.history.read.reader import RunFilter

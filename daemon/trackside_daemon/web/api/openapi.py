@@ -51,12 +51,14 @@ _PARAMETERS = {
     "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
     "size": ("integer", "Maximum number of bytes of all charts [1600000], up to 100000000."),
     "format": ("string", "csv, json or jsonl."),
+    "resources": ("string", "true: also the GPU, host and process series of the machine in the time of the run."),
 }
 _CHOICES = {
     "severity": ["info", "warning", "critical"],
     "ranks": ["band"],
     "by": ["step", "time"],
     "format": ["csv", "json", "jsonl"],
+    "resources": ["true", "false"],
 }
 _IMPORT_PARAMETERS = {
     "id": ("string", "The run's id, which replaces the one in the file."),
@@ -158,7 +160,7 @@ ENDPOINTS = (
         "/runs/{id}/export",
         "export",
         "Download samples of a run as a file.",
-        ("format", "key", "rank", "attempt", "by", "from", "to"),
+        ("format", "key", "rank", "attempt", "by", "from", "to", "resources"),
         "The file has every sample of the run, or of the selected keys, ranks, attempt and window. key and rank may be "
         "repeated; without rank, the file has all ranks. The header X-Trackside-Samples is the number of samples, also "
         "for HEAD. JSON and JSON lines also contain all events and alerts, which the selection does not limit. A CSV file has at "
