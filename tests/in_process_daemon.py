@@ -29,7 +29,7 @@ from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
     from trackside_daemon.nvml.handle.handle import Nvml
@@ -38,22 +38,31 @@ if TYPE_CHECKING:
 class InProcessDaemon:
     """All stages between a message or a sample and an alert.
 
+    Args:
+        place: The directory of the history.
+        section: The settings of the alerts.
+        machine: The sources whose samples the history keeps.
+
     Attributes:
+        history: The history.
         after: Seconds since the beginning.
         alerts: The alerts that fired, in order.
         samples: The number of values received.
     """
 
-    def __init__(self, place: Path, section: AlertsSection | None = None) -> None:
+    def __init__(self, place: Path, section: AlertsSection | None = None, *, machine: Collection[str] = ()) -> None:
         self.after = 0.0
         self.alerts: list[Alert] = []
         self.samples = 0
-        self._history = Recorder(place, Bounds(0), acknowledge=lambda _: None)
-        self._history.start()
+        self.history = Recorder(place, Bounds(0), acknowledge=lambda _: None, machine=machine)
+        self.history.start()
         state, wall = State(), lambda: moment(self.after).wall
         watchers = finding_sources(state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall)
-        self.pipeline = Pipeline(state, self._history, watchers, ActiveAlerts(), listeners=[self], wall=wall)
-        self._sessions = Sessions(Runs(Limits(), 3600.0), self._history.session)
+        runs = Runs(Limits(), 3600.0, last_attempt=self.history.last_attempt, before=self.history.earlier_attempts)
+        self.pipeline = Pipeline(
+            state, self.history, watchers, ActiveAlerts(), listeners=[self], stalls=runs.accept_stalls, wall=wall
+        )
+        self._sessions = Sessions(runs, self.history.session)
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
         self._gpus = GpuCollector(cast("Nvml", simulated), timeout=1.0)
@@ -87,8 +96,8 @@ class InProcessDaemon:
 
     def close(self) -> None:
         """Write the rest of the history and close it."""
-        self._history.stop()
-        self._history.close()
+        self.history.stop()
+        self.history.close()
 
 
 def told(alerts: Iterable[Alert]) -> set[tuple[str, str]]:

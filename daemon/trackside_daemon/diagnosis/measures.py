@@ -7,7 +7,7 @@ from math import isfinite, nan
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from trackside_daemon.diagnosis.estimates import BATCHES, Estimate, batched
+from trackside_daemon.diagnosis.estimates import BATCHES, LEAST_BATCHES, Estimate, batched, half_width
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import read_axes
 from trackside_daemon.history.read.charts import chart
@@ -36,6 +36,7 @@ class Measures(NamedTuple):
         tokens: Mean of the key ``tokens`` in a step, of all ranks; None if it is not pushed. Likewise *samples*.
         step_seconds: Duration of a step, without pauses: the mean of the medians of batches.
         step_rate: Steps per second from the first push to the last, pauses included.
+        noise: Share of its time by which two runs like it differ without a change (95 %); 0 if that is unknown.
     """
 
     run: str
@@ -44,6 +45,7 @@ class Measures(NamedTuple):
     samples: float | None
     step_seconds: Estimate | None
     step_rate: Estimate | None
+    noise: float
 
     @property
     def throughput(self) -> tuple[str, Estimate] | None:
@@ -84,6 +86,7 @@ def read_measures(connection: sqlite3.Connection, uid: str) -> Measures:
         _amount(connection, uid, "samples"),
         batched(durations) if durations else None,
         None if rate is None else Estimate(1 / rate.value, rate.variance / rate.value**4, rate.freedom),
+        _noise(parts),
     )
 
 
@@ -108,6 +111,17 @@ def _seconds_each(axes: Sequence[Axis]) -> Iterator[float]:
     for (step, began), (next_step, ended) in pairwise(ends):
         if next_step > step and ended > began:
             yield (ended - began) / 1e6 / (next_step - step)
+
+
+def _noise(parts: Sequence[float]) -> float:
+    """Return the relative noise of the mean of a sum of parts, twice: by their successive differences (von Neumann 1941).
+
+    These leave out what changed for good during the run.
+    """
+    if len(parts) < LEAST_BATCHES:
+        return 0.0
+    squares = fmean((after - before) ** 2 for before, after in pairwise(parts)) / 2
+    return half_width(2 * squares / len(parts), len(parts) - 1) / fmean(parts)
 
 
 def _amount(connection: sqlite3.Connection, uid: str, key: str) -> float | None:

@@ -169,7 +169,18 @@ def _causes(report: Contents) -> Iterator[Sequence[str]]:
     for cause in report["diagnosis"]["causes"]:
         gain = "-" if cause["lost_seconds"] is None else f"{duration(cause['low'])} to {duration(cause['high'])}"
         gain += "" if cause["cost"] is None else f", at most {cause['cost']:,.2f} {costs['currency']}"
-        yield tuple(map(_cell, (cause["summary"], gain, "; ".join(cause["evidence"]), cause["advice"], cause["check"])))
+        yield tuple(
+            map(
+                _cell,
+                (
+                    cause["summary"],
+                    gain,
+                    "; ".join(one["text"] for one in cause["evidence"]),
+                    cause["advice"],
+                    cause["check"],
+                ),
+            )
+        )
 
 
 def _costs(diagnosis: Contents) -> dict[str, Cell]:

@@ -12,7 +12,7 @@ from trackside_daemon.history.schema import HOST, IMPORTED_HOST
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from trackside_daemon.history.read.series import StoredSeries, Window
 
@@ -26,11 +26,15 @@ class Resource(NamedTuple):
         family: The metric's name.
         labels: Its labels.
         points: Time in Unix seconds, and the last value until then.
+        low: The lowest value in that time, also between the points; None if it is not known.
+        high: The highest value.
     """
 
     family: str
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
+    low: float | None = None
+    high: float | None = None
 
     @property
     def increase(self) -> float:
@@ -42,6 +46,15 @@ class Resource(NamedTuple):
     def mean(self) -> float:
         """The mean of a gauge."""
         return sum(value for _, value in self.points) / len(self.points)
+
+    @property
+    def rates(self) -> list[tuple[float, float]]:
+        """The increase per second of a counter until each point, without its resets."""
+        return [
+            (ended, (after - before) / (ended - began))
+            for (began, before), (ended, after) in pairwise(self.points)
+            if after >= before and ended > began
+        ]
 
 
 def labels(key: str) -> dict[str, str]:
@@ -65,6 +78,7 @@ def read_resources(
     points: int,
     newest: int | None = None,
     *,
+    only: Callable[[str], bool] = lambda _: True,
     stream: int | None = HOST,
 ) -> list[Resource]:
     """Return the series of these metric families of the machine that have samples in a window.
@@ -75,6 +89,7 @@ def read_resources(
         window: Range of Unix seconds.
         points: Most points of a series.
         newest: Most samples of the log to read, of all sources; None for all.
+        only: Returns whether to read a series, by its name with labels as on ``/metrics``.
         stream: The `machine_stream`.
 
     Raises:
@@ -84,7 +99,11 @@ def read_resources(
         return []
     tail = LogTail(connection, stream, newest)
     wanted = frozenset(families)
-    machine = (series for series in find(connection, stream, tail) if series.key.partition("{")[0] in wanted)
+    machine = (
+        series
+        for series in find(connection, stream, tail)
+        if series.key.partition("{")[0] in wanted and only(series.key)
+    )
     read = (_resource(connection, series, tail, window, points) for series in machine)
     return [resource for resource in read if resource.points]
 
@@ -97,4 +116,6 @@ def _resource(
     values = [(bucket[1], bucket[4]) for bucket in drawn.points]
     if drawn.points and drawn.points[0][2] != drawn.points[0][4]:
         values.insert(0, (drawn.points[0][1], drawn.points[0][2]))
-    return Resource(series.key.partition("{")[0], labels(series.key), values)
+    low = min((bucket[2] for bucket in drawn.points), default=None)
+    high = max((bucket[3] for bucket in drawn.points), default=None)
+    return Resource(series.key.partition("{")[0], labels(series.key), values, low, high)
