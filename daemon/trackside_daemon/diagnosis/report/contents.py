@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from trackside_daemon.captures import summaries
-from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.history.capture_rows import captures
@@ -57,25 +56,25 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         ValueError: A block is damaged.
     """
     run = reader.run(connection, uid, MAX_KEYS)
+    diagnosis = diagnose(connection, uid, prices)
     return {
         "run": run,
-        "diagnosis": diagnose(connection, uid, prices),
+        "diagnosis": diagnosis,
         "alerts": reader.alerts(connection, reader.AlertFilter(uid, limit=MOST, evidence=False)),
         "events": reader.events(connection, uid, MOST),
         "captures": [
             {"kind": one.kind, "asked": one.asked, "text": summaries.text(one)[1 : LINES + 1]}
             for one in captures(connection, uid)[-MOST_CAPTURES:]
         ],
-        "since": _since(connection, run),
+        "since": _since(connection, run, diagnosis["comparison"]["baseline"]),
         **_charts(connection, run, size),
     }
 
 
-def _since(connection: sqlite3.Connection, run: dict[str, Any]) -> dict[str, Any] | None:
-    found = find_baseline(connection, run["id"])
-    if found is None or not run["attempt_list"]:
+def _since(connection: sqlite3.Connection, run: dict[str, Any], baseline: Sequence[str]) -> dict[str, Any] | None:
+    if not baseline or not run["attempt_list"]:
         return None
-    before = reader.head(connection, found.runs[0])
+    before = reader.head(connection, baseline[0])
     changed = changes(before["attempt_list"][-1], run["attempt_list"][-1]) if before["attempt_list"] else []
     return {"id": before["id"], "name": before["name"], "changes": changed}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
 from trackside_daemon.diagnosis.ledger import ACCOUNTS
+from trackside_daemon.diagnosis.report import measured
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
 from trackside_daemon.model.text import duration, number, shown
@@ -75,6 +76,7 @@ def findings(reports: Sequence[Contents]) -> Iterator[Table]:
     yield from _listed(
         "Causes, and what to try", ("Cause", "Expected gain", "Evidence", "Try", "Check"), _labeled(reports, _causes)
     )
+    yield from _measured(reports, "For the next run", "Against the baseline")
     costs = _columns("Energy and costs", labels, [_costs(report["diagnosis"]) for report in reports])
     yield from [costs] if costs.rows else []
 
@@ -90,16 +92,35 @@ def details(reports: Sequence[Contents]) -> Iterator[Table]:
         yield from _listed(
             "Values of the lowest rank", ("Key", "Last", "Lowest", "Highest", "Mean", "Samples"), values[0]
         )
+    yield from _measured(reports, "Trends", "Resources")
     yield from _listed("Alerts and events over the time of the run", ("What", "When"), _labeled(reports, _lanes))
     yield from _listed("Alerts", ("Alert", "Severity", "After", "Lasted", "Summary"), _labeled(reports, _alerts))
     yield from _listed("Captures", ("Capture", "After", "Summary"), _labeled(reports, _captures))
     yield from _listed("Events", ("Event", "After", "Rank", "Step", "Fields"), _labeled(reports, _events))
     for report in reports:
         yield from _changed(report)
+    yield from _measured(reports, "What is not known")
     whole = _columns("Configuration", labels, [_config(report["run"]) for report in reports])
     differing = [row for row in whole.rows if len(set(row[1:])) > 1]
     yield from _listed("What differs in the configuration", whole.header, differing if len(reports) > 1 else [])
     yield from [whole] if whole.rows else []
+
+
+_MEASURED: Mapping[str, tuple[Sequence[str], Callable[[Contents], Iterator[Sequence[str]]]]] = {
+    "For the next run": (("What", "Evidence", "Try"), measured.suggestions),
+    "Against the baseline": (("Quantity", "This run", "Baseline", "Difference"), measured.effects),
+    "Trends": (("Key", "Per 1,000 steps", "95 % interval", "R²", "p"), measured.trends),
+    "Resources": (("Quantity", "Of", "Ranks", *map(str.capitalize, measured.STATISTICS)), measured.resources),
+    "What is not known": (("What", "Why"), measured.unknown),
+}
+
+
+def _measured(reports: Sequence[Contents], *titles: str) -> Iterator[Table]:
+    """Yield tables of what the diagnoses measured."""
+    for title in titles:
+        header, read = _MEASURED[title]
+        rows = _labeled(reports, read)
+        yield from _listed(title, header, [list(map(_cell, row)) for row in rows])
 
 
 def _labeled(reports: Sequence[Contents], read: Callable[[Contents], Iterable[Sequence[Cell]]]) -> list[Sequence[Cell]]:
@@ -164,22 +185,18 @@ def _ledger(report: Contents) -> dict[str, Cell]:
     return {"all": Bar(duration(wall), parts), **entries} if parts else entries
 
 
-def _causes(report: Contents) -> Iterator[Sequence[str]]:
+def _causes(report: Contents) -> Iterator[Sequence[Cell]]:
     costs = report["diagnosis"]["costs"]
     for cause in report["diagnosis"]["causes"]:
-        gain = "-" if cause["lost_seconds"] is None else f"{duration(cause['low'])} to {duration(cause['high'])}"
-        gain += "" if cause["cost"] is None else f", at most {cause['cost']:,.2f} {costs['currency']}"
-        yield tuple(
-            map(
-                _cell,
-                (
-                    cause["summary"],
-                    gain,
-                    "; ".join(one["text"] for one in cause["evidence"]),
-                    cause["advice"],
-                    cause["check"],
-                ),
-            )
+        gain = [] if cause["lost_seconds"] is None else [f"{duration(cause['low'])} to {duration(cause['high'])}"]
+        gain += [] if cause["cost"] is None else [f"at most {cause['cost']:,.2f} {costs['currency']}"]
+        evidence = Lines([_cell(one["text"]) for one in cause["evidence"]])
+        yield (
+            _cell(cause["summary"]),
+            _cell(", ".join(gain) or "-"),
+            evidence,
+            _cell(cause["advice"]),
+            _cell(cause["check"]),
         )
 
 
@@ -190,7 +207,7 @@ def _costs(diagnosis: Contents) -> dict[str, Cell]:
     def money(value: float) -> str:
         return f"{value:,.2f} {costs['currency']}"
 
-    entries = (
+    entries: Sequence[tuple[str, Any, Callable[[Any], str]]] = (
         ("Energy of the GPUs", energy["gpu_joules"], _kwh),
         ("of it while they did nothing", energy["gpu_idle_joules"], _kwh),
         ("Energy of the CPUs", energy["cpu_joules"], _kwh),
@@ -198,7 +215,8 @@ def _costs(diagnosis: Contents) -> dict[str, Cell]:
         ("Cost of the GPUs", costs["gpu_cost"], money),
         ("Cost of the energy", costs["energy_cost"], money),
         ("GPU hours", costs["gpu_hours"] if costs["gpu_cost"] is not None else None, "{:.3g}".format),
-        ("Source of the prices", costs["source"] or None, str),
+        ("Source of the prices", costs["gpu_cost"] and (costs["source"] or None), str),
+        *((f"Cost per {unit.replace('_', ' ')}", each.get("cost"), money) for unit, each in costs["per"].items()),
     )
     return {name: _cell(form(value)) for name, value, form in entries if value is not None}
 

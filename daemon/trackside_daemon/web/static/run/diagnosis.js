@@ -40,13 +40,26 @@ export class Diagnosis {
 }
 
 function content(found) {
-  const unknown = (found.unknown ?? []).map(({ what, why }) => h("li", {}, h("b", {}, what), `: ${why}`));
+  const unknown = found.unknown.map(({ what, why }) => h("li", {}, h("b", {}, what), `: ${why}`));
+  const advice = found.suggestions.map((item) => h("li", {}, h("b", {}, item.summary), `: ${item.advice}`));
+  const effects = found.comparison.effects.filter((item) => item.ratio !== null).map(effect);
   return [
     found.wall_seconds > 0 ? ledger(found) : "",
     h("ol.run-causes", {}, found.causes.map((item) => cause(item, found.costs))),
     h("p.quiet", {}, [energy(found.energy), money(found.costs)].filter(Boolean).join(" · ")),
-    unknown.length ? h("details", {}, h("summary", {}, "What is not known"), h("ul", {}, unknown)) : "",
+    list("For the next run", advice),
+    list(`Against ${found.comparison.baseline.join(", ")}`, effects),
+    list("What is not known", unknown),
   ].filter(Boolean);
+}
+
+function list(title, items) {
+  return items.length ? h("section", {}, h("h3", {}, title), h("ul", {}, items)) : "";
+}
+
+function effect({ quantity, ratio, low, high }) {
+  const sign = (value) => `${value > 1 ? "+" : ""}${percent(value - 1, 1)}`;
+  return h("li", {}, `${quantity} ${sign(ratio)}${low === null ? "" : ` (${sign(low)} to ${sign(high)})`}`);
 }
 
 // A stacked bar of the accounts, and their table.
@@ -79,9 +92,8 @@ function cause(item, { currency }) {
   );
 }
 
-// A piece of evidence is a text, or a text with the path of what it comes from in the API: an alert has a page.
-function evidence(item) {
-  const { text, path = "" } = typeof item === "string" ? { text: item } : item;
+// A piece of evidence is a text with the path of what it comes from in the API: an alert has a page.
+function evidence({ text, path }) {
   const [, page] = /(?:^|\/)(alerts\/\d+)$/.exec(path) ?? [];
   return h("li", { title: path }, page ? h("a", { href: `/${page}` }, text) : text);
 }
