@@ -90,7 +90,7 @@ class Pools:
 
     def share(self, seconds: float) -> str:
         """Return seconds as people read them: a share of the time, and at most so long."""
-        return f"{seconds / self.wall:.0%} of the time, {duration(seconds)} at most"
+        return f"{seconds / self.wall if self.wall else 0.0:.0%} of the time, {duration(seconds)} at most"
 
 
 def alert_evidence(facts: Facts, *names: str) -> Iterator[Evidence]:

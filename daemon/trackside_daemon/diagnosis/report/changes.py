@@ -1,4 +1,4 @@
-"""What changed from one attempt of a run to the next, and since an earlier run."""
+"""Changes from one attempt of a run to the next, and since an earlier run."""
 
 from __future__ import annotations
 
