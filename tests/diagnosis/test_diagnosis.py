@@ -366,6 +366,7 @@ def test_costs_are_those_of_the_configured_prices(kept: History) -> None:
         "gpu_cost": pytest.approx(1.5),
         "energy_kwh": pytest.approx(kwh),
         "energy_cost": pytest.approx(kwh * 0.25),
+        "cost": pytest.approx(1.5 + kwh * 0.25),
         "carbon_kg": pytest.approx(kwh * 0.4),
     }
 

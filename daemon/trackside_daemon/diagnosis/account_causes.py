@@ -178,50 +178,41 @@ def account_causes(facts: Facts, pools: Pools) -> Iterator[Cause]:
         lost = pools.draw(whole - attempts * advice.usual, *advice.accounts, least=advice.least)
         if not lost:
             continue
-        cause = Cause(
-            advice.cause,
-            advice.happened,
-            lost,
-            None,
-            None,
-            (),
-            advice.advice,
-            advice.check,
-        )
-        if details := _DETAILS.get(advice.cause):
-            cause = details(facts, pools, cause)
-        lost = cause.lost_seconds or lost
         names = " and ".join(ACCOUNTS[account] for account in advice.accounts)
         account = Evidence(f"{names}: {duration(whole)} of {duration(facts.wall)}", f"{facts.api}/diagnosis")
-        yield cause._replace(
-            summary=f"{cause.summary}: {pools.share(lost)}",
-            low=advice.low * lost,
-            high=lost,
-            evidence=(*alert_evidence(facts, *advice.alerts), *cause.evidence, account),
-        )
+        found = Found(Cause(advice.cause, advice.happened, (), advice.advice, advice.check), lost)
+        if details := _DETAILS.get(advice.cause):
+            found = details(facts, pools, found)
+        evidence = (*alert_evidence(facts, *advice.alerts), *found.cause.evidence, account)
+        yield pools.priced(found.cause._replace(evidence=evidence), found.lost, advice.low)
 
 
-def _throttled(_: Facts, pools: Pools, cause: Cause) -> Cause:
+class Found(NamedTuple):
+    """A cause, and the seconds that it lost."""
+
+    cause: Cause
+    lost: float
+
+
+def _throttled(_: Facts, pools: Pools, found: Found) -> Found:
     """Add what the other ranks waited for the one with the lowest clock: the run is as slow as that one."""
     most = max(entries.get("throttled", 0.0) for entries in pools.by_rank.values())
-    more = pools.draw(most - (cause.lost_seconds or 0.0), "communication", "compute", least=0.0)
-    return cause._replace(lost_seconds=(cause.lost_seconds or 0.0) + more)
+    return found._replace(lost=found.lost + pools.draw(most - found.lost, "communication", "compute", least=0.0))
 
 
-def _straggler(facts: Facts, pools: Pools, cause: Cause) -> Cause:
+def _straggler(facts: Facts, pools: Pools, found: Found) -> Found:
     """Name the slowest rank, or the node of the slowest ranks.
 
     The ledger has the mean, and the slowest rank does not wait; at the others' pace the run would be shorter by what they
     wait.
     """
-    lost = (cause.lost_seconds or 0.0) * facts.ranks / max(1, facts.ranks - 1)
-    cause = cause._replace(lost_seconds=min(lost, facts.wall))
+    cause, lost = found.cause, min(facts.wall, found.lost * facts.ranks / max(1, facts.ranks - 1))
     last = [span for span in facts.spans if span.attempt == facts.spans[-1].attempt]
     own = dict(zip([span.rank for span in last], own_seconds(last), strict=True))
     slowest = max(last, key=lambda span: own[span.rank])
     usual = median(own.values())
     if not usual or own[slowest.rank] < NAMED * usual:
-        return cause
+        return Found(cause, lost)
     excess = {
         phase: seconds - median(span.phases.get(phase, 0.0) for span in last)
         for phase, seconds in slowest.phases.items()
@@ -238,17 +229,15 @@ def _straggler(facts: Facts, pools: Pools, cause: Cause) -> Cause:
     others = [own[span.rank] for span in last if span.host != slowest.host]
     same = [own[span.rank] for span in last if span.host == slowest.host]
     if not others or min(same) < SLOW_NODE * max(others):
-        return cause._replace(summary=f"the other ranks waited for rank {slowest.rank}")
+        return Found(cause._replace(summary=f"the other ranks waited for rank {slowest.rank}"), lost)
     node = shown(slowest.host)
-    return cause._replace(
-        cause="slow_node",
-        summary=f"the other nodes waited for {node}, whose {len(same)} ranks are slow",
-        advice=f"drain {node}, and run on another node; compare its clocks, memory and network with those of the others",
-    )
+    happened = f"the other nodes waited for {node}, whose {len(same)} ranks are slow"
+    advice = f"drain {node}, and run on another node; compare its clocks, memory and network with those of the others"
+    return Found(cause._replace(cause="slow_node", summary=happened, advice=advice), lost)
 
 
-def _saves(facts: Facts, _: Pools, cause: Cause) -> Cause:
-    return cause._replace(evidence=tuple(_cadence(facts)))
+def _saves(facts: Facts, _: Pools, found: Found) -> Found:
+    return found._replace(cause=found.cause._replace(evidence=tuple(_cadence(facts))))
 
 
 def _cadence(facts: Facts) -> Iterator[Evidence]:
@@ -270,7 +259,7 @@ def _cadence(facts: Facts) -> Iterator[Evidence]:
     yield Evidence(f"Young's formula: one per {duration(sqrt(2 * each * mean))} costs least, at {failures}")
 
 
-_DETAILS: Mapping[str, Callable[[Facts, Pools, Cause], Cause]] = {
+_DETAILS: Mapping[str, Callable[[Facts, Pools, Found], Found]] = {
     "throttled": _throttled,
     "straggler": _straggler,
     "checkpoint": _saves,

@@ -33,23 +33,23 @@ class Cause(NamedTuple):
     Attributes:
         cause: Its name, in snake case.
         summary: One line for people.
-        lost_seconds: Wall seconds that the run would be shorter by at most; None if that is not measured.
-        low: The least of the interval in which the gain is expected.
-        high: The most.
         evidence: Lines that show it.
         advice: The first thing to try.
         check: How to check afterwards.
+        lost_seconds: Wall seconds that the run would be shorter by at most; None if that is not measured.
+        low: The least of the interval in which the gain is expected.
+        high: The most.
         gpu_hours: GPU hours that it cost, if they are not those of all ranks for the lost seconds.
     """
 
     cause: str
     summary: str
-    lost_seconds: float | None
-    low: float | None
-    high: float | None
     evidence: tuple[Evidence, ...]
     advice: str
     check: str
+    lost_seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
     gpu_hours: float | None = None
 
 
@@ -88,9 +88,11 @@ class Pools:
         """The seconds that causes have drawn."""
         return sum(self.whole.values()) - sum(self.left.values())
 
-    def share(self, seconds: float) -> str:
-        """Return seconds as people read them: a share of the time, and at most so long."""
-        return f"{seconds / self.wall:.0%} of the time, {duration(seconds)} at most"
+    def priced(self, cause: Cause, lost: float, low: float) -> Cause:
+        """Return a cause with its lost seconds, also in the summary; *low* is the share of them that is gained at least."""
+        share = lost / self.wall if self.wall else 0.0
+        summary = f"{cause.summary}: {share:.0%} of the time, {duration(lost)} at most"
+        return cause._replace(summary=summary, lost_seconds=lost, low=low * lost, high=lost)
 
 
 def alert_evidence(facts: Facts, *names: str) -> Iterator[Evidence]:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.diagnosis.baseline import find_baseline
+from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.estimates import Estimate, batched, difference, half_width, pooled
-from trackside_daemon.diagnosis.measures import END, read_bins, read_measures
+from trackside_daemon.diagnosis.facts import read_facts
+from trackside_daemon.diagnosis.measures import END, read_bins, read_measures, scaled, with_usage
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.history.read.summary import summary
@@ -17,7 +19,7 @@ from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from trackside_daemon.diagnosis.measures import Measures
     from trackside_daemon.diagnosis.settings import CostSection
@@ -32,7 +34,7 @@ class Effect(NamedTuple):
     """A quantity of some runs compared with the same of the baseline.
 
     Attributes:
-        quantity: ``step_time``, ``throughput``, a key of the runs, or a key and `TOKENS`.
+        quantity: ``step_time``, ``throughput``, a name of `_USED`, a key of the runs, or a key and `TOKENS`.
         unit: Its unit; empty for keys.
         better: ``lower``, ``higher`` or, if that depends on the key, empty.
         at: The step, or the number of tokens, at which keys are compared; None for other quantities.
@@ -77,6 +79,8 @@ def read_comparison(
     baseline: Sequence[str],
     keys: Collection[str],
     prices: CostSection,
+    *,
+    known: Mapping[str, Measures] | None = None,
 ) -> dict[str, Any]:
     """Return the comparison of runs with a baseline as JSON.
 
@@ -86,6 +90,7 @@ def read_comparison(
         baseline: Runs or tags; empty for the `find_baseline` of the first run.
         keys: Keys to compare, besides the runs' loss.
         prices: The configured prices.
+        known: Measures of runs that are read already, by their ids.
 
     Returns:
         ``runs`` and ``baseline``: their ids; ``chosen``: see `Baseline`, empty without one; ``effects``: see `Effect`.
@@ -101,7 +106,9 @@ def read_comparison(
         "runs": ids,
         "baseline": usual,
         "chosen": found[0].chosen if found else "",
-        "effects": [as_json(effect) for effect in compare(connection, ids, usual, keys, prices)] if usual else [],
+        "effects": [as_json(one) for one in compare(connection, ids, usual, keys, prices, known=known)]
+        if usual
+        else [],
     }
 
 
@@ -110,7 +117,9 @@ def compare(
     runs: Sequence[str],
     baseline: Sequence[str],
     keys: Collection[str] = (),
-    prices: CostSection | None = None,  # noqa: ARG001
+    prices: CostSection | None = None,
+    *,
+    known: Mapping[str, Measures] | None = None,
 ) -> list[Effect]:
     """Return the effects of runs against a baseline of one or more runs.
 
@@ -122,17 +131,25 @@ def compare(
         runs: Ids of the runs to judge, at least one.
         baseline: Ids of the runs to compare with, at least one.
         keys: Keys to compare, besides the runs' loss.
-        prices: The configured prices.
+        prices: The configured prices; without them, costs are unknown.
+        known: Measures of runs that are read already, by their ids.
 
     Raises:
         UnknownRunError: There is no run with one of these ids.
         ValueError: A block is damaged.
     """
-    read = {uid: read_measures(connection, uid) for uid in (*runs, *baseline)}
+    read = dict(known or {})
+    for uid in (*runs, *baseline):
+        if uid not in read:
+            read[uid] = read_whole(connection, uid, prices)
     sides = [read[uid] for uid in runs], [read[uid] for uid in baseline]
     effects = [
         _effect(Effect("step_time", "seconds", "lower"), sides, lambda one: one.step_seconds, "fewer than two steps"),
         _throughput(sides),
+        *(_effect(Effect(name, unit, "lower"), sides, value, why) for name, unit, value, why in _USED),
+        _effect(
+            Effect("step_time_p25", "seconds", "lower"), sides, lambda one: one.quick_seconds, "fewer than two steps"
+        ),
     ]
     loss = next((key for key in LOSSES if all(_last_step(connection, uid, key) for uid in read)), None)
     for key in dict.fromkeys([*([loss] if loss else []), *keys]):
@@ -143,6 +160,31 @@ def compare(
 def as_json(effect: Effect) -> dict[str, Any]:
     """Return an effect as JSON."""
     return {name: json_number(value) if isinstance(value, float) else value for name, value in effect._asdict().items()}
+
+
+def read_whole(connection: sqlite3.Connection, uid: str, prices: CostSection | None) -> Measures:
+    """Return the measures of a run with what it used."""
+    facts, measures = read_facts(connection, uid), read_measures(connection, uid)
+    joules = energy(facts)
+    cost = None if prices is None else costs(facts, joules, {}, measures, prices)["cost"]
+    return with_usage(measures, facts, total_joules(joules), cost)
+
+
+def _exact(value: float | None) -> Estimate | None:
+    return None if value is None else Estimate(value)
+
+
+def _per_1000(estimate: Estimate | None) -> Estimate | None:
+    return None if estimate is None else scaled(estimate, 1000)
+
+
+_USED: tuple[tuple[str, str, Callable[[Measures], Estimate | None], str], ...] = (
+    ("gpu_memory", "bytes", lambda one: _exact(one.gpu_memory), "no GPU was read"),
+    ("host_memory", "bytes", lambda one: _exact(one.host_memory), "no process of a rank was read"),
+    ("energy", "joules per 1,000 steps", lambda one: _per_1000(one.joules), "no counter, or not of each GPU"),
+    ("cost", "per 1,000 steps", lambda one: _per_1000(one.cost), "no prices are configured"),
+)
+"""What runs used: quantity, unit, its estimate, and why it is unknown."""
 
 
 def _effect(

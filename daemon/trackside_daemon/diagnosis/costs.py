@@ -48,6 +48,14 @@ def _idle_joules(counter: Resource, use: Resource) -> float:
     return sum(max(0.0, after - before) for (_, before), (moment, after) in pairwise(counter.points) if moment in idle)
 
 
+def total_joules(joules: Mapping[str, Any]) -> float | None:
+    """Return the joules of all that has a counter; None if nothing has, or if a GPU has none."""
+    if any(value is None for value in joules["gpus"].values()):
+        return None
+    measured = [value for value in (joules["gpu_joules"], joules["cpu_joules"]) if value is not None]
+    return sum(measured) if measured else None
+
+
 def costs(
     facts: Facts, joules: Mapping[str, Any], ledger: Mapping[str, float], measures: Measures, prices: CostSection
 ) -> dict[str, Any]:
@@ -62,15 +70,15 @@ def costs(
 
     Returns:
         ``currency``, ``source``, ``gpu_hours``, ``gpu_hour`` (the price), ``gpu_cost``, ``energy_kwh`` (with PUE),
-        ``energy_cost``, ``carbon_kg``, ``wasted_hours`` (wall hours outside of compute), and ``per``: the total ``cost`` and
+        ``energy_cost``, ``cost`` (the sum of those that are known), ``carbon_kg``, ``wasted_hours`` (wall hours outside of compute), and ``per``: the total ``cost`` and
         ``energy_kwh`` by ``1000_steps``, ``million_tokens`` and ``wasted_hour``.
     """
     gpus = max(facts.ranks, len(facts.gpu_ranks()))
     hours = facts.wall * gpus / 3600
     names = _gpu_names(facts)
     price = prices.price([*names, *_places(facts.run)]) if names else None
-    measured = [value for value in (joules["gpu_joules"], joules["cpu_joules"]) if value is not None]
-    kwh = sum(measured) * prices.pue / JOULES_PER_KWH if measured else None
+    whole = total_joules(joules)
+    kwh = None if whole is None else whole * prices.pue / JOULES_PER_KWH
     grams = prices.carbon_grams_per_kwh
     gpu_cost = None if price is None else hours * price
     energy_cost = None if kwh is None or prices.kwh is None else kwh * prices.kwh
@@ -85,6 +93,7 @@ def costs(
         "gpu_cost": gpu_cost,
         "energy_kwh": kwh,
         "energy_cost": energy_cost,
+        "cost": sum(known) if known else None,
         "carbon_kg": None if kwh is None or grams is None else kwh * grams / 1000,
         "wasted_hours": sum(seconds for account, seconds in ledger.items() if account != "compute") / 3600,
         "per": {

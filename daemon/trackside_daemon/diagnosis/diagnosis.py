@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis import suggestions as sizes
 from trackside_daemon.diagnosis.account_causes import account_causes
 from trackside_daemon.diagnosis.causes import Pools, as_json
 from trackside_daemon.diagnosis.comparison import read_comparison
-from trackside_daemon.diagnosis.costs import costs, energy
+from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.facts import read_facts
 from trackside_daemon.diagnosis.gpu_causes import gpu_causes, throttled, with_busy
 from trackside_daemon.diagnosis.host_causes import host_causes
 from trackside_daemon.diagnosis.ledger import ACCOUNTS, Slowed, ledger
-from trackside_daemon.diagnosis.measures import read_measures
+from trackside_daemon.diagnosis.measures import read_measures, with_usage
 from trackside_daemon.diagnosis.resources import resources
+from trackside_daemon.diagnosis.suggestions import suggestions
 from trackside_daemon.diagnosis.trend import trends
 from trackside_daemon.diagnosis.trouble import trouble
 from trackside_daemon.diagnosis.unknown import unknown
@@ -65,14 +65,12 @@ def diagnose(
     facts = facts._replace(spans=with_busy(facts))
     accounts = ledger(facts.spans, [*_wasted(facts), *throttled(facts)])
     joules = energy(facts)
-    measured = [value for value in (joules["gpu_joules"], joules["cpu_joules"]) if value is not None]
     measures = read_measures(connection, uid)
     cost = costs(facts, joules, accounts.whole, measures, prices)
+    whole = total_joules(joules)
+    measures = with_usage(measures, facts, whole, cost["cost"])
     noise = measures.noise * facts.wall
-    causes = [
-        as_json(one, facts, noise, cost["gpu_hour"], sum(measured) or None)
-        for one in _causes(connection, facts, accounts)
-    ]
+    causes = [as_json(one, facts, noise, cost["gpu_hour"], whole) for one in _causes(connection, facts, accounts)]
     rows = resources(facts)
     return {
         "run": uid,
@@ -88,9 +86,9 @@ def diagnose(
         "energy": joules,
         "costs": cost,
         "resources": rows,
-        "suggestions": [sizes.as_json(one) for one in sizes.suggestions(facts, rows, accounts.whole)],
+        "suggestions": [as_json(one, facts, noise, None, None) for one in suggestions(facts, rows, accounts.whole)],
         "trends": trends(connection, uid, keys),
-        "comparison": read_comparison(connection, [uid], list(baseline), keys, prices),
+        "comparison": read_comparison(connection, [uid], list(baseline), keys, prices, known={uid: measures}),
     }
 
 

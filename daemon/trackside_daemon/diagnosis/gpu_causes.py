@@ -121,9 +121,6 @@ def _idle_gpus(facts: Facts) -> Iterator[Cause]:
     yield Cause(
         "idle_gpu",
         f"{which} did nothing all the time: {hours:.2g} GPU hours, if the job holds {'them' if len(idle) > 1 else 'it'}",
-        None,
-        None,
-        None,
         (series_evidence(facts, f"mean utilization: {used}", f.UTILIZATION),),
         "start a rank on each GPU, or ask for fewer GPUs",
         f.UTILIZATION,
@@ -162,7 +159,7 @@ def _profiled(facts: Facts, pools: Pools) -> Iterator[Cause]:
             text = found["text"] if found.get("class") == kind else f"{kind}: {shares[kind]:.0%} of a step"
             evidence = Evidence(f"capture {facts.profile.id}: {shown(text)}", f"/api/v1/captures/{facts.profile.id}")
             check = f"the class {kind} in trackside capture {shown(facts.run['name'])}"
-            yield Cause(name, f"{happened}: {pools.share(lost)}", lost, 0.0, lost, (evidence,), advice, check)
+            yield pools.priced(Cause(name, happened, (evidence,), advice, check), lost, 0.0)
 
 
 def _idle_in_steps(facts: Facts, pools: Pools) -> Iterator[Cause]:
@@ -180,12 +177,9 @@ def _idle_in_steps(facts: Facts, pools: Pools) -> Iterator[Cause]:
         return
     lost = pools.draw(idle, "compute")
     if lost:
-        yield Cause(
+        cause = Cause(
             "idle_in_steps",
-            f"the GPUs had no work within steps: {pools.share(lost)}",
-            lost,
-            0.0,
-            lost,
+            "the GPUs had no work within steps",
             (
                 series_evidence(
                     facts,
@@ -196,3 +190,4 @@ def _idle_in_steps(facts: Facts, pools: Pools) -> Iterator[Cause]:
             f"see why: trackside capture {shown(facts.run['name'])} records some steps and names what they wait for",
             f.UTILIZATION,
         )
+        yield pools.priced(cause, lost, 0.0)

@@ -52,12 +52,9 @@ def _memory(facts: Facts, pools: Pools) -> Iterator[Cause]:
     swapped = series_evidence(
         facts, f"pages read back from swap: {pages:,.0f}, {pages * PAGE / 2**30:.2g} GiB", f.SWAPPED_IN
     )
-    yield Cause(
+    cause = Cause(
         "swap" if swaps else "memory_pressure",
-        f"{happened}: {pools.share(lost)}",
-        lost,
-        0.3 * lost,
-        lost,
+        happened,
         (
             *alert_evidence(facts, "HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak"),
             series_evidence(facts, f"{family}: +{duration(seconds)}", family),
@@ -66,6 +63,7 @@ def _memory(facts: Facts, pools: Pools) -> Iterator[Cause]:
         "use fewer DataLoader workers, or ask for more memory; turn swap off",
         f"{family}, {f.SWAPPED_IN}",
     )
+    yield pools.priced(cause, lost, 0.3)
 
 
 def _storage(facts: Facts, pools: Pools) -> Iterator[Cause]:
@@ -75,12 +73,9 @@ def _storage(facts: Facts, pools: Pools) -> Iterator[Cause]:
         return
     read, written = (sum(counter.increase for counter in facts.of(one)) for one in (f.DISK_READ, f.DISK_WRITTEN))
     rates = f"disks read {read / 1e6 / facts.wall:,.3g} MB/s and wrote {written / 1e6 / facts.wall:,.3g} MB/s"
-    yield Cause(
+    cause = Cause(
         "slow_storage",
-        f"all tasks waited for the storage: {pools.share(lost)}",
-        lost,
-        0.0,
-        lost,
+        "all tasks waited for the storage",
         (
             *alert_evidence(facts, "IoBottleneck", "FilesystemDead", "DataLoaderBottleneck"),
             series_evidence(facts, f"{family}: +{duration(seconds)}", family),
@@ -89,6 +84,7 @@ def _storage(facts: Facts, pools: Pools) -> Iterator[Cause]:
         "copy the data to local storage, or read larger files in sequence; write checkpoints to local storage first",
         family,
     )
+    yield pools.priced(cause, lost, 0.0)
 
 
 def _cpu_limit(facts: Facts, pools: Pools) -> Iterator[Cause]:
@@ -100,12 +96,9 @@ def _cpu_limit(facts: Facts, pools: Pools) -> Iterator[Cause]:
         lost = pools.draw(facts.wall * throttled / (limit + throttled), "data", "compute", least=LEAST_SHARE)
         if not lost:
             continue
-        yield Cause(
+        cause = Cause(
             "cpu_limit",
-            f"the CPU limit of {limit:.3g} CPUs kept tasks from running: {pools.share(lost)}",
-            lost,
-            0.0,
-            lost,
+            f"the CPU limit of {limit:.3g} CPUs kept tasks from running",
             (
                 *alert_evidence(facts, "CpuSaturated"),
                 series_evidence(facts, f"{f.CPU_LIMITED}: +{duration(counter.increase)} over all CPUs", f.CPU_LIMITED),
@@ -113,6 +106,7 @@ def _cpu_limit(facts: Facts, pools: Pools) -> Iterator[Cause]:
             "raise the CPU limit, or use fewer DataLoader workers and threads",
             f.CPU_LIMITED,
         )
+        yield pools.priced(cause, lost, 0.0)
 
 
 def _contention(facts: Facts, pools: Pools) -> Iterator[Cause]:
@@ -121,16 +115,14 @@ def _contention(facts: Facts, pools: Pools) -> Iterator[Cause]:
     seconds = _most(waits)
     lost = pools.draw(seconds, "compute", least=LEAST_SHARE)
     if lost:
-        yield Cause(
+        cause = Cause(
             "cpu_contention",
-            f"the training's main thread waited for a CPU that others used: {pools.share(lost)}",
-            lost,
-            0.0,
-            lost,
+            "the training's main thread waited for a CPU that others used",
             (series_evidence(facts, f"{f.CPU_WAIT}: +{duration(seconds)}", f.CPU_WAIT),),
             "give the job CPUs of its own; use fewer threads (OMP_NUM_THREADS) and DataLoader workers",
             f.CPU_WAIT,
         )
+        yield pools.priced(cause, lost, 0.0)
 
 
 def _first_batches(facts: Facts, pools: Pools) -> Iterator[Cause]:
@@ -138,12 +130,9 @@ def _first_batches(facts: Facts, pools: Pools) -> Iterator[Cause]:
     waited = sum(span.account.first_wait for span in facts.spans) / facts.ranks
     lost = pools.draw(waited, "data")
     if lost:
-        yield Cause(
+        cause = Cause(
             "first_batches",
-            f"each epoch began with a wait for its first batch: {pools.share(lost)}",
-            lost,
-            0.5 * lost,
-            lost,
+            "each epoch began with a wait for its first batch",
             (
                 *alert_evidence(facts, "DataLoaderBottleneck"),
                 Evidence(f"waits for first batches: {duration(waited)} a rank", facts.api),
@@ -151,6 +140,7 @@ def _first_batches(facts: Facts, pools: Pools) -> Iterator[Cause]:
             "persistent_workers=True keeps the workers between epochs; longer epochs have fewer starts",
             "trackside_training_first_batch_wait_seconds",
         )
+        yield pools.priced(cause, lost, 0.5)
 
 
 def _page_faults(facts: Facts) -> Iterator[Cause]:
@@ -161,9 +151,6 @@ def _page_faults(facts: Facts) -> Iterator[Cause]:
         yield Cause(
             "page_faults",
             f"the training read {number(round(rate))} pages per second from disk on page faults, at a cost that is not measured",
-            None,
-            None,
-            None,
             (series_evidence(facts, f"{f.MAJOR_FAULTS}: +{faults:,.0f}", f.MAJOR_FAULTS),),
             "keep memory-mapped data in memory or on local storage; ask for more memory",
             f.MAJOR_FAULTS,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.diagnosis import families as f
 from trackside_daemon.diagnosis.estimates import BATCHES, LEAST_BATCHES, Estimate, batched, half_width
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import read_axes
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator, Sequence
 
+    from trackside_daemon.diagnosis.facts import Facts
     from trackside_daemon.history.read.axes import Axis
 
 BLOCKS = 16  # evenly spaced blocks of steps that are read of an attempt
@@ -35,7 +37,12 @@ class Measures(NamedTuple):
         steps: Its last step plus one, over all attempts.
         tokens: Mean of the key ``tokens`` in a step, of all ranks; None if it is not pushed. Likewise *samples*.
         step_seconds: Duration of a step, without pauses: the mean of the medians of batches.
+        quick_seconds: Duration that a quarter of the steps stays below. What else runs on the machine lengthens the others.
         step_rate: Steps per second from the first push to the last, pauses included.
+        gpu_memory: The most bytes in use on one of its GPUs; None if that is not measured.
+        host_memory: The sum of the most bytes of its processes.
+        joules: Energy of a step; None without all counters.
+        cost: Costs of a step; None without prices.
         noise: Share of its time by which two runs like it differ without a change (95 %); 0 if that is unknown.
     """
 
@@ -44,8 +51,13 @@ class Measures(NamedTuple):
     tokens: float | None
     samples: float | None
     step_seconds: Estimate | None
+    quick_seconds: Estimate | None
     step_rate: Estimate | None
     noise: float
+    gpu_memory: float | None = None
+    host_memory: float | None = None
+    joules: Estimate | None = None
+    cost: Estimate | None = None
 
     @property
     def throughput(self) -> tuple[str, Estimate] | None:
@@ -85,9 +97,45 @@ def read_measures(connection: sqlite3.Connection, uid: str) -> Measures:
         _amount(connection, uid, "tokens"),
         _amount(connection, uid, "samples"),
         batched(durations) if durations else None,
+        _quick(durations) if durations else None,
         None if rate is None else Estimate(1 / rate.value, rate.variance / rate.value**4, rate.freedom),
         _noise(parts),
     )
+
+
+def with_usage(measures: Measures, facts: Facts, joules: float | None, cost: float | None) -> Measures:
+    """Return measures with what the run used.
+
+    Args:
+        measures: The measures.
+        facts: The run.
+        joules: The energy of the run; None if it is unknown.
+        cost: Its costs; None without prices.
+    """
+    own = facts.processes()
+    gpu = [one.high for one in facts.gpus(f.GPU_MEMORY_USED) if one.high is not None]
+    host = [one.high for one in facts.of(f.PROCESS_MEMORY) if one.high is not None and one.labels.get("pid") in own]
+    rate, steps = measures.step_rate, max(1, measures.steps)
+    relative = inf if rate is None else rate.variance / rate.value**2
+
+    def each(total: float | None) -> Estimate | None:
+        """Return the share of a step; its noise is that of the steps' time."""
+        if total is None or rate is None:
+            return None
+        return Estimate(total / steps, relative * (total / steps) ** 2, rate.freedom)
+
+    return measures._replace(
+        gpu_memory=max(gpu, default=None), host_memory=sum(host) if host else None, joules=each(joules), cost=each(cost)
+    )
+
+
+def _quick(durations: Sequence[float]) -> Estimate:
+    """Return the lower quartile of all durations, with the noise of those of consecutive batches."""
+
+    def quartile(values: Sequence[float]) -> float:
+        return sorted(values)[len(values) // 4]
+
+    return batched(durations, quartile)._replace(value=quartile(durations))
 
 
 def step_durations(axis: Axis) -> Iterator[float]:

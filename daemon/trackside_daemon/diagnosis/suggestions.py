@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.diagnosis import families as f
-from trackside_daemon.diagnosis.causes import Evidence, series_evidence
+from trackside_daemon.diagnosis.causes import Cause, series_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,32 +23,7 @@ LEAST_WAIT, NO_WAIT = 0.02, 0.002  # shares of the time that wait for data
 WORKER_BUSY, WORKER_IDLE = 0.7, 0.2  # CPUs of a data loader worker
 
 
-class Suggestion(NamedTuple):
-    """Advice about the size of a job.
-
-    Attributes:
-        suggestion: Its name, in snake case.
-        summary: One line for people.
-        evidence: What shows it.
-        advice: What to try.
-        check: How to check afterwards.
-    """
-
-    suggestion: str
-    summary: str
-    evidence: tuple[Evidence, ...]
-    advice: str
-    check: str
-
-
-def as_json(suggestion: Suggestion) -> dict[str, Any]:
-    """Return a suggestion as JSON."""
-    return {**suggestion._asdict(), "evidence": [one._asdict() for one in suggestion.evidence]}
-
-
-def suggestions(
-    facts: Facts, resources: Sequence[Mapping[str, Any]], ledger: Mapping[str, float]
-) -> Iterator[Suggestion]:
+def suggestions(facts: Facts, resources: Sequence[Mapping[str, Any]], ledger: Mapping[str, float]) -> Iterator[Cause]:
     """Yield suggestions for the next run.
 
     Args:
@@ -64,7 +39,7 @@ def suggestions(
     yield from _memory(facts, resources)
 
 
-def _gpu_memory(facts: Facts) -> Iterator[Suggestion]:
+def _gpu_memory(facts: Facts) -> Iterator[Cause]:
     sizes = {one.labels.get("uuid"): one.mean for one in facts.gpus(f.GPU_MEMORY)}
     used = [
         (one.high or 0.0, sizes[uuid])
@@ -74,7 +49,7 @@ def _gpu_memory(facts: Facts) -> Iterator[Suggestion]:
     if not used or max(most / size for most, size in used) >= HEAD_ROOM:
         return
     most, size = max(used, key=lambda one: one[0] / one[1])
-    yield Suggestion(
+    yield Cause(
         "gpu_memory_head_room",
         f"at most {_gib(most)} of {_gib(size)} of a GPU's memory were in use",
         (series_evidence(facts, f"the most memory of a GPU in use: {most / size:.0%}", f.GPU_MEMORY_USED),),
@@ -83,11 +58,11 @@ def _gpu_memory(facts: Facts) -> Iterator[Suggestion]:
     )
 
 
-def _precision(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Suggestion]:
+def _precision(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
     tensor, sm = _mean(resources, "gpu_tensor_active"), _mean(resources, "gpu_sm_active")
     if tensor is not None and sm is not None and tensor < TENSORS_IDLE and sm >= SM_BUSY:
         text = f"SMs active {sm:.0%}, tensor cores {tensor:.1%}"
-        yield Suggestion(
+        yield Cause(
             "precision",
             f"the GPUs computed without their tensor cores ({text} of the time)",
             (series_evidence(facts, text, f.TENSOR_ACTIVE),),
@@ -96,28 +71,26 @@ def _precision(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator
         )
 
 
-def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float) -> Iterator[Suggestion]:
+def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float) -> Iterator[Cause]:
     workers, cpu = _mean(resources, "dataloader_workers"), _mean(resources, "dataloader_cpu") or 0.0
     each = cpu / workers if workers else 0.0
     text = f"{workers or 0:.3g} workers a rank, each with {each:.2g} CPUs, and {waits:.1%} of the time waits for data"
     evidence = (series_evidence(facts, text, f.WORKER_CPU),)
     if waits >= LEAST_WAIT and (not workers or each >= WORKER_BUSY) and _measured(facts):
         what = "more workers" if workers else "workers: num_workers=4 or more loads data in other processes"
-        yield Suggestion(
-            "more_workers", text, evidence, f"give the DataLoader {what}", "phase `data` of trackside show"
-        )
+        yield Cause("more_workers", text, evidence, f"give the DataLoader {what}", "phase `data` of trackside show")
     elif workers and workers > 2 and waits < NO_WAIT and each < WORKER_IDLE and "data" in _phases(facts):
         advice = "fewer workers would do, and free memory and CPUs"
-        yield Suggestion("fewer_workers", text, evidence, advice, "phase `data` of trackside show")
+        yield Cause("fewer_workers", text, evidence, advice, "phase `data` of trackside show")
 
 
-def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Suggestion]:
+def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
     limits = [one.mean for one in facts.cgroups(f.CPU_LIMIT)] or [one.mean for one in facts.of(f.CPUS)]
     own = [_p95(resources, name) for name in ("process_cpu", "dataloader_cpu")]
     used = sum(one for one in own if one is not None)
     if limits and own[0] is not None and min(limits) >= LEAST_CORES and used < HALF * min(limits):
         needs = max(1, ceil(SPARE * used))
-        yield Suggestion(
+        yield Cause(
             "fewer_cpus",
             f"the training used {used:.3g} of {min(limits):.3g} CPUs in 95 % of the time",
             (series_evidence(facts, f"95th percentile of the CPUs of ranks and workers: {used:.3g}", f.PROCESS_CPU),),
@@ -126,11 +99,11 @@ def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Sugg
         )
 
 
-def _memory(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Suggestion]:
+def _memory(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
     limits = [one.mean for one in facts.cgroups(f.CGROUP_MEMORY_LIMIT)] or [one.mean for one in facts.of(f.MEMORY)]
     most = [row["max"] for row in resources if row["quantity"] == "cgroup_memory" and row["of"]]
     if limits and most and min(limits) >= LEAST_BYTES and max(most) < HALF * min(limits):
-        yield Suggestion(
+        yield Cause(
             "less_memory",
             f"the training used at most {_gib(max(most))} of {_gib(min(limits))} of memory",
             (series_evidence(facts, f"the most memory of the cgroup: {_gib(max(most))}", f.CGROUP_MEMORY),),

@@ -54,16 +54,14 @@ def _slowdown(connection: sqlite3.Connection, facts: Facts, pools: Pools) -> Ite
         ended = facts.ended if alert["ended"] is None else alert["ended"]
         lost = pools.draw(max(0.0, ended - since) * (1 - usual / value) - pools.drawn, "compute")
         if lost:
-            yield Cause(
+            cause = Cause(
                 "slowdown",
-                f"steps became slower, and nothing that was measured explains it: {pools.share(lost)}",
-                lost,
-                0.0,
-                lost,
+                "steps became slower, and nothing that was measured explains it",
                 tuple(alert_evidence(facts, "ThroughputRegression")),
                 f"see what differs: trackside capture {shown(facts.run['name'])}; other processes on these machines",
                 "alert ThroughputRegression",
             )
+            yield pools.priced(cause, lost, 0.0)
 
 
 def _failed(facts: Facts, pools: Pools) -> Iterator[Cause]:
@@ -76,12 +74,9 @@ def _failed(facts: Facts, pools: Pools) -> Iterator[Cause]:
     lost = pools.draw(since, "compute", least=0.0)
     kept = "no checkpoint is known" if saved is None else f"its last checkpoint was {duration(since)} before"
     reason = f" ({shown(facts.run['cause'])})" if facts.run["cause"] else ""
-    yield Cause(
+    cause = Cause(
         "failed",
-        f"the run {'failed' if facts.run['state'] == 'failed' else 'was lost'}{reason}, and {kept}: {pools.share(lost)}",
-        lost,
-        0.0,
-        lost,
+        f"the run {'failed' if facts.run['state'] == 'failed' else 'was lost'}{reason}, and {kept}",
         (
             Evidence(f"state {facts.run['state']}", facts.api),
             *alert_evidence(facts, "TrainingProcessDied", "OomKilled"),
@@ -89,6 +84,7 @@ def _failed(facts: Facts, pools: Pools) -> Iterator[Cause]:
         "resume from the newest intact checkpoint (trackside checkpoints latest); see the traceback in the job's log",
         "attempts in trackside show",
     )
+    yield pools.priced(cause, lost, 0.0)
 
 
 def _alerts(facts: Facts, elsewhere: Collection[str]) -> Iterator[Cause]:
@@ -100,9 +96,6 @@ def _alerts(facts: Facts, elsewhere: Collection[str]) -> Iterator[Cause]:
         yield Cause(
             _snake_case(alert["alert"]),
             shown(alert["summary"]),
-            None,
-            None,
-            None,
             tuple(alert_evidence(facts, alert["alert"])),
             text.description if text is not None else shown(alert["description"]),
             f"alert {alert['alert']}",
@@ -130,9 +123,6 @@ def _best_evaluation(connection: sqlite3.Connection, facts: Facts) -> Iterator[C
         yield Cause(
             "since_best_evaluation",
             f"the best {shown(key)} of {number(best[key][0])} was {duration(since)} before the end, {since / facts.wall:.0%} of the run",
-            None,
-            None,
-            None,
             (
                 Evidence(
                     f"{shown(key)} did not fall below {number(best[key][0])} after that",
