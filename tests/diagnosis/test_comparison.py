@@ -105,6 +105,17 @@ def test_pauses_count_in_the_throughput_and_not_in_the_step_time(kept: History) 
     assert found["throughput"].is_worse
 
 
+def test_other_load_for_half_of_the_time_leaves_the_quicker_quarter_of_the_steps_as_it_is(kept: History) -> None:
+    put(kept, "usual", 1)
+    put(kept, "disturbed", 2, pause=lambda step: 0.05 if step % 300 < 170 else 0.0)
+    put(kept, "slower", 3, slower=1.05)
+    disturbed, slower = (effects(kept, [run], ["usual"]) for run in ("disturbed", "slower"))
+    assert (disturbed["step_time"].ratio or 0) > 1.2
+    assert disturbed["step_time_p25"].ratio == pytest.approx(1.0, abs=0.015)
+    assert slower["step_time_p25"].ratio == pytest.approx(1.05, abs=0.01)
+    assert slower["step_time_p25"].is_worse
+
+
 def test_losses_are_compared_at_equal_steps_and_at_equal_tokens(kept: History) -> None:
     put(kept, "base", 1, tokens=1000)
     put(kept, "worse", 2, steps=500, worse=0.1, tokens=1000)

@@ -34,7 +34,7 @@ class Effect(NamedTuple):
     """A quantity of some runs compared with the same of the baseline.
 
     Attributes:
-        quantity: ``step_time``, ``throughput``, a name of `_USED`, a key of the runs, or a key and `TOKENS`.
+        quantity: ``step_time``, ``step_time_p25``, ``throughput``, a name of `_USED`, a key of the runs, or a key and `TOKENS`.
         unit: Its unit; empty for keys.
         better: ``lower``, ``higher`` or, if that depends on the key, empty.
         at: The step, or the number of tokens, at which keys are compared; None for other quantities.

@@ -226,7 +226,7 @@ ENDPOINTS = (
         "comparison",
         "Return how runs differ from a baseline, with intervals from the noise of the runs.",
         ("run", "baseline", "key"),
-        "An effect has its quantity (step_time, throughput, gpu_memory, host_memory, energy, cost, or a key, which is compared at the last "
+        "An effect has its quantity (step_time, step_time_p25, throughput, gpu_memory, host_memory, energy, cost, or a key, which is compared at the last "
         "step that all runs have, and with _at_tokens at their last common number of tokens), unit, better (lower, higher or "
         "empty), value and baseline (means of the runs), ratio, and difference. low and high are the 95 % interval of the "
         "ratio, difference_low and difference_high that of the difference. What is unknown is null, and unknown states the "
