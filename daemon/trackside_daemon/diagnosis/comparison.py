@@ -11,9 +11,10 @@ from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.estimates import Estimate, batched, difference, half_width, pooled
 from trackside_daemon.diagnosis.facts import read_facts
+from trackside_daemon.diagnosis.families import USAGE
 from trackside_daemon.diagnosis.measures import END, read_bins, read_measures, scaled, with_usage
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.history.read.series import LOSSES, LogTails, Window
 from trackside_daemon.history.read.summary import summary
 from trackside_daemon.model.metric import json_number
 
@@ -81,6 +82,7 @@ def read_comparison(
     prices: CostSection,
     *,
     known: Mapping[str, Measures] | None = None,
+    tails: LogTails | None = None,
 ) -> dict[str, Any]:
     """Return the comparison of runs with a baseline as JSON.
 
@@ -91,6 +93,7 @@ def read_comparison(
         keys: Keys to compare, besides the runs' loss.
         prices: The configured prices.
         known: Measures of runs that are read already, by their ids.
+        tails: Logs of streams that are read already.
 
     Returns:
         ``runs`` and ``baseline``: their ids; ``chosen``: see `Baseline`, empty without one; ``effects``: see `Effect`.
@@ -106,7 +109,7 @@ def read_comparison(
         "runs": ids,
         "baseline": usual,
         "chosen": found[0].chosen if found else "",
-        "effects": [as_json(one) for one in compare(connection, ids, usual, keys, prices, known=known)]
+        "effects": [as_json(one) for one in compare(connection, ids, usual, keys, prices, known=known, tails=tails)]
         if usual
         else [],
     }
@@ -120,6 +123,7 @@ def compare(
     prices: CostSection | None = None,
     *,
     known: Mapping[str, Measures] | None = None,
+    tails: LogTails | None = None,
 ) -> list[Effect]:
     """Return the effects of runs against a baseline of one or more runs.
 
@@ -133,15 +137,16 @@ def compare(
         keys: Keys to compare, besides the runs' loss.
         prices: The configured prices; without them, costs are unknown.
         known: Measures of runs that are read already, by their ids.
+        tails: Logs of streams that are read already.
 
     Raises:
         UnknownRunError: There is no run with one of these ids.
         ValueError: A block is damaged.
     """
-    read = dict(known or {})
+    read, tails = dict(known or {}), LogTails(connection) if tails is None else tails
     for uid in (*runs, *baseline):
         if uid not in read:
-            read[uid] = read_whole(connection, uid, prices)
+            read[uid] = read_whole(connection, uid, prices, tails)
     sides = [read[uid] for uid in runs], [read[uid] for uid in baseline]
     effects = [
         _effect(Effect("step_time", "seconds", "lower"), sides, lambda one: one.step_seconds, "fewer than two steps"),
@@ -151,9 +156,9 @@ def compare(
             Effect("step_time_p25", "seconds", "lower"), sides, lambda one: one.quick_seconds, "fewer than two steps"
         ),
     ]
-    loss = next((key for key in LOSSES if all(_last_step(connection, uid, key) for uid in read)), None)
+    loss = next((key for key in LOSSES if all(_last_step(connection, uid, key, tails) for uid in read)), None)
     for key in dict.fromkeys([*([loss] if loss else []), *keys]):
-        effects.extend(_curves(connection, sides, key))
+        effects.extend(_curves(connection, sides, key, tails))
     return effects
 
 
@@ -162,9 +167,9 @@ def as_json(effect: Effect) -> dict[str, Any]:
     return {name: json_number(value) if isinstance(value, float) else value for name, value in effect._asdict().items()}
 
 
-def read_whole(connection: sqlite3.Connection, uid: str, prices: CostSection | None) -> Measures:
+def read_whole(connection: sqlite3.Connection, uid: str, prices: CostSection | None, tails: LogTails) -> Measures:
     """Return the measures of a run with what it used."""
-    facts, measures = read_facts(connection, uid), read_measures(connection, uid)
+    facts, measures = read_facts(connection, uid, tails, USAGE), read_measures(connection, uid, tails)
     joules = energy(facts)
     cost = None if prices is None else costs(facts, joules, {}, measures, prices)["cost"]
     return with_usage(measures, facts, total_joules(joules), cost)
@@ -237,24 +242,24 @@ def _throughput(sides: tuple[Sequence[Measures], Sequence[Measures]]) -> Effect:
 
 
 def _curves(
-    connection: sqlite3.Connection, sides: tuple[Sequence[Measures], Sequence[Measures]], key: str
+    connection: sqlite3.Connection, sides: tuple[Sequence[Measures], Sequence[Measures]], key: str, tails: LogTails
 ) -> Iterator[Effect]:
     """Yield the effects on a key at equal steps, and at equal tokens where these differ."""
     quantity = Effect(key, "", "lower" if role(key) in {"loss", "evaluation"} else "")
     every = [one for side in sides for one in side]
-    ends = {one.run: _last_step(connection, one.run, key) for one in every}
+    ends = {one.run: _last_step(connection, one.run, key, tails) for one in every}
     lacking = [one.run for one in every if ends[one.run] is None]
     if lacking:
         yield quantity._replace(unknown=f"run {lacking[0]} has no values of it")
         return
     last = min(end for end in ends.values() if end is not None)
-    yield _at_end(connection, quantity._replace(at=last), sides, [(one, last) for one in every])
+    yield _at_end(connection, quantity._replace(at=last), sides, [(one, last) for one in every], tails)
     amounts = {one.run: one.tokens for one in every if one.tokens}
     if len(amounts) < len(ends) or len(set(amounts.values())) == 1:
         return
     tokens = min((ends[run] or 0) * each for run, each in amounts.items())
     at_tokens = quantity._replace(quantity=key + TOKENS, at=tokens)
-    yield _at_end(connection, at_tokens, sides, [(one, tokens / amounts[one.run]) for one in every])
+    yield _at_end(connection, at_tokens, sides, [(one, tokens / amounts[one.run]) for one in every], tails)
 
 
 def _at_end(
@@ -262,10 +267,11 @@ def _at_end(
     quantity: Effect,
     sides: tuple[Sequence[Measures], Sequence[Measures]],
     until: Sequence[tuple[Measures, float]],
+    tails: LogTails,
 ) -> Effect:
     """Compare the means of a curve in the last part up to a step of each run."""
     key = quantity.quantity.removesuffix(TOKENS)
-    bins = [read_bins(connection, one.run, key, (1 - END) * last, last) for one, last in until]
+    bins = [read_bins(connection, one.run, key, Window("step", (1 - END) * last, last), tails) for one, last in until]
     common = [at for at in range(len(bins[0])) if not any(isnan(each[at]) for each in bins)]
     if not common:
         return quantity._replace(unknown="no finite values at equal steps")
@@ -279,9 +285,10 @@ def _at_end(
     return _filled(quantity, batched(one, fmean), batched(other, fmean), apart)
 
 
-def _last_step(connection: sqlite3.Connection, uid: str, key: str) -> float | None:
+def _last_step(connection: sqlite3.Connection, uid: str, key: str, tails: LogTails) -> float | None:
     """Return the last step of a key of the lowest rank; None without values."""
     found = [
-        summary(connection, series.series, series.tail)["last_step"] for series in reader.series(connection, uid, [key])
+        summary(connection, series.series, series.tail)["last_step"]
+        for series in reader.series(connection, uid, [key], tails=tails)
     ]
     return max((float(step) for step in found if step is not None), default=None)

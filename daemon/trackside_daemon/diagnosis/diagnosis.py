@@ -19,6 +19,7 @@ from trackside_daemon.diagnosis.trend import trends
 from trackside_daemon.diagnosis.trouble import trouble
 from trackside_daemon.diagnosis.unknown import unknown
 from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.records import STALLS
 
 if TYPE_CHECKING:
@@ -61,16 +62,19 @@ def diagnose(
         UnknownRunError: There is no run with this id, or a baseline is unknown.
         ValueError: A block is damaged.
     """
-    facts = read_facts(connection, uid)
+    tails = LogTails(connection)
+    facts = read_facts(connection, uid, tails)
     facts = facts._replace(spans=with_busy(facts))
     accounts = ledger(facts.spans, [*_wasted(facts), *throttled(facts)])
     joules = energy(facts)
-    measures = read_measures(connection, uid)
+    measures = read_measures(connection, uid, tails)
     cost = costs(facts, joules, accounts.whole, measures, prices)
     whole = total_joules(joules)
     measures = with_usage(measures, facts, whole, cost["cost"])
     noise = measures.noise * facts.wall
-    causes = [as_json(one, facts, noise, cost["gpu_hour"], whole) for one in _causes(connection, facts, accounts)]
+    causes = [
+        as_json(one, facts, noise, cost["gpu_hour"], whole) for one in _causes(connection, facts, accounts, tails)
+    ]
     rows = resources(facts)
     return {
         "run": uid,
@@ -87,16 +91,18 @@ def diagnose(
         "costs": cost,
         "resources": rows,
         "suggestions": [as_json(one, facts, noise, None, None) for one in suggestions(facts, rows, accounts.whole)],
-        "trends": trends(connection, uid, keys),
-        "comparison": read_comparison(connection, [uid], list(baseline), keys, prices, known={uid: measures}),
+        "trends": trends(connection, uid, keys, tails),
+        "comparison": read_comparison(
+            connection, [uid], list(baseline), keys, prices, known={uid: measures}, tails=tails
+        ),
     }
 
 
-def _causes(connection: sqlite3.Connection, facts: Facts, accounts: Ledger) -> list[Cause]:
+def _causes(connection: sqlite3.Connection, facts: Facts, accounts: Ledger, tails: LogTails) -> list[Cause]:
     """Return the causes; the special ones draw their seconds from the accounts first, and the accounts are causes for the rest."""
     pools = Pools(accounts, facts.wall)
     causes = [*host_causes(facts, pools), *gpu_causes(facts, pools), *account_causes(facts, pools)]
-    return [*causes, *trouble(connection, facts, pools, causes)]
+    return [*causes, *trouble(connection, facts, pools, causes, tails)]
 
 
 def _hang(connection: sqlite3.Connection, facts: Facts) -> dict[str, Any] | None:

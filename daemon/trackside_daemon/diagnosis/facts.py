@@ -10,17 +10,18 @@ from trackside_daemon.diagnosis.ledger import RankSpan
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import Resource, machine_stream, read_resources
-from trackside_daemon.history.read.series import LogTail, Window
+from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.history.time_accounting import rank_times
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
+    from trackside_daemon.history.read.series import LogTails
     from trackside_daemon.model.capture import Capture
 
-POINTS = 600  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
+POINTS = 300  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
 LASTING = 600.0  # seconds of an attempt from which its failure is not one of a new script
 LAST_TICK = 2.0  # seconds after the end of a run in which the last sample of its machine comes
 
@@ -110,12 +111,16 @@ class Facts(NamedTuple):
         return [one for one in self.of(family, **labels) if not paths or one.labels.get("cgroup") in paths]
 
 
-def read_facts(connection: sqlite3.Connection, uid: str) -> Facts:
+def read_facts(
+    connection: sqlite3.Connection, uid: str, tails: LogTails, families: Collection[str] = FAMILIES
+) -> Facts:
     """Return the facts about a run, by its id.
 
     Args:
         connection: In a transaction.
         uid: The run's id.
+        tails: Logs of streams.
+        families: Metric families of the machine to read.
 
     Raises:
         UnknownRunError: There is no run with this id.
@@ -127,12 +132,12 @@ def read_facts(connection: sqlite3.Connection, uid: str) -> Facts:
     profiles = [one for one in captures(connection, uid) if one.kind == "profile" and one.summary.get("ranks")]
     return Facts(
         run,
-        _spans(connection, run, ended),
+        _spans(connection, run, ended, tails),
         reader.alerts(connection, reader.AlertFilter(uid, evidence=False)),
         reader.events(connection, uid),
         profiles[-1] if profiles else None,
         _reliability(connection, uid),
-        read_resources(connection, FAMILIES, window, POINTS, only=is_read, stream=machine_stream(connection, uid)),
+        read_resources(connection, families, window, POINTS, only=is_read, stream=machine_stream(connection, uid)),
         ended,
     )
 
@@ -148,10 +153,10 @@ def _reliability(connection: sqlite3.Connection, uid: str) -> Reliability:
     return Reliability(int(failures), seconds)
 
 
-def _spans(connection: sqlite3.Connection, run: Mapping[str, Any], ended: float) -> list[RankSpan]:
+def _spans(connection: sqlite3.Connection, run: Mapping[str, Any], ended: float, tails: LogTails) -> list[RankSpan]:
     (row,) = connection.execute("SELECT id FROM run WHERE uid = ?", (run["id"],)).fetchone()
     attempts = {attempt["attempt"]: attempt for attempt in run["attempt_list"]}
-    pushes = _pushes(connection, row)
+    pushes = _pushes(connection, row, tails)
     spans = []
     for times in rank_times(connection, row):
         attempt = attempts[times.attempt]
@@ -164,11 +169,13 @@ def _spans(connection: sqlite3.Connection, run: Mapping[str, Any], ended: float)
     return spans
 
 
-def _pushes(connection: sqlite3.Connection, run: int) -> dict[tuple[int, int], tuple[float | None, float | None]]:
+def _pushes(
+    connection: sqlite3.Connection, run: int, tails: LogTails
+) -> dict[tuple[int, int], tuple[float | None, float | None]]:
     """Return the Unix times of first and last push by attempt and rank."""
     times = {}
     for stream, attempt, rank in connection.execute("SELECT id, attempt, rank FROM stream WHERE run = ?", (run,)):
-        tail = LogTail(connection, stream)
+        tail = tails[stream]
         packed = connection.execute(_PACKED, (stream,)).fetchone()
         known = [time for time in (*packed, tail.first_time(), tail.last_time()) if time is not None]
         times[attempt, rank] = (min(known) / 1e6, max(known) / 1e6) if known else (None, None)

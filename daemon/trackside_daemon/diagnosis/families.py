@@ -55,6 +55,8 @@ PROCESSES = (PROCESS_CPU, WORKER_CPU, CHILD_CPU, PROCESS_MEMORY, MAJOR_FAULTS, W
 JOINS = (GPU_INFO, RANK_INFO, PROCESS_INFO)
 FAMILIES = (*GPUS, *HOST, *STALLS, *CGROUPS, *PROCESSES, *JOINS)
 
+USAGE = (UTILIZATION, GPU_MEMORY_USED, GPU_ENERGY, CPU_ENERGY, PROCESS_MEMORY, *JOINS)
+
 HOT = frozenset(("hw_slowdown", "hw_thermal", "hw_power_brake", "sw_thermal"))  # limits that are a fault, not a setting
 _UNREAD = ('domain="memory"', 'domain="video"', 'domain="graphics"', 'mode="idle"', 'mode="iowait"', 'mode="steal"')
 

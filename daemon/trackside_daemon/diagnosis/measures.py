@@ -12,7 +12,6 @@ from trackside_daemon.diagnosis.estimates import BATCHES, LEAST_BATCHES, Estimat
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import read_axes
 from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.read.summary import summary
 
 if TYPE_CHECKING:
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
 
     from trackside_daemon.diagnosis.facts import Facts
     from trackside_daemon.history.read.axes import Axis
+    from trackside_daemon.history.read.series import LogTails, Window
 
-BLOCKS = 16  # evenly spaced blocks of steps that are read of an attempt
+BLOCKS = 8  # evenly spaced blocks of steps that are read of an attempt
 WARM_UP = 0.05  # share of a run's first steps that compile, fill caches and start workers
 BINS = 32  # parts of the compared end of a curve
 END = 0.1  # share of the common steps, at their end, that a curve is compared in
@@ -74,18 +74,20 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
     return estimate._replace(value=estimate.value * factor, variance=estimate.variance * factor**2)
 
 
-def read_measures(connection: sqlite3.Connection, uid: str) -> Measures:
+def read_measures(connection: sqlite3.Connection, uid: str, tails: LogTails) -> Measures:
     """Return the measures of a run, by its id.
 
     Args:
         connection: In a transaction.
         uid: The run's id.
+        tails: Logs of streams.
 
     Raises:
         UnknownRunError: There is no run with this id.
         ValueError: A block is damaged.
     """
-    axes = [axis for stream in reader.lowest_streams(connection, uid) for axis in read_axes(connection, stream, BLOCKS)]
+    streams = reader.lowest_streams(connection, uid)
+    axes = [axis for stream in streams for axis in read_axes(connection, stream, tails[stream], BLOCKS)]
     durations = [seconds for axis in axes for seconds in step_durations(axis)]
     durations = durations[int(WARM_UP * len(durations)) :]
     parts = list(_seconds_each(axes))
@@ -94,8 +96,8 @@ def read_measures(connection: sqlite3.Connection, uid: str) -> Measures:
     return Measures(
         uid,
         last + 1,
-        _amount(connection, uid, "tokens"),
-        _amount(connection, uid, "samples"),
+        _amount(connection, uid, "tokens", tails),
+        _amount(connection, uid, "samples", tails),
         batched(durations) if durations else None,
         _quick(durations) if durations else None,
         None if rate is None else Estimate(1 / rate.value, rate.variance / rate.value**4, rate.freedom),
@@ -172,9 +174,9 @@ def _noise(parts: Sequence[float]) -> float:
     return half_width(2 * squares / len(parts), len(parts) - 1) / fmean(parts)
 
 
-def _amount(connection: sqlite3.Connection, uid: str, key: str) -> float | None:
+def _amount(connection: sqlite3.Connection, uid: str, key: str, tails: LogTails) -> float | None:
     """Return the mean of an amount in a step, summed over the ranks of the last attempt that push it."""
-    found = list(reader.series(connection, uid, [key], ranks=()))
+    found = list(reader.series(connection, uid, [key], ranks=(), tails=tails))
     means = [
         mean
         for series in found
@@ -184,17 +186,17 @@ def _amount(connection: sqlite3.Connection, uid: str, key: str) -> float | None:
     return sum(means) if means else None
 
 
-def read_bins(connection: sqlite3.Connection, uid: str, key: str, low: float, high: float) -> list[float]:
-    """Return the means of a key of the lowest rank in equal parts of the steps from *low* to *high*; NaN without a value.
+def read_bins(connection: sqlite3.Connection, uid: str, key: str, window: Window, tails: LogTails) -> list[float]:
+    """Return the means of a key of the lowest rank in equal parts of a window of steps; NaN without a value.
 
     Of several attempts that made the same steps, the last one counts.
     """
     totals, counts = [0.0] * BINS, [0] * BINS
-    for series in reversed(list(reader.series(connection, uid, [key]))):
-        points = chart(connection, series.series, series.tail, Window("step", low, high), POINTS).points
+    for series in reversed(list(reader.series(connection, uid, [key], tails=tails))):
+        points = chart(connection, series.series, series.tail, window, POINTS).points
         mine = [0] * BINS
         for step, _, _, _, value in points:
-            place = min(BINS - 1, int((step - low) / max(high - low, 1) * BINS))
+            place = min(BINS - 1, int((step - window.low) / max(window.high - window.low, 1) * BINS))
             if isfinite(value) and (not counts[place] or mine[place]):
                 mine[place] += 1
                 totals[place] += value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from statistics import fmean, pstdev, quantiles
+from math import sqrt
+from statistics import fmean, quantiles
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.diagnosis import families as f
@@ -117,14 +118,15 @@ def _row(
 ) -> dict[str, Any]:
     lows = [one.low for one in series if one.low is not None]
     highs = [one.high for one in series if one.high is not None]
+    mean = fmean(values)
     parts = quantiles(values, n=20, method="inclusive") if len(values) > 1 else [values[0]] * 19
     return {
         "quantity": quantity.name,
         "unit": quantity.unit,
         "of": of,
         "ranks": list(ranks),
-        "mean": fmean(values),
-        "std": pstdev(values),
+        "mean": mean,
+        "std": sqrt(max(0.0, fmean(value * value for value in values) - mean * mean)),
         "min": min(*values, *lows, values[0]),
         "max": max(*values, *highs, values[0]),
         "p50": parts[9],

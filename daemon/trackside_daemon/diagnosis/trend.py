@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Iterator, Sequence
 
-POINTS = 500  # most samples of a key that are read
+    from trackside_daemon.history.read.series import LogTails
+
+POINTS = 300  # most samples of a key that are read
 LEAST = 8  # fewer samples show no trend
 STEP_TIME = "step_time"
 
 
-def trends(connection: sqlite3.Connection, uid: str, keys: Collection[str] = ()) -> list[dict[str, Any]]:
+def trends(
+    connection: sqlite3.Connection, uid: str, keys: Collection[str] = (), tails: LogTails | None = None
+) -> list[dict[str, Any]]:
     """Return the trends of keys of the lowest rank in the last attempt that has them: of the loss, the step time and *keys*.
 
     Returns:
@@ -30,7 +34,7 @@ def trends(connection: sqlite3.Connection, uid: str, keys: Collection[str] = ())
         line, and its ``steps``.
     """
     found = {}
-    for series in reader.series(connection, uid, [*LOSSES, *keys]):
+    for series in reader.series(connection, uid, [*LOSSES, *keys], tails=tails):
         points = chart(connection, series.series, series.tail, points=POINTS).points
         values = [(point[0], point[4]) for point in points if isfinite(point[4])]
         found[series.series.key] = values

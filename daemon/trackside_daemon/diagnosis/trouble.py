@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.diagnosis.causes import Pools
     from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.history.read.series import LogTails
 
 LONG_AGO = 0.3  # share of the run since its best evaluation that is worth a line
 MOST_KEYS = 64  # evaluation losses that are read
@@ -34,14 +35,16 @@ _SLOW = (
 _HARMLESS = {*LIFE_CYCLE, "UserAlert", "MonitorBlind", "LossHardBatch"}
 
 
-def trouble(connection: sqlite3.Connection, facts: Facts, pools: Pools, causes: Sequence[Cause]) -> Iterator[Cause]:
+def trouble(
+    connection: sqlite3.Connection, facts: Facts, pools: Pools, causes: Sequence[Cause], tails: LogTails
+) -> Iterator[Cause]:
     """Yield the slowness that the *causes* do not explain, the failure of a run, then what has no seconds."""
     found = [*causes, *_slowdown(connection, facts, pools), *_failed(facts, pools)]
     yield from found[len(causes) :]
     shown_ids = {evidence.path.rpartition("/")[2] for cause in found for evidence in cause.evidence}
     listed = {alert["alert"] for alert in facts.alerts if str(alert["id"]) in shown_ids}
     yield from _alerts(facts, {*_HARMLESS, *listed, *(_SLOW if pools.drawn else ())})
-    yield from _best_evaluation(connection, facts)
+    yield from _best_evaluation(connection, facts, tails)
 
 
 def _slowdown(connection: sqlite3.Connection, facts: Facts, pools: Pools) -> Iterator[Cause]:
@@ -106,12 +109,16 @@ def _snake_case(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-def _best_evaluation(connection: sqlite3.Connection, facts: Facts) -> Iterator[Cause]:
+def _best_evaluation(connection: sqlite3.Connection, facts: Facts, tails: LogTails) -> Iterator[Cause]:
     """Yield the evaluation loss whose best value is longest ago, as information: more training may not help."""
-    keys = [series for series in reader.series(connection, facts.run["id"]) if role(series.series.key) == "evaluation"]
+    keys = [
+        series
+        for series in reader.series(connection, facts.run["id"], tails=tails)
+        if role(series.series.key) == "evaluation"
+    ]
     best: dict[str, tuple[float, float]] = {}
     for series in keys[:MOST_KEYS]:
-        for _, moment, low, _, _ in chart(connection, series.series, series.tail, points=1000).points:
+        for _, moment, low, _, _ in chart(connection, series.series, series.tail, points=300).points:
             value, _ = best.get(series.series.key, (low, moment))
             if low <= value:
                 best[series.series.key] = low, moment

@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from trackside_daemon.history.read.series import LogTail, find
+from trackside_daemon.history.read.series import find
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from trackside_daemon.history.read.series import StoredSeries
+    from trackside_daemon.history.read.series import LogTail, StoredSeries
 
 Axis = tuple["array[int]", "array[int]"]
 """Steps of consecutive samples, and their times in Unix microseconds."""
@@ -21,7 +21,7 @@ MOST_KEYS = 4096  # most series to compare: a stream may have a million
 TAIL_KEYS = 64  # the same, of the log
 
 
-def read_axes(connection: sqlite3.Connection, stream: int, blocks: int) -> list[Axis]:
+def read_axes(connection: sqlite3.Connection, stream: int, tail: LogTail, blocks: int) -> list[Axis]:
     """Return the axes of a stream's series with the most samples: of at most *blocks* of its blocks, and of the log.
 
     Between two axes, samples may be missing. A block without samples has the axis of its cells.
@@ -29,7 +29,6 @@ def read_axes(connection: sqlite3.Connection, stream: int, blocks: int) -> list[
     Raises:
         ValueError: A block is damaged.
     """
-    tail = LogTail(connection, stream)
     series = _longest(connection, stream, tail)
     if series is None:
         return []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from trackside_daemon.history.read.resources import machine_stream
-from trackside_daemon.history.read.series import LogTail, StoredSeries, find
+from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
 from trackside_daemon.history.time_accounting import efficiency, rank_times
 from trackside_daemon.model.records import Alert, Notified, Silence
@@ -311,6 +311,8 @@ def series(
     keys: Collection[str] | None = None,
     ranks: Collection[int] | None = None,
     attempt: int | None = None,
+    *,
+    tails: LogTails | None = None,
 ) -> Iterator[RunSeries]:
     """Yield the series of a run, by attempt and rank; there may be a million.
 
@@ -321,7 +323,9 @@ def series(
             a series as on ``/metrics``, or the name of a family for all its series.
         ranks: Only these; None for the lowest, empty for all.
         attempt: Only this one; None for all.
+        tails: Logs that are read already, and get those that are not.
     """
+    tails = LogTails(connection) if tails is None else tails
     streams = connection.execute(
         "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
         "WHERE run.uid = ? AND NOT run.deleted AND (? IS NULL OR stream.attempt = ?) ORDER BY stream.attempt, stream.rank",
@@ -334,7 +338,7 @@ def series(
         streams = [row for row in streams if row[2] in ranks]
     pushed = None if keys is None else [key for key in keys if not key.startswith(MACHINE)]
     for stream, number, rank in streams:
-        tail = LogTail(connection, stream)
+        tail = tails[stream]
         for one in find(connection, stream, tail, pushed):
             yield RunSeries(uid, number, rank, one, tail)
     yield from _machine_series(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
