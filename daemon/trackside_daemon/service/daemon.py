@@ -63,7 +63,18 @@ if TYPE_CHECKING:
 TOKEN_FILE = "api.token"  # noqa: S105  a name
 
 # The sources of series other than the collectors.
-SOURCES = ("training", "alerts", "notifications", "captures", "ingest", "pipeline", "history", "sampler", "trackside")
+SOURCES = (
+    "training",
+    "alerts",
+    "notifications",
+    "captures",
+    "bridges",
+    "ingest",
+    "pipeline",
+    "history",
+    "sampler",
+    "trackside",
+)
 
 # A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
 RETURN_SECONDS = 60.0
@@ -210,7 +221,7 @@ class Daemon:
                 lambda: self._config.cost,
                 deleted=parts.captures.sweep,
             ),
-            diagnosis=DiagnosisApi(access, lambda: self._config.cost),
+            diagnosis=DiagnosisApi(access, lambda: self._config.cost, hang=parts.alerting.hangs.judge_now),
             alerts=AlertsApi(
                 access,
                 parts.alerting.silences,
@@ -239,6 +250,7 @@ class Daemon:
         parts.captures.start()
         if parts.reports is not None:
             parts.reports.start()
+        parts.mirrors.start()
         parts.ingest.start()
         parts.spools.start()
         parts.kineto.start()
@@ -289,6 +301,7 @@ class Daemon:
             if parts.reports is not None:
                 parts.reports.stop()
             parts.history.stop()
+            parts.mirrors.stop()  # they send what was written last
         parts.ingest.close()
         if self._serving:
             self._web.stop()

@@ -16,8 +16,9 @@ _DEATH: tuple[Part, ...] = ("deaths", *_MEMORY)
 
 _PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingStalled", "RankSilent"), ("stacks",)),
-    **dict.fromkeys(("SlowStep", "ThroughputRegression", "GpuUnderutilized"), ("causes", "diagnosis")),
-    "StragglerRank": ("causes", "stacks", "diagnosis"),
+    **dict.fromkeys(("SlowStep", "ThroughputRegression"), ("causes", "gpus", "diagnosis")),
+    "GpuUnderutilized": ("causes", "diagnosis"),
+    "StragglerRank": ("causes", "gpus", "stacks", "diagnosis"),
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
     **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak", "ShmFull"), _MEMORY),
     "CpuSaturated": ("cpu", "cgroups"),

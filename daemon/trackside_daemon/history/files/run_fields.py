@@ -37,6 +37,9 @@ class RunFields(msgspec.Struct):
     summary: dict[str, Any] = {}
 
 
+NO_RUN = RunFields("", "", [])
+
+
 class EventFields(msgspec.Struct):
     """An event."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
@@ -27,11 +27,19 @@ class DiagnosisApi:
     Args:
         history: The history.
         prices: Returns the configured prices.
+        hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None.
     """
 
-    def __init__(self, history: HistoryAccess, prices: Callable[[], CostSection]) -> None:
+    def __init__(
+        self,
+        history: HistoryAccess,
+        prices: Callable[[], CostSection],
+        *,
+        hang: Callable[[str], dict[str, Any] | None] = lambda _: None,
+    ) -> None:
         self._history = history
         self._prices = prices
+        self._hang = hang
 
     async def diagnosis(self, request: Request) -> Response:
         """Return where the time of a run went, and the causes that cost most."""
@@ -39,7 +47,9 @@ class DiagnosisApi:
         diagnosis = await self._history.read(
             lambda connection: diagnose(connection, reader.resolve(connection, name), prices)
         )
-        return json_response(diagnosis)
+        # Without an alert yet, or without a verdict in it, the ranks are asked now.
+        hang = diagnosis["hang"] or await self._history.run_in_thread(lambda: self._hang(diagnosis["run"]))
+        return json_response({**diagnosis, "hang": hang})
 
     async def comparison(self, request: Request) -> Response:
         """Return how runs differ from their baseline."""

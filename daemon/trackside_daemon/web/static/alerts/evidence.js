@@ -9,6 +9,8 @@ const SECTIONS = {
   causes: ["Likely causes", causes],
   diagnosis: ["Where the time of the run went until then", (texts) => lines(texts, "Diagnosis")],
   changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
+  phases: ["Phases, by their share of the time", recordTable],
+  neighbours: ["Heaviest processes outside of the training", recordTable],
   hang: ["Places of the ranks", ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
   stacks: ["Stacks", stacks],
