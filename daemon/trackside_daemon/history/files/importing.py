@@ -10,7 +10,6 @@ import hashlib
 import json
 import sqlite3
 import time
-from array import array
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from fractions import Fraction
@@ -26,6 +25,7 @@ import msgspec
 from trackside.packing import writable
 from trackside.wire import SUMMARY, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.formats import parse
+from trackside_daemon.history.files.imported_session import ImportedSession
 from trackside_daemon.history.files.items import (
     FAR_SECONDS,
     AlertItem,
@@ -36,9 +36,7 @@ from trackside_daemon.history.files.items import (
     RunHeader,
 )
 from trackside_daemon.history.files.run_fields import NO_RUN, AlertFields, AttemptFields, EventFields, RunFields
-from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
-from trackside_daemon.model.session import SessionRef
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
 
-ROWS = 512  # pushes per message
 BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
 
 SAMPLE_BYTES = 64 * 1024
@@ -56,51 +53,6 @@ TIMEOUT = 600.0  # longest wait for a transaction, in seconds
 
 class ImportingError(Exception):
     """The file was not imported; the message is one line: why, and what to do."""
-
-
-class _Session:
-    """The made-up session of a rank; collects pushes to messages."""
-
-    def __init__(self, run: str, name: str, attempt: int, rank: int) -> None:
-        digest = hashlib.sha256(f"{run}\0{attempt}\0{rank}".encode("utf-8", "surrogatepass")).digest()
-        self.ref = SessionRef(digest[:16], run, name, attempt, rank)
-        self._number = 0
-        self._columns: list[Columns] = []
-        self._rows = 0
-        self._open: dict[tuple[str, ...], Columns] = {}
-        self._keys: set[str] = set()
-
-    def add(self, push: Push) -> BatchIngested | None:
-        """Add a push; return a message when there are enough."""
-        keys = tuple(push.keys)
-        block = self._open.get(keys)
-        if block is None:
-            # Several blocks are open, since some tools write each key apart; each key is in one, so that its order stays.
-            if not self._keys.isdisjoint(keys):
-                self._close_blocks()
-            self._keys.update(keys)
-            block = self._open[keys] = Columns(list(keys), array("q"), array("q"), array("d"))
-        block.steps.append(push.step)
-        block.times.append(push.time * 1000)
-        block.values.extend(push.values)
-        self._rows += 1
-        return self.flush() if self._rows == ROWS else None
-
-    def flush(self) -> BatchIngested | None:
-        """Return a message of the collected pushes; None without any."""
-        self._close_blocks()
-        columns = self._columns
-        self._columns = []
-        self._rows = 0
-        if not columns:
-            return None
-        self._number += 1
-        return BatchIngested(self.ref, self._number, columns)
-
-    def _close_blocks(self) -> None:
-        self._columns += self._open.values()
-        self._open = {}
-        self._keys = set()
 
 
 class _AttemptHeader(NamedTuple):
@@ -163,7 +115,7 @@ class RunFile:
         self.run = writable(id) or header.id or file_id
         self.name = writable(name) or header.name or stem
         self.pinned = header.pinned
-        self._sessions: dict[tuple[int, int], _Session] = {}
+        self._sessions: dict[tuple[int, int], ImportedSession] = {}
         self._spans: dict[int, list[float]] = {}
 
     def __iter__(self) -> Iterator[Record]:
@@ -221,7 +173,9 @@ class RunFile:
         self.last = max(self.last, seconds)
         session = self._sessions.get((push.attempt, push.rank))
         if session is None:
-            session = self._sessions[push.attempt, push.rank] = _Session(self.run, self.name, push.attempt, push.rank)
+            session = self._sessions[push.attempt, push.rank] = ImportedSession(
+                self.run, self.name, push.attempt, push.rank
+            )
             header = self._attempts.get(push.attempt)
             started = seconds if header is None else header.attempt.started
             yield self._open_session(push.attempt, push.rank, started)
@@ -233,7 +187,7 @@ class RunFile:
             yield message
 
     def _open_session(self, attempt: int, rank: int, started: float) -> SessionOpened:
-        session = self._sessions.get((attempt, rank)) or _Session(self.run, self.name, attempt, rank)
+        session = self._sessions.get((attempt, rank)) or ImportedSession(self.run, self.name, attempt, rank)
         header = self._attempts.get(attempt)
         hello = Hello(
             identity=Identity(run=self.run, name=self.name, attempt=attempt, rank=rank),
