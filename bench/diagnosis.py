@@ -70,7 +70,7 @@ def fill_machine(writer: Writer) -> None:
     for slot in range(SLOTS):
         moment = EVERY * slot
         values = {
-            f'trackside_gpu_{family}{{{",".join(sorted(_labels(gpu.index, family, labels)))}}}': value
+            f"trackside_gpu_{family}{{{','.join(sorted(_labels(gpu.index, family, labels)))}}}": value
             for gpu in simulate(GPUS, moment).gpus
             for family, labels, value in gpu.values
         }

@@ -14,6 +14,7 @@ from msgspec.structs import replace as with_fields
 from wire_messages import FakeSession, clock, pushed
 
 from trackside.wire import CheckpointTotals, Heartbeat, Pushes
+from trackside_daemon.nvml.simulation.simulate import uuid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -45,6 +46,7 @@ class Job:
         leaks: Bytes that each rank's process grows by per second.
         idle_gpus: Further GPUs of the machine on which nothing runs.
         gpus: The machine has GPUs.
+        board: It has eight simulated H100 instead, whose values do not depend on the job.
         synced: The ranks report the time in which they wait for other ranks.
     """
 
@@ -68,6 +70,7 @@ class Job:
     leaks: float = 0.0
     idle_gpus: int = 0
     gpus: bool = True
+    board: bool = False
     synced: bool = False
     start: float = 8.0
     end: float = 3.0
@@ -254,10 +257,12 @@ class SimulatedJob:
 
     def _tick(self, moment: float) -> None:
         values = dict(self._machine(moment - self._begun))
-        if self._job.gpus:
+        if self._job.board:
+            values["trackside_gpu_rank_info{gpu=0,uuid=" + uuid(0) + ",run=job,rank=0}"] = 1.0
+        elif self._job.gpus:
             for number in range(self._job.ranks + self._job.idle_gpus):
                 values.update(self._gpu(number, moment - self._begun))
-        self._daemon.tick(values)
+        self._daemon.tick(values, gpus=self._job.board)
 
     def _machine(self, since: float) -> Iterator[tuple[str, float]]:
         job = self._job

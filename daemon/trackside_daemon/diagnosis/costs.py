@@ -76,7 +76,7 @@ def costs(
     gpus = max(facts.ranks, len(facts.gpu_ranks()))
     hours = facts.wall * gpus / 3600
     names = _gpu_names(facts)
-    price = prices.price([*names, *_places(facts.run)]) if names else None
+    price = prices.price([*names, *places(facts.run)]) if names else None
     whole = total_joules(joules)
     kwh = None if whole is None else whole * prices.pue / JOULES_PER_KWH
     grams = prices.carbon_grams_per_kwh
@@ -111,7 +111,7 @@ def _gpu_names(facts: Facts) -> list[str]:
     return infos or next((gpus for gpus in hardware if gpus), [])
 
 
-def _places(run: Mapping[str, Any]) -> list[str]:
+def places(run: Mapping[str, Any]) -> list[str]:
     """Return the run's host and tags, which may have a price too."""
     hosts = [str(attempt["host"]) for attempt in run["attempt_list"] if attempt.get("host")]
     return [*hosts[-1:], *map(str, run["tags"])]

@@ -20,6 +20,7 @@ from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.live_costs import LiveCosts
 from trackside_daemon.diagnosis.text import lines
 from trackside_daemon.history.directory import named_directory, prepare, writable_directory
 from trackside_daemon.history.record.trimming import Bounds
@@ -41,6 +42,7 @@ from trackside_daemon.service.alerting import Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
 from trackside_daemon.service.reports import Reports
+from trackside_daemon.service.run_begins import RunBegins
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
@@ -92,6 +94,7 @@ class Parts:
         sessions: The protocol with the clients.
         ingest: The thread of the push socket.
         kineto: The socket for PyTorch's profiler.
+        costs: Counts energy and costs of live runs.
         sampler: The tick.
 
     Raises:
@@ -184,6 +187,9 @@ class Parts:
             lambda: self.history.writer.stuck,
             requests=self.requests,
             watch=watch,
+        )
+        self.costs = LiveCosts(
+            self.state, self.ranks.get, RunBegins(self.history.database), config.cost, config.run.linger
         )
         deliver = partial(_deliver_tick, self)
         self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
@@ -280,9 +286,8 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     """Pass the samples of a tick, and those of sinks and captures, to the pipeline; record the rates of the tick before."""
-    parts.pipeline.tick(
-        [*batches, parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch()]
-    )
+    own = [parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch()]
+    parts.pipeline.tick([*batches, *own, parts.costs.batch(time.monotonic(), time.time())])
     for automatic in parts.automatic:
         automatic.tick()
     parts.rates.record(time.monotonic())

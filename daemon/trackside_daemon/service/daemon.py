@@ -188,7 +188,8 @@ class Daemon:
             if fixed := needs_restart(self._config, config):
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(config.log.level, config.log.format)
-            self._parts.runs.linger = config.run.linger
+            self._parts.runs.linger = self._parts.costs.linger = config.run.linger
+            self._parts.costs.prices = config.cost
             self._parts.history.writer.set_bounds(Bounds(config.storage.retention.size, config.storage.retention.age))
             self._parts.history.interval = config.storage.interval
             self._parts.alerting.reconfigure(config.alerts, sinks)

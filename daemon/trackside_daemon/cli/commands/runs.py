@@ -114,6 +114,13 @@ def show(
             min=0, max=MAX_METRICS, help="Maximum number of metrics, over all ranks and attempts.", metavar="N"
         ),
     ] = 2000,
+    resources: Annotated[
+        bool,
+        typer.Option(
+            "--resources",
+            help="Instead, show mean, standard deviation, extremes and percentiles of the run's GPUs, host and processes.",
+        ),
+    ] = False,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -127,9 +134,17 @@ def show(
     """
     with errors_reported():
         from trackside_daemon.cli.commands import run_report
+        from trackside_daemon.cli.commands.resource_table import resource_lines
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
+        if resources:
+            diagnosis = source.diagnosis(run)
+            if as_json:
+                print_json({name: diagnosis[name] for name in ("run", "name", "resources", "suggestions")})
+            else:
+                print_lines(resource_lines(diagnosis))
+            return
         found = source.run(run, limit if rank is None else MAX_METRICS)
         if found["series"] > len(found["metrics"]):
             warn(f"{len(found['metrics'])} of {found['series']} metrics are shown; --limit N shows more")

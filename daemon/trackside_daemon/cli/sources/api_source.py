@@ -123,9 +123,10 @@ class ApiSource:
         """End a silence."""
         return self._json(f"silences/{quote(id_, safe='')}", "DELETE")
 
-    def diagnosis(self, text: str) -> dict[str, Any]:
+    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
         """See `Source`."""
-        return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis"), "ledger")
+        query = urlencode({"baseline": list(baseline), "key": list(keys)}, doseq=True)
+        return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis?{query}"), "ledger")
 
     def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
         """See `Source`."""

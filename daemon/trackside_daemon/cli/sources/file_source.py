@@ -75,10 +75,11 @@ class FileSource:
                 reader.alerts(connection, reader.AlertFilter(uid)), reader.silences(connection, time.time())
             )
 
-    def diagnosis(self, text: str) -> dict[str, Any]:
+    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
         """See `Source`."""
         with self._file().reading() as connection:
-            return diagnose(connection, reader.resolve(connection, text), _prices())
+            uid = reader.resolve(connection, text)
+            return diagnose(connection, uid, _prices(), baseline=baseline, keys=keys)
 
     def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
         """See `Source`."""

@@ -53,8 +53,8 @@ class Source(Protocol):
         """Return the alerts of a run, oldest first; those of all runs if *uid* is empty."""
         ...
 
-    def diagnosis(self, text: str) -> dict[str, Any]:
-        """Return the diagnosis of the run that *text* identifies."""
+    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the diagnosis of the run that *text* identifies; see `diagnosis.diagnose` for the other arguments."""
         ...
 
     def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:

@@ -43,9 +43,13 @@ class DiagnosisApi:
 
     async def diagnosis(self, request: Request) -> Response:
         """Return where the time of a run went, and the causes that cost most."""
-        prices, name = self._prices(), request.path_params["id"]
+        prices, name, params = self._prices(), request.path_params["id"], request.query_params
+        baseline, keys = params.getlist("baseline"), params.getlist("key")
+        _check_numbers(baseline, keys)
         diagnosis = await self._history.read(
-            lambda connection: diagnose(connection, reader.resolve(connection, name), prices)
+            lambda connection: diagnose(
+                connection, reader.resolve(connection, name), prices, baseline=baseline, keys=keys
+            )
         )
         # Without an alert yet, or without a verdict in it, the ranks are asked now.
         hang = diagnosis["hang"] or await self._history.run_in_thread(lambda: self._hang(diagnosis["run"]))
@@ -55,10 +59,16 @@ class DiagnosisApi:
         """Return how runs differ from their baseline."""
         params = request.query_params
         runs, baseline, keys = (params.getlist(name) for name in ("run", "baseline", "key"))
-        if not runs or len(runs) + len(baseline) > MOST_RUNS or len(keys) > MOST_KEYS:
-            limits = f"at most {MOST_RUNS} runs with the baseline, and {MOST_KEYS} keys"
-            raise HTTPException(400, f"run: name at least one run; {limits}")
+        if not runs:
+            raise HTTPException(400, "run: name at least one run, by its id or name; the parameter may be repeated")
+        _check_numbers([*runs, *baseline], keys)
         prices = self._prices()
         return json_response(
             await self._history.read(lambda connection: read_comparison(connection, runs, baseline, keys, prices))
         )
+
+
+def _check_numbers(runs: list[str], keys: list[str]) -> None:
+    """Raise HTTP 400 for more runs or keys than one answer may take time for."""
+    if len(runs) > MOST_RUNS or len(keys) > MOST_KEYS:
+        raise HTTPException(400, f"at most {MOST_RUNS} runs with the baseline and {MOST_KEYS} keys at a time")

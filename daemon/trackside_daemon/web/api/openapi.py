@@ -66,6 +66,7 @@ _IMPORT_PARAMETERS = {
 }
 _REPEATED = {
     *(("/series", name) for name in ("run", "key", "rank")),
+    *(("/runs/{id}/diagnosis", name) for name in ("baseline", "key")),
     *(("/comparison", name) for name in ("run", "baseline", "key")),
     *(("/runs/{id}/export", name) for name in ("key", "rank")),
 }
@@ -215,10 +216,14 @@ ENDPOINTS = (
         "/runs/{id}/diagnosis",
         "diagnosis",
         "Return where the time of a run went, and the causes that cost most.",
+        ("baseline", "key"),
         group="diagnosis",
         description="ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
-        "costliest first; the gain of removing one is expected between low and high seconds. lost_seconds is null for a "
-        "cause whose time the ledger has in other accounts, or that costs no time. hang is the verdict on a run that hangs. If "
+        "costliest first; the gain of removing one is expected between low and high seconds, and no second has two causes. "
+        "lost_seconds is null for a cause whose time is not measured, or that costs no time. ledger_by_rank has the accounts of "
+        "each rank. unknown has what is not measured, and why. resources are statistics of GPUs, host and processes, suggestions "
+        "are about the size of the job, trends are slopes per 1,000 steps, and comparison is that of /comparison. "
+        "hang is the verdict on a run that hangs. If "
         "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
         "seconds, and the verdict has quiet_seconds, the time since the last step.",
     ),
