@@ -41,6 +41,13 @@ class Push(NamedTuple):
     values: Sequence[float]
 
 
+class MachineValues(NamedTuple):
+    """Values of GPU and host series of the run's machine at one time, in Unix microseconds."""
+
+    time: int
+    values: Mapping[str, float]
+
+
 class EventItem(NamedTuple):
     """An event, as `reader.events` returns it, and its line."""
 
@@ -62,7 +69,7 @@ class CaptureItem(NamedTuple):
     line: int = 0
 
 
-Item: TypeAlias = "RunHeader | Push | EventItem | AlertItem | CaptureItem"
+Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem"
 
 
 class Clock:
