@@ -105,9 +105,11 @@ def events(trace: Path) -> list[dict[str, Any]]:
 
 
 def test_steps_are_recorded_without_code(training: Training) -> None:
-    recorded = events(training.record(steps=5, shapes=True))
-    steps = sum(event["name"].startswith("Optimizer.step#SGD") for event in recorded)
-    assert steps in {5, 6}  # the summary is cut to the steps: a busy machine recorded one more
+    trace = training.record(steps=5, shapes=True)
+    recorded = events(trace)
+    # PyTorch's own thread ends the recording, which is late on a busy machine; the trace is then cut to the steps.
+    assert sum(event["name"].startswith("Optimizer.step#SGD") for event in recorded) >= 5
+    assert len(cut(decode(trace.read_bytes()), 5).edges) == 6
     assert any(event["name"] == "aten::linear" and "Input Dims" in event["args"] for event in recorded)
     assert not any(event["cat"] == "python_function" for event in recorded)
 
