@@ -37,6 +37,7 @@ if not is_tested(torch_version(sys.executable)):
     pytest.skip("the installed PyTorch is not a tested version", allow_module_level=True)
 
 SCRIPT = Path(__file__).with_name("training_script.py")
+STEP_SECONDS = 0.1  # from which the time limits follow
 
 
 class Training:
@@ -54,7 +55,7 @@ class Training:
         )
         self._place = place
         ranks = [RankProcess("mnist", "r1", 1, 0, 0, "", self.process.pid)]
-        self._kineto = Kineto(socket, lambda: ranks, lambda *_: None, answering(), enabled=True)
+        self._kineto = Kineto(socket, lambda: ranks, lambda *_: STEP_SECONDS, answering(), enabled=True)
         self._kineto.start()
         self.recorder = self._kineto.recorder
         assert self.process.stdout is not None
