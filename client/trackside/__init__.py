@@ -14,9 +14,10 @@ import sys as _sys
 from atexit import register as _register
 from typing import TYPE_CHECKING
 
-__all__ = ["Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
+__all__ = ["Checkpoints", "Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
 
 if TYPE_CHECKING:
+    from trackside.checkpoints.checkpoints import Checkpoints
     from trackside.default_run import alert, data, event, finish, init, phase, push, watch
     from trackside.run import Run
 else:
@@ -27,7 +28,13 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from trackside import default_run, run
 
-        globals().update({public: getattr(run if public == "Run" else default_run, public) for public in __all__})
+        if name == "Checkpoints":
+            from trackside.checkpoints.checkpoints import Checkpoints
+
+            globals()[name] = Checkpoints
+        else:
+            functions = [public for public in __all__ if public != "Checkpoints"]
+            globals().update({public: getattr(run if public == "Run" else default_run, public) for public in functions})
         return globals()[name]
 
     def __dir__() -> list[str]:
