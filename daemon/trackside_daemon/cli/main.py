@@ -65,6 +65,11 @@ COMMANDS = {
         "capture:capture", "Record a run for some steps; print where their time goes.", "gpt-small --steps 20 --stacks"
     ),
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
+    "checkpoints": _Command(
+        "checkpoints:checkpoints",
+        "List the checkpoints of a run; print the path of the latest or best.",
+        "latest gpt-small --good",
+    ),
     "compare": _Command("runs:app", "Compare runs: their configurations and results."),
     "export": _Command("runs:app", "Export a run with every sample."),
     "import": _Command("runs:app", "Import runs from files into the history."),

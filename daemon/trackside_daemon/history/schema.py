@@ -194,6 +194,19 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
             "CREATE INDEX capture_run ON capture (run, asked)",
         ),
     ),
+    (
+        "checkpoints, as JSON",
+        (
+            """CREATE TABLE checkpoint (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                path TEXT NOT NULL,
+                time REAL NOT NULL,
+                record TEXT NOT NULL,
+                UNIQUE (run, path)
+            )""",
+        ),
+    ),
 )
 
 

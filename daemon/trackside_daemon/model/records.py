@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside.totals.phases import EVALS, SAVES
 from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -274,4 +275,5 @@ Record = (
     | MachineSample
     | AccountUpdated
     | Capture
+    | Checkpoint
 )

@@ -62,6 +62,7 @@ class Alerting:
         capture: Begins a capture.
         proc: Path of procfs.
         postpones: See `ActiveAlerts`.
+        more: Further finding sources.
 
     Attributes:
         silences: The silences.
@@ -90,6 +91,7 @@ class Alerting:
         capture: Callable[[Request], object],
         postpones: Callable[[Finding], bool],
         proc: str = "/proc",
+        more: Sequence[FindingSource] = (),
     ) -> None:
         now = time.time()
         kept = history.firing(now)
@@ -108,6 +110,7 @@ class Alerting:
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [
             *finding_sources(state, section, fired, attempt=partial(last_attempt, history)),
+            *more,
             self.tester,
         ]
         restore_sources(self.sources, history.database, fired, section)

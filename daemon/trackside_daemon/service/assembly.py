@@ -13,6 +13,8 @@ from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.captures.automatic import AutomaticCaptures
 from trackside_daemon.captures.kineto.kineto import Kineto
+from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
@@ -45,6 +47,7 @@ from trackside_daemon.web.api.overview.rates import RateTracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.captures.captures import Captures
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
@@ -78,6 +81,7 @@ class Parts:
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
         captures: The captures; *automatic* has who begins those that nobody asks for.
+        checkpoints: The checkpoints of the runs on this machine.
         runs: The runs.
         pipeline: The path of all batches.
         spools: Spools of processes that are gone.
@@ -123,6 +127,11 @@ class Parts:
             config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
         )
         self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        boot = boot_id(Path("/proc"))
+        self.checkpoints = Checkpoints(
+            config.checkpoint, boot, self.ranks.get, lambda batch: queue.push([batch]), proc=Path(config.path.procfs)
+        )
+        self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))
         self.alerting = _alerting(
             config,
             self.state,
@@ -132,6 +141,7 @@ class Parts:
             queue=queue,
             process=self.process,
             captures=self.captures,
+            found=[self.checkpoints],
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump()),
@@ -159,7 +169,7 @@ class Parts:
         self.sessions = Sessions(
             self.runs,
             self.history.session,
-            boot_id(Path("/proc")),
+            boot,
             watch.follow,
             rejected,
             owners=self.owners,
@@ -218,6 +228,7 @@ def _alerting(
     queue: BatchQueue,
     process: ProcessCollector,
     captures: Captures,
+    found: Sequence[FindingSource],
 ) -> Alerting:
     try:
         return Alerting(
@@ -231,6 +242,7 @@ def _alerting(
             command=requests.command_layers,
             capture=captures.ask,
             postpones=captures.disturbs,
+            more=found,
             proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
@@ -252,8 +264,9 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
-    """Pass the samples of a tick, and those of sinks and captures, to the pipeline; record the rates of the tick before."""
-    parts.pipeline.tick([*batches, parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch()])
+    """Pass the samples of a tick and of the parts to the pipeline; record the rates of the tick before."""
+    own = [parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.checkpoints.samples()]
+    parts.pipeline.tick([*batches, *own])
     for automatic in parts.automatic:
         automatic.tick()
     parts.rates.record(time.monotonic())

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.captures.settings import CaptureSection
+from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 from trackside_daemon.config.loading import ConfigError, Settings
 from trackside_daemon.diagnosis.settings import CostSection
@@ -46,12 +47,13 @@ class Config(Settings):
     alerts: AlertsSection = AlertsSection()
     cost: CostSection = CostSection()
     capture: CaptureSection = CaptureSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
 
 
 def needs_restart(old: Config, new: Config) -> list[str]:
     """Return the names of the settings that differ and that a running daemon cannot change."""
-    whole = ("path", "web", "push", "collector", "limits", "capture")
+    whole = ("path", "web", "push", "collector", "limits", "capture", "checkpoint")
     changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
     single = {"storage": ("path", "jsonl", "synchronous"), "alerts": ("enabled", "stall_after", "thresholds", "rules")}
     return changed + [

@@ -36,6 +36,7 @@ from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.checkpoints import CheckpointsApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -62,7 +63,18 @@ if TYPE_CHECKING:
 TOKEN_FILE = "api.token"  # noqa: S105  a name
 
 # The sources of series other than the collectors.
-SOURCES = ("training", "alerts", "notifications", "captures", "ingest", "pipeline", "history", "sampler", "trackside")
+SOURCES = (
+    "training",
+    "alerts",
+    "notifications",
+    "captures",
+    "checkpoints",
+    "ingest",
+    "pipeline",
+    "history",
+    "sampler",
+    "trackside",
+)
 
 # A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
 RETURN_SECONDS = 60.0
@@ -217,6 +229,7 @@ class Daemon:
                 alert_names(self._config.alerts),
             ),
             captures=CapturesApi(parts.captures, access, partial(last_attempt, parts.history)),
+            checkpoints=CheckpointsApi(parts.checkpoints, access),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
             processes=ProcessesApi(lambda: parts.process.processes),
             overview=self._overview,
@@ -235,6 +248,7 @@ class Daemon:
         parts.pipeline.start()
         parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
         parts.captures.start()
+        parts.checkpoints.start()
         parts.ingest.start()
         parts.spools.start()
         parts.kineto.start()
@@ -279,6 +293,7 @@ class Daemon:
             parts.spools.stop()
             parts.alerting.stop_evidence()
             parts.captures.stop()
+            parts.checkpoints.stop()
             parts.ingest.stop()
             parts.pipeline.stop()
             parts.alerting.stop()

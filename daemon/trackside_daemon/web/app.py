@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
+    from trackside_daemon.web.api.checkpoints import CheckpointsApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
@@ -60,6 +61,7 @@ class WebApp:
         history: Endpoints of runs.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
+        checkpoints: Endpoints of checkpoints.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
@@ -75,6 +77,7 @@ class WebApp:
         history: HistoryApi,
         alerts: AlertsApi,
         captures: CapturesApi,
+        checkpoints: CheckpointsApi,
         gpu: GpuApi,
         processes: ProcessesApi,
         overview: OverviewApi,
@@ -90,6 +93,7 @@ class WebApp:
             "history": history,
             "alerts": alerts,
             "captures": captures,
+            "checkpoints": checkpoints,
             "gpu": gpu,
             "processes": processes,
             "overview": overview,

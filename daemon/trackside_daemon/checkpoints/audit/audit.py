@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 from trackside_daemon.checkpoints.audit import files, safetensors
 from trackside_daemon.checkpoints.audit.archives import has_archives, read_archives
 from trackside_daemon.checkpoints.audit.reading import DamageError, Reader, RefusedError
-from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest
+from trackside_daemon.checkpoints.audit.request import CHANGING, Audited, AuditRequest
 from trackside_daemon.model.checkpoint import CheckedFile
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def audit(request: AuditRequest) -> Audited:
             answer.unread = _reason(error)
             return answer
     if files.fingerprint(found) != files.fingerprint(_again(path)):
-        answer.unread = "it changed while it was read"
+        answer.unread = CHANGING
     answer.files = tuple(checked)
     return answer
 

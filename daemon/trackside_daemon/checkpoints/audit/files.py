@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from trackside_daemon.checkpoints.audit.reading import Reader
+    from trackside_daemon.model.checkpoint import CheckedFile
 
 MAX_FILES = 10_000
 INDEX_BYTES = 64 << 20  # largest index or metadata file that is read
@@ -84,9 +85,9 @@ def _found(name: str, about: os.stat_result) -> Found:
     return Found(name, about.st_size, about.st_mtime_ns, about.st_ino)
 
 
-def fingerprint(files: Iterable[Found]) -> int:
+def fingerprint(files: Iterable[Found | CheckedFile]) -> int:
     """Return a number that changes with names, sizes, times and inodes."""
-    return zlib.crc32(repr(list(files)).encode())
+    return zlib.crc32(repr([tuple(file[:4]) for file in files]).encode())
 
 
 def format_of(files: Iterable[Found]) -> str:

@@ -8,6 +8,8 @@ import msgspec
 
 from trackside_daemon.model.checkpoint import CheckedFile  # noqa: TC001  msgspec needs it at run time
 
+CHANGING = "it changed while it was read"  # an `Audited.unread` that is no result
+
 
 class AuditRequest(msgspec.Struct, tag="audit"):
     """A checkpoint to audit.
@@ -82,7 +84,7 @@ class Listing(NamedTuple):
 class ScanRequest(msgspec.Struct, tag="scan"):
     """Directories to list, and checkpoints whose files to sum up; *uid* is the user whose quota counts in them."""
 
-    places: dict[str, int | None] = {}
+    places: dict[str, int] = {}
     paths: tuple[str, ...] = ()
 
 

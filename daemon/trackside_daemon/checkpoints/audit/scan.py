@@ -26,7 +26,7 @@ def scan(request: ScanRequest) -> Scanned:
     return answer
 
 
-def free_bytes(place: str, uid: int | None) -> int:
+def free_bytes(place: str, uid: int) -> int:
     """Return the bytes that a user can still write to a file system.
 
     Raises:
@@ -34,7 +34,7 @@ def free_bytes(place: str, uid: int | None) -> int:
     """
     disk = os.statvfs(place)
     free = disk.f_bavail * disk.f_frsize
-    left = None if uid is None else quota_left(place, uid)
+    left = quota_left(place, uid)
     return free if left is None else min(free, left)
 
 

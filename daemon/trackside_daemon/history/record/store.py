@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.history import log_rows, time_accounting
 from trackside_daemon.history.capture_rows import write_capture
+from trackside_daemon.history.checkpoint_rows import write_checkpoint
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.summary import update_run
 from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
@@ -17,6 +18,7 @@ from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.history.record.session_rows import int64, run_id, write_session
 from trackside_daemon.history.schema import HOST, LOG_BITS
 from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import (
     ENDED,
@@ -131,6 +133,7 @@ class Store:
                 self.connection, run_id(self.connection, record.run), record
             ),
             Capture: lambda record: write_capture(self.connection, run_id(self.connection, record.run), record),
+            Checkpoint: lambda record: write_checkpoint(self.connection, run_id(self.connection, record.run), record),
         }
         self.due.update((stream, None) for stream in self._unpacked())
 
