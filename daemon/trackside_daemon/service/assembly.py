@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from trackside.environment.identity import boot_id
 from trackside_daemon.alerts.rules.custom import RuleError
+from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.captures.automatic import AutomaticCaptures
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
@@ -36,7 +38,7 @@ from trackside_daemon.pipeline.batch_queue import BatchQueue
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.service.alerting import Alerting
+from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
 from trackside_daemon.training.export_limits import Limits
@@ -82,6 +84,7 @@ class Parts:
         alerting: Finding sources, active alerts and their listeners.
         captures: The captures; *automatic* has who begins those that nobody asks for.
         checkpoints: The checkpoints of the runs on this machine.
+        resumes: The verdicts on new attempts.
         runs: The runs.
         pipeline: The path of all batches.
         spools: Spools of processes that are gone.
@@ -132,6 +135,12 @@ class Parts:
             config.checkpoint, boot, self.ranks.get, lambda batch: queue.push([batch]), proc=Path(config.path.procfs)
         )
         self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))
+        self.resumes = Resumes(
+            self.history.database,
+            partial(self.history.writer.flush, WRITTEN_SECONDS),
+            lambda batch: queue.push([batch]),
+            roles=key_roles(config.alerts),
+        )
         self.alerting = _alerting(
             config,
             self.state,
@@ -141,7 +150,7 @@ class Parts:
             queue=queue,
             process=self.process,
             captures=self.captures,
-            found=[self.checkpoints],
+            found=[self.checkpoints, self.resumes],
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump()),
