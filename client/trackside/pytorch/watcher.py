@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.log import warn
 from trackside.pending_values import STEP_SKIPPED
+from trackside.pytorch.architecture import KIND, architecture
 from trackside.pytorch.device_scalars import is_on_device
 from trackside.pytorch.hooks import unwrapped
 from trackside.pytorch.norms import Norms, WeightSample
@@ -90,6 +91,8 @@ class Watcher:
             self._parameters = Parameters(model, queue.session.identity.rank)
             if queue.is_open:
                 self._attach(model, optimizer)
+                if queue.session.identity.rank == 0:
+                    queue.event(KIND, architecture(model))
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may raise anything
             self._fail(error)
 

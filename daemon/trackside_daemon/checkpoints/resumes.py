@@ -14,7 +14,7 @@ from trackside.roles import usable
 from trackside_daemon.checkpoints.continuity import WINDOW, judge
 from trackside_daemon.checkpoints.resume_facts import read_resume
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.wording import count, span
+from trackside_daemon.detectors.wording import count, number, span
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch
@@ -179,7 +179,11 @@ class Resumes:
         )
         if verdict is not None and verdict.alert:
             summary = f"run {one.name} does not continue where it was: {verdict.text}"
-            evidence = {"continuity": _fields(facts, verdict, text)}
+            evidence = {
+                "changed": [
+                    f"{one.what}: {number(one.before)} before, {number(one.after)} now" for one in verdict.changes
+                ]
+            }
             self._findings.append(
                 Finding(
                     ALERT,
@@ -201,7 +205,8 @@ def _done_again(attempt: int, facts: ResumeFacts) -> str:
     down = f"{span(facts.down_seconds)} after the last step"
     if not facts.repeated:
         return f"{where}, {down}"
-    return f"{where} of {count(facts.reached)}, {down}: {count(facts.repeated)} steps of {span(facts.lost_seconds)} are done again"
+    again = f"{count(facts.repeated)} step{'s' * (facts.repeated > 1)} ({span(facts.lost_seconds)})"
+    return f"{where} of {count(facts.reached)}, {down}, so that {again} are done again"
 
 
 def _fields(facts: ResumeFacts, verdict: Verdict | None, text: str) -> dict[str, Any]:

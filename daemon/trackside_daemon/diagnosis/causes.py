@@ -157,6 +157,7 @@ def account_causes(facts: Facts, ledger: Mapping[str, float]) -> Iterator[Cause]
         summary = f"{advice.happened}: {share:.0%} of the time, {duration(seconds)} at most"
         evidence = (
             f"{ACCOUNTS[account]}: {duration(ledger[account])} of {duration(facts.wall)}",
+            *(str(resume["text"]) for resume in facts.resumes if account == "repeated" and "text" in resume),
             *_alerts(facts, account),
         )
         yield Cause(
@@ -189,6 +190,22 @@ def _alerts(facts: Facts, account: str) -> Iterator[str]:
     return (
         f"alert {alert['id']} {alert['alert']}: {alert['summary']}" for alert in facts.alerts if alert["alert"] in names
     )
+
+
+def resume_causes(facts: Facts) -> Iterator[Cause]:
+    """Yield a cause for each resume that does not continue where the run was; what it costs is not measured."""
+    for resume in facts.resumes:
+        if resume.get("cause"):
+            yield Cause(
+                f"resume_{resume['cause']}",
+                f"attempt {resume['attempt']} does not continue where the run was",
+                None,
+                None,
+                None,
+                ("verdict on the resume", str(resume.get("text", ""))),
+                "restore weights, optimizer, scheduler, scaler, random states and the position in the data, and resume again",
+                "resumes in trackside show",
+            )
 
 
 def as_json(cause: Cause, ranks: int, price: float | None) -> dict[str, Any]:

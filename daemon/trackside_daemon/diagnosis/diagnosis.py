@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.causes import account_causes, as_json
+from trackside_daemon.diagnosis.causes import account_causes, as_json, resume_causes
 from trackside_daemon.diagnosis.costs import FAMILIES as COUNTERS
 from trackside_daemon.diagnosis.costs import costs, energy
 from trackside_daemon.diagnosis.facts import read_facts
@@ -28,7 +28,7 @@ def diagnose(connection: sqlite3.Connection, uid: str, prices: CostSection) -> d
 
     Returns:
         ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``ledger``: wall seconds by account, which sum to the wall time;
-        ``causes``: the costliest first, those without measured seconds last; ``energy`` and ``costs``.
+        ``resumes``: the verdicts on its resumes; ``causes``: the costliest first, those without measured seconds last; ``energy`` and ``costs``.
 
     Raises:
         UnknownRunError: There is no run with this id.
@@ -36,7 +36,7 @@ def diagnose(connection: sqlite3.Connection, uid: str, prices: CostSection) -> d
     """
     facts = read_facts(connection, uid, (*FAMILIES, *COUNTERS))
     accounts = ledger(facts.spans, [*_wasted(facts), *throttled(facts)])
-    causes = [*account_causes(facts, accounts), *resource_causes(facts)]
+    causes = [*account_causes(facts, accounts), *resume_causes(facts), *resource_causes(facts)]
     causes.sort(key=lambda cause: -(cause.lost_seconds or 0.0))
     joules = energy(facts)
     cost = costs(facts, joules, prices)
@@ -46,6 +46,7 @@ def diagnose(connection: sqlite3.Connection, uid: str, prices: CostSection) -> d
         "wall_seconds": facts.wall,
         "ranks": facts.ranks,
         "hang": _hang(connection, facts),
+        "resumes": [dict(resume) for resume in facts.resumes],
         "ledger": accounts,
         "causes": [as_json(cause, facts.ranks, cost["gpu_hour"]) for cause in causes],
         "energy": joules,

@@ -32,6 +32,7 @@ class Facts(NamedTuple):
         alerts: Its alerts and those of the machine in its time, oldest first.
         resources: Series of the machine.
         ended: The run's end, or now, in Unix seconds.
+        resumes: The verdicts on its resumes, oldest first.
     """
 
     run: Mapping[str, Any]
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
     alerts: Sequence[Mapping[str, Any]]
     resources: Sequence[Resource]
     ended: float
+    resumes: Sequence[Mapping[str, Any]] = ()
 
     @property
     def wall(self) -> float:
@@ -83,7 +85,7 @@ def read_facts(connection: sqlite3.Connection, uid: str, families: Collection[st
     window = Window("time", float(run["started"]), ended)
     resources = read_resources(connection, families, window, POINTS)
     own = reader.alerts(connection, reader.AlertFilter(uid, evidence=False))
-    return Facts(run, spans, own, resources, ended)
+    return Facts(run, spans, own, resources, ended, reader.resumes(connection, row))
 
 
 def _pushes(connection: sqlite3.Connection, run: int) -> dict[tuple[int, int], tuple[float | None, float | None]]:

@@ -11,6 +11,7 @@ from trackside_daemon.model.text import duration, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+RESUMES = 2  # most verdicts on resumes, the newest
 CAUSES = 5  # most causes that are printed, at up to four lines each
 
 
@@ -21,6 +22,8 @@ def lines(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     yield f"{shown(diagnosis['name'])}: {duration(wall)}" + (f" on {ranks} ranks" if ranks > 1 else "")
     if hang := diagnosis.get("hang"):
         yield f"hangs: {shown(hang['text'])}"
+    for resume in diagnosis.get("resumes", ())[-RESUMES:]:
+        yield f"resumed: {shown(resume.get('text', ''))}"
     shares = [(ACCOUNTS[name], seconds / wall) for name, seconds in diagnosis["ledger"].items() if wall]
     yield "time: " + ", ".join(f"{name} {share:.1%}" for name, share in shares if share >= 0.001)
     yield from _costs(diagnosis["energy"], diagnosis["costs"])

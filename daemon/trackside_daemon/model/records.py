@@ -33,6 +33,9 @@ USER_ALERT = "user_alert"
 # The kind of the event with the verdict on a resumed attempt; its fields are those of `checkpoints.resumes`.
 CONTINUITY = "continuity"
 
+# The kind of the event with the modules of a watched model: `trackside.pytorch.architecture`.
+MODEL = "model"
+
 # The most phases of a client, and the longest name of one in UTF-8: a client has 128 characters at most, of 4 bytes.
 # `bounded` drops the rest, so that another program on the socket cannot fill the page.
 PHASES = 65

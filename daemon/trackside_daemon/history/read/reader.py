@@ -12,7 +12,7 @@ from trackside_daemon.history.read.series import LogTail, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
 from trackside_daemon.history.schema import HOST
 from trackside_daemon.history.time_accounting import efficiency, rank_times
-from trackside_daemon.model.records import Alert, Notified, Silence
+from trackside_daemon.model.records import CONTINUITY, MODEL, Alert, Notified, Silence
 
 if TYPE_CHECKING:
     import sqlite3
@@ -163,7 +163,21 @@ def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset
     """
     id_, about = _about(connection, uid)
     goodput = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
-    return {**about, **goodput, **totals(connection, id_), "metrics": metrics(connection, id_, limit, offset)}
+    notes = {"resumes": resumes(connection, id_), "model": _model(connection, id_)}
+    return {**about, **goodput, **totals(connection, id_), **notes, "metrics": metrics(connection, id_, limit, offset)}
+
+
+def resumes(connection: sqlite3.Connection, run: int) -> list[dict[str, Any]]:
+    """Return the verdicts on the resumes of a run, given by its row's id, oldest first, each with its attempt."""
+    query = "SELECT attempt, fields FROM event WHERE run = ? AND kind = ? ORDER BY id"
+    return [{"attempt": attempt, **json.loads(text)} for attempt, text in connection.execute(query, (run, CONTINUITY))]
+
+
+def _model(connection: sqlite3.Connection, run: int) -> dict[str, Any] | None:
+    """Return the architecture of the model that the run has watched last; None if it has watched none."""
+    query = "SELECT fields FROM event WHERE run = ? AND kind = ? ORDER BY id DESC LIMIT 1"
+    row = connection.execute(query, (run, MODEL)).fetchone()
+    return None if row is None else json.loads(row[0])
 
 
 def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import { span } from "/static/format.js";
 
 const SECTIONS = {
   causes: ["Likely causes", causes],
+  checkpoint: ["Last good checkpoint before the alert", facts],
   changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
   hang: ["Places of the ranks", ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
