@@ -58,7 +58,7 @@ class Change(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether a training continues.
+    """The verdict on a resume.
 
     Attributes:
         cause: The likely fault: ``weights``, ``scheduler``, ``optimizer``, ``data``, ``order``, ``anew`` or ``unknown``;

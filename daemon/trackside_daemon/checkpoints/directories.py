@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 class Directories:
-    """What each directory had at its last scan.
+    """The entries of the directories at their last scan.
 
     Args:
         configured: Directories of the settings; ``{run}`` is a run's name.

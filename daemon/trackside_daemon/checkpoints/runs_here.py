@@ -38,7 +38,7 @@ class RunHere(NamedTuple):
 
 
 class RunsHere:
-    """Those runs by id.
+    """The runs with a process on this machine, by id.
 
     Args:
         boot: The boot id of this machine.

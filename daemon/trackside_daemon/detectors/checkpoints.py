@@ -104,8 +104,9 @@ class Checkpoints:
     def _finding(self, passed: float, usual: float, clock: Clock) -> Finding:
         run = self._run
         step = "" if self._step is None else f", at step {self._step:,}"
+        good = "good " if self._damaged else ""
         summary = (
-            f"run {run.name} has saved no good checkpoint for {span(passed)}{step}{self._damaged}; before, it saved one "
+            f"run {run.name} has saved no {good}checkpoint for {span(passed)}{step}{self._damaged}; before, it saved one "
             f"every {span(usual)}"
         )
         text = (

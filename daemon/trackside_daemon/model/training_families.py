@@ -159,6 +159,8 @@ CHECKPOINT_ROOM = Metric(
     ("run", "directory"),
     "ratio",
 )
+# The families that the daemon's audits of checkpoints export.
+AUDITED = (STORED_CHECKPOINTS, LAST_GOOD_CHECKPOINT, LAST_GOOD_STEP, NEXT_CHECKPOINT_BYTES, CHECKPOINT_ROOM)
 MODEL_FLOPS = Metric(
     "trackside_training_model_flops_total",
     "counter",

@@ -79,7 +79,8 @@ def test_a_worker_that_cannot_be_started_is_one_line(tmp_path: Path, monkeypatch
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
 def test_the_worker_limits_itself() -> None:
     code = (
-        "import os, psutil, resource; from trackside_daemon.captures.summary.__main__ import _limit; _limit();"
+        "import os, psutil, resource; from trackside_daemon.captures.summary import __main__ as worker;"
+        "worker.run_in_background(worker.MEMORY_BYTES, worker.CPU_SECONDS);"
         "print(resource.getrlimit(resource.RLIMIT_AS)[1], os.nice(0), psutil.Process().ionice().ioclass.name)"
     )
     done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)

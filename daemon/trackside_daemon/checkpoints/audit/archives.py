@@ -1,4 +1,4 @@
-"""The archives of ``torch.save``: zip files, of which torch.distributed.checkpoint writes many one behind the other."""
+"""The archives of ``torch.save``: zip files. Torch.distributed.checkpoint writes many into a file, one behind the other."""
 
 from __future__ import annotations
 
@@ -74,9 +74,6 @@ class _Head(io.RawIOBase):
 
     def seekable(self) -> bool:
         return True
-
-    def tell(self) -> int:
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
