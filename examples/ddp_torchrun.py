@@ -87,7 +87,7 @@ def main() -> None:
     training = {"model": model, "optimizer": optimizer}
     checkpoints = trackside.Checkpoints(options.checkpoints, keep=2) if options.checkpoints else None  # more
     if checkpoints is not None:
-        checkpoints.load(training)  # more: on all ranks, from the newest intact one
+        checkpoints.load(training)  # the newest intact one, on all ranks
     step = checkpoints.step if checkpoints is not None else 0
 
     while step < options.steps:
@@ -107,7 +107,7 @@ def main() -> None:
             if rank == 0 and step % 50 == 0:
                 print(f"step {step}  loss of rank 0 {loss.item():.4f}  gradient norm {norm.item():.4f}", flush=True)
             if checkpoints is not None and step % options.save_every == 0:
-                checkpoints.save(training, step)  # more: rank 0 writes
+                checkpoints.save(training, step)
     # It also gives gloo's threads the time to free their last collective. PyTorch 2.13 deadlocks if the model goes first.
     trackside.finish()  # more: sends the last pushes
     distributed.destroy_process_group()

@@ -50,7 +50,7 @@ def saved(directory: Path) -> list[Saved]:
     for path in reversed(named(directory)):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # not complete
             about = _manifest(path)
-            size = sum(about["files"].values())
+            size = sum(about["files"].values()) + (path / MANIFEST).stat().st_size
             found.append(Saved(path, int(about["step"]), float(about["time"]), dict(about["metrics"]), size))
     return found
 
@@ -146,13 +146,13 @@ class Writer:
         now = time.time()
         about = {"version": VERSION, "step": self._step, "time": now, "metrics": dict(metrics), "files": files}
         with self.file(MANIFEST) as manifest:
-            manifest.write(json.dumps(about).encode())
+            size = sum(files.values()) + manifest.write(json.dumps(about).encode())
         _sync(self.path)
         path = _free_place(self._directory, self._step)
         self.path.rename(path)
         _sync(self._directory)
         self._link(path.name)
-        return Saved(path, self._step, now, dict(metrics), sum(files.values()))
+        return Saved(path, self._step, now, dict(metrics), size)
 
     def discard(self) -> None:
         """Delete what was written."""
