@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trackside import default_run
 from trackside.checkpoints import folder, sharded, state
+from trackside.checkpoints.state import random_states
 from trackside.environment.identity import identify
 from trackside.log import warn
 from trackside.row_queue import whole_number
@@ -86,7 +87,7 @@ class Checkpoints:
         first = _rank() == 0
         if not (together or first):
             return None
-        encoded = _encode(sharded.others(state) if together else state)
+        encoded = _encode(sharded.others(state), {}) if together else _encode(state, random_states())
         began = monotonic()
         try:
             with default_run.phase("checkpoint"):
@@ -201,8 +202,8 @@ class Checkpoints:
         warn(f"the checkpoint of step {step} is not saved: {self.directory}: {why}; {last}, and training goes on")
 
 
-def _encode(live: Any) -> state.Encoded:
-    return state.Encoded({"state": state.state_dicts(live), "random": state.random_states()})
+def _encode(live: Any, random: Mapping[str, Any]) -> state.Encoded:
+    return state.Encoded({"state": state.state_dicts(live), "random": random})
 
 
 def _skip(skipped: list_[str], path: Path, problem: str) -> None:

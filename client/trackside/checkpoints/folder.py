@@ -63,7 +63,8 @@ def named(directory: Path) -> list[Path]:
 
 def reason(error: OSError) -> str:
     """Return why the system refused something, in a few words."""
-    return (error.strerror or str(error)).lower()
+    text = error.strerror or str(error)
+    return text[:1].lower() + text[1:]
 
 
 def defect(path: Path) -> str:

@@ -202,8 +202,9 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random(states: Mapping[str, Any]) -> None:
-    """Restore the states that `random_states` returned."""
-    random.setstate(states["python"])
+    """Restore the states that `random_states` returned; those of sharded models are with their ranks."""
+    if "python" in states:
+        random.setstate(states["python"])
     if "numpy" in states and (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.set_state(states["numpy"])
     if "torch" in states and (torch := sys.modules.get("torch")) is not None:

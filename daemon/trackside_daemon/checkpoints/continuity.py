@@ -77,7 +77,7 @@ class Verdict(NamedTuple):
 CAUSES = {
     "weights": "the loss is back at that of the beginning: the weights were not loaded",
     "scheduler": "the learning rate is another: the scheduler was not restored",
-    "optimizer": "the steps are unlike those before, the weights are not: the state of the optimizer was not restored",
+    "optimizer": "the weights continue, their updates do not: the state of the optimizer was not restored",
     "data": "the loss is lower: data are repeated that the model has seen",
     "order": "the same steps got other batches: the position in the data was not restored",
     "anew": "the training begins anew",
