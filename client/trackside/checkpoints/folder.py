@@ -112,7 +112,7 @@ class Writer:
         self._directory, self._step = directory, step
         self.path = directory / f".writing-{_owner()}-{_name(step)}"
         directory.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path)
         self.path.mkdir()
 
     @contextmanager
@@ -157,14 +157,12 @@ class Writer:
 
     def discard(self) -> None:
         """Delete what was written."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path)
 
     def _link(self, name: str) -> None:
-        fresh = self._directory / f".{LATEST}-{_owner()}"
         with suppress(OSError):  # a file system without links
-            fresh.unlink(missing_ok=True)
-            fresh.symlink_to(name)
-            fresh.replace(self._directory / LATEST)
+            self.path.symlink_to(name)  # the folder has another name now, so this one is free
+            self.path.replace(self._directory / LATEST)
             _sync(self._directory)
 
 
@@ -173,7 +171,7 @@ def delete(path: Path) -> None:
     hidden = path.with_name(f".deleting-{_owner()}-{path.name}")
     with suppress(OSError):
         path.rename(hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+        _remove(hidden)
 
 
 def prune(directory: Path, keep: int, also: Collection[Path] = ()) -> None:
@@ -184,7 +182,7 @@ def prune(directory: Path, keep: int, also: Collection[Path] = ()) -> None:
             delete(one.path)
     for path in directory.glob(".*-step-*"):
         if (name := _UNFINISHED.fullmatch(path.name)) and _is_abandoned(path, name[1], int(name[2])):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
 def _is_abandoned(path: Path, host: str, pid: int) -> bool:
@@ -200,6 +198,13 @@ def _is_abandoned(path: Path, host: str, pid: int) -> bool:
     except PermissionError:
         return False
     return False
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _free_place(directory: Path, step: int) -> Path:
