@@ -33,13 +33,7 @@ def audit(request: AuditRequest) -> Audited:
         return Audited(gone=True)
     except (OSError, ValueError) as error:
         return Audited(unread=_reason(error))
-    answer = Audited(format=files.format_of(found) or "files")
-    absent = next(files.missing(path, found, request.previous, reader), None)
-    if absent is not None:
-        answer.file, answer.problem = absent[0], f"{absent[0]} is missing: {absent[1]}"
-        if absent[0] in {file.name for file in found}:
-            answer.problem = f"{absent[0]}: {absent[1]}"
-        return answer
+    answer = Audited(format=files.format_of(found) or "files", unread="" if found else "it has no files")
     before = {file.name: file for file in request.before}
     checked = []
     for file in found:
@@ -48,12 +42,15 @@ def audit(request: AuditRequest) -> Audited:
                 checked.append(_check(opened, file, reader, request, before.get(file.name)))
         except DamageError as damage:
             answer.file, answer.problem = file.name, f"{file.name}: {damage}"
-            return answer
+            break
         except (OSError, MemoryError) as error:
-            if getattr(error, "errno", None) == errno.EIO:  # the disk cannot read it, and so can no training
-                answer.file, answer.problem = file.name, f"{file.name}: {_reason(error)}"
             answer.unread = _reason(error)
-            return answer
+            if getattr(error, "errno", None) == errno.EIO:  # the disk cannot read it, and so can no training
+                answer.file, answer.problem = file.name, f"{file.name}: {answer.unread}"
+            break
+    absent = next(files.missing(path, found, request.previous, reader), None)
+    if absent is not None and not answer.problem:  # a torn file says more than those that were to follow it
+        answer.file, answer.problem = absent.name, absent.text
     if files.fingerprint(found) != files.fingerprint(_again(path)):
         answer.unread = CHANGING
     answer.files = tuple(checked)

@@ -61,7 +61,7 @@ def listing(path: Path) -> list[Found]:
         ValueError: It has more than `MAX_FILES` files.
     """
     about = path.stat()
-    if not stat.S_ISDIR(about.st_mode):
+    if stat.S_ISREG(about.st_mode):
         return [_found(path.name, about)]
     found = []
     for folder, _, names in os.walk(path, onerror=_raise):
@@ -69,7 +69,8 @@ def listing(path: Path) -> list[Found]:
             file = Path(folder) / name
             relative = str(file.relative_to(path))
             try:
-                found.append(_found(relative, file.stat()))
+                if stat.S_ISREG((about := file.stat()).st_mode):
+                    found.append(_found(relative, about))
             except FileNotFoundError:  # a link that leads nowhere
                 found.append(Found(relative, 0, 0, 0))
             if len(found) > MAX_FILES:
@@ -111,9 +112,20 @@ def is_declared(files: Iterable[Found]) -> bool:
     return any(Path(file.name).name in {MANIFEST, METADATA, TRAINER_STATE} for file in files)
 
 
-def missing(
-    path: Path, files: Iterable[Found], previous: Mapping[str, int], reader: Reader
-) -> Iterator[tuple[str, str]]:
+class Missing(NamedTuple):
+    """A file that is absent or too short, and why that is known."""
+
+    name: str
+    why: str
+    absent: bool = True
+
+    @property
+    def text(self) -> str:
+        """The reason in one line."""
+        return f"{self.name} is missing: {self.why}" if self.absent else f"{self.name}: {self.why}"
+
+
+def missing(path: Path, files: Iterable[Found], previous: Mapping[str, int], reader: Reader) -> Iterator[Missing]:
     """Yield the files that are absent or too short, each with the reason.
 
     Args:
@@ -125,54 +137,54 @@ def missing(
     sizes = {file.name: file.bytes for file in files}
     for name, size in sizes.items():
         if not size and Path(name).suffix in _VITAL:
-            yield name, "it is empty"
+            yield Missing(name, "it is empty", absent=False)
     if not path.is_dir():
         return
     for folder in sorted({str(Path(name).parent) for name in sizes}):
         here = {Path(name).name for name in sizes if str(Path(name).parent) == folder}
-        for name, why in _missing_here(path / folder, here, lambda file: _start(reader, file)):
-            yield str(Path(folder) / name), why
+        for one in _missing_here(path / folder, here, lambda file: _start(reader, file)):
+            yield one._replace(name=str(Path(folder) / one.name))
     if MANIFEST in sizes:
         yield from _unlike_manifest(_json(_start(reader, path / MANIFEST)), sizes)
     yield from _unlike_previous(sizes, previous)
 
 
-def _missing_here(folder: Path, names: set[str], read: Callable[[Path], bytes]) -> Iterator[tuple[str, str]]:
+def _missing_here(folder: Path, names: set[str], read: Callable[[Path], bytes]) -> Iterator[Missing]:
     for shard in filter(None, map(_SHARD.fullmatch, sorted(names))):
         stem, _, count, suffix = shard.groups()
         wanted = (f"{stem}-{number:05}-of-{count}{suffix}" for number in range(1, min(int(count), MAX_FILES) + 1))
-        yield from ((name, f"{shard[0]} is there") for name in wanted if name not in names)
+        yield from (Missing(name, f"{shard[0]} is there") for name in wanted if name not in names)
     for index in sorted(name for name in names if name.endswith(".index.json")):
         weights = _json(read(folder / index))
         shards = weights.get("weight_map") if isinstance(weights, dict) else None
         if isinstance(shards, dict):
-            yield from ((name, f"{index} names it") for name in sorted({*map(str, shards.values())} - names))
+            yield from (Missing(name, f"{index} names it") for name in sorted({*map(str, shards.values())} - names))
     if any(name.endswith(".distcp") for name in names) and METADATA not in names:
-        yield METADATA, "the checkpoint was never completed"
+        yield Missing(METADATA, "the checkpoint was never completed")
     if METADATA in names:
         named = {name.decode() for name in _DCP_NAME.findall(read(folder / METADATA))}
-        yield from ((name, f"{METADATA} names it") for name in sorted(named - names))
+        yield from (Missing(name, f"{METADATA} names it") for name in sorted(named - names))
     if {"training_args.bin", "optimizer.pt"} <= names and TRAINER_STATE not in names:
-        yield TRAINER_STATE, "the checkpoint was never completed"
+        yield Missing(TRAINER_STATE, "the checkpoint was never completed")
 
 
-def _unlike_manifest(about: Any, sizes: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def _unlike_manifest(about: Any, sizes: Mapping[str, int]) -> Iterator[Missing]:
     """Yield the files that are not as the manifest of `trackside.Checkpoints` has them."""
     wanted = about.get("files") if isinstance(about, dict) else None
     for name, size in wanted.items() if isinstance(wanted, dict) else ():
         if name not in sizes:
-            yield name, f"{MANIFEST} names it"
+            yield Missing(name, f"{MANIFEST} names it")
         elif sizes[name] != size:
-            yield name, f"it has {sizes[name]:,} bytes instead of {size:,}"
+            yield Missing(name, f"it has {sizes[name]:,} bytes instead of {size:,}", absent=False)
 
 
-def _unlike_previous(sizes: Mapping[str, int], previous: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def _unlike_previous(sizes: Mapping[str, int], previous: Mapping[str, int]) -> Iterator[Missing]:
     """Yield the files that the checkpoint before has, other steps in their names aside."""
     there = Counter(map(shape_of, sizes))
     before = Counter(map(shape_of, previous))
     for name in sorted(previous.keys() - sizes.keys()):
         if Path(name).suffix in _VITAL and there[shape_of(name)] < before[shape_of(name)]:
-            yield name, "the checkpoint before has it"
+            yield Missing(name, "the checkpoint before has it")
 
 
 def is_json(text: bytes) -> bool:
