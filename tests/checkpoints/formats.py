@@ -42,7 +42,7 @@ def as_safetensors(folder: Path, seed: int) -> Path:
     """Write two shards and their index, as `save_pretrained` does."""
     path = folder / f"model-{seed}"
     path.mkdir()
-    placed = {}
+    placed: dict[str, str] = {}
     for number, names in enumerate((("0", "1"), ("2", "head")), 1):
         name = f"model-0000{number}-of-00002.safetensors"
         shard = {key: value for key, value in weights(seed).items() if key.partition(".")[0] in names}

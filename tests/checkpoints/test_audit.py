@@ -160,7 +160,7 @@ def test_what_others_put_there_is_not_read(tmp_path: Path) -> None:
     folder = tmp_path / "step-1"
     folder.mkdir()
     os.mkfifo(folder / "model.pt")
-    assert audited(folder).unread == "it has no files"  # an open would wait for ever
+    assert audited(folder).problem == "it has no files"  # an open would wait for ever
     (folder / "model.pt").unlink()
     as_torch(folder, 1)
     assert "belongs to another user" in audit(AuditRequest(str(folder), uid=12345)).unread

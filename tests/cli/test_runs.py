@@ -153,7 +153,7 @@ class Site:
             history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
             captures=CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0),
-            checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, len), kept),
+            checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, lambda _: None), kept),
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),

@@ -40,8 +40,9 @@ class AuditProcess:
         try:
             self._worker = self._worker or WorkerProcess(list(COMMAND))
             self._worker.send(msgspec.json.encode(request))
-        except OSError as error:
-            raise WorkerFailed(f"it cannot be started: {error}") from None
+        except (OSError, WorkerFailed) as error:
+            self.stop()
+            raise error if isinstance(error, WorkerFailed) else WorkerFailed(f"it cannot be started: {error}") from None
         self.busy, self._until = True, time.monotonic() + seconds
 
     def poll(self, kind: type[T]) -> T | None:

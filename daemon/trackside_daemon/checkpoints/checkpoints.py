@@ -221,13 +221,15 @@ class Checkpoints:
             paths = tuple(one.record.path for one in followed if self._is_listed(one))
             uids = {directory: self._uid(place.run) for directory, place in places.items()}
             self._scanning.begin(ScanRequest(uids, paths), SCAN_SECONDS)
-            busy = any(one.record.state == WRITING or one.relist for one in followed)
+            busy = any(one.relist or (one.record.state == WRITING and one.counts) for one in followed)
             self._scan_due = now + (self._waits.busy if busy else self._waits.scan)
         except WorkerFailed as error:
             self._log_failure("scanned", error)
 
     def _is_listed(self, one: Tracked) -> bool:
         """Return whether the files of a checkpoint are listed at the next scan, and not only its directory."""
+        if one.listing is not None and not one.counts:  # some other folder
+            return one.relist
         return one.relist or one.wanted or one.record.state != COMPLETE or not self._directories.has(one.record.path)
 
     def _uid(self, run: str) -> int:
@@ -293,7 +295,7 @@ class Checkpoints:
 
     def _report(self, wall: float) -> None:
         """Publish what has changed."""
-        changed = [one for one in self._tracked.values() if one.changed and one.listing is not None]
+        changed = [one for one in self._tracked.values() if one.changed and one.listing is not None and one.counts]
         for one in changed:
             one.changed = False
         if changed:

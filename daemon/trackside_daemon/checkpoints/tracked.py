@@ -67,6 +67,11 @@ class Tracked:
     relist: bool = False
 
     @property
+    def counts(self) -> bool:
+        """True if it is a checkpoint, by its files or by what the training reports."""
+        return self.record.found == "event" or (self.listing is not None and bool(self.listing.format))
+
+    @property
     def series(self) -> tuple[str, str, str]:
         """Run, directory and shape of the name: the same for the checkpoints that follow each other."""
         path = Path(self.record.path)
@@ -100,17 +105,25 @@ class Tracked:
         known = self.audited if self.listing is None else self.listing.fingerprint
         if listing.fingerprint != known:
             self.quiet_since, self.doubted_at = now, None
-            # The times of files are right only as far as their server's clock is, so they count at first sight alone.
-            modified = listing.modified / 1e9 if self.listing is None else wall
             if not self.reported:
-                self.update(time=modified if 0 < modified < wall else wall)
+                self.update(time=self._written(listing, wall))
         self.listing = listing
         if self.record.state == WRITING:
             self.update(bytes=listing.bytes, format=listing.format)
 
+    def _written(self, listing: Listing, wall: float) -> float:
+        """Return when files were written that have changed, or are seen for the first time.
+
+        The times of files are as right as their server's clock, so they count only where nothing else is known.
+        """
+        if self.listing is not None:
+            return wall
+        modified = listing.modified / 1e9
+        return self.record.time if self.record.bytes else modified if 0 < modified < wall else wall
+
     def is_due(self, now: float, waits: Waits, *, again: float, closed: bool) -> bool:
         """Return whether it should be audited now; *closed* if nobody can write it any more."""
-        if self.listing is None or self.open or self.record.state == GONE or not self.listing.format:
+        if self.listing is None or self.open or self.record.state == GONE or not self.counts:
             return False
         if self.audited == self.listing.fingerprint and self.doubted_at is None:
             return self.wanted or now - self.audited_at >= again

@@ -33,7 +33,7 @@ def audit(request: AuditRequest) -> Audited:
         return Audited(gone=True)
     except (OSError, ValueError) as error:
         return Audited(unread=_reason(error))
-    answer = Audited(format=files.format_of(found) or "files", unread="" if found else "it has no files")
+    answer = Audited(format=files.format_of(found) or "files", problem="" if found else "it has no files")
     before = {file.name: file for file in request.before}
     checked = []
     for file in found:
