@@ -25,6 +25,7 @@ PAIRED = 12  # steps that both attempts made, from which their batches are compa
 
 SIGMAS = 4.0  # standard errors from which a mean has changed
 NOTABLE = 0.05  # and its least relative change
+RECENT = 4  # differences between windows that show how much the mean usually moves
 SHIFT = 0.15  # least change of a mean of the same batches, in units of the noise of single steps
 SAME_BATCHES = 0.5  # correlation of the same steps' losses, below which their batches were others
 ANEW = 0.35  # part of the way back to the first loss of the run, from which the weights are new
@@ -78,7 +79,7 @@ CAUSES = {
     "weights": "the loss is back at that of the beginning: the weights were not loaded",
     "scheduler": "the learning rate is another: the scheduler was not restored",
     "optimizer": "the weights continue, their updates do not: the state of the optimizer was not restored",
-    "data": "the loss is lower: data are repeated that the model has seen",
+    "data": "the loss is lower: data are repeated that the model has seen, or an epoch began",
     "order": "the same steps got other batches: the position in the data was not restored",
     "anew": "the training begins anew",
     "unknown": "the weights, the data or the settings are others",
@@ -100,20 +101,26 @@ def judge(quantities: Mapping[str, Quantity], step: int, first_step: int) -> Ver
         step: The step of the checkpoint.
         first_step: The first step of the run.
     """
+    if step < first_step:
+        return Verdict("anew", False, CAUSES["anew"])
     loss = quantities.get("loss")
     if loss is None or len(loss.after) < LEAST or len(_reference(loss, step)) < LEAST:
         return None
     changes = {what: change for what, one in quantities.items() if (change := _change(what, one, step)) is not None}
-    cause = "anew" if step < first_step else _cause(quantities, changes, step)
-    moved = [one for what, one in changes.items() if what != "duration" and one.change != "continues"]
-    parts = [f"{WORDS[one.what]} {number(one.before)} before, {number(one.after)} now" for one in moved]
+    cause = _cause(quantities, changes, step)
+    alert = cause not in {"", "order"}
+    clauses = [_text(cause, [one for what, one in changes.items() if what != "duration"]), *_pace(changes, quantities)]
+    return Verdict(cause, alert, "; ".join(clauses), tuple(changes.values()))
+
+
+def _text(cause: str, changes: Sequence[Change]) -> str:
+    """Return a clause about the cause and what has changed, or what continues."""
     if not cause:
-        named = [WORDS[what] for what in changes if what != "duration"]
-        text = f"{', '.join(named[:-1])}{' and ' if named[1:] else ''}{named[-1]} continue as before"
-    else:
-        text = CAUSES[cause] + (f" ({'; '.join(parts)})" if parts else "")
-    alert = cause not in {"", "order", "anew"}
-    return Verdict(cause, alert, "; ".join([text, *_pace(changes, quantities)]), tuple(changes.values()))
+        *others, last = (WORDS[one.what] for one in changes)
+        return f"{', '.join(others)} and {last} continue as before" if others else f"{last} continues as before"
+    moved = [one for one in changes if one.change != "continues"]
+    parts = [f"{WORDS[one.what]} {number(one.before)} before, {number(one.after)} now" for one in moved]
+    return CAUSES[cause] + (f" ({'; '.join(parts)})" if parts else "")
 
 
 def _cause(quantities: Mapping[str, Quantity], changes: Mapping[str, Change], step: int) -> str:
@@ -161,7 +168,7 @@ def _compare(one: Quantity, step: int) -> tuple[float, float, bool] | None:
     then = [value for value, _ in pairs] if len(pairs) >= LEAST else reference[-max(count, 2 * LEAST) :]
     before, now = fmean(then), fmean(after[:count])
     means = [fmean(reference[end - count : end]) for end in range(len(reference), count - 1, -count)]
-    usual = max((abs(one - other) for one, other in pairwise(means)), default=0.0)
+    usual = max((abs(one - other) for one, other in pairwise(means[: RECENT + 1])), default=0.0)
     least = max(SIGMAS * noise * sqrt(1 / count + 1 / len(then)), 1.5 * usual, NOTABLE * abs(before))
     return before, now, abs(now - before) > least
 
