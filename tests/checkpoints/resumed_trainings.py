@@ -70,7 +70,7 @@ class Training:
         batch = self._batch(number)
         loss = functional.cross_entropy(self.model(self._inputs[batch]), self._targets[batch])
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         weights = list(self.model.parameters())
         norm = nn.utils.clip_grad_norm_(weights, 1.0)
         before = [weight.detach().clone() for weight in weights]
