@@ -19,20 +19,25 @@ def architecture(model: Any) -> dict[str, Any]:
         parameters, data type and device of each module with parameters, or of their parents if there are too many.
     """
     named = [(plain_name(name), one) for name, one in model.named_parameters()]
-    classes = {plain_name(name): type(module).__name__ for name, module in model.named_modules()}
-    owners = [(name.rpartition(".")[0], one) for name, one in named]
+    owners = [(_owner(name), one) for name, one in named]
+    # Of a wrapper and what it wraps, which have the same name, the latter comes last.
+    classes = {_owner(plain_name(f"{name}.weight")): type(module).__name__ for name, module in model.named_modules()}
     depth = max((owner.count(".") + 1 for owner, _ in owners), default=1)
     while len(json.dumps(modules := _grouped(owners, classes, depth))) > LENGTH and depth > 1:
         depth -= 1
     while len(json.dumps(modules)) > LENGTH:
         modules.pop()
     return {
-        "class": classes.get("", type(model).__name__),
+        "class": classes[""],
         "parameters": sum(one.numel() for _, one in named),
         "trainable": sum(one.numel() for _, one in named if one.requires_grad),
         "bytes": sum(one.numel() * one.element_size() for _, one in named),
         "modules": modules,
     }
+
+
+def _owner(parameter: str) -> str:
+    return parameter.rpartition(".")[0]
 
 
 def _grouped(owners: list[tuple[str, Any]], classes: dict[str, str], depth: int) -> list[list[Any]]:
