@@ -119,7 +119,7 @@ def test_without_an_intact_one_it_is_critical_and_ends_when_the_file_is_deleted(
 
 
 def test_a_folder_that_no_one_declares_complete_has_time(following: Following, tmp_path: Path) -> None:
-    """Its shards come late, as those of asynchronous writers."""
+    """Shards of asynchronous writers come late."""
     folder = tmp_path / "global-9"
     save(folder / "__0_0.distcp")
     save(folder / "__1_0.distcp")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,11 +17,12 @@ from trackside.packing import pack
 from trackside.wire import Block
 from trackside_daemon.checkpoints.continuity import Quantity, judge
 from trackside_daemon.checkpoints.resumes import PATIENCE_SECONDS, Resumes
+from trackside_daemon.cli.commands.run_report import describe
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.model.records import CONTINUITY
+from trackside_daemon.model.records import CONTINUITY, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,7 +155,7 @@ def test_the_verdict_says_what_is_done_twice_and_is_given_once(judging: Judging)
 
 
 def test_a_loss_that_is_higher_raises_an_alert_and_is_in_why_and_show(judging: Judging) -> None:
-    """As the attempt that resumed 59 % above the last loss."""
+    """The loss is 59 % above the last one."""
     judging.attempt("run", 0, ROWS[:360], "failed", keys=LOSS)
     judging.attempt("run", 1, lifted(ROWS[360:], 1.59), "failed", keys=LOSS)
     (verdict,) = judging.verdicts("run")
@@ -219,3 +221,25 @@ def test_slow_first_steps_are_a_warm_up() -> None:
         assert verdict is not None
         assert not verdict.cause
         assert words in verdict.text
+
+
+def test_events_of_the_training_s_own_are_no_verdict_and_no_model(judging: Judging) -> None:
+    modules = [["head", "Linear", 6, "float32", "cpu"]]
+    model = {"class": "Net", "parameters": 6, "trainable": 6, "bytes": 24, "modules": modules}
+    fields: list[tuple[str, dict[str, Any]]] = [
+        ("model", model),
+        ("model", {"parameters": "many"}),
+        ("model", {**model, "modules": 7}),
+        ("continuity", {"text": ["x"]}),
+    ]
+    judging.attempt("run", 0, ROWS[:360], "failed", keys=LOSS)
+    judging.accept(*[Event("run", 1, BEGIN, kind, 0, None, one) for kind, one in fields])
+    judging.attempt("run", 1, ROWS[360:], "failed", keys=LOSS)
+    judging.verdicts("run")
+    with judging.kept.database.reading() as connection:
+        page = reader.run(connection, "run")
+    assert json.loads(json.dumps(page["model"])) == model
+    assert [one["continues"] for one in page["resumes"]] == [True]
+    printed = "\n".join(describe({**page, "alerts": []}, [], None, BEGIN + 3000))
+    assert "Net: 6 parameters, 0.0 MB" in printed
+    assert "attempt 1 goes on after step 360" in printed

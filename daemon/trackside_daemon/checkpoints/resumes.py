@@ -156,7 +156,9 @@ class Resumes:
         self._flush()
         with self._history.reading() as connection:
             events = reader.events(connection, one.run)
-            if any(event["kind"] == CONTINUITY and event["attempt"] == one.attempt for event in events):
+            if (CONTINUITY, one.attempt, None) in {
+                (event["kind"], event["attempt"], event["rank"]) for event in events
+            }:
                 return  # by an earlier daemon
             facts = read_resume(connection, one.run, one.attempt, one.roles)
         if facts is None:

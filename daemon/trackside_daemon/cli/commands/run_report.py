@@ -96,18 +96,16 @@ def describe(
     yield from _listed("NaN or infinite", nonfinite)
     yield from _listed("attempts", _attempts(run, now) if len(run["attempt_list"]) > 1 else [])
     yield from _listed("resumes", [shown(resume.get("text", "")) for resume in run.get("resumes", ())])
-    yield from _listed("model", list(_modules(run.get("model") or {})))
+    yield from _listed("model", list(_modules(model)) if (model := run.get("model")) else [])
     yield from _pairs("configuration", {key: setting(value) for key, value in config(run).items()})
     yield from _listed("alerts", [_alert(alert, run) for alert in run["alerts"]])
-    events = [event for event in events if event["kind"] not in {CONTINUITY, MODEL}]
+    events = [event for event in events if event["kind"] not in ({CONTINUITY, MODEL} if model else {CONTINUITY})]
     newest = f"events (the newest {EVENTS} of {len(events)})" if len(events) > EVENTS else "events"
     yield from _listed(newest, [_event(event, run) for event in events[-EVENTS:]])
 
 
 def _modules(model: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a model's architecture."""
-    if "parameters" not in model:
-        return
     trained = f", {model['trainable']:,} of them trained" if model["trainable"] != model["parameters"] else ""
     yield shown(f"{model['class']}: {model['parameters']:,} parameters{trained}, {model['bytes'] / 1e6:,.1f} MB")
     rows = [

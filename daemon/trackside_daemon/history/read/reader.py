@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -12,6 +13,7 @@ from trackside_daemon.history.read.series import LogTail, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
 from trackside_daemon.history.schema import HOST
 from trackside_daemon.history.time_accounting import efficiency, rank_times
+from trackside_daemon.model.architecture import Architecture
 from trackside_daemon.model.records import CONTINUITY, MODEL, Alert, Notified, Silence
 
 if TYPE_CHECKING:
@@ -169,15 +171,19 @@ def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset
 
 def resumes(connection: sqlite3.Connection, run: int) -> list[dict[str, Any]]:
     """Return the verdicts on the resumes of a run, given by its row's id, oldest first, each with its attempt."""
-    query = "SELECT attempt, fields FROM event WHERE run = ? AND kind = ? ORDER BY id"
+    # A training may have events of this kind too: they have a rank.
+    query = "SELECT attempt, fields FROM event WHERE run = ? AND kind = ? AND rank IS NULL ORDER BY id"
     return [{"attempt": attempt, **json.loads(text)} for attempt, text in connection.execute(query, (run, CONTINUITY))]
 
 
 def _model(connection: sqlite3.Connection, run: int) -> dict[str, Any] | None:
     """Return the architecture of the model that the run has watched last; None if it has watched none."""
-    query = "SELECT fields FROM event WHERE run = ? AND kind = ? ORDER BY id DESC LIMIT 1"
-    row = connection.execute(query, (run, MODEL)).fetchone()
-    return None if row is None else json.loads(row[0])
+    query = "SELECT fields FROM event WHERE run = ? AND kind = ? ORDER BY id DESC LIMIT 8"
+    for (text,) in connection.execute(query, (run, MODEL)):
+        with suppress(msgspec.DecodeError):  # another event of the training's own
+            found: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(text, type=Architecture))
+            return found
+    return None
 
 
 def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
