@@ -35,11 +35,15 @@ PERIODIC = 0.1
 
 
 def main() -> None:
-    """Print the tables."""
+    """Print the tables of the constants that the arguments name."""
     machine()
-    score = scorer()
+    tables(scorer(), sys.argv[1:])
+
+
+def tables(score: ModuleType, texts: Sequence[str] = ()) -> None:
+    """Print the tables, of all constants or of those with one of the *texts* in their names."""
     for measure, names in CONSTANTS.items():
-        wanted = [name for name in names if not sys.argv[1:] or any(text in name for text in sys.argv[1:])]
+        wanted = [name for name in names if not texts or any(text in name for text in texts)]
         if wanted:
             _by_dataset(score, measure, _by_constant(score, measure, wanted))
 

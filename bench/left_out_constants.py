@@ -23,7 +23,8 @@ CONSTANTS: dict[str, tuple[str, ...]] = {
     "warning": (
         "learnt+loss_spike+loss_diverging.MUCH",
         *(f"loss_diverging.{name}" for name in ("WANDERS", "LASTS", "GONE", "RECURS", "SIGNS", "BEYOND", "CRITICAL")),
-        *(f"learnt.{name}" for name in ("FIRST", "BLOCK", "LENGTHS")),
+        *(f"learnt.{name}" for name in ("FIRST", "BLOCK", "LENGTHS", "POINTS", "FASTER")),
+        *(f"loss_restart.{name}" for name in ("BLOCK", "BLOCKS", "HALF")),
     ),
     "gradient": (
         *(f"settings.gradient_{name}_ratio" for name in ("explosion", "vanishing")),

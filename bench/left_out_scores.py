@@ -53,7 +53,7 @@ READS: dict[str, tuple[str, ...]] = {
 
 ALARMS: dict[str, tuple[str, ...]] = {
     "loss": ("NonFinite", "LossRestart", "LossSpike", "LossDiverging"),
-    "warning": ("LossDiverging",),
+    "warning": ("LossDiverging", "LossRestart"),
     "gradient": ("Gradient",),
     "time": ("SlowStep", "Throughput"),
     "leak": ("MemoryLeak",),
@@ -61,18 +61,25 @@ ALARMS: dict[str, tuple[str, ...]] = {
 """Detectors whose alarms a measure counts."""
 
 FAULTS: dict[str, tuple[str, frozenset[str]]] = {
-    "warning": ("loss", frozenset({"explode", "lr30", "corrupt"})),
+    "warning": ("loss", frozenset({"explode", "lr30", "corrupt", "restart"})),
     "gradient": ("grad_norm", frozenset({"explode", "vanish"})),
 }
 """Key and planted faults of the measures that count runs."""
 
 
 class Series(NamedTuple):
-    """A series: the log without its lines, its samples, and the least seconds that slow steps lose."""
+    """A series: the log without its lines, its samples, the least seconds that slow steps lose, and the losses beside a norm."""
 
     log: Log
     column: Column
     lost: float
+    losses: dict[int, float]
+
+    def context(self) -> Context:
+        """Return what the detectors know besides the samples."""
+        context = Context()
+        context.losses = self.losses
+        return context
 
 
 @cache
@@ -119,7 +126,7 @@ def _alarms(
     return {
         name: [
             (found.at, found.severity)
-            for found in MADE[name](thresholds, one.lost).evaluate(one.column, Context())
+            for found in MADE[name](thresholds, one.lost).evaluate(one.column, one.context())
             if not found.over
         ]
         for name in detectors
@@ -163,7 +170,11 @@ def _series(score: ModuleType, measure: str) -> list[Series]:
         for dataset, run, key, grace, events in (_run_level if measure in FAULTS else _scored)(score, measure, split):
             column = _column(score, split, (dataset, run, key))
             if column.values:
-                found.append(_one(dataset, run, key, column, grace=grace, events=events, lost=lost))
+                one = _one(dataset, run, key, column, grace=grace, events=events, lost=lost)
+                if measure == "gradient":
+                    steps, _, losses = _column(score, split, (dataset, run, "loss"))
+                    one = one._replace(losses=dict(zip(steps, losses, strict=True)))
+                found.append(one)
     if measure == "leak":
         for name, values in recorded().items():
             leak = {"start": 0, "end": len(values), "severity": "major", "kind": "leak"}
@@ -176,7 +187,7 @@ def _one(
     dataset: str, run: str, key: str, column: Column, *, grace: int = 0, events: list[dict[str, Any]], lost: float = 0.0
 ) -> Series:
     places = {at: at for at in range(len(column.values))}
-    return Series(Log(dataset, run, key, key, [], places, grace, events), column, lost)
+    return Series(Log(dataset, run, key, key, [], places, grace, events), column, lost, {})
 
 
 def _scored(score: ModuleType, measure: str, split: str) -> Iterator[tuple[str, str, str, int, list[dict[str, Any]]]]:

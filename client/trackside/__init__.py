@@ -14,11 +14,12 @@ import sys as _sys
 from atexit import register as _register
 from typing import TYPE_CHECKING
 
-__all__ = ["Checkpoints", "Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
+__all__ = ["Checkpoints", "LogFilter", "Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
 
 if TYPE_CHECKING:
     from trackside.checkpoints.checkpoints import Checkpoints
     from trackside.default_run import alert, data, event, finish, init, phase, push, watch
+    from trackside.log_filter import LogFilter
     from trackside.run import Run
 else:
 
@@ -26,15 +27,16 @@ else:
         """Import the client at its first use: the daemon and its commands need only parts of the package."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from trackside import default_run, run
+        from trackside import default_run, log_filter, run
 
         if name == "Checkpoints":
             from trackside.checkpoints.checkpoints import Checkpoints
 
             globals()[name] = Checkpoints
         else:
-            functions = [public for public in __all__ if public != "Checkpoints"]
-            globals().update({public: getattr(run if public == "Run" else default_run, public) for public in functions})
+            classes = {"LogFilter": log_filter, "Run": run}
+            public = [one for one in __all__ if one != "Checkpoints"]
+            globals().update({one: getattr(classes.get(one, default_run), one) for one in public})
         return globals()[name]
 
     def __dir__() -> list[str]:

@@ -85,6 +85,23 @@ def test_a_norm_that_vanishes_is_told_and_when_it_is_back() -> None:
     assert "since step 600" in vanished[0].text
 
 
+def test_the_norm_of_a_loss_that_converges_to_nothing_does_not_vanish() -> None:
+    fading = [0.97**i for i in range(1000)]
+    values = [one * off for one, off in zip(fading, norms(1000), strict=True)]
+    context = Context()
+    context.losses = dict(enumerate(fading))
+    assert not feed(Gradient(), values, context=context)
+    assert "GradientVanishing" in {one.alert for one in feed(Gradient(), values)}
+    values[400:] = [1e-4 * one for one in values[400:]]
+    assert [one.at for one in feed(Gradient(), values, context=context) if not one.over] == [419]
+
+
+def test_a_norm_that_vanishes_among_others_of_all_sizes() -> None:
+    values = norms(600, spread=1.5)
+    values[400:] = [1e-4 * one for one in values[400:]]
+    assert alarms(feed(Gradient(), values)) == [419]
+
+
 def test_a_norm_that_rises_for_a_few_samples_still_vanishes() -> None:
     low = norms(40, level=1e-4)
     fed = feed(Gradient(), [*norms(600), *low, *norms(19), *low, *norms(19), *low])

@@ -28,14 +28,26 @@ def test_a_level_that_rises_at_once_is_found_within_its_samples() -> None:
     assert "loss has risen to" in findings[0].text
 
 
-def test_a_loss_that_rises_bit_by_bit_is_found_and_gets_critical() -> None:
+def test_a_loss_that_rises_as_slowly_as_it_fell_is_a_warning_once_all_is_lost() -> None:
     values = falling(400, noise=0.01)
-    values += [values[-1] * 1.004**i for i in range(400)]
-    findings = found(LossDiverging(), column(values))
+    begun = [values[-1] * 1.004**i for i in range(400)]
+    findings = found(LossDiverging(), column([*values, *begun]))
     firing = [finding for finding in findings if not finding.over]
+    assert [one.severity for one in firing] == ["info", "warning"]
     assert 400 < firing[0].at < 600
-    assert firing[0].severity == "info"
-    assert firing[-1].severity == "critical"
+    assert begun[firing[1].at - 400] > 0.98 * values[0]
+
+
+def test_a_part_of_a_loss_that_is_weighed_more_and_more_is_information() -> None:
+    """An annealed penalty lets the loss rise by a tenth of its fall, in twice the time that this took."""
+    draw = random.Random(1)
+    values = [4 + 40 * 0.93**i + 5 * min(1, i / 400) + draw.gauss(0, 0.1) for i in range(1500)]
+    assert {one.severity for one in found(LossDiverging(), column(values))} == {"info"}
+
+
+def test_what_was_learnt_counts_from_the_first_losses_even_if_they_are_logged_rarely() -> None:
+    values = [1.3, 0.2, 0.003, *[0.0003] * 100, *[0.0009] * 200]
+    assert {one.severity for one in found(LossDiverging(), column(values))} <= {"info"}
 
 
 def test_a_spike_that_decays_is_information() -> None:

@@ -52,6 +52,19 @@ def test_a_loss_that_never_fell() -> None:
     assert read(values) == ({"info"}, "it has risen without having fallen below its start")
 
 
+def test_a_policy_loss_that_begins_at_nothing_and_rises() -> None:
+    """Normalized advantages cancel at first, and then a penalty grows with each update."""
+    draw = random.Random(3)
+    values = [0.05 * min(1, i / 400) ** 2 * (1 + 0.3 * draw.random()) + 1e-6 * draw.random() for i in range(1200)]
+    assert read(values) == ({"info"}, "it has risen without having fallen below its start")
+
+
+def test_a_policy_loss_that_dips_and_comes_back_slowly() -> None:
+    draw = random.Random(3)
+    dip = [-1.5 * (1 - 0.96**i) * 0.997 ** max(0, i - 100) for i in range(1500)]
+    assert read([0.3 + one + draw.gauss(0, 0.15) for one in dip])[0] <= {"info", "warning"}
+
+
 def test_a_loss_whose_rises_recur() -> None:
     values = falling(600)
     for _ in range(16):

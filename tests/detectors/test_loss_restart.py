@@ -20,7 +20,7 @@ def test_a_step_that_falls_is_found_at_once_and_is_over_when_caught_up() -> None
 def test_a_model_made_anew_is_seen_by_its_loss() -> None:
     values = falling(400, start=8, end=0.5) + falling(400, start=8, end=0.5)
     findings = found(LossRestart(), column(values))
-    assert [(one.at, one.severity) for one in findings if not one.over] == [(401, "info"), (433, "warning")]
+    assert [(one.at, one.severity) for one in findings if not one.over] == [(401, "info"), (424, "warning")]
     assert "since step 400 the loss is back at its initial value" in findings[0].text
     assert "0.5" in findings[0].text
     assert ends(findings, "LossRestart") == [465]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 from typing import Any
 
 import processes
@@ -11,6 +13,7 @@ import yaml
 from documents import documented
 from processes import ROOT, command
 
+from trackside_daemon import detectors
 from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.rules import builtin
@@ -18,6 +21,7 @@ from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.run_watch import ALERTS
+from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import LIFE_CYCLE
 
 PAGE = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
@@ -56,6 +60,27 @@ def test_the_severities_are_those_of_the_rules() -> None:
     found = [(rule.alert, rule.severity) for rule in builtin.rules(ThresholdsSection())]
     wrong = [(alert, severity) for alert, severity in [*found, *FLEET.items()] if severity not in ROWS[alert]]
     assert wrong == []
+
+
+def test_the_severities_are_those_in_the_code_of_the_detectors() -> None:
+    found: dict[str, set[str]] = {}
+    for file in (*Path(detectors.__file__).parent.glob("*.py"), Path(process_memory_leaks.__file__)):
+        nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+        texts = {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
+        named, severities = texts & ROWS.keys(), texts & set(SEVERITIES)
+        if file.stem != "rank_feed":  # it has the severity of an alert of an unknown one
+            assert severities <= {one for name in named for one in stated(name)} or not named, file
+            for name in named:
+                found.setdefault(name, set()).update(severities)
+    ruled = {rule.alert for rule in builtin.rules(ThresholdsSection())}
+    assert found.keys() >= {*ALERTS, *DETECTED} - ruled - {"TestAlert"}
+    assert [name for name in found.keys() - ruled - {"UserAlert"} if not stated(name) <= found[name]] == []
+
+
+def stated(alert: str) -> set[str]:
+    """Return the severities that the page states for an alert."""
+    row = ROWS[alert]
+    return set(SEVERITIES) if row == "as given" else set(re.findall("|".join(SEVERITIES), row))
 
 
 def test_each_family_that_it_names_is_exported() -> None:

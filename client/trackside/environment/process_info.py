@@ -16,7 +16,7 @@ from trackside.redact import redact_command, redact_text
 from trackside.wire import ProcessInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 COMMAND_BYTES = 16 * 1024  # limit of the command; the limits below are those of the other fields
 
@@ -24,6 +24,7 @@ DIRECTORY_BYTES = 4096
 VERSION_LENGTH = 64
 NAME_LENGTH = 256
 PACKAGES = 200
+CORRELATION_BYTES = 256
 POD_BYTES = 253  # limit of Kubernetes' own names
 
 T = TypeVar("T")
@@ -53,8 +54,18 @@ def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child d
         k8s_namespace=_or("", lambda: _cut(namespace(os.environ), POD_BYTES)),
         k8s_container=_or("", lambda: _cut(container(os.environ), POD_BYTES)),
         launch=_or("", lambda: _cut(os.environ.get("TRACKSIDE_LAUNCH", ""), VERSION_LENGTH)),
+        correlation=_or("", lambda: _cut(correlation(os.environ), CORRELATION_BYTES)),
         daemonic=_or(False, lambda: sys.modules["multiprocessing.process"].current_process().daemon),
     )
+
+
+def correlation(environ: Mapping[str, str]) -> str:
+    """Return the id by which other systems refer to this job; empty for none.
+
+    It is ``$TRACKSIDE_CORRELATION_ID``, else the header of W3C Trace Context in ``$TRACEPARENT`` or ``$traceparent``.
+    """
+    names = ("TRACKSIDE_CORRELATION_ID", "TRACEPARENT", "traceparent")
+    return next((environ[name].strip() for name in names if environ.get(name, "").strip()), "")
 
 
 def command(arguments: Iterable[str]) -> tuple[str, ...]:

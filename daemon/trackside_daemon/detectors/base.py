@@ -78,12 +78,13 @@ class Context:
         learning_rate: The last finite learning rate; None before the first.
         rates: Learning rates by step, of the samples that were pushed together with the column, and of some before.
         rates_raised: Recent steps at which the learning rate rose by more than a tenth at once.
+        losses: Losses of the whole model by step, of the samples that were pushed together with the column, and of some before.
         gradients: The norm of the gradients divided by its recent median, by step, of the samples that were pushed together
             with the column, and of some before.
         slow: The slow steps so far, which `SlowStep` counts.
     """
 
-    __slots__ = ("derived", "gradients", "learning_rate", "phase", "rates", "rates_raised", "slow")
+    __slots__ = ("derived", "gradients", "learning_rate", "losses", "phase", "rates", "rates_raised", "slow")
 
     def __init__(self) -> None:
         self.phase = ""
@@ -91,6 +92,7 @@ class Context:
         self.learning_rate: float | None = None
         self.rates: dict[int, float] = {}
         self.rates_raised: list[int] = []
+        self.losses: dict[int, float] = {}
         self.gradients: dict[int, float] = {}
         self.slow = SlowSteps()
 

@@ -75,6 +75,8 @@ class Gradient:
         self._off = Window(LONG)
         self._block: list[float] = []
         self._long = Window(BLOCKS)
+        self._losses: deque[float] = deque(maxlen=BLOCK)
+        self._loss = Window(BLOCKS)
         self._index = 0
         self._step = 0
         self._gap = 0
@@ -109,6 +111,9 @@ class Gradient:
                 context.gradients.setdefault(step, exp(min(over, 700.0)))
                 if over > self._times or self._severity is not None:
                     yield from self._judge(at, step, time, size, over)
+            loss = context.losses.get(step)
+            if loss is not None:
+                self._losses.append(loss)
             usual = self._long.median() if len(self._long) >= SETTLED else size
             if usual - size > self._vanished or self._low or self._vanishing or norm < NOTHING:
                 yield from self._judge_low(at, step, size, usual)
@@ -144,8 +149,9 @@ class Gradient:
                 yield Detection("GradientExplosion", severity, at, _exploded(step, size, over))
 
     def _judge_low(self, at: int, step: int, size: float, usual: float) -> Iterator[Detection]:
-        under = usual - size
-        low = size < log(NOTHING) or (under > self._vanished and under > self._scales * self._scale())
+        under = usual - size - self._converged()
+        nothing = size < log(NOTHING) and abs(self._lately()) > NOTHING
+        low = nothing or (under > self._vanished and under > self._scales * self._long.spread())
         if not low:
             self._low = 0
             self._risen += 1
@@ -167,6 +173,15 @@ class Gradient:
             self._vanishing = True
             yield Detection("GradientVanishing", "warning", at, self._vanished_text(step, size, usual))
 
+    def _converged(self) -> float:
+        """Return by how much the logarithm of the loss is below its usual one: the gradients of a small loss are small."""
+        loss = self._lately()
+        return max(0.0, self._loss.median() - log(loss)) if len(self._loss) and 0 < loss < inf else 0.0
+
+    def _lately(self) -> float:
+        """Return the level of the loss that is pushed beside the norm; infinite without one."""
+        return median(self._losses) if self._losses else inf
+
     def _vanished_text(self, step: int, size: float, usual: float) -> str:
         text = (
             f"the gradient norm is {_norm(size)} at step {step:,}, and has been this low since step {self._low_since:,}"
@@ -186,7 +201,7 @@ class Gradient:
         if self._odd == 1:
             return
         if odd:
-            for window in (self._near, self._off, self._long):
+            for window in (self._near, self._off, self._long, self._loss):
                 window.clear()
             self._block.clear()
             self._odd = 0
@@ -204,6 +219,9 @@ class Gradient:
             if len(self._block) == BLOCK:
                 self._block.sort()
                 self._long.add(self._block[BLOCK // 2])
+                loss = self._lately()
+                if 0 < loss < inf:
+                    self._loss.add(log(loss))
                 self._block.clear()
 
 

@@ -1,14 +1,13 @@
-"""Measure a rise of the loss by what the training has learnt so far, and by how the loss wanders."""
+"""Measure a rise of the loss by what the training has learnt so far, by how the loss wanders, and by how long it took."""
 
 from __future__ import annotations
 
 from collections import deque
 from math import inf
-from statistics import median
 
 from trackside_daemon.detectors.window import Window
 
-FIRST = 5  # samples whose median is the initial loss
+FIRST = 5  # samples whose second highest is the initial loss: a loss that is logged rarely may have fallen by the third
 
 # Share of what was learnt below which a rise is only information and no spike. Late in a training that has converged, the
 # noise of the loss is many times its level and still next to nothing of the fall.
@@ -19,6 +18,12 @@ MUCH = 0.05
 BLOCK, LENGTHS = 8, 6
 
 KNOWN, KEPT = 4, 24  # rises from block to block that are needed for a noise, and kept
+POINTS = 64  # levels of the whole run that are kept
+
+# A rise is sudden that would undo all that was learnt in a quarter of the time that it took: a target that moves, or a penalty
+# that is annealed, changes the loss about as slowly as the training does.
+FASTER = 4
+
 _NORMAL = 1.4826 / 2  # standard deviations of a random walk's half step per median bend
 
 
@@ -35,7 +40,7 @@ class Learnt:
         """Add a finite loss."""
         if len(self._first) < FIRST:
             self._first.append(value)
-            self._initial = median(self._first)
+            self._initial = sorted(self._first)[-2:][0]
 
     def lost(self, rise: float, level: float) -> float:
         """Return the share of the fall from the initial loss to *level* that a *rise* undoes; infinite without a fall."""
@@ -78,3 +83,34 @@ class Wander:
                 break
             mean = (means[-2] + mean) / 2
         self.noise = _NORMAL * max(self._noises)
+
+
+class Course:
+    """The level of a loss over the whole run, at most `POINTS` of them at equal distances, which double when there are more."""
+
+    __slots__ = ("_every", "_levels", "_seen")
+
+    def __init__(self) -> None:
+        self._every = 1
+        self._seen = 0
+        self._levels: list[float] = []
+
+    def add(self, level: float) -> None:
+        """Add the level at the next sample."""
+        if self._seen % self._every == 0:
+            self._levels.append(level)
+            if len(self._levels) > POINTS:
+                del self._levels[1::2]
+                self._every *= 2
+        self._seen += 1
+
+    def is_sudden(self, lowest: float, rise: float, lost: float) -> bool:
+        """Return whether the level rose `FASTER` from *lowest* than the training learnt; the rise undid the share *lost* of that.
+
+        The middle half of the rise counts.
+        """
+        low, high = lowest + rise / 4, lowest + 3 * rise / 4
+        fell = next((at for at, level in enumerate(self._levels) if level <= low), 0)
+        since = self._levels[fell:]
+        before = fell + sum(lowest - rise / 4 < level <= low for level in since)
+        return 2 * FASTER * sum(low < level < high for level in since) <= min(1.0, lost) * before

@@ -3,7 +3,8 @@
 The level is the median of the last 16 samples. It is compared with the lowest level so far: three quarters of the samples
 must lie 15 % above it, and the rise must exceed the noise of single samples and that of the means of long blocks.
 
-Every rise is information at first. It becomes a warning if it stays, and if it undoes a part of what the training has learnt.
+Every rise is information at first. It becomes a warning if it stays, and if it suddenly undoes a part of what the training has
+learnt, or slowly all of it.
 It does not become one while the schedule of the learning rate begins again. An objective, such as the loss of reinforcement
 learning, rises in healthy runs: it never fell, its rises recur, or its sign changes. `LossDiverging.reading` states this.
 """
@@ -16,7 +17,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Detection
-from trackside_daemon.detectors.learnt import MUCH, Learnt, Wander
+from trackside_daemon.detectors.learnt import MUCH, Course, Learnt, Wander
+from trackside_daemon.detectors.outlier import last_digit
 from trackside_daemon.detectors.rate_restart import RateRestart
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import HUGE, count, number, rate_raised, times
@@ -68,6 +70,7 @@ class LossDiverging:
         self._ratio = ratio
         self._after = after
         self._learnt = Learnt()
+        self._course = Course()
         self.reading = ""
         self._recurred = self._signs = 0
         self._sign = 0.0
@@ -107,6 +110,7 @@ class LossDiverging:
 
     def _judge(self, at: int, step: int, time: float, context: Context) -> Iterator[Detection]:
         level = self._last.median()
+        self._course.add(level)
         if self._count % LEVEL == 0 and level * self._sign <= 0:
             self._note_sign(level)
         if self._severity:
@@ -125,7 +129,7 @@ class LossDiverging:
         rise = level - lowest
         if last.ordered[LEVEL // 4] - lowest <= self._ratio * abs(lowest) or rise <= WANDERS * self._wander.noise:
             return False
-        return rise > NOISE * _NORMAL * median(self._changes)
+        return rise > NOISE * max(_NORMAL * median(self._changes), last_digit(last.ordered))
 
     def _follow(self, at: int, step: int, time: float, level: float, context: Context) -> Iterator[Detection]:
         """Follow a rise until it is gone or accepted; it gets more severe while it stays."""
@@ -170,9 +174,11 @@ class LossDiverging:
         least = MUCH if self._lowest > 0 else CRITICAL
         if self._samples < LASTS or lost < least or self._rate.is_on():
             return "info"
-        if rise / lost < WANDERS * self._noise:
-            self.reading = self.reading or UNLEARNT
-        elif self.reading == UNLEARNT:
+        unlearnt = rise / lost <= WANDERS * self._noise
+        if not self._course.is_sudden(self._lowest, rise, MUCH if unlearnt else lost):
+            self.reading = self.reading or UNLEARNT * unlearnt
+            return "warning" if lost >= 1 else "info"
+        if self.reading == UNLEARNT:
             self.reading = ""
         lasts = self._samples >= 2 * LASTS and not time - self._since < self._after  # a log may have no times
         return "critical" if lasts and rise > CRITICAL * abs(self._lowest) else "warning"

@@ -22,10 +22,9 @@ LEAP, ANEW = 3.0, (0.7, 1.3)
 
 OVER = 64  # samples after which a restart without a step to catch up with ends
 
-# Samples after which a restart is a warning, if the median of the last ones still lies above half of the leap: an objective
-# leaps as high when its target moves, and comes back sooner or leaps again.
-STAYS, HALF = 32, 0.5
-
+# A restart is a warning if the losses fall as slowly as the first ones did: the median of each of three blocks must have made up
+# for less than half of the leap to the same block of the first losses. An objective whose target moves comes back sooner.
+BLOCK, BLOCKS, HALF = 8, 3, 0.5
 
 ANEW_TEXT = ": the model seems to be new"
 
@@ -47,6 +46,7 @@ class LossRestart:
         self._until: int | None = None
         self._left = self._leaps = 0
         self._before = 0.0
+        self._anew: list[float] = []
 
     def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
         """Yield what the next losses show."""
@@ -65,7 +65,7 @@ class LossRestart:
                     yield Detection("LossRestart", "warning" if lost else "info", at, text)
                 last.clear()
             elif last and value > LEAP * last[0] and self._is_anew(value) and self._has_leapt(value):
-                self._until, self._left, self._before = None, OVER, last[-2]
+                self._until, self._left, self._before, self._anew = None, OVER, last[-2], [last[-1]]
                 self._leaps += 1
                 since = f"since step {count(self._step)} the loss is back at its initial value"
                 text = f"{since}, {number(value)} at step {count(step)}, {number(last[-2])} before"
@@ -74,21 +74,25 @@ class LossRestart:
                 yield from self._follow(at, step, value)
             self._step = step
             last.append(value)
-            if len(self._began) < BEGINNING:
+            if len(self._began) < BLOCKS * BLOCK:
                 self._began.append(value)
 
     def _is_anew(self, value: float) -> bool:
         if len(self._began) < BEGINNING:
             return False
-        return 0 < ANEW[0] * min(self._began) <= value <= ANEW[1] * max(self._began)
+        began = self._began[:BEGINNING]
+        return 0 < ANEW[0] * min(began) <= value <= ANEW[1] * max(began)
 
     def _has_leapt(self, value: float) -> bool:
         """Return whether *value* and the sample before are both far above those before them."""
         *before, last = self._last
         return bool(before) and self._is_anew(last) and min(last, value) > LEAP * max(before)
 
-    def _stays(self) -> bool:
-        return median(self._last) - self._before > HALF * (median(self._began) - self._before)
+    def _falls_as_at_first(self) -> bool:
+        """Return whether the losses since the leap are like the first ones, block by block."""
+        ends = range(BLOCK, BLOCKS * BLOCK + 1, BLOCK)
+        both = ((median(each[end - BLOCK : end]) - self._before for each in (self._anew, self._began)) for end in ends)
+        return all(anew >= HALF * began > 0 for anew, began in both)
 
     def _follow(self, at: int, step: int, value: float) -> Iterator[Detection]:
         if self._until is not None and step >= self._until:
@@ -96,7 +100,8 @@ class LossRestart:
             yield Detection("LossRestart", "info", at, f"the training has caught up with step {count(step)}", over=True)
         elif self._left:
             self._left -= 1
-            if self._left == OVER - STAYS and self._leaps == 1 and self._stays():
+            self._anew.append(value)
+            if len(self._anew) == BLOCKS * BLOCK and self._leaps == 1 and self._falls_as_at_first():
                 text = f"loss {number(value)} at step {count(step)}, {number(self._before)} before it started again"
                 yield Detection("LossRestart", "warning", at, text + ANEW_TEXT)
             if not self._left:

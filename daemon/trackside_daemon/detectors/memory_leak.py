@@ -27,8 +27,9 @@ RISING = 0.8
 GREW = 0.1  # least growth over all bins, as a fraction of the memory in use
 FILLING = 0.3  # the same for the first bins of a process, which fills its caches and its buffers
 
-# Least slope of the last half of the bins, as a fraction of the first half's. A cache that fills up slows down.
-STILL = 2 / 3
+# Least slope of the last half of the bins, as a fraction of the first half's. A cache that fills up slows down: by a fifth within
+# half of its time constant.
+STILL = 0.8
 
 BEFORE = 100  # earlier bins that are remembered: memory that goes up and down returns to them, a leak goes beyond
 BEYOND = 0.75  # fraction of the growth by which a leak must exceed the earlier bins

@@ -125,7 +125,7 @@ class Jumps:
         if len(lately) >= SHORTLY:
             shortly = _NORMAL * median(lately[-SHORTLY:])
             noise = shortly if shortly > GROWN * noise else noise
-        noise = max(noise, _digit([*self._near.ordered, value]))
+        noise = max(noise, last_digit([*self._near.ordered, value]))
         deviations = (height - centre) / noise if noise else inf
         if self._stands_out(before, height, deviations) or self._is_great(before, height, centre, lately):
             return Jump(before, noise, height)
@@ -155,6 +155,6 @@ class Jumps:
         return height - centre >= self._law[0][0] * _NORMAL * median(lately)
 
 
-def _digit(values: Sequence[float]) -> float:
+def last_digit(values: Sequence[float]) -> float:
     """Return the last decimal place that the numbers have, which is the least noise of a rounded loss; 0 if it is small."""
     return next((10.0**-places for places in range(1, 7) if all(round(one, places) == one for one in values)), 0.0)

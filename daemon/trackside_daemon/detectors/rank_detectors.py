@@ -129,6 +129,7 @@ class RankDetectors:
     def _evaluate(self, watched: Mapping[str, Column]) -> Iterator[Found]:
         """Evaluate columns whose steps only rise, so that the context of a step is unique."""
         self._forget_old(watched)
+        self._note_losses(watched)
         for key, column in watched.items():
             role = self._roles.of(key)
             if key == SHARDED:
@@ -182,6 +183,11 @@ class RankDetectors:
         whole = self._total.get("gradient")
         return whole is not None and self._roles.of(key) == "gradient" and key.startswith(f"{whole}/")
 
+    def _note_losses(self, watched: Mapping[str, Column]) -> None:
+        for key, column in watched.items():
+            if self._roles.of(key) == "loss" and self._is_total(key):
+                self.context.losses.update(zip(column.steps, column.values, strict=True))
+
     def _note_rate(self, column: Column) -> None:
         context = self.context
         before = context.learning_rate
@@ -199,13 +205,14 @@ class RankDetectors:
         steps = watched[first].steps if self._roles.of(first) not in _APART else ()
         if len(steps):
             if self._step is not None and steps[0] < self._step:
+                context.losses.clear()
                 context.gradients.clear()
                 context.rates_raised.clear()
                 context.rates.clear()
                 if context.learning_rate is not None:
                     context.rates[steps[0]] = context.learning_rate
             self._step = steps[-1]
-        for by_step in (context.gradients, context.rates):
+        for by_step in (context.losses, context.gradients, context.rates):
             for step in list(islice(by_step, max(0, len(by_step) - KEPT))):
                 del by_step[step]
         del context.rates_raised[:-KEPT]

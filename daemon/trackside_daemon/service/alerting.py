@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
+from trackside_daemon.alerts.correlations import Correlations
 from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
@@ -105,10 +106,19 @@ class Alerting:
         fired = [alert for alert in fired if alert not in removed]
         # An alert of a rule that is gone ends without a notification: nothing would find it again, or its end.
         history.writer.put([replace(alert, ended=now) for alert in removed])
-        self.active = ActiveAlerts(disabled, self.silences, postpones=postpones, host=about.instance, url=about.url)
+        correlations = Correlations()
+        self.active = ActiveAlerts(
+            disabled,
+            self.silences,
+            postpones=postpones,
+            host=about.instance,
+            url=about.url,
+            correlation=correlations.of,
+        )
         self.active.restore(fired, now)
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [
+            correlations,
             *finding_sources(state, section, fired, attempt=partial(last_attempt, history)),
             *more,
             self.tester,

@@ -12,6 +12,7 @@ from trackside.environment.identity import boot_id
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
+from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.captures.automatic import AutomaticCaptures
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
@@ -79,7 +80,7 @@ class Parts:
         gpu: The collector of the GPUs; *nvml_calls* is that of the NVML calls.
         process: The collector of processes.
         collectors: All collectors that are enabled.
-        history: The history.
+        history: The history; *mirrors* send it to other tools.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
         captures: The captures; *automatic* has who begins those that nobody asks for.
@@ -121,6 +122,7 @@ class Parts:
         # The families of the NVML calls are too many for the history.
         machine = [collector.name for collector in self.collectors if collector is not self.nvml_calls]
         self.history = _history(config, directory, machine, self.state, self.requests)
+        self.mirrors = Mirrors(config.bridges.configured(), self.history.database.path)
         self.liveness = Liveness()
         queue = BatchQueue()
         self.kineto = Kineto(
@@ -274,8 +276,8 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     """Pass the samples of a tick and of the parts to the pipeline; record the rates of the tick before."""
-    own = [parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.checkpoints.samples()]
-    parts.pipeline.tick([*batches, *own])
+    own = (parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch())
+    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples()])
     for automatic in parts.automatic:
         automatic.tick()
     parts.rates.record(time.monotonic())

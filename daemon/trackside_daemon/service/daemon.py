@@ -69,6 +69,7 @@ SOURCES = (
     "notifications",
     "captures",
     "checkpoints",
+    "bridges",
     "ingest",
     "pipeline",
     "history",
@@ -250,6 +251,7 @@ class Daemon:
         parts.captures.start()
         parts.checkpoints.start()
         parts.resumes.start()
+        parts.mirrors.start()
         parts.ingest.start()
         parts.spools.start()
         parts.kineto.start()
@@ -300,6 +302,7 @@ class Daemon:
             parts.pipeline.stop()
             parts.alerting.stop()
             parts.history.stop()
+            parts.mirrors.stop()  # they send what was written last
         parts.ingest.close()
         if self._serving:
             self._web.stop()

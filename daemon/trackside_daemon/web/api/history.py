@@ -273,7 +273,7 @@ class HistoryApi:
 
     async def import_(self, request: Request) -> Response:
         """Import a run from the file in the request's body."""
-        from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run  # seldom needed
+        from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file  # seldom needed
 
         params = request.query_params
         names = {"id": params.get("id", ""), "name": params.get("name", "")}
@@ -284,7 +284,7 @@ class HistoryApi:
                 # Each import occupies a thread of the pool, which all other requests need too.
                 async with self._importing:
                     result = await run_in_threadpool(
-                        lambda: import_run(self._history.writer, RunFile(file, name, **names, begin=time.time()))
+                        lambda: import_run(self._history.writer, open_run_file(file, name, **names, begin=time.time()))
                     )
             except FormatError as error:
                 raise HTTPException(400, str(error)) from None
