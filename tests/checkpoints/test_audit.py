@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -12,7 +13,7 @@ import pytest
 from processes import require
 
 from trackside_daemon.checkpoints.audit.audit import audit
-from trackside_daemon.checkpoints.audit.reading import Reader, RefusedError
+from trackside_daemon.checkpoints.audit.reading import PIECE, SMALL, Reader, RefusedError
 from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
 from trackside_daemon.checkpoints.audit.scan import scan
 
@@ -204,3 +205,24 @@ def test_a_scan_lists_directories_and_sums_checkpoints_up(tmp_path: Path) -> Non
     assert listing.bytes == sum(file.stat().st_size for file in path.iterdir())
     assert found.paths[str(tmp_path / "gone")] is None
     assert found.free[str(tmp_path)] > 0
+
+
+def test_pieces_are_the_same_past_the_page_cache_and_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(3 * PIECE + 4097)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    ranges = [(0, len(content)), (4095, 2 * PIECE + 1), (PIECE, PIECE + SMALL), (len(content) - 5, len(content) + 9)]
+
+    def failing(*_: object) -> int:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    for fails in (False, True):
+        if fails:
+            monkeypatch.setattr(os, "preadv", failing)  # as of a file system that cannot do so
+        with Reader().open(path) as file:
+            for begin, end in ranges:
+                assert b"".join(Reader().pieces(file, begin, end)) == content[begin:end]
+            file.seek(7)
+            assert file.read() == content[7:]

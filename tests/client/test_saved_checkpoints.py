@@ -45,6 +45,12 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]
 
 
 @pytest.fixture
+def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide PyTorch, which other tests have imported."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+
+@pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 3 MiB."""
     disk = tmp_path / "disk"
@@ -61,6 +67,7 @@ def steps(checkpoints: Checkpoints) -> list[int]:
     return [one.step for one in checkpoints.list()]
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_what_is_saved_is_loaded_without_pytorch_too(
     tmp_path: Path, reported: list[tuple[str, dict[str, Any]]]
 ) -> None:
@@ -94,6 +101,7 @@ def test_the_newest_stay_and_the_best(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", *(f"step-{step:08}" for step in (1, 3, 4))]
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_what_is_damaged_is_skipped_and_why_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoints = Checkpoints(tmp_path, keep=9)
     paths = [checkpoints.save({"a": [step] * 1000}, step) for step in range(6)]

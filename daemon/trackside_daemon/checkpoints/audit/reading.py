@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import mmap
 import os
 import stat
 import time
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PIECE = 1 << 20  # bytes of a read
+SMALL = 1 << 16  # shorter reads are those of headers and directories
+BLOCK = 4096  # reads past the page cache begin and end at a multiple of it
 PARTS = 16  # checksums of a file: they show whether a part of it or all of it has changed
 
 
@@ -23,6 +27,48 @@ class DamageError(Exception):
 
 class RefusedError(OSError):
     """A file is not read: it is not regular, or belongs to another user."""
+
+
+class _File(io.FileIO):
+    """A file whose pieces are read past the page cache (O_DIRECT of open(2)) if its file system can do so.
+
+    That takes a third of the processor time, displaces nothing from the cache, and reads what the disk has.
+    """
+
+    def __init__(self, handle: int) -> None:
+        super().__init__(handle, "rb", closefd=False)
+        self._buffer = mmap.mmap(-1, PIECE + 2 * BLOCK)  # its begin is aligned
+        try:
+            self._direct = os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+        except (OSError, AttributeError):  # AttributeError: not Linux
+            self._direct = -1
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read up to *size* bytes, less at the end of the file; all that is left if it is negative."""
+        if self._direct < 0 or size is None or not SMALL <= size <= PIECE:
+            return super().read(size)
+        position = self.tell()
+        skipped = position % BLOCK
+        try:
+            count = os.preadv(
+                self._direct, [memoryview(self._buffer)[: -(-(skipped + size) // BLOCK) * BLOCK]], position - skipped
+            )
+        except OSError:
+            self._close_direct()
+            return super().read(size)
+        data = self._buffer[skipped : min(count, skipped + size)]
+        self.seek(position + len(data))
+        return data
+
+    def close(self) -> None:
+        """Close the file."""
+        self._close_direct()
+        super().close()
+
+    def _close_direct(self) -> None:
+        if self._direct >= 0:
+            os.close(self._direct)
+            self._direct = -1
 
 
 class Reader:
@@ -48,15 +94,18 @@ class Reader:
         """
         # O_NONBLOCK, since a run may name a FIFO, at which an open would wait.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(handle, "rb", buffering=0) as file:
+        try:
             about = os.fstat(handle)
             if not stat.S_ISREG(about.st_mode):
                 raise RefusedError(f"{path.name} is no regular file")
             if self._uid not in {None, about.st_uid}:
                 raise RefusedError(f"{path.name} belongs to another user")
-            yield file
-            if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+            with _File(handle) as file:
+                yield file
+                if hasattr(os, "posix_fadvise"):
+                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
 
     def pieces(self, file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from *begin* to *end*, less if the file is shorter."""
