@@ -258,6 +258,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         roles: Roles that the user states for keys of the run (`trackside.roles`).
         auto: Keys whose values trackside found without the training code's help (`trackside.auto.training`).
         correlation: Id by which other systems refer to the job (``$TRACKSIDE_CORRELATION_ID``, ``$TRACEPARENT``).
+        environ: Environment variables that change the speed of a training, without what looks like a secret, at most 64.
     """
 
     command: tuple[str, ...] = ()
@@ -274,6 +275,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     roles: dict[str, str] = {}
     auto: tuple[str, ...] = ()
     correlation: str = ""
+    environ: dict[str, str] = {}
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):

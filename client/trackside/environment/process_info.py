@@ -25,6 +25,12 @@ VERSION_LENGTH = 64
 NAME_LENGTH = 256
 PACKAGES = 200
 CORRELATION_BYTES = 256
+VARIABLES = 64
+# Beginnings of variables that set threads, memory, devices and the network of PyTorch and the libraries below it.
+SPEED = (
+    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "LD_PRELOAD", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32_"),
+    *("PYTORCH_", "TORCH_", "NCCL_", "GLOO_", "HSA_", "HIP_", "ROCR_", "XLA_", "TOKENIZERS_PARALLELISM"),
+)
 POD_BYTES = 253  # limit of Kubernetes' own names
 
 T = TypeVar("T")
@@ -49,6 +55,7 @@ def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child d
         python=_or("", lambda: _cut(sys.version.partition(" ")[0], VERSION_LENGTH)),
         platform=_or("", _platform),
         packages=_or({}, lambda: packages(sys.modules)),
+        environ=_or({}, lambda: environ(os.environ)),
         git_dirty=_or(None, lambda: dirty(sys.argv[0] if sys.argv else "")),
         k8s_pod=_or("", lambda: _cut(pod(os.environ), POD_BYTES)),
         k8s_namespace=_or("", lambda: _cut(namespace(os.environ), POD_BYTES)),
@@ -95,6 +102,12 @@ def packages(modules: dict[str, ModuleType]) -> dict[str, str]:
         if version:
             versions[writable(name)] = version
     return dict(sorted(versions.items()))
+
+
+def environ(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the first `VARIABLES` *variables* that change the speed of a training, sorted by name."""
+    chosen = [name for name in sorted(variables) if name.startswith(SPEED) and len(name) <= NAME_LENGTH]
+    return {name: redact_text(_cut(variables[name], NAME_LENGTH)) for name in chosen[:VARIABLES]}
 
 
 def _version(module: object) -> str:

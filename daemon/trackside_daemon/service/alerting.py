@@ -72,6 +72,7 @@ class Alerting:
         active: The active alerts.
         listeners: Receive the alerts that change.
         firing: The firing alerts, for pages.
+        hangs: Verdicts on runs that hang.
 
     Raises:
         RuleError: A rule of the user cannot be used.
@@ -130,10 +131,10 @@ class Alerting:
         flush = partial(history.writer.flush, WRITTEN_SECONDS)
         sources = Sources(state, history.database, partial(ask, "stacks?"), processes, flush, proc=proc)
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
-        self._hangs = Hangs(ask, state, lambda batch: push([batch]), capture)
+        self.hangs = Hangs(ask, state, processes, lambda batch: push([batch]), capture)
         self.firing = FiringAlerts(fired)
         layers = LayerNormRequests(command, fired)
-        self.listeners = (self._hangs, self._evidence, self._delivery, self.firing, layers)
+        self.listeners = (self.hangs, self._evidence, self._delivery, self.firing, layers)
 
     def start(self) -> None:
         """Start to gather evidence and to notify."""
@@ -142,7 +143,7 @@ class Alerting:
 
     def stop_evidence(self) -> None:
         """Stop to ask ranks for evidence; call it before ingest stops."""
-        self._hangs.stop()
+        self.hangs.stop()
         self._evidence.stop()
 
     def stop(self) -> None:

@@ -220,6 +220,7 @@ class Daemon:
                 parts.requests.ask,
                 parts.requests.ask_layers,
                 lambda: self._config.cost,
+                hang=parts.alerting.hangs.judge_now,
                 deleted=parts.captures.sweep,
             ),
             alerts=AlertsApi(

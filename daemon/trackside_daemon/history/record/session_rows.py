@@ -136,6 +136,8 @@ def _about(record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]) -> 
             about["git_dirty"] = process.git_dirty
         about["command"] = list(process.command)
         about["packages"] = process.packages
+        if process.environ:
+            about["environ"] = process.environ
         if roles := usable(process.roles):
             about["roles"] = roles
         if process.auto:

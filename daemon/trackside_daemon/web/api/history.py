@@ -99,6 +99,7 @@ class HistoryApi:
         ask: Sends a question to the connected clients of a run, and returns the asked ranks and their answers.
         ask_layers: Requests all layer norms for a number of steps, and returns the ranks that received the request.
         prices: Returns the configured prices.
+        hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None.
         deleted: Called after a run was deleted.
     """
 
@@ -110,6 +111,7 @@ class HistoryApi:
         ask_layers: AskLayers,
         prices: Callable[[], CostSection] = CostSection,
         *,
+        hang: Callable[[str], dict[str, Any] | None] = lambda _: None,
         deleted: Callable[[], object] = lambda: None,
     ) -> None:
         self._state = state
@@ -117,6 +119,7 @@ class HistoryApi:
         self._ask_layers = ask_layers
         self._history = history
         self._prices = prices
+        self._hang = hang
         self._deleted = deleted
         self._importing = asyncio.Semaphore(MAX_IMPORTS)
 
@@ -154,7 +157,9 @@ class HistoryApi:
         diagnosis = await self._history.read(
             lambda connection: diagnose(connection, _resolve(connection, request), prices)
         )
-        return json_response(diagnosis)
+        # Without an alert yet, or without a verdict in it, the ranks are asked now.
+        hang = diagnosis["hang"] or await self._history.run_in_thread(lambda: self._hang(diagnosis["run"]))
+        return json_response({**diagnosis, "hang": hang})
 
     async def report(self, request: Request) -> Response:
         """Return what a report has about a run."""

@@ -9,6 +9,8 @@ const SECTIONS = {
   causes: ["Likely causes", causes],
   checkpoint: ["Last good checkpoint before the alert", facts],
   changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
+  phases: ["Phases, by their share of the time", recordTable],
+  neighbours: ["Heaviest processes outside of the training", recordTable],
   hang: ["Places of the ranks", ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
   stacks: ["Stacks", stacks],
