@@ -71,7 +71,11 @@ COMMANDS = {
         "List the checkpoints of a run; print the path of the latest or best.",
         "latest gpt-small --good",
     ),
-    "compare": _Command("runs:app", "Compare runs: their configurations and results."),
+    "compare": _Command(
+        "compare:compare",
+        "Compare runs and seeds: results, configurations, speed; a gate for CI.",
+        "baseline wider --fail-if 'loss > 1.02 * baseline'",
+    ),
     "export": _Command("runs:app", "Export a run with every sample."),
     "import": _Command(
         "import_runs:import_",

@@ -23,7 +23,10 @@ from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
-from trackside_daemon.history.directory import named_directory, prepare
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.live_costs import LiveCosts
+from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.history.directory import named_directory, prepare, writable_directory
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
@@ -42,6 +45,8 @@ from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
+from trackside_daemon.service.reports import Reports
+from trackside_daemon.service.run_begins import RunBegins
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
@@ -56,6 +61,9 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
+
+
+DIAGNOSIS_LINES = 12  # with the two costliest causes, and the line that is left out
 
 
 class StartError(Exception):
@@ -83,6 +91,7 @@ class Parts:
         history: The history; *mirrors* send it to other tools.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
+        reports: Writes the reports of runs that end; None without `reports.path`.
         captures: The captures; *automatic* has who begins those that nobody asks for.
         checkpoints: The checkpoints of the runs on this machine.
         resumes: The verdicts on new attempts.
@@ -92,6 +101,7 @@ class Parts:
         sessions: The protocol with the clients.
         ingest: The thread of the push socket.
         kineto: The socket for PyTorch's profiler.
+        costs: Counts energy and costs of live runs.
         sampler: The tick.
 
     Raises:
@@ -132,6 +142,7 @@ class Parts:
             config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
         )
         self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        self.reports = _reports(config, directory, self.history)
         boot = boot_id(Path("/proc"))
         self.checkpoints = Checkpoints(
             config.checkpoint, boot, self.ranks.get, lambda batch: queue.push([batch]), proc=Path(config.path.procfs)
@@ -153,6 +164,7 @@ class Parts:
             process=self.process,
             captures=self.captures,
             found=[self.checkpoints, self.resumes],
+            reports=self.reports,
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump()),
@@ -195,6 +207,9 @@ class Parts:
             requests=self.requests,
             watch=watch,
         )
+        self.costs = LiveCosts(
+            self.state, self.ranks.get, RunBegins(self.history.database), config.cost, config.run.linger
+        )
         deliver = partial(_deliver_tick, self)
         self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
         self.set_interval(config.sample.interval)
@@ -229,6 +244,13 @@ def _history(
     )
 
 
+def _reports(config: Config, directory: Path, history: Recorder) -> Reports | None:
+    if not config.reports.path:
+        return None
+    place = writable_directory(Path(config.reports.path).absolute(), "reports.path", make=True)
+    return Reports(place, directory, lambda: config.cost, history.writer.flush)
+
+
 def _alerting(
     config: Config,
     state: State,
@@ -239,6 +261,7 @@ def _alerting(
     queue: BatchQueue,
     process: ProcessCollector,
     captures: Captures,
+    reports: Reports | None,
     found: Sequence[FindingSource],
 ) -> Alerting:
     try:
@@ -253,11 +276,19 @@ def _alerting(
             command=requests.command_layers,
             capture=captures.ask,
             postpones=captures.disturbs,
+            diagnose=partial(_diagnosis, config, history),
+            reports=reports,
             more=found,
             proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
         raise StartError(str(error)) from error
+
+
+def _diagnosis(config: Config, history: Recorder, run: str) -> list[str]:
+    """Return the first lines of a run's diagnosis, without its name."""
+    with history.database.reading() as connection:
+        return list(lines(diagnose(connection, run, config.cost)))[1:DIAGNOSIS_LINES]
 
 
 def _peak_flops(state: State, run: str, rank: int) -> object:
@@ -277,7 +308,8 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     """Pass the samples of a tick and of the parts to the pipeline; record the rates of the tick before."""
     own = (parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch())
-    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples()])
+    costs = parts.costs.batch(time.monotonic(), time.time())
+    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs])
     for automatic in parts.automatic:
         automatic.tick()
     parts.rates.record(time.monotonic())

@@ -45,6 +45,7 @@ _GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
     "cgroups": cgroups,
     "causes": causes,
     "checkpoint": last_good_checkpoint,
+    "diagnosis": lambda case: {"diagnosis": list(case.sources.diagnose(case.alert.run))},
 }
 
 log = logging.getLogger("trackside")

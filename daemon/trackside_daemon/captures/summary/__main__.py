@@ -17,8 +17,8 @@ from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.request import Answer, Request
 from trackside_daemon.captures.summary.steps import cut
 from trackside_daemon.captures.summary.trace import TraceError, decode, read_text
-from trackside_daemon.linux.background import run_in_background
 from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.process_limits import limit_this_process
 from trackside_daemon.linux.signals import reset_signals
 
 MEMORY_BYTES = 3 << 30  # RLIMIT_AS; the longest text with its events needs two thirds of it
@@ -29,7 +29,7 @@ def main() -> int:
     """Answer requests until the end of the input."""
     reset_signals()
     end_with_parent(None, signal.SIGKILL)
-    run_in_background(MEMORY_BYTES, CPU_SECONDS)
+    limit_this_process(MEMORY_BYTES, CPU_SECONDS)
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n")
         sys.stdout.buffer.flush()

@@ -14,8 +14,8 @@ import msgspec
 from trackside_daemon.checkpoints.audit.audit import audit
 from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
 from trackside_daemon.checkpoints.audit.scan import scan
-from trackside_daemon.linux.background import run_in_background
 from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.process_limits import limit_this_process
 from trackside_daemon.linux.signals import reset_signals
 
 MEMORY_BYTES = 1 << 30
@@ -25,7 +25,7 @@ def main() -> int:
     """Answer requests until the end of the input."""
     reset_signals()
     end_with_parent(None, signal.SIGKILL)
-    run_in_background(MEMORY_BYTES)
+    limit_this_process(MEMORY_BYTES)
     decode = msgspec.json.Decoder(AuditRequest | ScanRequest).decode
     for line in sys.stdin.buffer:
         request = decode(line)
