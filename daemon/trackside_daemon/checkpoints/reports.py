@@ -57,7 +57,7 @@ def _finding(record: Checkpoint, run: str, good: Sequence[Checkpoint], since: fl
         since,
         f"run {run}: the checkpoint {name}{step} is damaged: {record.reason}",
         f"A training that loads it fails, or continues from wrong weights; {left}. Check the disk and how the checkpoint is "
-        f"written. `trackside checkpoints latest --good` prints the path to resume from.",
+        f"written. `trackside checkpoints latest {run} --good` prints the path to resume from.",
         run=record.run,
         evidence={"path": record.path, "file": record.file, "last_good": None if last is None else last.path},
     )
