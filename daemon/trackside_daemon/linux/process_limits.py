@@ -24,8 +24,8 @@ def limit_this_process(memory_bytes: int, cpu_seconds: int | None = None) -> Non
         (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_CORE, 0),
     ):
-        with contextlib.suppress(OSError, ValueError):  # a lower limit stays
-            if most is not None:
+        if most is not None:
+            with contextlib.suppress(OSError, ValueError):  # a lower limit stays
                 resource.setrlimit(name, (most, most))
     os.nice(19)
     if sys.platform == "linux":
