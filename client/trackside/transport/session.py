@@ -21,14 +21,26 @@ from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import Spool
-from trackside.wire import Bye, Clock, Device, Envelope, Heartbeat, Hello, Pushes, TrainingAlert, TrainingEvent, encode
+from trackside.wire import (
+    GATHER_SECONDS,
+    Bye,
+    Clock,
+    Device,
+    Envelope,
+    Heartbeat,
+    Hello,
+    Pushes,
+    TrainingAlert,
+    TrainingEvent,
+    encode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from trackside.totals.flops import Flops
-    from trackside.wire import Identity, ProcessInfo, Totals
+    from trackside.wire import Identity, ProcessInfo, ProfilePlan, Totals
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
@@ -41,8 +53,6 @@ KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
 NEWEST = 64  # limit of the rows that are searched for the newest step
 MESSAGES = 64  # limit of events and alerts in a batch
-GATHER_SECONDS = 0.2  # for how long rows are collected in a batch, unless the daemon requests another time
-LONGEST_GATHER = 2.0  # limit of what a daemon can request: a process that is killed loses what it has collected
 
 
 class Session(Outbox):
@@ -58,6 +68,7 @@ class Session(Outbox):
         spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
         flops: Operations of a step or a token.
         roles: Roles that the user states, by key.
+        profile: When to profile the run.
         about: State of the process; None for that of this one.
         resources: Measures its resources; None for those of this process.
 
@@ -83,6 +94,7 @@ class Session(Outbox):
         *,
         flops: Flops = NONE,
         roles: Mapping[str, str] = MappingProxyType({}),
+        profile: ProfilePlan | None = None,
         about: ProcessInfo | None = None,
         resources: ResourceMonitor | None = None,
     ) -> None:
@@ -95,7 +107,7 @@ class Session(Outbox):
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._auto: tuple[str, ...] = ()
         self._started = time.time_ns()
-        self._flops, self._roles = flops, roles
+        self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
@@ -124,7 +136,15 @@ class Session(Outbox):
     def successor(self) -> Session:
         """Return a session of the same process and run, for the next attempt."""
         identity = replace(self.identity, attempt=self.identity.attempt + 1)
-        session = Session(identity, self._config, self._tags, self._total_steps, flops=self._flops, roles=self._roles)
+        session = Session(
+            identity,
+            self._config,
+            self._tags,
+            self._total_steps,
+            flops=self._flops,
+            roles=self._roles,
+            profile=self._profile,
+        )
         session.gpus, session._auto = self.gpus, self._auto
         return session
 
@@ -174,7 +194,9 @@ class Session(Outbox):
                 last=self._last(),
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
-                about=replace(self._about or process_info(), roles=dict(self._roles), auto=self._auto),
+                about=replace(
+                    self._about or process_info(), roles=dict(self._roles), profile=self._profile, auto=self._auto
+                ),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),
             ),
