@@ -8,7 +8,7 @@ from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.exposition import render
-from trackside_daemon.web.rank_statistics import RankStatistics
+from trackside_daemon.web.rank_statistics import RANK_STATISTIC, RankStatistics
 
 LOSS = f.KNOWN["loss"]
 BUCKETS = len(f.DURATION_BUCKETS) + 1
@@ -91,7 +91,7 @@ def test_ranks_in_a_state_that_few_have_are_named() -> None:
 
 
 def most(state: State) -> object:
-    rows = next(rows for rows in RankStatistics().apply(state.snapshot(0.0)) if rows.metric is f.RANK_STATISTIC)
+    rows = next(rows for rows in RankStatistics().apply(state.snapshot(0.0)) if rows.metric is RANK_STATISTIC)
     return next(value for one, value in zip(rows.series, rows.values, strict=True) if one.labels[-1] == "max")
 
 

@@ -289,20 +289,6 @@ ROOM = {
     "max_fds": MAX_FDS,
 }
 
-RANK_STATISTIC = Metric(
-    "trackside_training_rank_statistic",
-    "gauge",
-    "Minimum, median, maximum and sum of a family over the ranks of a run with more ranks than limits.ranks, in the family's "
-    "unit and without NaN; key has the value of the family's third label.",
-    ("run", "family", "key", "statistic"),
-)
-EXTREME_RANK = Metric(
-    "trackside_training_extreme_rank",
-    "gauge",
-    "Number of the rank that has the minimum or the maximum of trackside_training_rank_statistic; absent if all are equal.",
-    ("run", "family", "key", "statistic"),
-)
-
 SERIES_REJECTED = Metric(
     "trackside_series_rejected_total",
     "counter",

@@ -9,14 +9,27 @@ from __future__ import annotations
 from math import isnan, nan
 from typing import TYPE_CHECKING, cast
 
-from trackside_daemon.model.metric import Distribution
+from trackside_daemon.model.metric import Distribution, Metric
 from trackside_daemon.model.state import Rows, Series
-from trackside_daemon.model.training_families import EXTREME_RANK, RANK_STATE, RANK_STATISTIC
+from trackside_daemon.model.training_families import RANK_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from trackside_daemon.model.metric import Metric
+# Not among the families that a rule can name: the daemon's own rules see each rank.
+RANK_STATISTIC = Metric(
+    "trackside_training_rank_statistic",
+    "gauge",
+    "Minimum, median, maximum and sum of a family over the ranks of a run with more ranks than limits.ranks, in the family's "
+    "unit and without NaN; key has the value of the family's third label.",
+    ("run", "family", "key", "statistic"),
+)
+EXTREME_RANK = Metric(
+    "trackside_training_extreme_rank",
+    "gauge",
+    "Number of the rank that has the minimum or the maximum of trackside_training_rank_statistic; absent if all are equal.",
+    ("run", "family", "key", "statistic"),
+)
 
 NAMED = 16  # the most ranks in one state that are named
 
