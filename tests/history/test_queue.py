@@ -39,6 +39,15 @@ def test_rows_wait_for_others_until_something_ends(waiting: Queue, urgent: Batch
     assert [item.receipt for item in groups[0]] == [2, 3, 4]
 
 
+def test_rows_wait_while_the_writer_has_other_work(waiting: Queue) -> None:
+    waiting.put([ROWS], 2)
+    assert waiting.get(0.0) == ([], None)
+    assert not waiting.is_due
+    waiting.put([BatchIngested(REF, 2)], 3)
+    assert waiting.is_due
+    assert [item.receipt for item in waiting.get(0.0)[0]] == [2, 3]
+
+
 def test_a_call_and_the_end_wait_for_nothing(waiting: Queue) -> None:
     waiting.put([ROWS], 2)
     waiting.call(lambda _: None)

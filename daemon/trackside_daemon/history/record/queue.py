@@ -79,6 +79,12 @@ class Queue:
         """True if more may be queued."""
         return len(self._items) < QUEUE_ITEMS and self._size < QUEUE_BYTES
 
+    @property
+    def is_due(self) -> bool:
+        """True if a transaction is to begin now."""
+        is_old = time.monotonic() - self._got_at >= COMMIT_SECONDS
+        return bool(self._calls) or (bool(self._items) and (is_old or self._urgent > 0 or not self.has_room))
+
     def put(self, records: Sequence[Record], receipt: Any) -> None:
         """Queue the records of one transaction; drop them if the queue is full and they are mere samples or accounts."""
         item = QueueItem(records, receipt, sum(map(_size, records)), can_wait=all(map(_can_wait, records)))
@@ -108,10 +114,17 @@ class Queue:
         return future
 
     def get(self, timeout: float) -> tuple[list[QueueItem], Call | None]:
-        """Return the items of the next transaction and the call after them; wait for them at most *timeout* seconds."""
+        """Return the items of the next transaction and the call after them; wait for them at most *timeout* seconds.
+
+        Without a timeout the caller has other work, so that rows which may wait stay in the queue.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._calls or self.stopping, timeout)
-            self._collect()
+            if timeout:
+                self._collect()
+            if not self.is_due and not self.stopping:
+                return [], None
+            self._got_at = time.monotonic()
             group: list[QueueItem] = []
             size = 0
             removed = self._put - len(self._items)
@@ -128,12 +141,8 @@ class Queue:
         left = self._got_at + COMMIT_SECONDS - time.monotonic()
         if self._items and left > 0:
             self._collects = True
-            self._changed.wait_for(
-                lambda: self._urgent or self._calls or self.stopping or not self.has_room, min(left, COMMIT_SECONDS)
-            )
+            self._changed.wait_for(lambda: self.is_due or self.stopping, left)
             self._collects = False
-        if self._items:
-            self._got_at = time.monotonic()
 
     def clear(self) -> None:
         """Drop all items."""
