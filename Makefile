@@ -70,6 +70,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stages.py 10 1500
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/scale.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/abuse.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/objectives.py
