@@ -325,7 +325,7 @@ class Sessions:
         outcome.answers.append(welcome)
         session.pace = round(1000 * GATHER_SECONDS)
         if not session.ref.late:
-            outcome.answers += self._pacing.messages([session])
+            outcome.answers.extend(self._pacing.messages([session]))
 
     def _entry(self, id_: bytes) -> IngestSession:
         """Return the entry of a session, made if it is new; then another one may have to go."""
