@@ -110,7 +110,7 @@ class Export {
       ...(attempts.length > 1 ? [h("fieldset", {}, h("legend", {}, "Attempt"), h("div.tools", {}, h("label", {}, "Attempt", this.attempt)))] : []),
       this.window.root,
       h("fieldset.forms", {}, h("legend", {}, "Format"), h("ul.ticks", {}, ...forms)),
-      h("fieldset", {}, h("legend", {}, "Machine"), h("ul.ticks", {}, h("li", {}, also))),
+      h("fieldset.forms", {}, h("legend", {}, "Machine"), h("ul.ticks", {}, h("li", {}, also))),
     );
     this.#side();
     this.#onChange();
