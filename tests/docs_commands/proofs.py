@@ -96,6 +96,8 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"promtool query instant ", Runs(r'up\{instance="127\.0\.0\.1:\d+", job="trackside".*\} => 1 @')),
     (r"curl .*-/reload$|curl (-s )?http://127.0.0.1:21790/metrics", Runs()),
     (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),
+    (r"trackside checkpoints ", Elsewhere("tests/cli/test_checkpoints.py")),
+    (r"export TRACKSIDE_RUN_ID=|until python train\.py ", Elsewhere("tests/end_to_end/test_checkpoints.py")),
     (r"trackside (alerts dismiss|tune|replay .*--explain)\b", Elsewhere("tests/cli/test_tune.py")),
     (r"trackside why gpt-small$", Runs(r"(?s)time: .*cost: GPUs .* EUR .*try: .*trend per 1,000 steps: loss ")),
     (r"trackside compare gpt-small gpt-wide$", Runs(r"against the baseline:\n.* step_time .*%")),

@@ -133,6 +133,15 @@ class ApiSource:
         query = {"run": list(runs), "baseline": list(baseline), "key": list(keys)}
         return self._checked(self._json(f"comparison?{urlencode(query, doseq=True)}"), "effects")
 
+    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
+        """See `Source`."""
+        path = f"runs/{quote(text, safe='')}/checkpoints"
+        return self._checked(self._json(f"{path}?{urlencode({'metric': metric})}"), "checkpoints")
+
+    def audit(self, text: str) -> dict[str, Any]:
+        """Have the checkpoints of the run that *text* identifies audited again."""
+        return self._post(f"runs/{quote(text, safe='')}/checkpoints/audit", {})
+
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"runs/{quote(text, safe='')}/report?size={size}"), "charts")
