@@ -107,7 +107,6 @@ def test_each_file_has_every_sample_of_what_was_chosen(
     page.get_by_role("radio", name=re.compile("^JSON ")).check()
     page.get_by_role("checkbox", name="Also the GPU, host").check()
     expect(page).to_have_url(re.compile(r"&resources=true$"))
-    page.screenshot(path="/tmp/rep_export.png", full_page=True)
     assert '"resources"' in download(page, tmp_path).read_text("utf-8")
     page.get_by_role("checkbox", name="Also the GPU, host").uncheck()
 
