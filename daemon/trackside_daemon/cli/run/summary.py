@@ -110,7 +110,9 @@ class Summary:
             for cause in source.diagnosis(run["id"])["causes"][:1]:
                 lost = cause["lost_seconds"]  # None if that is not measured
                 if lost is None or lost >= WORTH_SECONDS:
-                    report(f"{run['name']}: {cause['summary']}; trackside why {run['id']} has the advice{self._where()}")
+                    report(
+                        f"{run['name']}: {cause['summary']}; trackside why {run['id']} has the advice{self._where()}"
+                    )
         if len(runs) > MOST:
             report(f"{len(runs) - MOST} earlier runs: trackside runs{self._where()}")
         elif runs:
