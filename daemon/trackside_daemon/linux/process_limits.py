@@ -6,6 +6,8 @@ import contextlib
 import os
 import resource
 import sys
+import time
+from math import ceil
 
 import psutil
 
@@ -15,7 +17,7 @@ def limit_this_process(memory_bytes: int, cpu_seconds: int | None = None) -> Non
 
     Args:
         memory_bytes: Most bytes of its address space.
-        cpu_seconds: Most seconds of processor time; the kernel then ends it. None for no limit.
+        cpu_seconds: Most seconds of processor time; the kernel then ends it. None leaves that to `limit_time`.
     """
     for name, most in (
         (resource.RLIMIT_AS, memory_bytes),
@@ -28,3 +30,10 @@ def limit_this_process(memory_bytes: int, cpu_seconds: int | None = None) -> Non
     os.nice(19)
     if sys.platform == "linux":
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+def limit_time(seconds: int) -> None:
+    """Limit the processor time of this process from now on; the kernel ends it after that (SIGXCPU)."""
+    with contextlib.suppress(OSError, ValueError):  # a lower limit stays
+        _, most = resource.getrlimit(resource.RLIMIT_CPU)
+        resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time()) + seconds, most))

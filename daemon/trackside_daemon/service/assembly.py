@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.environment.identity import boot_id
+from trackside.wire import ProfilePlan
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.captures.automatic import AutomaticCaptures
+from trackside_daemon.captures.client_profiles import ClientProfiles
 from trackside_daemon.captures.kineto.kineto import Kineto
+from trackside_daemon.captures.plan import PlannedCaptures
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.captures.captures import Captures
+    from trackside_daemon.captures.settings import CaptureSection
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
@@ -92,7 +96,7 @@ class Parts:
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
         reports: Writes the reports of runs that end; None without `reports.path`.
-        captures: The captures; *automatic* has who begins those that nobody asks for.
+        captures: The captures; *automatic* and *planned* have who begins those that nobody asks for.
         checkpoints: The checkpoints of the runs on this machine.
         resumes: The verdicts on new attempts.
         runs: The runs.
@@ -135,13 +139,27 @@ class Parts:
         self.mirrors = Mirrors(config.bridges.configured(), self.history.database.path)
         self.liveness = Liveness()
         queue = BatchQueue()
+        step_seconds = partial(_step_seconds, self.rates)
         self.kineto = Kineto(
-            push_socket.token, self.ranks.get, partial(_step_seconds, self.rates), enabled=config.capture.kineto
+            push_socket.token, self.ranks.get, step_seconds, self.requests.ask, enabled=config.capture.kineto
         )
         self.captures = make_captures(
-            config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
+            config.capture,
+            directory,
+            self.history,
+            self.requests,
+            state=self.state,
+            push=queue.push,
+            processes=self.ranks.get,
+            recorders=[
+                self.kineto.recorder,
+                ClientProfiles(self.kineto.recorder, self.requests.ask, step_seconds),
+            ],
         )
-        self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        self.automatic = (
+            [AutomaticCaptures(self.captures.ask, self.ranks.get, self.state)] if config.capture.auto else []
+        )
+        self.planned = PlannedCaptures(self.captures.ask, self.ranks.get, self.state, _plan(config.capture))
         self.reports = _reports(config, directory, self.history)
         boot = boot_id(Path("/proc"))
         self.checkpoints = Checkpoints(
@@ -296,6 +314,10 @@ def _peak_flops(state: State, run: str, rank: int) -> object:
     return state.some(time.monotonic(), [(PEAK_FLOPS, (run, str(rank)))])[0]
 
 
+def _plan(section: CaptureSection) -> ProfilePlan | None:
+    return ProfilePlan(**section.plan.model_dump()) if section.plan.steps else None
+
+
 def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
     return {**ingest_worker.refused, **spools.rejected()}
 
@@ -312,4 +334,5 @@ def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs])
     for automatic in parts.automatic:
         automatic.tick()
+    parts.planned.tick()
     parts.rates.record(time.monotonic())
