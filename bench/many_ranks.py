@@ -31,7 +31,7 @@ NODE = 8
 
 
 class Job(NamedTuple):
-    """What all ranks do.
+    """A job: the work of all its ranks.
 
     Attributes:
         world: The number of ranks.

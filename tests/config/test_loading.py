@@ -159,6 +159,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "alerts.sinks.apprise.urls_file": ("/a", "/a"),
         "alerts.straggler_window": ("1s", 1.0),
         "limits.runs": ("1", 1),
+        "limits.ranks": ("7", 7),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),
         "limits.label_bytes": ("16", 16),

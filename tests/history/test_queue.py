@@ -1,4 +1,4 @@
-"""When the queue of the history writer hands out a transaction."""
+"""The queue of the history writer: which records wait for others in a transaction."""
 
 from __future__ import annotations
 
