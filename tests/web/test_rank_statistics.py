@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import nan
 
+from trackside.wire import DURATION_BUCKETS
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
@@ -11,7 +12,7 @@ from trackside_daemon.web.exposition import render
 from trackside_daemon.web.rank_statistics import RANK_STATISTIC, RankStatistics
 
 LOSS = f.KNOWN["loss"]
-BUCKETS = len(f.DURATION_BUCKETS) + 1
+BUCKETS = len(DURATION_BUCKETS) + 1
 
 
 def page(*samples: Sample, most_ranks: int = 2) -> dict[str, str]:
