@@ -14,12 +14,12 @@ import sys as _sys
 from atexit import register as _register
 from typing import TYPE_CHECKING
 
-__all__ = ["LogFilter", "Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
+__all__ = ["LogFilter", "Run", "alert", "data", "event", "finish", "init", "phase", "push", "summary", "watch"]
 
 _BUILTIN = ["open"]  # public too, but `from trackside import *` must not replace the builtin
 
 if TYPE_CHECKING:
-    from trackside.default_run import alert, data, event, finish, init, phase, push, watch
+    from trackside.default_run import alert, data, event, finish, init, phase, push, summary, watch
     from trackside.history import open as open  # noqa: A004  named as in gzip; exported, though not by a star
     from trackside.log_filter import LogFilter
     from trackside.run import Run
