@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trackside_daemon.agents.fitting import fits
 from trackside_daemon.agents.untrusted import marked, unmark
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.diagnosis import diagnose
@@ -36,6 +39,7 @@ CAUSE_FIELDS = ("cause", "summary", "lost_seconds", "low", "high", "gpu_hours", 
 SHOWN_METRICS = 200  # keys in a list of keys
 SHOWN_ALERTS = 20
 
+_OWN_NAME = re.compile(r"[a-z][a-z0-9_]{1,40}")
 _STATES = frozenset(("state", "severity"))  # fields with our own words
 
 
@@ -107,13 +111,22 @@ class Answers:
         runs, baseline, keys = (list(map(unmark, texts)) for texts in (wanted.runs, wanted.baseline, wanted.keys))
         prices = self._prices()
         found = await self._read(lambda connection: read_comparison(connection, runs, baseline, keys, prices))
-        effects = [{key: value for key, value in effect.items() if value not in {None, ""}} for effect in found["effects"]]
-        return {"effects": marked(effects, {"unit", "better"}), **marked(_picked(found, ("runs", "baseline", "chosen")), {"chosen"})}
+        effects = [
+            {key: value for key, value in effect.items() if value not in {None, ""}} for effect in found["effects"]
+        ]
+        return {
+            "effects": marked(effects, {"unit", "better"}),
+            **marked(_picked(found, ("runs", "baseline", "chosen")), {"chosen"}),
+        }
 
     async def series(self, wanted: SeriesArguments) -> dict[str, Any]:
         """Return curves in few points, each with its minimum, maximum and last value; without keys, the keys."""
-        answer: dict[str, Any] = await self._read(lambda connection: _series(connection, wanted))
-        return answer
+        points = wanted.points
+        while True:
+            answer: dict[str, Any] = await self._read(partial(_series, wanted=wanted, points=points))
+            if points == 1 or fits(answer):
+                return answer
+            points = points * 3 // 4  # fewer points, rather than an end cut off
 
     async def wait(self, wanted: WaitArguments) -> dict[str, Any]:
         """Wait for an alert, the end of the run, or a step."""
@@ -124,7 +137,11 @@ class Answers:
         def query(connection: sqlite3.Connection) -> dict[str, Any]:
             run = reader.head(connection, uid)
             since = begun if wanted.since is None else wanted.since
-            alerts = [one for one in reader.alerts(connection, reader.AlertFilter(uid, evidence=False)) if one["started"] >= since or (one["ended"] is None and run["ended"] is None)]
+            alerts = [
+                one
+                for one in reader.alerts(connection, reader.AlertFilter(uid, evidence=False))
+                if one["started"] >= since or (one["ended"] is None and run["ended"] is None)
+            ]
             return {
                 "state": run["state"],
                 **marked(_picked(run, ("cause", "loss"))),
@@ -138,27 +155,36 @@ class Answers:
     async def capture(self, wanted: CaptureArguments) -> dict[str, Any]:
         """Record a run for some steps, and return the summary as lines of text."""
         found = await self._running().capture(await self._resolve(wanted.run), wanted)
-        return {"state": found["state"], **marked({"id": found["id"], "reason": found["reason"], "text": found["text"]})}
+        return {
+            "state": found["state"],
+            **marked({"id": found["id"], "reason": found["reason"], "text": found["text"]}),
+        }
 
     async def _resolve(self, run: str) -> str:
         return str(await self._read(lambda connection: reader.resolve(connection, unmark(run))))
 
     def _running(self) -> Live:
         if self._live is None:
-            raise NotLiveError("no daemon runs here, so there is nothing to wait for and nothing to record; start one with trackside daemon")
+            raise NotLiveError(
+                "no daemon runs here, so there is nothing to wait for and nothing to record; start one with trackside daemon"
+            )
         return self._live
 
 
-def _series(connection: sqlite3.Connection, wanted: SeriesArguments) -> dict[str, Any]:
+def _series(connection: sqlite3.Connection, wanted: SeriesArguments, points: int) -> dict[str, Any]:
     uid = reader.resolve(connection, unmark(wanted.run))
     if not wanted.keys:
         run = reader.run(connection, uid, SHOWN_METRICS)
         fields = ("key", "rank", "attempt", "last", "min", "max", "last_step")
         return {"keys": [marked(_picked(one, fields)) for one in run["metrics"]], "series": run["series"]}
     ranks = None if wanted.rank is None else [wanted.rank]
-    window = Window("step", -inf if wanted.first_step is None else wanted.first_step, inf if wanted.last_step is None else wanted.last_step)
+    window = Window(
+        "step",
+        -inf if wanted.first_step is None else wanted.first_step,
+        inf if wanted.last_step is None else wanted.last_step,
+    )
     selected = list(reader.series(connection, uid, list(map(unmark, wanted.keys)), ranks, wanted.attempt))
-    each = max(1, wanted.points // max(1, len(selected)))
+    each = max(1, points // max(1, len(selected)))
     return {
         "columns": ["step", "min", "max", "last"],
         "series": [
@@ -168,7 +194,13 @@ def _series(connection: sqlite3.Connection, wanted: SeriesArguments) -> dict[str
                 "attempt": one.attempt,
                 "points": [
                     [point[0], *map(json_number, point[2:])]
-                    for point in chart(connection, one.series, one.tail, window if one.rank is not None else _lifetime(connection, uid), each).points
+                    for point in chart(
+                        connection,
+                        one.series,
+                        one.tail,
+                        window if one.rank is not None else _lifetime(connection, uid),
+                        each,
+                    ).points
                 ],
             }
             for one in selected
@@ -188,7 +220,8 @@ def _picked(found: Mapping[str, Any], fields: tuple[str, ...]) -> dict[str, Any]
 
 def _cause(cause: Mapping[str, Any]) -> dict[str, Any]:
     shown = {**_picked(cause, CAUSE_FIELDS), "evidence": [one["text"] for one in cause["evidence"]]}
-    return dict(marked(shown, {"cause", "advice", "check"}))
+    # An advice may name a host, and a cause be an alert of the training code: only names as ours are left as they are.
+    return dict(marked(shown, {"cause"} if _OWN_NAME.fullmatch(cause["cause"]) else ()))
 
 
 def _is_trouble(cause: Mapping[str, Any], wall: float) -> bool:

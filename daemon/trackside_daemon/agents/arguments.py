@@ -42,7 +42,10 @@ class CompareArguments(Struct, forbid_unknown_fields=True):
     runs: Annotated[list[RunName], Meta(min_length=1, max_length=16, description="Runs to compare with the baseline.")]
     baseline: Annotated[
         list[Text],
-        Meta(max_length=16, description="Runs, or a tag. Without it: the pinned run of the name, else the last finished one."),
+        Meta(
+            max_length=16,
+            description="Runs, or a tag. Without it: the pinned run of the name, else the last finished one.",
+        ),
     ] = []
     keys: Keys = []
 
@@ -57,7 +60,8 @@ class SeriesArguments(Struct, forbid_unknown_fields=True):
     first_step: Annotated[int | None, Meta(description="The first step.")] = None
     last_step: Annotated[int | None, Meta(description="The last step.")] = None
     points: Annotated[
-        int, Meta(ge=1, le=MOST_POINTS, description="Points of all series together; each keeps the minimum and maximum.")
+        int,
+        Meta(ge=1, le=MOST_POINTS, description="Points of all series together; each keeps the minimum and maximum."),
     ] = MOST_POINTS
 
 
@@ -67,10 +71,11 @@ class WaitArguments(Struct, forbid_unknown_fields=True):
     run: RunName
     until: Annotated[
         list[Literal["alert", "end"]], Meta(description="An alert of the run, its end, or whichever comes first.")
-    ] = ["alert", "end"]
+    ] = msgspec.field(default_factory=lambda: ["alert", "end"])
     step: Annotated[int | None, Meta(description="Also return when the run reaches this step.")] = None
     since: Annotated[
-        float | None, Meta(description="Alerts count from this Unix time on, by default from now; use `now` of the last answer.")
+        float | None,
+        Meta(description="Alerts count from this Unix time on, by default from now; use `now` of the last answer."),
     ] = None
     timeout_seconds: Annotated[float, Meta(ge=0, le=LONGEST_WAIT, description="Longest wait.")] = 60.0
 
@@ -79,9 +84,9 @@ class CaptureArguments(Struct, forbid_unknown_fields=True):
     """Arguments of ``capture``."""
 
     run: RunName
-    kind: Annotated[
-        Literal["profile", "stacks", "memory", "flight_recorder"], Meta(description="What to record.")
-    ] = "profile"
+    kind: Annotated[Literal["profile", "stacks", "memory", "flight_recorder"], Meta(description="What to record.")] = (
+        "profile"
+    )
     steps: Annotated[int, Meta(ge=1, le=100, description="Steps to record, of a profile.")] = 10
     stacks: Annotated[bool, Meta(description="Also record Python functions.")] = False
 

@@ -30,6 +30,11 @@ def fitted(answer: dict[str, Any], most: int = ANSWER_BYTES - SPARE_BYTES) -> st
     return text
 
 
+def fits(answer: dict[str, Any], most: int = ANSWER_BYTES - SPARE_BYTES) -> bool:
+    """Return whether nothing of an answer has to be left out."""
+    return len(json.dumps(_dump(_short(answer), {}))) <= most
+
+
 def _dump(answer: dict[str, Any], left_out: dict[str, int]) -> str:
     whole = {**answer, "left_out": left_out} if left_out else answer
     return json.dumps(whole, ensure_ascii=True, separators=(",", ":"))

@@ -39,5 +39,7 @@ def marked(value: Any, plain: Collection[str] = ()) -> Any:
     if isinstance(value, str):
         return mark(value)
     if isinstance(value, dict):
-        return {key: item if key in plain and isinstance(item, str) else marked(item, plain) for key, item in value.items()}
+        return {
+            key: item if key in plain and isinstance(item, str) else marked(item, plain) for key, item in value.items()
+        }
     return [marked(item, plain) for item in value] if isinstance(value, list | tuple) else value

@@ -66,6 +66,7 @@ COMMANDS = {
         "capture:capture", "Record a run for some steps; print where their time goes.", "gpt-small --steps 20 --stacks"
     ),
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
+    "mcp": _Command("mcp:mcp", "Answer agents over the Model Context Protocol.", "--allow-actions"),
     "compare": _Command(
         "compare:compare",
         "Compare runs and seeds: results, configurations, speed; a gate for CI.",

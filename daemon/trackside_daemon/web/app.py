@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from trackside_daemon.model.state import State
+    from trackside_daemon.web.api.agents import AgentsApi
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.diagnosis import DiagnosisApi
@@ -62,6 +63,7 @@ class WebApp:
         diagnosis: Endpoints of diagnoses.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
+        agents: Endpoint for agents.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
@@ -78,6 +80,7 @@ class WebApp:
         diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
+        agents: AgentsApi,
         gpu: GpuApi,
         processes: ProcessesApi,
         overview: OverviewApi,
@@ -94,6 +97,7 @@ class WebApp:
             "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
+            "agents": agents,
             "gpu": gpu,
             "processes": processes,
             "overview": overview,

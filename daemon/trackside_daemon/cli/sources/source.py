@@ -61,6 +61,10 @@ class Source(Protocol):
         """Return how runs differ from a baseline, runs or tags; if it is empty, from the first run's own."""
         ...
 
+    def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
+        """Return the answer to a message of the Model Context Protocol; empty if it needs none."""
+        ...
+
     def report(self, text: str, size: int) -> dict[str, Any]:
         """Return what a report has about the run that *text* identifies, with at most *size* bytes of charts."""
         ...

@@ -49,6 +49,7 @@ _PARAMETERS = {
     "from": ("number", "First step or time."),
     "to": ("number", "Last step or time."),
     "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
+    "allow-actions": ("boolean", "true also offers the tools that act on a training, such as capture."),
     "size": ("integer", "Maximum number of bytes of all charts [1600000], up to 100000000."),
     "format": ("string", "csv, json or jsonl."),
     "resources": ("string", "true: also the GPU, host and process series of the machine in the time of the run."),
@@ -103,7 +104,7 @@ class Endpoint(NamedTuple):
         errors: Statuses of its errors, besides those that `_statuses` derives.
         types: Media types of its answer.
         group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `GpuApi`,
-            `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
+            `AgentsApi`, `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -115,7 +116,9 @@ class Endpoint(NamedTuple):
     body: str = ""
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
-    group: Literal["history", "diagnosis", "alerts", "captures", "gpu", "processes", "overview", "daemon"] = "history"
+    group: Literal["history", "diagnosis", "alerts", "captures", "gpu", "agents", "processes", "overview", "daemon"] = (
+        "history"
+    )
 
 
 # All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F.
@@ -291,6 +294,17 @@ ENDPOINTS = (
         "Download a file of a capture, compressed by gzip.",
         types=("application/gzip",),
         group="captures",
+    ),
+    Endpoint(
+        "POST",
+        "/mcp",
+        "message",
+        "Answer an agent's message of the Model Context Protocol.",
+        ("allow-actions",),
+        "A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
+        "something happens. See docs/agents.md.",
+        body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+        group="agents",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
