@@ -96,6 +96,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"promtool query instant ", Runs(r'up\{instance="127\.0\.0\.1:\d+", job="trackside".*\} => 1 @')),
     (r"curl .*-/reload$|curl (-s )?http://127.0.0.1:21790/metrics", Runs()),
     (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),
+    (r"echo .* \| trackside mcp$|curl -s -H .*/api/v1/mcp$", Runs(r'(?s)"result": ?\{"(tools|content)":')),
     (r"trackside (alerts dismiss|tune|replay .*--explain)\b", Elsewhere("tests/cli/test_tune.py")),
     (r"trackside why gpt-small$", Runs(r"(?s)time: .*cost: GPUs .* EUR .*try: .*trend per 1,000 steps: loss ")),
     (r"trackside compare gpt-small gpt-wide$", Runs(r"against the baseline:\n.* step_time .*%")),
