@@ -61,7 +61,7 @@ def answered(source: FileSource, tool: str, **arguments: Any) -> tuple[dict[str,
 
 
 def test_every_answer_about_a_large_run_is_short_and_no_text_of_it_leaves_its_marks(source: FileSource) -> None:
-    asked = [
+    asked: list[tuple[str, dict[str, Any]]] = [
         ("runs", {}),
         ("why", {"run": "evil"}),
         ("compare", {"runs": ["evil"], "baseline": ["base"], "keys": LONG[:20]}),
