@@ -48,7 +48,7 @@ class NotLiveError(Exception):
 
 
 class Live(Protocol):
-    """What only a running daemon can do."""
+    """Work that only a running daemon can do."""
 
     async def wait(self, run: str, arguments: WaitArguments) -> dict[str, Any]:
         """Wait for an event of the run with this id; return ``reason`` and ``step``."""

@@ -78,6 +78,10 @@ COMMANDS = {
         "Import runs of TensorBoard, W&B, MLflow and others.",
         "runs/exp1 --name baseline",
     ),
+    "archive": _Command("archive:archive", "Write ended runs as Parquet files.", "s3://training/trackside"),
+    "fleet": _Command(
+        "fleet:fleet", "Ask over the archived runs of all machines.", '"worst 20 runs by lost GPU hours" --from archive'
+    ),
     "pin": _Command("runs:app", "Pin a run, so that retention never deletes it."),
     "delete": _Command("runs:app", "Delete runs from the history permanently."),
     "alerts": _Command("alerts:app", "List alerts, show one, or dismiss a false alarm."),

@@ -42,7 +42,7 @@ class Frame(NamedTuple):
     present: dict[str, NDArray[np.bool_]]
 
     def names(self) -> list[str]:
-        """Return the names of the keys' columns, of which none is one of `IDENTITY`."""
+        """Return the names of the keys' columns; none is one of `IDENTITY`."""
         return [f"{key} (key)" if key in IDENTITY else key for key in self.keys]
 
 

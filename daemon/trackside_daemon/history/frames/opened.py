@@ -126,7 +126,7 @@ class RunHistory:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name that people see."""
         return str(self.about["name"])
 
     @property

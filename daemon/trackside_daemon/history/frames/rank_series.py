@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.frames.decoding import decode_axis, decode_values
 from trackside_daemon.history.read.series import LogTail, find
 from trackside_daemon.history.schema import BLOCK_BITS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from trackside_daemon.history.frames.decoding import Integers, Values
     from trackside_daemon.history.read.series import StoredSeries
@@ -153,3 +154,35 @@ def _repeats(axis: Axis) -> Integers:
     repeats = np.empty(len(order), np.int64)
     repeats[order] = indices - np.maximum.accumulate(np.where(begins, indices, 0))
     return repeats
+
+
+def read_parts(
+    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, most: int
+) -> Iterator[tuple[Integers, Integers, Values]]:
+    """Yield steps, times in microseconds and values of a series, in parts of at most about *most* samples.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    rows = connection.execute(
+        "SELECT block.id, count, axis FROM block WHERE block.id >= ? AND block.id < ? AND data NOT NULL",
+        (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS),
+    ).fetchall()
+    each = max(1, most // BLOCK)
+    for begin in range(0, len(rows), each):
+        part = rows[begin : begin + each]
+        total = sum(count for _, count, _ in part)
+        steps, times, values = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total)
+        place = 0
+        for id_, count, axis in part:
+            inside = slice(place, place + count)
+            data, stamps = connection.execute(
+                "SELECT block.data, axis.data FROM block, axis WHERE block.id = ? AND axis.id = ?", (id_, axis)
+            ).fetchone()
+            decode_axis(stamps, steps[inside], times[inside])
+            decode_values(data, values[inside])
+            place += count
+        yield steps, times, values
+    last = tail.read(series)
+    if len(last[0]):
+        yield np.array(last[0]), np.array(last[1]), np.array(last[2])

@@ -29,7 +29,7 @@ class RunNow(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What ends a wait.
+    """The events that end a wait.
 
     Attributes:
         alert: An alert that began at this Unix time or later; None for no alert.
