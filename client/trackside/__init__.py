@@ -14,11 +14,25 @@ import sys as _sys
 from atexit import register as _register
 from typing import TYPE_CHECKING
 
-__all__ = ["LogFilter", "Run", "alert", "data", "event", "finish", "init", "phase", "push", "summary", "watch"]
+__all__ = [
+    "Checkpoints",
+    "LogFilter",
+    "Run",
+    "alert",
+    "data",
+    "event",
+    "finish",
+    "init",
+    "phase",
+    "push",
+    "summary",
+    "watch",
+]
 
 _BUILTIN = ["open"]  # public too, but `from trackside import *` must not replace the builtin
 
 if TYPE_CHECKING:
+    from trackside.checkpoints.checkpoints import Checkpoints
     from trackside.default_run import alert, data, event, finish, init, phase, push, summary, watch
     from trackside.history import open as open  # noqa: A004  named as in gzip; exported, though not by a star
     from trackside.log_filter import LogFilter
@@ -31,8 +45,14 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from trackside import default_run, history, log_filter, run
 
-        others = {"LogFilter": log_filter, "Run": run, "open": history}
-        globals().update({public: getattr(others.get(public, default_run), public) for public in __all__ + _BUILTIN})
+        if name == "Checkpoints":
+            from trackside.checkpoints.checkpoints import Checkpoints
+
+            globals()[name] = Checkpoints
+        else:
+            classes = {"LogFilter": log_filter, "Run": run, "open": history}
+            public = [one for one in __all__ + _BUILTIN if one != "Checkpoints"]
+            globals().update({one: getattr(classes.get(one, default_run), one) for one in public})
         return globals()[name]
 
     def __dir__() -> list[str]:

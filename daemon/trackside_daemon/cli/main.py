@@ -67,6 +67,11 @@ COMMANDS = {
     ),
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
     "mcp": _Command("mcp:mcp", "Answer agents over the Model Context Protocol.", "--allow-actions"),
+    "checkpoints": _Command(
+        "checkpoints:checkpoints",
+        "List the checkpoints of a run; print the path of the latest or best.",
+        "latest gpt-small --good",
+    ),
     "compare": _Command(
         "compare:compare",
         "Compare runs and seeds: results, configurations, speed; a gate for CI.",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.agents import AgentsApi
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
+    from trackside_daemon.web.api.checkpoints import CheckpointsApi
     from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
@@ -64,6 +65,7 @@ class WebApp:
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
         agents: Endpoint for agents.
+        checkpoints: Endpoints of checkpoints.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
@@ -81,6 +83,7 @@ class WebApp:
         alerts: AlertsApi,
         captures: CapturesApi,
         agents: AgentsApi,
+        checkpoints: CheckpointsApi,
         gpu: GpuApi,
         processes: ProcessesApi,
         overview: OverviewApi,
@@ -98,6 +101,7 @@ class WebApp:
             "alerts": alerts,
             "captures": captures,
             "agents": agents,
+            "checkpoints": checkpoints,
             "gpu": gpu,
             "processes": processes,
             "overview": overview,

@@ -65,6 +65,10 @@ class Source(Protocol):
         """Return the answer to a message of the Model Context Protocol; empty if it needs none."""
         ...
 
+    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
+        """Return the checkpoints of the run that *text* identifies, with the values of a metric; see `overview`."""
+        ...
+
     def report(self, text: str, size: int) -> dict[str, Any]:
         """Return what a report has about the run that *text* identifies, with at most *size* bytes of charts."""
         ...
