@@ -39,15 +39,12 @@ def archive(
 def _write(target: str, storage_path: Path | None) -> Iterator[str]:
     from trackside_daemon.bridges.mirrors.unsent import mirrored_runs
     from trackside_daemon.bridges.parquet.mirror import make_target
-    from trackside_daemon.history.directory import default_directory
     from trackside_daemon.history.read.offline import Offline
     from trackside_daemon.http_client.errors import SendError, SettingError
 
     try:
         files = make_target({"url": target})
-        history = Offline(
-            storage_path or default_directory(os.environ, os.getuid()), lambda line: typer.echo(line, err=True)
-        )
+        history = Offline(storage_path or _directory(), lambda line: typer.echo(line, err=True))
         written = samples = 0
         with history.reading() as connection:
             runs = [run for run in mirrored_runs(connection, None) if run.ended is not None]
@@ -61,3 +58,17 @@ def _write(target: str, storage_path: Path | None) -> Iterator[str]:
     except (SettingError, SendError) as error:
         raise CommandError(str(error)) from None
     yield f"written: {written} runs with {samples:,} samples; {len(runs) - written} were there already"
+
+
+def _directory() -> Path:
+    """Return the directory of the running daemon's history, else the default one."""
+    from pathlib import Path
+
+    from trackside_daemon.cli.sources.daemon_lookup import VARIABLE, find_local_daemon
+    from trackside_daemon.cli.sources.errors import SourceError
+    from trackside_daemon.history.directory import default_directory
+
+    try:
+        return Path(find_local_daemon().status["storage_path"])
+    except (SourceError, KeyError):
+        return Path(os.environ.get(VARIABLE) or default_directory(os.environ, os.getuid()))
