@@ -20,7 +20,7 @@ class ParquetSection(MirrorSection):
         ),
     ] = ""
     # A run's file is complete, so all ranks are the default here.
-    ranks: Annotated[Literal["all"], Field(description="all: files have every rank.")] = "all"  # type: ignore[assignment]
+    ranks: Annotated[Literal["all"], Field(description="all: files have every rank.")] = "all"
 
     @property
     def is_configured(self) -> bool:
