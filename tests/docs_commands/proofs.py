@@ -103,7 +103,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"export TRACKSIDE_RUN_ID=|until python train\.py ", Elsewhere("tests/end_to_end/test_checkpoints.py")),
     (r"trackside archive archive$", Runs(r"written: \d+ runs with [\d,]+ samples")),
     (r"trackside fleet$", Runs(r"worst 20 runs by lost GPU hours\n")),
-    (r'trackside fleet "worst 20 ', Runs(r"lost_gpu_hours .*\n.*gpt-small")),
+    (r'trackside fleet "worst 20 ', Runs(r"lost_gpu_hours .*\n.*gpt-")),
     (r"trackside fleet ", Runs(r"cause|run ")),
     (r"trackside (alerts dismiss|tune|replay .*--explain)\b", Elsewhere("tests/cli/test_tune.py")),
     (r"trackside why gpt-small$", Runs(r"(?s)time: .*cost: GPUs .* EUR .*try: .*trend per 1,000 steps: loss ")),

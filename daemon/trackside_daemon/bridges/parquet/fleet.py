@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.parquet.store import Store
 
 QUESTIONS = {
-    "worst 20 runs by lost GPU hours": "SELECT name, run, host, state, round(lost_gpu_hours, 2) AS lost_gpu_hours, "
-    "round(gpu_hours, 2) AS gpu_hours, causes[1].cause AS cause FROM runs ORDER BY runs.lost_gpu_hours DESC, run LIMIT 20",
-    "lost GPU hours by cause": "SELECT one.cause AS cause, count(*) AS runs, round(sum(one.gpu_hours), 2) AS gpu_hours "
+    "worst 20 runs by lost GPU hours": "SELECT name, run, host, state, round(lost_gpu_hours, 4) AS lost_gpu_hours, "
+    "round(gpu_hours, 4) AS gpu_hours, causes[1].cause AS cause FROM runs ORDER BY runs.lost_gpu_hours DESC, run LIMIT 20",
+    "lost GPU hours by cause": "SELECT one.cause AS cause, count(*) AS runs, round(sum(one.gpu_hours), 4) AS gpu_hours "
     "FROM (SELECT unnest(causes) AS one FROM runs) WHERE one.gpu_hours > 0 GROUP BY ALL ORDER BY sum(one.gpu_hours) DESC, cause",
     "lost GPU hours by month": "SELECT strftime(started, '%Y-%m') AS month, count(*) AS runs, round(sum(gpu_hours), 1) AS gpu_hours, "
     "round(sum(lost_gpu_hours), 1) AS lost_gpu_hours, round(sum(energy_kwh), 1) AS energy_kwh FROM runs GROUP BY month ORDER BY month",
@@ -23,7 +23,7 @@ QUESTIONS = {
     "worst 20 hosts by lost GPU hours": "SELECT host, count(*) AS runs, round(sum(gpu_hours), 1) AS gpu_hours, "
     "round(sum(lost_gpu_hours) / sum(gpu_hours), 3) AS lost_ratio FROM runs GROUP BY host "
     "ORDER BY sum(lost_gpu_hours) DESC, host LIMIT 20",
-    "best 20 runs by loss": "SELECT name, run, loss, step, round(gpu_hours, 2) AS gpu_hours FROM runs "
+    "best 20 runs by loss": "SELECT name, run, loss, step, round(gpu_hours, 4) AS gpu_hours FROM runs "
     "WHERE isfinite(loss) ORDER BY loss, run LIMIT 20",
     "failed runs by cause": "SELECT cause, count(*) AS runs, round(sum(gpu_hours), 1) AS gpu_hours FROM runs "
     "WHERE state IN ('failed', 'lost') GROUP BY cause ORDER BY count(*) DESC, cause LIMIT 50",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,7 +52,6 @@ class Condition(NamedTuple):
 
 
 class _Waiter(NamedTuple):
-    run: str
     condition: Condition
     found: asyncio.Future[tuple[str, RunNow]]
 
@@ -65,7 +65,8 @@ class Waits:
 
     def __init__(self, poll: Callable[[Collection[str]], Mapping[str, RunNow]]) -> None:
         self._poll = poll
-        self._waiters: set[_Waiter] = set()
+        self._waiters: dict[str, set[_Waiter]] = {}
+        self._checked: dict[str, RunNow] = {}  # by run, what all who wait for it have been checked against
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
@@ -73,8 +74,9 @@ class Waits:
     async def wait(self, run: str, condition: Condition, seconds: float) -> tuple[str, int | None]:
         """Wait for so many seconds at most; return the reason, or ``timeout``, and the run's step."""
         self._loop = asyncio.get_running_loop()
-        waiter = _Waiter(run, condition, self._loop.create_future())
-        self._waiters.add(waiter)
+        waiter = _Waiter(condition, self._loop.create_future())
+        self._waiters.setdefault(run, set()).add(waiter)
+        self._checked.pop(run, None)
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
         try:
@@ -85,7 +87,10 @@ class Waits:
             now_or_none = (await asyncio.to_thread(self._poll, [run])).get(run)
             return (now_or_none and condition.reason(now_or_none)) or "timeout", now_or_none and now_or_none.step
         finally:
-            self._waiters.discard(waiter)
+            self._waiters[run].discard(waiter)
+            if not self._waiters[run]:
+                del self._waiters[run]
+                self._checked.pop(run, None)
 
     def stop(self) -> None:
         """End all waits; callable from any thread."""
@@ -95,24 +100,28 @@ class Waits:
                 self._loop.call_soon_threadsafe(self._end)
 
     def _end(self) -> None:
-        for waiter in self._waiters:
+        for waiter in set().union(*self._waiters.values()):
             if not waiter.found.done():
                 waiter.found.set_result(("stopping", RunNow("", None, None)))
 
     async def _run(self) -> None:
         try:
             while self._waiters:
-                with suppress(OSError, ValueError):  # the history may be busy: the next poll reads it
-                    self._check(await asyncio.to_thread(self._poll, {waiter.run for waiter in self._waiters}))
+                with suppress(sqlite3.Error):  # the history may be busy: the next poll reads it
+                    self._check(await asyncio.to_thread(self._poll, list(self._waiters)))
                 await asyncio.sleep(PERIOD)
         finally:
             self._task = None
 
     def _check(self, runs: Mapping[str, RunNow]) -> None:
-        for waiter in self._waiters:
-            now = runs.get(waiter.run)
-            if now is not None and not waiter.found.done() and (reason := waiter.condition.reason(now)):
-                waiter.found.set_result((reason, now))
+        for run, waiters in self._waiters.items():
+            now = runs.get(run)
+            if now is None or now == self._checked.get(run):
+                continue
+            self._checked[run] = now
+            for waiter in waiters:
+                if not waiter.found.done() and (reason := waiter.condition.reason(now)):
+                    waiter.found.set_result((reason, now))
 
 
 def poll_runs(state: State, database: Database, ids: Collection[str]) -> dict[str, RunNow]:
