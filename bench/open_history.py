@@ -182,7 +182,7 @@ def _plain_rows(path: Path, table: Any) -> float:
 def _rival(place: Path) -> float | None:
     if not RIVAL.exists():
         return None
-    command = [RIVAL, "-c", WANDB, place / "w", str(RIVAL_STEPS), str(KEYS)]
+    command = [str(RIVAL), "-c", WANDB, str(place / "w"), str(RIVAL_STEPS), str(KEYS)]
     (place / "w").mkdir()
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
