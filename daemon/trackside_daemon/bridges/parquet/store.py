@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +45,8 @@ class Store:
                 self.files, path = found.FileSystem.from_uri(url)
                 self.path = str(path).rstrip("/")
         except (ModuleNotFoundError, OSError, ValueError) as error:
-            raise SettingError(f"bridges.parquet.url: {error}") from None
+            reason = re.sub(r"//[^/@]*@", "//…@", str(error))  # an address may have a key and its secret
+            raise SettingError(f"the target of Parquet files: {reason}") from None
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
