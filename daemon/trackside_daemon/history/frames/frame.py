@@ -100,14 +100,9 @@ def _streams(connection: sqlite3.Connection, uid: str) -> list[tuple[int, int, i
 
 def _empty(keys: list[str], ranks: Sequence[_Rank]) -> Frame:
     rows = sum(len(rank.rows.axis.steps) for rank in ranks)
-    whole = {
-        key
-        for key in keys
-        if all(
-            any(column.key == key and len(column.axis.steps) == len(rank.rows.axis.steps) for column in rank.columns)
-            for rank in ranks
-        )
-    }
+    lengths = [{column.key: len(column.axis.steps) for column in rank.columns} for rank in ranks]
+    every = [len(rank.rows.axis.steps) for rank in ranks]
+    whole = {key for key in keys if [by_key.get(key) for by_key in lengths] == every}
     present = {key: np.zeros(rows, bool) for key in keys if key not in whole}
     narrow = [np.empty(rows, np.int32) for _ in range(2)]
     wide = [np.empty(rows, np.int64) for _ in range(2)]
