@@ -142,7 +142,7 @@ def _groups(connection: sqlite3.Connection, uid: str, schema: Any) -> Iterator[A
 
 
 def _facts(connection: sqlite3.Connection, run: MirroredRun) -> dict[str, Any]:
-    found = reader.head(connection, run.id)
+    found = reader.run(connection, run.id, 0)  # also counts what is not packed yet
     diagnosis = diagnose(connection, run.id, CostSection())
     costs, last = diagnosis["costs"], found["attempt_list"][-1] if found["attempt_list"] else {}
     wall = diagnosis["wall_seconds"]
