@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 STEPS, KEYS = 1_000_000, 25
-RIVAL_STEPS = 20_000
+RIVAL_STEPS = 5_000
 RUNS = 10_000
-ROUNDS = 5
+ROUNDS = 7
 RIVAL = ROOT / ".venv-bench" / "bin" / "python"
 
 WANDB = """
