@@ -51,7 +51,7 @@ for step in range(int(sys.argv[2])):
     run.log({f"key{number}": step / 7 + number for number in range(int(sys.argv[3]))})
 run.finish()
 import pandas
-begun = time.perf_counter()
+begun = time.process_time()
 store = DataStore()
 store.open_for_scan(glob.glob(sys.argv[1] + "/wandb/offline-run-*/*.wandb")[0])
 rows = []
@@ -62,17 +62,20 @@ while (data := store.scan_data()) is not None:
         rows.append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
 frame = pandas.DataFrame(rows)
 assert len(frame) == int(sys.argv[2])
-print(time.perf_counter() - begun)
+print(time.process_time() - begun)
 """
-EXPORT = """
-import resource, sys, time
+EXPORT = r"""
+import re, sys, time
+from pathlib import Path
 begun = time.perf_counter()
 from trackside_daemon.__main__ import main
 sys.argv = ["trackside", "archive", sys.argv[2], "--storage.path", sys.argv[1]]
 try:
     main()
 finally:
-    print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+    # Not ru_maxrss, which also counts the process that started this one.
+    peak = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
+    print(time.perf_counter() - begun, int(peak[1]) >> 10)
 """
 
 
@@ -92,19 +95,21 @@ def frames(directory: Path, place: Path) -> None:
     run = trackside.open("run", path=directory)
     run.to_pandas()
     pandas, arrow = (_median(work) for work in (run.to_pandas, run.to_arrow))
+    head(f"{STEPS:,} steps of {KEYS} keys to a table", "seconds", "CPU, s", "million samples per CPU second")
     samples = STEPS * KEYS
-    head(f"{STEPS:,} steps of {KEYS} keys to a table", "seconds", "million samples/s")
-    row("pandas", f"{pandas:.2f}", f"{samples / pandas / 1e6:.1f}")
-    row("Arrow", f"{arrow:.2f}", f"{samples / arrow / 1e6:.1f}")
-    plain = _plain_rows(place / "plain.db", run.to_pandas())
-    row("a plain table of SQLite, a row for each step, to pandas", f"{plain:.2f}", f"{samples / plain / 1e6:.1f}")
+    for what, (wall, cpu) in (
+        ("pandas", pandas),
+        ("Arrow", arrow),
+        ("a plain table of SQLite, a row for each step, to pandas", _plain_rows(place / "plain.db", run.to_pandas())),
+    ):
+        row(what, f"{wall:.2f}", f"{cpu:.2f}", f"{samples / cpu / 1e6:.1f}")
     rival = _rival(place)
     count = RIVAL_STEPS * KEYS
     name = f"W&B's offline reader, {RIVAL_STEPS:,} steps, to pandas"
-    row(name, *(("-", "-") if rival is None else (f"{rival:.2f}", f"{count / rival / 1e6:.1f}")))
+    row(name, "", *(("-", "-") if rival is None else (f"{rival:.2f}", f"{count / rival / 1e6:.1f}")))
     head("limit", "measured", "target", "")
-    verdict("to pandas", f"{pandas:.2f} s", "<= 1.0 s", met=pandas <= 1.0)
-    verdict("to Arrow", f"{arrow:.2f} s", "<= 0.7 s", met=arrow <= 0.7)
+    verdict("to pandas", f"{pandas[0]:.2f} s", "<= 1.0 s", met=pandas[0] <= 1.0)
+    verdict("to Arrow", f"{arrow[0]:.2f} s", "<= 0.7 s", met=arrow[0] <= 0.7)
 
 
 def exported(place: Path) -> None:
@@ -149,7 +154,7 @@ def fleet(place: Path) -> None:
         facts |= {"ledger": [("compute", lost), ("data_wait", lost)], "started": 1_790_000_000_000_000 + number}
         pq.write_table(pa.Table.from_pylist([facts], schema=schema), path / f"id{number}.parquet", compression="zstd")
     store = Store(str(place))
-    seconds = _median(lambda: ask(store, prepared("worst 20 runs by lost GPU hours")))
+    seconds, _ = _median(lambda: ask(store, prepared("worst 20 runs by lost GPU hours")))
     verdict("`worst 20 runs by lost GPU hours` over 10,000 runs", f"{seconds:.2f} s", "<= 2 s", met=seconds <= 2)
 
 
@@ -167,7 +172,7 @@ def _fill(directory: Path, steps: int, keys: int) -> None:
     database.close()
 
 
-def _plain_rows(path: Path, table: Any) -> float:
+def _plain_rows(path: Path, table: Any) -> tuple[float, float]:
     import pandas as pd
 
     keys = [name for name in table.columns if name.startswith("key")]
@@ -187,13 +192,15 @@ def _rival(place: Path) -> float | None:
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
-def _median(work: Callable[[], Any], rounds: int = ROUNDS) -> float:
-    times = []
+def _median(work: Callable[[], Any], rounds: int = ROUNDS) -> tuple[float, float]:
+    """Return the median seconds of wall time, and of CPU time."""
+    walls, used = [], []
     for _ in range(rounds):
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), time.process_time()
         work()
-        times.append(time.perf_counter() - begun)
-    return median(times)
+        walls.append(time.perf_counter() - begun)
+        used.append(time.process_time() - before)
+    return median(walls), median(used)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.bridges.mirrors.target import MirroredRun
 
-GROUP_ROWS = 120_000  # rows that are in memory, and in a row group
+GROUP_ROWS = 60_000  # rows that are in memory, and in a row group
 STAMP = b"trackside.end"  # entry of a file's metadata: the end of the run that it has
 
 
