@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from trackside_daemon.model.state import State
+    from trackside_daemon.web.api.agents import AgentsApi
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.checkpoints import CheckpointsApi
@@ -63,6 +64,7 @@ class WebApp:
         diagnosis: Endpoints of diagnoses.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
+        agents: Endpoint for agents.
         checkpoints: Endpoints of checkpoints.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
@@ -80,6 +82,7 @@ class WebApp:
         diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
+        agents: AgentsApi,
         checkpoints: CheckpointsApi,
         gpu: GpuApi,
         processes: ProcessesApi,
@@ -97,6 +100,7 @@ class WebApp:
             "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
+            "agents": agents,
             "checkpoints": checkpoints,
             "gpu": gpu,
             "processes": processes,
