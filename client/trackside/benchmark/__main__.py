@@ -22,7 +22,6 @@ from trackside.benchmark.rounds import Calls, Load, measure, reason
 from trackside.benchmark.target import TargetError, alone, build
 
 if TYPE_CHECKING:
-    from trackside.benchmark.request import Spec
     from trackside.benchmark.rounds import Round, Subject
 
 WRITE_SECONDS = 0.5  # between two writes, so that the reader does not disturb each round

@@ -68,7 +68,9 @@ def agreement(reference: Outputs, variant: Outputs) -> dict[str, Interval]:
     largest = [float((one - other).abs().max()) for one, other in pairs]
     found = {
         "largest_difference": _largest(largest),
-        "cosine": _mean([float(functional.cosine_similarity(one.flatten(), other.flatten(), dim=0)) for one, other in pairs]),
+        "cosine": _mean(
+            [float(functional.cosine_similarity(one.flatten(), other.flatten(), dim=0)) for one, other in pairs]
+        ),
     }
     if pairs[0][0].dim() and pairs[0][0].shape[-1] > 1:
         found["top1"] = _share([float((one.argmax(-1) == other.argmax(-1)).float().mean()) for one, other in pairs])
@@ -140,5 +142,5 @@ def _largest(values: Sequence[float]) -> Interval:
 
 
 def _exponential(interval: Interval) -> Interval:
-    ends = (None if one is None else exp(one) for one in interval[:3])
-    return Interval(*ends, interval.reason)
+    value, low, high = (None if one is None else exp(one) for one in (interval.value, interval.low, interval.high))
+    return Interval(value, low, high, interval.reason)

@@ -15,10 +15,10 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection, Incomple
 from itertools import count, pairwise
 from threading import Lock
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from trackside.benchmark.rounds import LATENCY
+from trackside.benchmark.rounds import LATENCY, Load
 from trackside.benchmark.target import SEED, TargetError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
     from trackside.benchmark.request import Requests
-    from trackside.benchmark.rounds import Load, Samples, Sampling
+    from trackside.benchmark.rounds import Samples, Sampling
 
 TTFT, TPOT, ITL = "ttft_seconds", "tpot_seconds", "itl_seconds"
 THROUGHPUT, REQUESTS, GOODPUT = "tokens_per_second", "requests_per_second", "goodput_per_second"
@@ -63,7 +63,7 @@ class Endpoint:
         self._requests = requests
         self._numbers = count()
         self._lock = Lock()
-        self._load: Load | None = None
+        self._load = Load()
         self._arrivals = random.Random(SEED)  # noqa: S311  no secret
         self._typical = 0.0
         self._failed = 0
@@ -86,13 +86,11 @@ class Endpoint:
         Raises:
             TargetError: The endpoint works no more.
         """
-        load = self._load
-        assert load is not None
         begun = perf_counter()
-        if load.rate:
-            answers = self._open(load.rate)
+        if self._load.rate:
+            answers = self._open(self._load.rate)
         else:
-            workers = max(1, load.concurrency)
+            workers = max(1, self._load.concurrency)
             with ThreadPoolExecutor(workers) as pool:
                 lists = pool.map(lambda _: [self._send() for _ in range(EACH)], range(workers))
                 answers = [answer for answers in lists for answer in answers]
@@ -130,40 +128,44 @@ class Endpoint:
 
     def _send(self, due: float | None = None) -> Answer:
         """Send one request, and read its answer; without the time at which it is *due*, the connection is made before."""
+        connection = self._connection()
         times: list[float] = []
-        finished, stated, connection = False, 0, self._connection()
         try:
             connection.connect()
             due = due or perf_counter()
-            connection.request("POST", self._path, self._body(), {"Content-Type": "application/json", **self._requests.headers})
-            response = connection.getresponse()
-            if response.status != 200:
-                return Answer("error", reason=f"HTTP {response.status}: {_first_line(response.read(500))}")
-            for event in _events(response):
-                if perf_counter() - due > self._requests.timeout:
-                    raise TimeoutError
-                if "error" in event:
-                    return Answer("error", reason=_first_line(json.dumps(event["error"]).encode()))
-                stated = (event.get("usage") or {}).get("completion_tokens") or stated
-                choice = (event.get("choices") or [{}])[0]
-                if (choice.get("delta") or {}).get("content") or choice.get("text"):
-                    times.append(perf_counter())
-                finished = finished or bool(choice.get("finish_reason"))
+            headers = {"Content-Type": "application/json", **self._requests.headers}
+            connection.request("POST", self._path, self._body(), headers)
+            return self._read(connection.getresponse(), due, times)
         except TimeoutError:
             return Answer("timeout", reason=f"no complete answer within {self._requests.timeout:g} s")
         except (OSError, HTTPException, ValueError, AttributeError, TypeError) as error:
-            return Answer("cut" if times or isinstance(error, IncompleteRead) else "error", reason=f"{type(error).__name__}: {error}")
+            outcome = "cut" if times or isinstance(error, IncompleteRead) else "error"
+            return Answer(outcome, reason=f"{type(error).__name__}: {error}")
         finally:
             connection.close()
+
+    def _read(self, response: HTTPResponse, due: float, times: list[float]) -> Answer:
+        """Read an answer; *times* receives the time of each part of its text.
+
+        Raises:
+            TimeoutError: It lasts too long.
+        """
+        if response.status != 200:
+            return Answer("error", reason=f"HTTP {response.status}: {_first_line(response.read(500))}")
+        finished, stated = False, 0
+        for event in _events(response):
+            if perf_counter() - due > self._requests.timeout:
+                raise TimeoutError
+            if "error" in event:
+                return Answer("error", reason=_first_line(json.dumps(event["error"]).encode()))
+            stated = (event.get("usage") or {}).get("completion_tokens") or stated
+            choice = (event.get("choices") or [{}])[0]
+            if (choice.get("delta") or {}).get("content") or choice.get("text"):
+                times.append(perf_counter())
+            finished = finished or bool(choice.get("finish_reason"))
         if not finished:
             return Answer("cut", reason="the stream ended without finish_reason")
-        if not times:
-            return Answer("error", reason="the answer has no text")
-        tokens = max(stated, len(times))
-        measured = {LATENCY: [times[-1] - due], TTFT: [times[0] - due], ITL: [after - one for one, after in pairwise(times)]}
-        if tokens > 1:
-            measured[TPOT] = [(times[-1] - times[0]) / (tokens - 1)]
-        return Answer("completed", measured, tokens)
+        return _completed(due, times, stated) if times else Answer("error", reason="the answer has no text")
 
     def _connection(self) -> HTTPConnection:
         kind = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
@@ -179,7 +181,17 @@ class Endpoint:
         return json.dumps({**fields, "prompt": prompt}).encode()
 
 
-def _events(response: HTTPResponse) -> Iterator[dict[str, object]]:
+def _completed(due: float, times: Sequence[float], stated: int) -> Answer:
+    """Return a complete answer; without a *stated* number of tokens, each part is one."""
+    tokens = max(stated, len(times))
+    gaps = [after - one for one, after in pairwise(times)]
+    measured = {LATENCY: [times[-1] - due], TTFT: [times[0] - due], ITL: gaps}
+    if tokens > 1:
+        measured[TPOT] = [(times[-1] - times[0]) / (tokens - 1)]
+    return Answer("completed", measured, tokens)
+
+
+def _events(response: HTTPResponse) -> Iterator[dict[str, Any]]:
     """Yield the objects of a stream of server-sent events up to ``[DONE]``."""
     while line := response.readline():
         data = line.removeprefix(b"data:").strip()

@@ -86,7 +86,8 @@ def results(measured: Measured) -> Contents:
             for comparison in _comparisons(measured, load, name, reference)
         ],
         "failures": [
-            {"variant": name, "load": "" if load is None else str(load), "reason": why} for name, load, why in measured.failures
+            {"variant": name, "load": "" if load is None else str(load), "reason": why}
+            for name, load, why in measured.failures
         ],
     }
 
@@ -103,7 +104,9 @@ def _load(measured: Measured, load: Load, name: str) -> Contents | None:
     if not rounds:
         return None
     measures = [measure for measure in rounds[0][0][name] if measure.endswith("_seconds")]
-    series = {measure: [[one for values in part for one in values[name][measure]] for part in rounds] for measure in measures}
+    series = {
+        measure: [[one for values in part for one in values[name][measure]] for part in rounds] for measure in measures
+    }
     ordered = sorted(one for part in series[LATENCY] for one in part)
     mean = _mean(series[LATENCY])
     found: Contents = {"load": str(load), "key": load.key, **_fields(load), "samples": len(ordered)}
@@ -114,11 +117,18 @@ def _load(measured: Measured, load: Load, name: str) -> Contents | None:
         found |= _rates(rounds, name)
         found["requests"] = measured.counts(load, name)
     else:
-        rate = Interval(*(None if one is None else load.items / one for one in (mean.value, mean.high, mean.low)))
+        rate = _inverse(mean, load.items)
         found |= _throughput(rate, "tokens" if load.length else "items" if load.batch else "calls")
     shares = [share for share in SHARES if len(ordered) >= needed(share)]
     found["curve"] = [[share, float(f"{at_share(ordered, share):.5g}")] for share in shares]
     return found
+
+
+def _inverse(interval: Interval, dividend: float) -> Interval:
+    value, high, low = (
+        None if one is None else dividend / one for one in (interval.value, interval.low, interval.high)
+    )
+    return Interval(value, low, high)
 
 
 def _fields(load: Load) -> Contents:
@@ -162,7 +172,8 @@ def _comparisons(measured: Measured, load: Load, name: str, reference: str) -> I
     for measure in rounds[0][0][name]:
         if measure.endswith("_seconds") or measure == RATE:
             usable = [
-                [one for one in part if all(one[each].get(measure, [0])[:1] > [0] for each in (name, reference))] for part in rounds
+                [one for one in part if all(one[each].get(measure, [0])[:1] > [0] for each in (name, reference))]
+                for part in rounds
             ]
             sides = [[[median(one[each][measure]) for one in part] for part in usable] for each in (name, reference)]
             effects = [paired(one, other) for one, other in zip(*sides, strict=True) if one]
@@ -199,7 +210,10 @@ def _comparison(name: str, reference: str, load: Load, measure: str, effect: Eff
 
 def sentence(comparison: Mapping[str, Any]) -> str:
     """Return a comparison as a sentence, such as ``int8 is 1.42 to 1.51 times faster than fp32 (batch=8)``."""
-    names, load = (comparison["variant"], comparison["reference"]), f" ({comparison['load']})" if comparison["load"] else ""
+    names, load = (
+        (comparison["variant"], comparison["reference"]),
+        f" ({comparison['load']})" if comparison["load"] else "",
+    )
     what = "" if comparison["measure"] == LATENCY else f" in {comparison['measure']}"
     if comparison["verdict"] == "unknown":
         return f"{names[0]} and {names[1]}{what}: too few rounds to compare ({comparison['reason']}){load}"

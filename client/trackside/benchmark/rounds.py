@@ -214,7 +214,12 @@ class _Measurement:
         for name in names:
             samples = [value for values in counted for value in values[name][LATENCY]] if counted else []
             typical = percentile([samples], 0.5)
-            if len(samples) < self._plan.samples or typical.value is None or typical.low is None or typical.high is None:
+            if (
+                len(samples) < self._plan.samples
+                or typical.value is None
+                or typical.low is None
+                or typical.high is None
+            ):
                 return False
             if (typical.high - typical.low) / 2 > self._plan.precision * typical.value:
                 return False
@@ -231,7 +236,9 @@ def settled(rounds: Sequence[Round], names: Sequence[str]) -> list[Round]:
 
 def reason(error: BaseException) -> str:
     """Return an error in one line, with the place in the user's code where it was raised."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/trackside/benchmark/" not in frame.filename]
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "/trackside/benchmark/" not in frame.filename
+    ]
     place = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
     text = " ".join(str(error).split())[:200]
     return f"{place}{type(error).__name__}" + (f": {text}" if text else "")
@@ -245,5 +252,3 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def _is_look(count: int) -> bool:
     return count >= FIRST_LOOK and count & (count - 1) == 0
-
-

@@ -45,7 +45,9 @@ class Function:
             TargetError: The load needs inputs that are made for it.
         """
         if (load.batch or load.length) and not callable(self._inputs):
-            raise TargetError("--batch-size and --length need inputs: return (function, inputs) with a function inputs(batch)")
+            raise TargetError(
+                "--batch-size and --length need inputs: return (function, inputs) with a function inputs(batch)"
+            )
         args, kwargs = arguments(made_inputs(self._inputs, load) if callable(self._inputs) else self._inputs)
         function = self._function
         return (lambda: function(*args, **kwargs)) if args or kwargs else function
@@ -72,9 +74,13 @@ def build(spec: Spec, device: str = "") -> Any:
         variant = "" if _accepts(spec.target, "variant") else spec.variant
         return Model(model, inputs, variant, device, Path(spec.checkpoint or spec.target))
     if not callable(model):
-        raise TargetError(f"{spec.target} returned {type(model).__name__}; return a function, a torch module, or (either, inputs)")
+        raise TargetError(
+            f"{spec.target} returned {type(model).__name__}; return a function, a torch module, or (either, inputs)"
+        )
     if spec.variant and not _accepts(spec.target, "variant"):
-        raise TargetError(f"{spec.target} returned a function, so its factory needs a parameter variant for {spec.variant}")
+        raise TargetError(
+            f"{spec.target} returned a function, so its factory needs a parameter variant for {spec.variant}"
+        )
     return Function(model, inputs)
 
 
@@ -90,7 +96,11 @@ def alone(spec: Spec, load: Load, device: str = "") -> dict[str, float]:
     prepared = perf_counter()
     call()
     first = perf_counter() - prepared
-    facts = {"load_seconds": loaded - begun, "first_call_seconds": first, "memory_bytes": max(0.0, peak_bytes() - before)}
+    facts = {
+        "load_seconds": loaded - begun,
+        "first_call_seconds": first,
+        "memory_bytes": max(0.0, peak_bytes() - before),
+    }
     return {**facts, **target.facts()}
 
 
@@ -132,7 +142,9 @@ def _factory(target: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name and not f"{module}.".startswith(f"{error.name}."):
             raise
-        raise TargetError(f"{target}: no module {module} in {Path.cwd()} or the environment of {sys.executable}") from None
+        raise TargetError(
+            f"{target}: no module {module} in {Path.cwd()} or the environment of {sys.executable}"
+        ) from None
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise TargetError(f"{target}: module {module} has no {attribute}")

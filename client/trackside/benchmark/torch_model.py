@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from contextlib import nullcontext, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +14,7 @@ from trackside.benchmark.variants import apply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from trackside.benchmark.rounds import Load
 
@@ -36,7 +36,9 @@ class Model:
         file: Where its weights are from, if that is a file.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any = None, variant: str = "", device: str = "", file: Path | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, inputs: Any = None, variant: str = "", device: str = "", file: Path | None = None
+    ) -> None:
         self._device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self._source = model  # generated inputs follow its layers, which a variant may wrap
         self._inputs = inputs
@@ -101,7 +103,9 @@ def generated(model: nn.Module, batch: int, length: int) -> torch.Tensor:
         if isinstance(layer, nn.Embedding):
             return torch.randint(layer.num_embeddings, (batch, length or LENGTH), generator=random)
         if isinstance(layer, nn.Linear):
-            return torch.randn((batch, length, layer.in_features) if length else (batch, layer.in_features), generator=random)
+            return torch.randn(
+                (batch, length, layer.in_features) if length else (batch, layer.in_features), generator=random
+            )
         if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             sides = len(layer.kernel_size)
             return torch.randn(batch, layer.in_channels, *[length or PIXELS] * sides, generator=random)
@@ -212,7 +216,7 @@ class _Counter:
 
 def _stored_bytes(model: nn.Module) -> float:
     counter = _Counter()
-    torch.save(model.state_dict(), counter)  # type: ignore[arg-type]
+    torch.save(model.state_dict(), counter)
     return float(counter.size)
 
 

@@ -31,7 +31,7 @@ def apply(model: nn.Module, name: str, device: str) -> tuple[nn.Module, torch.dt
     dtype = HALVES.get(name)
     if dtype is None:
         model = _changed(model, name, device)
-    return (torch.compile(model) if compiled else model), dtype  # type: ignore[return-value]
+    return (torch.compile(model) if compiled else model), dtype
 
 
 def _changed(model: nn.Module, name: str, device: str) -> nn.Module:
@@ -52,10 +52,14 @@ def _changed(model: nn.Module, name: str, device: str) -> nn.Module:
 
 def _quantized(model: nn.Module, device: str) -> nn.Module:
     if device != "cpu":
-        raise TargetError(f"int8-dynamic runs on the CPU alone, not on {device}: add --device cpu, or use torchao-int8-dynamic")
+        raise TargetError(
+            f"int8-dynamic runs on the CPU alone, not on {device}: add --device cpu, or use torchao-int8-dynamic"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is deprecated in favour of torchao, which not everybody has
-        changed: nn.Module = torch.ao.quantization.quantize_dynamic(model, {nn.Linear, nn.LSTM, nn.GRU}, dtype=torch.qint8)
+        changed: nn.Module = torch.ao.quantization.quantize_dynamic(
+            model, {nn.Linear, nn.LSTM, nn.GRU}, dtype=torch.qint8
+        )
     return changed
 
 
