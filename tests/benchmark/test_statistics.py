@@ -95,8 +95,8 @@ def test_wherever_a_measurement_ends_equal_variants_differ_in_five_percent(count
     verdicts = []
     for seed in range(comparisons):
         chance, machine = random.Random(seed), [0.0]
-        subjects = [SimulatedSubject(name, 1e-3, chance, machine) for name in ("a", "b")]
-        comparison = compared(*subjects, Plan(seconds=60, precision=0.04, samples=1, seed=seed))
+        one, other = (SimulatedSubject(name, 1e-3, chance, machine) for name in ("a", "b"))
+        comparison = compared(one, other, Plan(seconds=60, precision=0.04, samples=1, seed=seed))
         verdicts.append(comparison["verdict"])
     assert verdicts.count("no difference shown") >= 0.95 * comparisons
 
@@ -178,5 +178,5 @@ def test_results_are_sentences_and_numbers_by_key() -> None:
     assert sentence(contents["comparisons"][0]).startswith("int8-dynamic is 1.")
     assert sentence(contents["comparisons"][0]).endswith(" times faster than fp32 (batch=8)")
     numbers = flat(contents)
-    assert numbers["latency_p50_seconds/int8_dynamic/batch8"] == pytest.approx(2e-3, rel=0.1)
-    assert numbers["throughput/fp32/batch8"] == pytest.approx(8 / 3e-3, rel=0.15)
+    assert numbers["model/int8_dynamic/batch8/latency_p50_seconds"] == pytest.approx(2e-3, rel=0.1)
+    assert numbers["model/fp32/batch8/throughput"] == pytest.approx(8 / 3e-3, rel=0.15)

@@ -109,7 +109,7 @@ def _alone(request: Request, writer: _Writer) -> None:
 
 def _measure(request: Request, writer: _Writer, stop: Event) -> None:
     subjects: list[Subject] = []
-    if request.specs[0].target.startswith(("http://", "https://")):
+    if request.is_endpoint:
         from trackside.benchmark.endpoint import Endpoint
 
         subjects += [Endpoint(spec.name, spec.target, request.requests) for spec in request.specs]

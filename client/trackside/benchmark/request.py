@@ -68,3 +68,8 @@ class Request(msgspec.Struct, frozen=True):
     tokens: int = 8
     requests: Requests = Requests()
     polite: bool = False
+
+    @property
+    def is_endpoint(self) -> bool:
+        """True if the targets are addresses of endpoints."""
+        return self.specs[0].target.startswith(("http://", "https://"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from math import isfinite, sqrt
 from statistics import fmean, median, stdev
@@ -19,6 +20,7 @@ SHARES = (0.01, 0.05, *(part / 20 for part in range(2, 19)), 0.95, 0.99, 0.999)
 """Shares of samples at which the curve of a distribution is drawn, where there are enough."""
 
 RATE = "tokens_per_second"  # of an endpoint, measured in each round
+FACTS = ("_bytes", "load_seconds", "call_seconds")  # ends of the names of facts
 OUTCOMES = ("completed", "error", "timeout", "cut")  # of its requests
 LEAST_PROCESSES = 3  # from which the noise of a mean is what differs between processes
 PARTS = 16  # consecutive parts of the samples whose means show it otherwise
@@ -36,6 +38,7 @@ class Measured:
         facts: Facts of each variant alone.
         agreement: How the outputs of each variant agree with the reference.
         failures: Variant, load (None for all), and reason.
+        notes: What else is to be known.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -43,6 +46,7 @@ class Measured:
         self.facts: dict[str, dict[str, float]] = {}
         self.agreement: dict[str, dict[str, Any]] = {}
         self.failures: list[tuple[str, Load | None, str]] = []
+        self.notes: list[str] = []
         self._processes: list[dict[Load, list[Round]]] = []
 
     def begin(self) -> None:
@@ -226,19 +230,32 @@ def sentence(comparison: Mapping[str, Any]) -> str:
 
 
 def flat(contents: Mapping[str, Any]) -> dict[str, float]:
-    """Return the results as numbers by key, such as ``latency_p50_seconds/int8/batch8``, to compare runs by."""
+    """Return the results as numbers by key, such as ``model/int8_dynamic/batch8/latency_p50_seconds``."""
     found: dict[str, float | None] = {}
     for variant in contents["variants"]:
-        name = variant["name"].replace("-", "_")  # a minus sign in a condition of `trackside compare`
+        begin = _begin(variant["name"])
         for load in variant["loads"]:
-            end = f"{name}/{load['key']}" if load["key"] else name
-            for measure in (one for one in load if one.endswith("_seconds")):
-                for part, interval in load[measure].items():
-                    found[f"{measure.removesuffix('_seconds')}_{part}_seconds/{end}"] = interval["value"]
-            found[f"throughput/{end}"] = load["throughput"]
-        for fact, value in variant.items():
-            if fact == "parameters" or fact.endswith(("_bytes", "load_seconds", "call_seconds")):
-                found[f"{fact}/{name}"] = value
-        for measure, interval in variant["agreement"].items():
-            found[f"{measure}/{name}"] = interval["value"]
+            found |= _flat_load(load, _begin(variant["name"], load["key"]))
+        facts = ((fact, value) for fact, value in variant.items() if fact == "parameters" or fact.endswith(FACTS))
+        found |= {f"{begin}{fact}": value for fact, value in facts}
+        found |= {f"{begin}{measure}": interval["value"] for measure, interval in variant["agreement"].items()}
+    for one in contents["comparisons"]:
+        if one["measure"] == LATENCY:
+            place, faster = _begin(one["variant"], one["key"]), one["times_faster"]
+            found |= {f"{place}speedup": faster["value"]}
+            found |= {f"{place}speedup_{end}": faster[end] for end in ("low", "high")}
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _flat_load(load: Mapping[str, Any], place: str) -> dict[str, float | None]:
+    found: dict[str, float | None] = {f"{place}throughput": load["throughput"]}
+    for measure in (one for one in load if one.endswith("_seconds")):
+        name = measure.removesuffix("_seconds")
+        found |= {f"{place}{name}_{part}_seconds": interval["value"] for part, interval in load[measure].items()}
+    rates = (rate for rate in ("requests_per_second", "goodput_per_second") if rate in load)
+    return found | {f"{place}{rate}": load[rate]["value"] for rate in rates}
+
+
+def _begin(variant: str, load: str = "") -> str:
+    """Return the beginning of keys that conditions of `trackside compare` can have without quotes."""
+    return "/".join(["model", re.sub(r"[^A-Za-z0-9_.]", "_", variant), *filter(None, [load]), ""])

@@ -67,6 +67,11 @@ COMMANDS = {
     ),
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
     "compare": _Command("runs:app", "Compare runs: their configurations and results."),
+    "benchmark": _Command(
+        "benchmark:benchmark",
+        "Measure a model, a function or an endpoint: latency, throughput, memory.",
+        "model:load --variant fp32 --variant int8-dynamic --batch-size 1 --batch-size 8",
+    ),
     "export": _Command("runs:app", "Export a run with every sample."),
     "import": _Command(
         "import_runs:import_",
