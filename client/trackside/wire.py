@@ -365,11 +365,15 @@ class Block(msgspec.Struct, omit_defaults=True):
         return unpack("q", self.steps), unpack("q", self.times), unpack("d", self.values)
 
 
+SUMMARY = "summary"
+"""The kind of an event whose fields are results of the run."""
+
+
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
     """An event that the training code reports.
 
     Attributes:
-        kind: ``checkpoint``, ``resume`` or any word.
+        kind: ``checkpoint``, ``resume``, `SUMMARY` or any word.
         time: Nanoseconds of the client's monotonic clock.
         step: Current step; None before the first push.
         fields: Details, as a JSON object; empty for none.

@@ -23,13 +23,14 @@ from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.registry import sinks
 from trackside_daemon.alerts.stages import StallSource
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.diagnosis.regression import Regressions
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.service.finding_sources import alert_names, finding_sources, restore_sources, unknown_alerts
 from trackside_daemon.service.hangs import Hangs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
     from trackside_daemon.service.hangs import Ask
+    from trackside_daemon.service.reports import Reports
 
 _log = logging.getLogger("trackside")
 
@@ -63,6 +65,8 @@ class Alerting:
         capture: Begins a capture.
         proc: Path of procfs.
         postpones: See `ActiveAlerts`.
+        diagnose: Returns the lines of a run's diagnosis, by its id.
+        reports: Writes the reports of runs that end; None for no reports.
 
     Attributes:
         silences: The silences.
@@ -91,6 +95,8 @@ class Alerting:
         command: Callable[[str, int], object],
         capture: Callable[[Request], object],
         postpones: Callable[[Finding], bool],
+        diagnose: Callable[[str], Sequence[str]] = lambda _: (),
+        reports: Reports | None = None,
         proc: str = "/proc",
     ) -> None:
         now = time.time()
@@ -118,15 +124,25 @@ class Alerting:
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [
             correlations,
-            *finding_sources(state, section, fired, attempt=partial(last_attempt, history)),
+            *finding_sources(
+                state,
+                section,
+                fired,
+                attempt=partial(last_attempt, history),
+                report=reports.link if reports else lambda _: "",
+            ),
             self.tester,
+            *([reports] if reports else []),
+            *_regressions(section, history, fired),
         ]
         restore_sources(self.sources, history.database, fired, section)
         self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
         flush = partial(history.writer.flush, WRITTEN_SECONDS)
-        sources = Sources(state, history.database, partial(ask, "stacks?"), processes, flush, proc=proc)
+        sources = Sources(
+            state, history.database, partial(ask, "stacks?"), processes, flush, diagnose=diagnose, proc=proc
+        )
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
         self.hangs = Hangs(ask, state, processes, lambda batch: push([batch]), capture)
         self.firing = FiringAlerts(fired)
@@ -184,6 +200,16 @@ def _disabled(section: AlertsSection) -> DisabledAlerts:
     for line in unknown_alerts(section):
         _log.warning("%s", line)
     return DisabledAlerts(section.off)
+
+
+def _regressions(section: AlertsSection, history: Recorder, fired: Sequence[Alert]) -> Iterator[Regressions]:
+    """Yield the source that compares live runs with their baselines, if alerts are enabled."""
+    if section.enabled:
+        thresholds = section.thresholds
+        source = Regressions(history.database, thresholds.performance_ratio, thresholds.performance_after)
+        for alert in fired:
+            source.restore(alert)
+        yield source
 
 
 def last_attempt(history: Recorder, run: str) -> int:

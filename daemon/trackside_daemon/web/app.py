@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
+    from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
@@ -58,6 +59,7 @@ class WebApp:
         status: Returns the content of ``/api/v1/status``.
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
         history: Endpoints of runs.
+        diagnosis: Endpoints of diagnoses.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
         gpu: Endpoints that pause and resume GPU readings.
@@ -73,6 +75,7 @@ class WebApp:
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
         history: HistoryApi,
+        diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
         gpu: GpuApi,
@@ -88,6 +91,7 @@ class WebApp:
         self._apis = {
             "daemon": self,
             "history": history,
+            "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
             "gpu": gpu,
