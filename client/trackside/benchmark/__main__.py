@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside.benchmark.failures import reason
 from trackside.benchmark.request import Request
-from trackside.benchmark.rounds import Calls, Load, measure, reason
-from trackside.benchmark.target import TargetError, alone, build
+from trackside.benchmark.rounds import Calls, Load, measure
+from trackside.benchmark.target import alone, build
 
 if TYPE_CHECKING:
     from trackside.benchmark.rounds import Round, Subject
@@ -104,7 +105,7 @@ def _alone(request: Request, writer: _Writer) -> None:
     try:
         writer.write(facts={spec.name: alone(spec, request.loads[0], request.device)})
     except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
-        writer.failed(spec.name, None, _reason(error))
+        writer.failed(spec.name, None, reason(error))
 
 
 def _measure(request: Request, writer: _Writer, stop: Event) -> None:
@@ -127,7 +128,7 @@ def _targets(request: Request, writer: _Writer) -> dict[str, Any]:
         try:
             targets[spec.name] = build(spec, request.device)
         except (Exception, SystemExit) as error:  # noqa: BLE001  the same
-            writer.failed(spec.name, None, _reason(error))
+            writer.failed(spec.name, None, reason(error))
     return targets
 
 
@@ -152,13 +153,9 @@ def _compare(request: Request, targets: dict[str, Any], writer: _Writer, stop: E
                 writer.write(agreement={name: {measure: one._asdict() for measure, one in found.items()}})
             reference = reference or outputs
         except (Exception, SystemExit) as error:  # noqa: BLE001  the same
-            writer.write(note=f"{name}: its outputs cannot be compared: {_reason(error)}")
+            writer.write(note=f"{name}: its outputs cannot be compared: {reason(error)}")
             if reference is None:
                 return
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, TargetError) else reason(error)
 
 
 if __name__ == "__main__":

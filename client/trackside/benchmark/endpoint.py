@@ -18,8 +18,9 @@ from time import perf_counter, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from trackside.benchmark.failures import TargetError
 from trackside.benchmark.rounds import LATENCY, Load
-from trackside.benchmark.target import SEED, TargetError
+from trackside.benchmark.target import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import traceback
 from statistics import median
 from time import perf_counter, perf_counter_ns
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import msgspec
 
 from trackside.benchmark.effects import FIRST_LOOK, MOST_ROUNDS, paired
+from trackside.benchmark.failures import is_out_of_memory, reason
 from trackside.benchmark.quantiles import needed, percentile
 from trackside.benchmark.warm_up import LEAST, warm_up
 
@@ -232,22 +232,6 @@ def settled(rounds: Sequence[Round], names: Sequence[str]) -> list[Round]:
     whole = [values for values in rounds if all(values.get(name, {}).get(LATENCY) for name in names)]
     series = ([median(values[name][LATENCY]) for values in whole] for name in names)
     return whole[max(map(warm_up, series), default=0) :]
-
-
-def reason(error: BaseException) -> str:
-    """Return an error in one line, with the place in the user's code where it was raised."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if "/trackside/benchmark/" not in frame.filename
-    ]
-    place = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
-    text = " ".join(str(error).split())[:200]
-    return f"{place}{type(error).__name__}" + (f": {text}" if text else "")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error is one of too little memory, on the host or a device."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
 
 
 def _is_look(count: int) -> bool:

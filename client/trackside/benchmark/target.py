@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from trackside.benchmark.failures import TargetError
 from trackside.benchmark.memory import peak_bytes, reset_peak
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
     from trackside.benchmark.rounds import Load
 
 SEED = 0  # so that a factory returns the same weights for each variant
-
-
-class TargetError(Exception):
-    """Nothing to measure was found; the message is one line with the remedy."""
 
 
 class Function:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from trackside.benchmark.target import SEED, TargetError, arguments, made_inputs
+from trackside.benchmark.failures import TargetError
+from trackside.benchmark.target import SEED, arguments, made_inputs
 from trackside.benchmark.variants import apply
 
 if TYPE_CHECKING:

@@ -57,9 +57,7 @@ def tables(contents: Contents) -> Iterator[tuple[Sequence[str], Sequence[Sequenc
     """Yield header and rows of latency and throughput, of sizes, and of the agreement."""
     yield _latency(contents)
     yield _selected(contents, FACTS, lambda name, variant: _fact(name, variant.get(name)))
-    yield _selected(
-        contents, AGREEMENT, lambda name, variant: _interval(variant["agreement"].get(name), "{:.4g}".format)
-    )
+    yield _selected(contents, AGREEMENT, lambda name, variant: _interval(variant["agreement"].get(name)))
 
 
 def remarks(contents: Contents) -> Iterator[str]:
@@ -81,7 +79,8 @@ def remarks(contents: Contents) -> Iterator[str]:
 
 def _latency(contents: Contents) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     loads = [(variant, load) for variant in contents["variants"] for load in variant["loads"]]
-    loads.sort(key=lambda pair: [one["load"] for _, one in loads].index(pair[1]["load"]))
+    order = list(dict.fromkeys(load["load"] for _, load in loads))
+    loads.sort(key=lambda pair: order.index(pair[1]["load"]))
     times = [name for name in TIMES if any(name in load for _, load in loads)]
     parts = [(name, part) for name in times for part in ("p50", "p99")]
     header = ["load", "variant", *(f"{TIMES[name]}{part}" for name, part in parts), "throughput", "samples"]
@@ -89,7 +88,7 @@ def _latency(contents: Contents) -> tuple[Sequence[str], Sequence[Sequence[str]]
         [
             load["load"] or "-",
             variant["name"],
-            *(_interval(load.get(name, {}).get(part), seconds) for name, part in parts),
+            *(_time(load.get(name, {}).get(part)) for name, part in parts),
             _throughput(load),
             f"{load['samples']:,}",
         ]
@@ -120,25 +119,27 @@ def _fact(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     if name.endswith("_seconds"):
-        return seconds(value)
+        return _time({"value": value, "low": None, "high": None})
     return f"{value / 1e6:,.1f} MB" if name.endswith("_bytes") else f"{value:,.0f}"
 
 
-def _interval(interval: Contents | None, form: Callable[[float], str]) -> str:
+def _interval(interval: Contents | None, scale: float = 1.0, unit: str = "", digits: int = 4) -> str:
     """Return a value with its interval, or why it has none."""
     if interval is None:
         return "-"
     if interval["value"] is None:
         return f"({interval['reason']})"
-    if interval["low"] is None:
-        return form(interval["value"])
-    return f"{form(interval['value'])} [{form(interval['low'])}, {form(interval['high'])}]"
+    value, low, high = (
+        "" if interval[part] is None else f"{interval[part] / scale:,.{digits}g}" for part in ("value", "low", "high")
+    )
+    return " ".join(filter(None, (value, f"[{low}, {high}]" if low else "", unit)))
 
 
-def seconds(value: float) -> str:
-    """Return a duration with three digits and its unit."""
-    scale, unit = next((one for one in UNITS if abs(value) >= one[0]), UNITS[-1])
-    return f"{value / scale:.3g} {unit}"
+def _time(interval: Contents | None) -> str:
+    """Return a duration with three digits, its interval and its unit."""
+    value = (interval or {}).get("value") or 0.0
+    scale, unit = next((one for one in UNITS if value >= one[0]), UNITS[-1])
+    return _interval(interval, scale, unit, 3)
 
 
 def _place(variant: Contents, load: Contents) -> str:

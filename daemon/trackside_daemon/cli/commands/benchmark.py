@@ -53,25 +53,31 @@ def benchmark(
         str, typer.Option(help="Weights for what the factory returns.", metavar="PATH", show_default=False)
     ] = "",
     batch_size: Annotated[
-        list[int] | None, typer.Option(help="Inputs in a call; may be repeated.", min=1, show_default=False)
+        list[int] | None,
+        typer.Option(help="Inputs in a call; may be repeated.", metavar="N", min=1, show_default=False),
     ] = None,
     length: Annotated[
-        list[int] | None, typer.Option(help="Length of each input; may be repeated.", min=1, show_default=False)
+        list[int] | None,
+        typer.Option(help="Length of each input; may be repeated.", metavar="N", min=1, show_default=False),
     ] = None,
     concurrency: Annotated[
-        list[int] | None, typer.Option(help="Requests in flight; may be repeated.", min=1, show_default=False)
+        list[int] | None,
+        typer.Option(help="Requests in flight; may be repeated.", metavar="N", min=1, show_default=False),
     ] = None,
     rate: Annotated[
         list[float] | None,
         typer.Option(
-            help="Requests that arrive in a second, at random; may be repeated.", min=0.001, show_default=False
+            help="Requests that arrive in a second, at random; may be repeated.",
+            metavar="N",
+            min=0.001,
+            show_default=False,
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="Name of the endpoint's model.", metavar="NAME", show_default=False)] = "",
     prompts: Annotated[
         Path | None, typer.Option(help="File with a prompt a line.", metavar="FILE", show_default=False)
     ] = None,
-    tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 64,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", metavar="N", min=1)] = 64,
     limit: Annotated[
         list[str] | None,
         typer.Option(
@@ -84,20 +90,34 @@ def benchmark(
         list[str] | None,
         typer.Option(metavar="NAME:VALUE", help="HTTP header of each request; may be repeated.", show_default=False),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds after which a request has failed.", min=0.1)] = 60.0,
-    seconds: Annotated[float, typer.Option(help="Most seconds for each load, in each process.", min=0.1)] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which a request has failed.", metavar="SECONDS", min=0.1)
+    ] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(help="Most seconds for each load, in each process.", metavar="SECONDS", min=0.1)
+    ] = 10.0,
     precision: Annotated[
-        float, typer.Option(help="Stop earlier if the intervals are within ± this share.", min=0.0001, max=1.0)
+        float,
+        typer.Option(
+            help="Stop earlier if the intervals are within ± this share.", metavar="SHARE", min=0.0001, max=1.0
+        ),
     ] = 0.01,
-    repeats: Annotated[int, typer.Option(help="Processes that measure, for the variance between runs.", min=1)] = 3,
+    repeats: Annotated[
+        int, typer.Option(help="Processes that measure, for the variance between runs.", metavar="N", min=1)
+    ] = 3,
     device: Annotated[
-        str, typer.Option(help="Device of PyTorch. [default: the GPU if there is one]", show_default=False)
+        str,
+        typer.Option(
+            help="Device of PyTorch. [default: the GPU if there is one]", metavar="DEVICE", show_default=False
+        ),
     ] = "",
     python: Annotated[
         str,
-        typer.Option(help="Python with the target's packages. [default: that of trackside]", show_default=False),
+        typer.Option(
+            help="Python with the target's packages. [default: that of trackside]", metavar="FILE", show_default=False
+        ),
     ] = sys.executable,
-    name: Annotated[str, typer.Option(help="Name of the run that keeps the results.")] = "benchmark",
+    name: Annotated[str, typer.Option(help="Name of the run that keeps the results.", metavar="NAME")] = "benchmark",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Json = False,
     url: DaemonUrl = "",
@@ -158,6 +178,11 @@ def _measured(python: str, request: Request, repeats: int, name: str, url: str) 
     _progress("")
     contents: dict[str, Any] = {**results(measured), "notes": measured.notes, "ended": ended, "unfit": ""}
     contents["run"] = run.id
+    if not measured.loads:
+        run.finish("stopped" if ended else "failed")
+        raise CommandError(
+            "; ".join(f"{variant}: {why}" for variant, _, why in measured.failures) or "cancelled before the first call"
+        )
     found = None if daemon is None else disturbances(daemon, run.id, begun, time.time())
     if found is None:
         contents["notes"].append("no daemon watched the machine: whether something disturbed it is unknown")
