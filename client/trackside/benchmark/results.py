@@ -208,7 +208,7 @@ def _comparison(name: str, reference: str, load: Load, measure: str, effect: Eff
         "rounds": effect.rounds,
         "times_faster": {"value": faster[0], "low": faster[1] if known else None, "high": faster[2] if known else None},
         "verdict": verdict if known else "unknown",
-        "reason": "" if known else f"{effect.rounds} of {FIRST_LOOK} rounds",
+        "reason": "" if known else f"{effect.rounds} rounds, at least {FIRST_LOOK} of a process are needed",
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.errors import CommandError, errors_reported, fail
 from trackside_daemon.cli.options import DaemonUrl, Json
 from trackside_daemon.cli.output import print_json, print_lines
 from trackside_daemon.model.text import shown
@@ -180,9 +180,8 @@ def _measured(python: str, request: Request, repeats: int, name: str, url: str) 
     contents["run"] = run.id
     if not measured.loads:
         run.finish("stopped" if ended else "failed")
-        raise CommandError(
-            "; ".join(f"{variant}: {why}" for variant, _, why in measured.failures) or "cancelled before the first call"
-        )
+        failures = "; ".join(f"{variant}: {why}" for variant, _, why in measured.failures)
+        fail(failures or "cancelled before the first call", FAILED if failures else CANCELLED)
     found = None if daemon is None else disturbances(daemon, run.id, begun, time.time())
     if found is None:
         contents["notes"].append("no daemon watched the machine: whether something disturbed it is unknown")
