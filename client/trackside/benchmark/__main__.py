@@ -20,7 +20,7 @@ import msgspec
 from trackside.benchmark.failures import reason
 from trackside.benchmark.request import Request
 from trackside.benchmark.rounds import Calls, Load, measure
-from trackside.benchmark.target import alone, build
+from trackside.benchmark.target import Function, alone, build
 
 if TYPE_CHECKING:
     from trackside.benchmark.rounds import Round, Subject
@@ -134,28 +134,22 @@ def _targets(request: Request, writer: _Writer) -> dict[str, Any]:
 
 def _compare(request: Request, targets: dict[str, Any], writer: _Writer, stop: Event) -> None:
     """Compare the outputs of models with those of the first one."""
-    from trackside.benchmark.target import Function
-
-    reference: Any = None
-    length = max(load.length for load in request.loads)
-    if len(targets) < 2 or request.specs[0].name not in targets or isinstance(next(iter(targets.values())), Function):
+    if (
+        len(targets) < 2
+        or request.specs[0].name not in targets
+        or any(isinstance(one, Function) for one in targets.values())
+    ):
         return
-    from trackside.benchmark.agreement import Outputs, agreement
+    from trackside.benchmark.agreement import agreements
 
-    for name, target in targets.items():
-        if isinstance(target, Function) or stop.is_set():
+    length = max(load.length for load in request.loads)
+    for name, found in agreements(targets, request.rows, length, request.tokens):
+        if isinstance(found, str):
+            writer.write(note=f"{name}: its outputs cannot be compared: {found}")
+        else:
+            writer.write(agreement={name: {measure: one._asdict() for measure, one in found.items()}})
+        if stop.is_set():
             return
-
-        try:
-            outputs = Outputs(target, request.rows, length, request.tokens)
-            if reference is not None:
-                found = agreement(reference, outputs)
-                writer.write(agreement={name: {measure: one._asdict() for measure, one in found.items()}})
-            reference = reference or outputs
-        except (Exception, SystemExit) as error:  # noqa: BLE001  the same
-            writer.write(note=f"{name}: its outputs cannot be compared: {reason(error)}")
-            if reference is None:
-                return
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ import torch
 from torch.nn import functional
 
 from trackside.benchmark.distributions import proportion_interval, t_quantile
+from trackside.benchmark.failures import reason
+from trackside.benchmark.inputs import arguments
 from trackside.benchmark.quantiles import Interval
 from trackside.benchmark.rounds import Load
-from trackside.benchmark.target import arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside.benchmark.torch_model import Model
 
@@ -54,6 +55,23 @@ class Outputs:
             return one[part] if isinstance(one, torch.Tensor) and one.dim() and len(one) == rows else one
 
         return _tensor(model(*map(cut, args), **{name: cut(one) for name, one in kwargs.items()}))
+
+
+def agreements(
+    models: Mapping[str, Model], rows: int, length: int, tokens: int
+) -> Iterator[tuple[str, dict[str, Interval] | str]]:
+    """Yield the name of each model after the first, and its `agreement` with that, or in one line why it has none."""
+    reference: Outputs | None = None
+    for name, model in models.items():
+        try:
+            outputs = Outputs(model, rows, length, tokens)
+            if reference is not None:
+                yield name, agreement(reference, outputs)
+            reference = reference or outputs
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
+            yield name, reason(error)
+            if reference is None:
+                return
 
 
 def agreement(reference: Outputs, variant: Outputs) -> dict[str, Interval]:

@@ -28,7 +28,7 @@ MOST_ROUNDS = FIRST_LOOK * 2 ** (LOOKS - 1)
 
 
 class Effect(NamedTuple):
-    """How many times as large a variant is as the reference, with a 95 % interval; a noise of *inf* has none.
+    """The ratio of a variant to the reference, with a 95 % interval; a noise of *inf* has none.
 
     Attributes:
         shift: Logarithm of the ratio.

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from trackside.benchmark.failures import TargetError
+from trackside.benchmark.inputs import SEED
 from trackside.benchmark.rounds import LATENCY, Load
-from trackside.benchmark.target import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

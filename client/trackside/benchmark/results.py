@@ -1,4 +1,4 @@
-"""What was measured, and the results as JSON: percentiles, throughput, facts, agreement and comparisons, with intervals."""
+"""Measured rounds, and the results as JSON: percentiles, throughput, facts, agreement and comparisons, with intervals."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import random
 import sys
-from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from trackside.benchmark.failures import TargetError
+from trackside.benchmark.inputs import SEED, arguments, made_inputs
 from trackside.benchmark.memory import peak_bytes, reset_peak
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from trackside.benchmark.request import Spec
     from trackside.benchmark.rounds import Load
-
-SEED = 0  # so that a factory returns the same weights for each variant
 
 
 class Function:
@@ -99,20 +97,6 @@ def alone(spec: Spec, load: Load, device: str = "") -> dict[str, float]:
         "memory_bytes": max(0.0, peak_bytes() - before),
     }
     return {**facts, **target.facts()}
-
-
-def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return inputs as arguments: a mapping by name, a tuple or list by place, None for none, all else as a single one."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    if isinstance(inputs, tuple | list):
-        return tuple(inputs), {}
-    return (() if inputs is None else (inputs,)), {}
-
-
-def made_inputs(inputs: Callable[..., Any], load: Load) -> Any:
-    """Return what a function of the user's makes for a load: ``inputs()``, ``inputs(batch)`` or ``inputs(batch, length)``."""
-    return inputs(*(max(1, load.batch), load.length)[: len(signature(inputs).parameters)])
 
 
 def _make(spec: Spec) -> Any:

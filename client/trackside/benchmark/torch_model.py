@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from trackside.benchmark.failures import TargetError
-from trackside.benchmark.target import SEED, arguments, made_inputs
+from trackside.benchmark.inputs import SEED, arguments, made_inputs
 from trackside.benchmark.variants import apply
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def read_model(path: Path) -> nn.Module:
         exported: nn.Module = torch.export.load(path).module()
         return exported
     try:
-        script: nn.Module = torch.jit.load(path, map_location="cpu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated, and its files are in use
+            script: nn.Module = torch.jit.load(path, map_location="cpu")
     except RuntimeError:
         raise TargetError(f"{path} has weights without a model; write MODULE:FACTORY --checkpoint {path}") from None
     return script

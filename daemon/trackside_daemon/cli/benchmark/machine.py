@@ -1,4 +1,4 @@
-"""What disturbed a measurement, by the series of the machine that the daemon recorded meanwhile."""
+"""Disturbances of a measurement, by the series of the machine that the daemon recorded meanwhile."""
 
 from __future__ import annotations
 
