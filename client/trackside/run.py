@@ -244,7 +244,7 @@ class Run:
         from trackside.benchmark.rounds import Load, Plan
 
         loads = [Load(batch, length) for batch in batch_sizes or (0,) for length in lengths or (0,)]
-        return benchmark(self, model, inputs, variants, loads, Plan(seconds, precision))
+        return benchmark(self, model, inputs, loads, variants=variants, plan=Plan(seconds, precision))
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Raise an alert from the training code.

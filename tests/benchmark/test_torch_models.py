@@ -6,15 +6,10 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import require
-
-import trackside
-
-require("torch")
-
 import torch
 from torch import nn
 
+import trackside
 from trackside.benchmark.agreement import agreements
 from trackside.benchmark.failures import TargetError
 from trackside.benchmark.request import Spec
@@ -26,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Tiny(nn.Module):
+class Tiny(nn.Module):  # type: ignore[misc]
     """A language model of one encoder layer."""
 
     def __init__(self) -> None:

@@ -20,8 +20,8 @@ ROWS, TOKENS = 32, 8  # inputs whose outputs are compared, and tokens to generat
 
 
 def benchmark(
-    run: Run, model: Any, inputs: Any, variants: Sequence[str], loads: Sequence[Load], plan: Plan
-) -> dict[str, Any]:  # noqa: PLR0917  as `Run.benchmark` has them
+    run: Run, model: Any, inputs: Any, loads: Sequence[Load], *, variants: Sequence[str], plan: Plan
+) -> dict[str, Any]:
     """See `trackside.Run.benchmark`."""
     targets = dict(_targets(model, inputs, variants))
     measured, ended = Measured(list(targets)), ""
