@@ -13,7 +13,7 @@ import yaml
 from documents import documented
 from processes import ROOT, command
 
-from trackside_daemon import detectors
+from trackside_daemon import checkpoints, detectors
 from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.rules import builtin
@@ -21,7 +21,6 @@ from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.run_watch import ALERTS
-from trackside_daemon.diagnosis import regression
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import LIFE_CYCLE
 
@@ -40,7 +39,7 @@ def rules() -> list[dict[str, Any]]:
 
 def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
     by_rules = {rule.alert for rule in builtin.rules(ThresholdsSection())}
-    by_watching = {*ALERTS, *NEXT, process_memory_leaks.HOST, process_memory_leaks.GPU, regression.ALERT}
+    by_watching = {*ALERTS, *NEXT, process_memory_leaks.HOST, process_memory_leaks.GPU}
     assert sorted(SECTIONS) == sorted({*by_rules, *by_watching, *DETECTED, *RULED, *FLEET, "Watchdog"})
 
 
@@ -65,11 +64,8 @@ def test_the_severities_are_those_of_the_rules() -> None:
 
 def test_the_severities_are_those_in_the_code_of_the_detectors() -> None:
     found: dict[str, set[str]] = {}
-    for file in (
-        *Path(detectors.__file__).parent.glob("*.py"),
-        Path(process_memory_leaks.__file__),
-        Path(regression.__file__),
-    ):
+    packages = (Path(str(package.__file__)).parent for package in (detectors, checkpoints))
+    for file in (*(one for package in packages for one in package.glob("*.py")), Path(process_memory_leaks.__file__)):
         nodes = ast.walk(ast.parse(file.read_text("utf-8")))
         texts = {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
         named, severities = texts & ROWS.keys(), texts & set(SEVERITIES)

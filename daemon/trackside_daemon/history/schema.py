@@ -202,6 +202,19 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
         ("ALTER TABLE run ADD COLUMN summary TEXT NOT NULL DEFAULT '{}'",),
     ),
     ("the host of each session", ("ALTER TABLE session ADD COLUMN host TEXT NOT NULL DEFAULT ''",)),
+    (
+        "checkpoints, as JSON",
+        (
+            """CREATE TABLE checkpoint (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                path TEXT NOT NULL,
+                time REAL NOT NULL,
+                record TEXT NOT NULL,
+                UNIQUE (run, path)
+            )""",
+        ),
+    ),
 )
 
 

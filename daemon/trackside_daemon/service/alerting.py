@@ -67,6 +67,7 @@ class Alerting:
         postpones: See `ActiveAlerts`.
         diagnose: Returns the lines of a run's diagnosis, by its id.
         reports: Writes the reports of runs that end; None for no reports.
+        more: Further finding sources.
 
     Attributes:
         silences: The silences.
@@ -98,6 +99,7 @@ class Alerting:
         diagnose: Callable[[str], Sequence[str]] = lambda _: (),
         reports: Reports | None = None,
         proc: str = "/proc",
+        more: Sequence[FindingSource] = (),
     ) -> None:
         now = time.time()
         kept = history.firing(now)
@@ -131,6 +133,7 @@ class Alerting:
                 attempt=partial(last_attempt, history),
                 report=reports.link if reports else lambda _: "",
             ),
+            *more,
             self.tester,
             *([reports] if reports else []),
             *_regressions(section, history, fired),
