@@ -33,13 +33,13 @@ class LanguageModel(nn.Module):  # type: ignore[misc]
 
 
 def batch(size: int, length: int) -> torch.Tensor:
-    """Return parts of this project's own text, as inputs."""
+    """Return parts of a text, as inputs."""
     data = torch.frombuffer(bytearray(TEXT.read_bytes()), dtype=torch.uint8).long()
     begins = torch.randint(len(data) - length - 1, (size,), generator=torch.Generator().manual_seed(0))
     return torch.stack([data[begin : begin + length] for begin in begins])
 
 
-TEXT = Path(__file__).resolve().parent.parent / "README.md"
+TEXT = Path(__file__).resolve().parent.parent / "LICENSE"
 
 
 def load() -> tuple[nn.Module, object]:
@@ -53,7 +53,7 @@ def train(steps: int) -> nn.Module:
     model = LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), 5e-4)
     for step in range(steps):
-        ids = batch(16 + step, LENGTH + 1)[-16:]
+        ids = batch(16 * (step + 1), LENGTH + 1)[-16:]
         loss = nn.functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()

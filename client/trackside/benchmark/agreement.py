@@ -28,14 +28,13 @@ class Outputs:
 
     Args:
         model: The model.
-        rows: Number of inputs.
-        length: Length of each, for models of sequences; 0 for the default.
+        inputs: The inputs, before they are on the model's device.
+        rows: Their number.
         tokens: Tokens to generate by greedy decoding, if it is a language model.
     """
 
-    def __init__(self, model: Model, rows: int, length: int, tokens: int) -> None:
-        inputs = model.inputs(Load(batch=rows, length=length))
-        args, kwargs = arguments(inputs)
+    def __init__(self, model: Model, inputs: Any, rows: int, tokens: int) -> None:
+        args, kwargs = arguments(model.placed(inputs))
         self.ids = next((one for one in (*args, *kwargs.values()) if _is_ids(one)), None)
         self.rows: list[torch.Tensor] = []
         self.generated: list[list[int]] = []
@@ -62,9 +61,11 @@ def agreements(
 ) -> Iterator[tuple[str, dict[str, Interval] | str]]:
     """Yield the name of each model after the first, and its `agreement` with that, or in one line why it has none."""
     reference: Outputs | None = None
+    inputs: Any = None
     for name, model in models.items():
         try:
-            outputs = Outputs(model, rows, length, tokens)
+            inputs = model.made(Load(rows, length)) if reference is None else inputs
+            outputs = Outputs(model, inputs, rows, tokens)
             if reference is not None:
                 yield name, agreement(reference, outputs)
             reference = reference or outputs

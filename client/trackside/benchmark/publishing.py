@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 MEASURED, VARIANT = "benchmark", "benchmark_variant"
 """Kinds of events: a variant under a load, and what it has without one."""
 
+REGRESSION = "model_regression"
+"""The kind of the event that raises the alert ModelRegression; its fields are those of `trackside.Run.alert`."""
+
 HEADLINES = ("latency_p50_seconds", "latency_p99_seconds", "ttft_p50_seconds", "tpot_p50_seconds", "throughput")
 DIGITS = 6
 

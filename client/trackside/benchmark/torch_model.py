@@ -73,17 +73,27 @@ class Model:
         """Return inputs for a load, on the model's device and in its type.
 
         Raises:
-            TargetError: The model shows not which inputs it needs.
+            TargetError: The model does not show which inputs it needs.
+        """
+        return self.placed(self.made(load))
+
+    def made(self, load: Load) -> Any:
+        """Return inputs for a load as they are made, which may be others each time.
+
+        Raises:
+            TargetError: The model does not show which inputs it needs.
         """
         if self._inputs is None:
-            made = generated(self._source, max(1, load.batch), load.length)
-        elif callable(self._inputs):
-            made = made_inputs(self._inputs, load)
-        else:
-            made = _mapped(self._inputs, lambda tensor: _resized(tensor, load))
+            return generated(self._source, max(1, load.batch), load.length)
+        if callable(self._inputs):
+            return made_inputs(self._inputs, load)
+        return _mapped(self._inputs, lambda tensor: _resized(tensor, load))
+
+    def placed(self, inputs: Any) -> Any:
+        """Return inputs on the model's device and in its type."""
         kind = next((weight.dtype for weight in self._model.parameters() if weight.dtype.is_floating_point), None)
         half = kind if kind in {torch.float16, torch.bfloat16} else None
-        return _mapped(made, lambda tensor: tensor.to(self._device, half if tensor.is_floating_point() else None))
+        return _mapped(inputs, lambda tensor: tensor.to(self._device, half if tensor.is_floating_point() else None))
 
     def facts(self) -> dict[str, float]:
         """Return its parameters, the bytes of its weights in memory and on disk, and the device's peak memory."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.api_source import ApiSource
 
 CANCELLED, FAILED = 130, 1  # exit statuses
+DEFAULT = "benchmark"  # name of the run
 ORIGINAL = "original"  # name of the only variant
 
 
@@ -117,7 +118,16 @@ def benchmark(
             help="Python with the target's packages. [default: that of trackside]", metavar="FILE", show_default=False
         ),
     ] = sys.executable,
-    name: Annotated[str, typer.Option(help="Name of the run that keeps the results.", metavar="NAME")] = "benchmark",
+    name: Annotated[str, typer.Option(help="Name of the run that keeps the results.", metavar="NAME")] = DEFAULT,
+    watch: Annotated[
+        str,
+        typer.Option(
+            help="Measure each good checkpoint of this run, at low priority, until it ends; what is slower or agrees less "
+            "than the first raises the alert ModelRegression.",
+            metavar="RUN",
+            show_default=False,
+        ),
+    ] = "",
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     as_json: Json = False,
     url: DaemonUrl = "",
@@ -148,6 +158,9 @@ def benchmark(
         loads = _loads(batch_size, length, concurrency, rate)
         request = Request("measure", specs, loads, Plan(seconds, precision), device, requests=requests)
         _check(request)
+        if watch:
+            _watch(watch, python, request, name, url)
+            return
         contents = _measured(python, request, repeats, name, url)
         if as_json:
             print_json(contents)
@@ -191,6 +204,25 @@ def _measured(python: str, request: Request, repeats: int, name: str, url: str) 
     where = f"run {name}, id {run.id}"
     contents["notes"].append(f"kept as {where}" if daemon else f"{where} waits in the spool for the next daemon")
     return contents
+
+
+def _watch(watched: str, python: str, request: Request, name: str, url: str) -> None:
+    import trackside
+    from trackside_daemon.cli.benchmark.watching import Watch
+    from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+
+    if request.is_endpoint or request.specs[0].checkpoint:
+        raise CommandError("--watch measures the checkpoints of a run: give a factory, and no --checkpoint")
+    daemon = find_daemon(url)
+    shown_name = daemon.run(watched, 0)["name"]
+    with trackside.init(f"{shown_name}-benchmark" if name == DEFAULT else name, tags=("benchmark",)) as run:
+        try:
+            for line in Watch(daemon, watched, python, request, _progress).measure(run):
+                _progress("")
+                print_lines([shown(line)])
+        except KeyboardInterrupt:
+            run.finish("stopped")
+            raise typer.Exit(CANCELLED) from None
 
 
 def _daemon(url: str) -> ApiSource | None:
