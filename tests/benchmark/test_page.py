@@ -33,7 +33,7 @@ def names(table: str) -> list[list[str]]:
 
 def test_the_options_on_the_page_exist() -> None:
     found = [words[2:] for words in commands() if words[:2] == ["trackside", "benchmark"]]
-    assert len(found) == 2
+    assert len(found) == 3
     for arguments in found:
         assert "No such option" not in CliRunner().invoke(load("benchmark"), [*arguments, "--prompts=/nowhere"]).stderr
 
