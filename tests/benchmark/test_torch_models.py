@@ -101,7 +101,7 @@ def test_weights_of_checkpoints_are_read_without_unpickling_code(tmp_path: Path)
 
 
 class Harmful:
-    """What runs code as it is unpickled."""
+    """An object that runs code as it is unpickled."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -31,7 +31,7 @@ class Daemon:
 
 
 class Recorded:
-    """A run that keeps what it is told."""
+    """A run that keeps what it receives."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []

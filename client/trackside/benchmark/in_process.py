@@ -14,13 +14,13 @@ from trackside.benchmark.target import Function
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside.run import Run
+    from trackside.benchmark.publishing import Receiver
 
 ROWS, TOKENS = 32, 8  # inputs whose outputs are compared, and tokens to generate for that
 
 
 def benchmark(
-    run: Run, model: Any, inputs: Any, loads: Sequence[Load], *, variants: Sequence[str], plan: Plan
+    run: Receiver, model: Any, inputs: Any, loads: Sequence[Load], *, variants: Sequence[str], plan: Plan
 ) -> dict[str, Any]:
     """See `trackside.Run.benchmark`."""
     targets = dict(_targets(model, inputs, variants))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trackside.benchmark.results import flat, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from trackside.run import Run
 
 MEASURED, VARIANT = "benchmark", "benchmark_variant"
 """Kinds of events: a variant under a load, and what it has without one."""
@@ -21,7 +19,23 @@ HEADLINES = ("latency_p50_seconds", "latency_p99_seconds", "ttft_p50_seconds", "
 DIGITS = 6
 
 
-def publish(run: Run, contents: Mapping[str, Any], step: int = 0) -> None:
+class Receiver(Protocol):
+    """The part of a `trackside.Run` that keeps results."""
+
+    def push(self, values: Mapping[str, Any], /, *, step: int) -> None:
+        """See `trackside.Run.push`."""
+        ...
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        """See `trackside.Run.event`."""
+        ...
+
+    def summary(self, values: Mapping[str, Any], /) -> None:
+        """See `trackside.Run.summary`."""
+        ...
+
+
+def publish(run: Receiver, contents: Mapping[str, Any], step: int = 0) -> None:
     """Push all numbers of results at a step, and add the most important ones and the sentences to the run's results.
 
     Args:

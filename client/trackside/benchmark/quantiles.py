@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TAIL = 0.025  # at each end of a 95 % interval
 BLOCKS = 20  # consecutive parts of the samples whose shares above a percentile are compared
+MOST_BETWEEN = log(3)  # wider intervals between processes show nothing
 NORMAL_95 = 1.645  # quantile of the normal distribution
 
 
@@ -57,8 +58,10 @@ def percentile(series: Sequence[Sequence[float]], share: float) -> Interval:
     scale = (count + 1) / (effective + 1)
     own = [log(at_share(sorted(values), share)) for values in series if values]
     between = t_quantile(1 - TAIL, len(own) - 1) * stdev(own) / sqrt(len(own)) if len(own) > 1 else 0.0
+    if between > MOST_BETWEEN:
+        return Interval(value, None, None, f"{len(own)} processes differ too much")
     ends = _at_rank(samples, low * scale), _at_rank(samples, high * scale)
-    return Interval(value, min(ends[0], value * exp(-between)), max(ends[1], value * exp(min(between, 100.0))))
+    return Interval(value, min(ends[0], value * exp(-between)), max(ends[1], value * exp(between)))
 
 
 def at_share(samples: Sequence[float], share: float) -> float:

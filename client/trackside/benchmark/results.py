@@ -223,10 +223,10 @@ def sentence(comparison: Mapping[str, Any]) -> str:
         return f"{names[0]} and {names[1]}{what}: too few rounds to compare ({comparison['reason']}){load}"
     low, high = (comparison["times_faster"][end] for end in ("low", "high"))
     if comparison["verdict"] == "faster":
-        return f"{names[0]} is {low:.3g} to {high:.3g} times faster than {names[1]}{what}{load}"
+        return f"{names[0]} is {low:.4g} to {high:.4g} times faster than {names[1]}{what}{load}"
     if comparison["verdict"] == "slower":
-        return f"{names[0]} is {1 / high:.3g} to {1 / low:.3g} times slower than {names[1]}{what}{load}"
-    return f"{names[0]} and {names[1]} show no difference{what}: {low:.3g} to {high:.3g} times as fast{load}"
+        return f"{names[0]} is {1 / high:.4g} to {1 / low:.4g} times slower than {names[1]}{what}{load}"
+    return f"{names[0]} and {names[1]} show no difference{what}: {low:.4g} to {high:.4g} times as fast{load}"
 
 
 def flat(contents: Mapping[str, Any]) -> dict[str, float]:

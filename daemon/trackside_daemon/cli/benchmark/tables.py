@@ -132,7 +132,8 @@ def _interval(interval: Contents | None, scale: float = 1.0, unit: str = "", dig
     value, low, high = (
         "" if interval[part] is None else f"{interval[part] / scale:,.{digits}g}" for part in ("value", "low", "high")
     )
-    return " ".join(filter(None, (value, f"[{low}, {high}]" if low else "", unit)))
+    reason = f"({interval['reason']})" if interval.get("reason") else ""
+    return " ".join(filter(None, (value, f"[{low}, {high}]" if low else "", unit, reason)))
 
 
 def _time(interval: Contents | None) -> str:

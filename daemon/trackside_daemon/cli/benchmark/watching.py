@@ -20,8 +20,8 @@ from trackside_daemon.cli.benchmark import measuring
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from trackside.benchmark.publishing import Receiver
     from trackside.benchmark.request import Request
-    from trackside.run import Run
     from trackside_daemon.cli.sources.api_source import ApiSource
 
     Checkpoint = Mapping[str, Any]
@@ -56,7 +56,7 @@ class Watch:
         self._first: Checkpoint | None = None
         self._agreement: dict[str, Any] = {}
 
-    def measure(self, run: Run) -> Iterator[str]:
+    def measure(self, run: Receiver) -> Iterator[str]:
         """Measure until the watched run has ended, and yield a line about each checkpoint."""
         while True:
             ended = self._daemon.run(self._watched, 0)["state"] in ENDED
@@ -78,7 +78,7 @@ class Watch:
         self._seen.add(newest["fingerprint"])
         return newest
 
-    def _measure(self, checkpoint: Checkpoint, run: Run) -> Iterator[str]:
+    def _measure(self, checkpoint: Checkpoint, run: Receiver) -> Iterator[str]:
         path, step = checkpoint["path"], checkpoint["step"] or 0
         specs = [replace(spec, checkpoint=path) for spec in self._request.specs]
         if self._first is not None and Path(self._first["path"]).exists():
