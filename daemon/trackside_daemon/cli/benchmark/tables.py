@@ -99,7 +99,7 @@ def _latency(contents: Contents) -> tuple[Sequence[str], Sequence[Sequence[str]]
 
 def _throughput(load: Contents) -> str:
     value = load["throughput"]
-    text = "-" if value is None else f"{value:,.4g} {load['throughput_unit']}/s"
+    text = "-" if value is None else f"{float(f'{value:.4g}'):,g} {load['throughput_unit']}/s"
     if "goodput_per_second" in load:
         text += f", {load['goodput_per_second']['value']:.3g} good requests/s"
     return text

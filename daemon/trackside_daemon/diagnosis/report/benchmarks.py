@@ -49,13 +49,16 @@ def measured(report: Mapping[str, Any]) -> list[Measured]:
 def rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str, Plot, Plot, str]]:
     """Yield a row for each variant under each load."""
     found = measured(report)
-    longest = max((_at(one, OUTER[1]) or 0.0 for one in found), default=0.0) or 1.0
+    longest: dict[str, float] = {}
+    for one in found:
+        longest[one.load] = max(longest.get(one.load, 0.0), _at(one, OUTER[1]) or 0.0)
     most = max((one.throughput or 0.0 for one in found), default=0.0) or 1.0
     for one in found:
         low, high, near, far = (_at(one, share) for share in (*OUTER, *INNER))
-        outer = [] if low is None or high is None else [(low / longest, high / longest, "c0 faint")]
-        inner = [] if near is None or far is None else [(near / longest, far / longest, "c0")]
-        speed = "-" if one.throughput is None else f"{one.throughput:,.4g} {shown(one.throughput_unit)}/s"
+        whole = longest[one.load] or 1.0
+        outer = [] if low is None or high is None else [(low / whole, high / whole, "c0 faint")]
+        inner = [] if near is None or far is None else [(near / whole, far / whole, "c0")]
+        speed = "-" if one.throughput is None else f"{float(f'{one.throughput:.4g}'):,g} {shown(one.throughput_unit)}/s"
         yield (
             shown(one.load) or "-",
             shown(one.variant),

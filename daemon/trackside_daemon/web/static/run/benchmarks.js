@@ -37,7 +37,7 @@ export class Benchmarks {
 function table(found) {
   const loads = found.map((item) => item.load);
   const sorted = found.toSorted((one, other) => loads.indexOf(one.load) - loads.indexOf(other.load));
-  const longest = Math.max(...found.map((item) => at(item, 0.95) ?? 0)) || 1;
+  const longest = ({ load }) => Math.max(...found.filter((item) => item.load === load).map((item) => at(item, 0.95) ?? 0)) || 1;
   const most = Math.max(...found.map((item) => item.throughput ?? 0)) || 1;
   const names = ["Load", "Variant", "Latency: median, p5 to p95", "Throughput", "Against the first variant"];
   const head = h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)));
@@ -47,7 +47,7 @@ function table(found) {
       {},
       h("td", {}, item.load || "-"),
       h("th.name", { scope: "row" }, item.variant),
-      h("td", {}, bar([part(at(item, 0.05), at(item, 0.95), longest, "faint"), part(at(item, 0.25), at(item, 0.75), longest, "")]), latency(item)),
+      h("td", {}, bar([part(at(item, 0.05), at(item, 0.95), longest(item), "faint"), part(at(item, 0.25), at(item, 0.75), longest(item), "")]), latency(item)),
       h("td", {}, bar([part(0, item.throughput, most, "")]), `${digits(item.throughput)} ${item.throughput_unit}/s`),
       h("td", {}, effect(item.times_faster?.latency_seconds)),
     ));
