@@ -29,7 +29,7 @@ class Disturbance(NamedTuple):
 
 PRESSURE = "trackside_host_pressure_{}_seconds_total"
 CLOCK_LIMITED = "trackside_gpu_clock_limited_seconds_total"
-HARMLESS = frozenset(("gpu_idle", "applications_clocks_setting", "sw_power_cap", "sync_boost"))
+HARMLESS = frozenset(("gpu_idle", "applications_clocks", "sw_power_cap", "sync_boost", "display"))
 DISTURBANCES = (
     Disturbance(PRESSURE.format("cpu_waiting"), 0.1, "tasks waited for a CPU in {} of the time"),
     Disturbance(PRESSURE.format("memory_stalled"), 0.01, "all tasks waited for memory in {} of the time"),
