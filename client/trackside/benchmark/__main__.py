@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WRITE_SECONDS = 0.5  # between two writes, so that the reader does not disturb each round
 ENDING_SECONDS = 2.0  # from the request to end until the process ends in the middle of a call
+NICE = 10  # of a polite process: a busy training keeps nine tenths of a processor
 OOM_SCORE = 800  # the kernel ends this process before the training next to it
 
 
@@ -79,7 +80,7 @@ def main() -> int:
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     if request.polite:
-        os.nice(19)
+        os.nice(NICE)
     writer, stop = _Writer(pipe), Event()
     Thread(target=_await_end, args=(writer, stop), daemon=True).start()
     if request.mode == "alone":
