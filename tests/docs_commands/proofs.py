@@ -61,6 +61,7 @@ TORCHRUN = "tests/end_to_end/test_torchrun.py::test_what_torchrun_restarts_after
 MAKE = "tests/documentation/test_pages.py::test_every_make_target_in_the_readme_exists"
 
 PROOFS: list[tuple[str, Proof]] = [
+    (r"python examples/language_model\.py |trackside benchmark ", Elsewhere("tests/benchmark/test_page.py")),
     (r"sudo ", Needs("root|a cluster")),
     (r"(install|systemd-sysusers|systemd-tmpfiles|cd /opt/trackside/share)\b.*trackside", Elsewhere(SYSTEMD)),
     (r"systemctl .*grafana", Needs("Grafana")),

@@ -77,6 +77,11 @@ COMMANDS = {
         "Compare runs and seeds: results, configurations, speed; a gate for CI.",
         "baseline wider --fail-if 'loss > 1.02 * baseline'",
     ),
+    "benchmark": _Command(
+        "benchmark:benchmark",
+        "Measure a model, a function or an endpoint: latency, throughput, memory.",
+        "model:load --variant fp32 --variant int8-dynamic --batch-size 1 --batch-size 8",
+    ),
     "export": _Command("runs:app", "Export a run with every sample."),
     "import": _Command(
         "import_runs:import_",
