@@ -135,12 +135,17 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Histogram(msgspec.Struct, omit_defaults=True):
-    """Observations per bucket of `DURATION_BUCKETS`, a last count above all bounds, and their sum in seconds."""
+    """Observations per bucket of `DURATION_BUCKETS`, a last count above all bounds, and their sum in seconds.
+
+    ``fine`` has the same observations by `trackside.buckets.duration_index`, without those that have none; empty from older
+    clients.
+    """
 
     counts: Annotated[
         list[Count], msgspec.Meta(min_length=len(DURATION_BUCKETS) + 1, max_length=len(DURATION_BUCKETS) + 1)
     ]
     sum: Amount
+    fine: dict[int, Count] = {}
 
 
 class DataWaits(Histogram, omit_defaults=True):
@@ -365,6 +370,37 @@ class Block(msgspec.Struct, omit_defaults=True):
         return unpack("q", self.steps), unpack("q", self.times), unpack("d", self.values)
 
 
+class DistributionFrame(msgspec.Struct, omit_defaults=True):
+    """Distributions of one kind of tensors of a rank at one step, one for each layer, as columns.
+
+    Attributes:
+        kind: ``weights``, ``gradients``, ``activations`` or ``attention``.
+        time: Nanoseconds of the client's monotonic clock.
+        names: Names of the layers; of attention ``LAYER/HEAD``.
+        columns: Further numbers by name, one a layer, little-endian float64: ``sum`` and ``squares`` of the values, their
+            ``largest`` magnitude; of weights how far a step moves them, as ``moved``, the sum of its squares, and the
+            effective ``rank`` of a sample of it; of activations the number of ``saturated`` values; of attention the
+            ``entropy`` from 0 to 1 and the largest ``logit``.
+        zeros: Number of zeros, little-endian uint64, one a layer; empty without distributions, as of attention.
+        nonfinite: Number of NaN and infinities, the same way.
+        sizes: Number of buckets with values, little-endian uint16, one a layer.
+        codes: Codes of these buckets (`trackside.buckets`), little-endian uint16, rising within a layer.
+        counts: Their numbers of values, little-endian uint64.
+        step: The step of the next push.
+    """
+
+    kind: str
+    time: int
+    names: list[str]
+    columns: dict[str, bytes] = {}
+    zeros: bytes = b""
+    nonfinite: bytes = b""
+    sizes: bytes = b""
+    codes: bytes = b""
+    counts: bytes = b""
+    step: int | None = None
+
+
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
     """An event that the training code reports.
 
@@ -408,6 +444,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
         blocks: Pushes.
         events: Events.
         alerts: Alerts.
+        distributions: Distributions of the layers of a model.
         phase: As in `Hello`.
         room: Resources, with a batch or a heartbeat each 10 s, and sooner if shared memory fills up; else None.
     """
@@ -417,6 +454,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     blocks: list[Block]
     events: list[TrainingEvent] = []
     alerts: list[TrainingAlert] = []
+    distributions: list[DistributionFrame] = []
     phase: str = ""
     room: ResourceUsage | None = None
 
