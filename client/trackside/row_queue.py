@@ -27,7 +27,7 @@ from trackside.wire import TrainingAlert, TrainingEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trackside.pytorch.observer import Measured
+    from trackside.pytorch.measured import Measured
     from trackside.totals.phases import Mark
     from trackside.transport.sender import Sender
     from trackside.wire import Device

@@ -228,9 +228,7 @@ class Run:
         from trackside.pytorch.observer import choice
         from trackside.pytorch.watcher import Watcher
 
-        wanted = choice(
-            weights=weights, gradients=gradients, activations=activations, attention=attention, every=every
-        )
+        wanted = choice(weights=weights, gradients=gradients, activations=activations, attention=attention, every=every)
         watcher = Watcher.of(self.queue, model)
         if watcher is None:
             return Watcher(self.queue, model, optimizer, None, wanted)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from trackside.buckets import DURATION_INDEXES, Buckets
 from trackside.packing import unpack
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Histogram(msgspec.Struct, omit_defaults=True):
         list[Count], msgspec.Meta(min_length=len(DURATION_BUCKETS) + 1, max_length=len(DURATION_BUCKETS) + 1)
     ]
     sum: Amount
-    fine: dict[int, Count] = {}
+    fine: dict[Annotated[int, msgspec.Meta(ge=DURATION_INDEXES.start, lt=DURATION_INDEXES.stop)], Count] = {}
 
 
 class DataWaits(Histogram, omit_defaults=True):
@@ -370,6 +371,18 @@ class Block(msgspec.Struct, omit_defaults=True):
         return unpack("q", self.steps), unpack("q", self.times), unpack("d", self.values)
 
 
+# Columns of distributions by kind: the first ones of every layer, the others where they apply.
+_OF_VALUES = ("size", "mean", "std", "norm", "largest", "zeros", "nonfinite")
+DISTRIBUTION_COLUMNS = {
+    "weights": (*_OF_VALUES, "update_ratio", "rank"),
+    "gradients": _OF_VALUES,
+    "activations": (*_OF_VALUES, "saturated"),
+    "attention": ("entropy", "logit"),
+}
+LAYER_NAMES = 1024  # limit of the layers, or heads, of a frame
+LAYER_NAME_BYTES = 512
+
+
 class DistributionFrame(msgspec.Struct, omit_defaults=True):
     """Distributions of one kind of tensors of a rank at one step, one for each layer, as columns.
 
@@ -377,15 +390,12 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
         kind: ``weights``, ``gradients``, ``activations`` or ``attention``.
         time: Nanoseconds of the client's monotonic clock.
         names: Names of the layers; of attention ``LAYER/HEAD``.
-        columns: Further numbers by name, one a layer, little-endian float64: ``sum`` and ``squares`` of the values, their
-            ``largest`` magnitude; of weights how far a step moves them, as ``moved``, the sum of its squares, and the
-            effective ``rank`` of a sample of it; of activations the number of ``saturated`` values; of attention the
-            ``entropy`` from 0 to 1 and the largest ``logit``.
-        zeros: Number of zeros, little-endian uint64, one a layer; empty without distributions, as of attention.
-        nonfinite: Number of NaN and infinities, the same way.
-        sizes: Number of buckets with values, little-endian uint16, one a layer.
-        codes: Codes of these buckets (`trackside.buckets`), little-endian uint16, rising within a layer.
-        counts: Their numbers of values, little-endian uint64.
+        columns: Numbers by name, those of `DISTRIBUTION_COLUMNS`, one a layer, little-endian float32, NaN for none: the
+            ``size`` or number of values, their ``mean``, ``std``, ``norm`` and ``largest`` magnitude; the shares of ``zeros``, of ``nonfinite`` and, of
+            activations, of ``saturated`` values, those within 2 % of the largest; of weights ``update_ratio``, the norm of
+            a step's change over their norm, and the effective ``rank`` of that change; of attention the mean ``entropy``,
+            1 if all keys are attended equally, and the largest ``logit``.
+        buckets: Distributions as `trackside.buckets.Buckets.packed` has them, one a layer; none of attention.
         step: The step of the next push.
     """
 
@@ -393,12 +403,30 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
     time: int
     names: list[str]
     columns: dict[str, bytes] = {}
-    zeros: bytes = b""
-    nonfinite: bytes = b""
-    sizes: bytes = b""
-    codes: bytes = b""
-    counts: bytes = b""
-    step: int | None = None
+    buckets: list[bytes] = []
+    step: int = 0
+
+    def check(self) -> None:
+        """Check names, columns and distributions.
+
+        Raises:
+            WireError: One of them does not have its format.
+        """
+        rows = len(self.names)
+        if not 0 < rows <= LAYER_NAMES or len(set(self.names)) != rows:
+            raise WireError("block", f"distributions of {rows} layers, which must be some and differ")
+        if any(len(name.encode("utf-8", "replace")) > LAYER_NAME_BYTES for name in self.names):
+            raise WireError("block", "a layer's name is too long")
+        if set(self.columns) - set(DISTRIBUTION_COLUMNS.get(self.kind, ())):
+            raise WireError("block", f"distributions of {self.kind[:40]!r} do not have all of these columns")
+        lengths = {len(column) for column in self.columns.values()} | {4 * (len(self.buckets) or rows)}
+        if lengths != {4 * rows} or not -(2**63) <= self.step < 2**63:
+            raise WireError("block", "the columns of distributions differ in length")
+        try:
+            for one in self.buckets:
+                Buckets.unpacked(one)
+        except ValueError as error:
+            raise WireError("block", str(error)) from None
 
 
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
@@ -444,9 +472,9 @@ class Pushes(msgspec.Struct, omit_defaults=True):
         blocks: Pushes.
         events: Events.
         alerts: Alerts.
-        distributions: Distributions of the layers of a model.
         phase: As in `Hello`.
         room: Resources, with a batch or a heartbeat each 10 s, and sooner if shared memory fills up; else None.
+        distributions: Distributions of the layers of a model.
     """
 
     clock: Clock
@@ -454,9 +482,9 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     blocks: list[Block]
     events: list[TrainingEvent] = []
     alerts: list[TrainingAlert] = []
-    distributions: list[DistributionFrame] = []
     phase: str = ""
     room: ResourceUsage | None = None
+    distributions: list[DistributionFrame] = []
 
 
 class Skip(msgspec.Struct, omit_defaults=True):

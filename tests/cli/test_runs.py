@@ -36,6 +36,7 @@ from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -151,6 +152,7 @@ class Site:
             history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
             captures=CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0),
+            layers=LayersApi(kept),
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),

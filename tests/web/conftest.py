@@ -23,6 +23,7 @@ from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -142,6 +143,7 @@ class Site:
             history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
             alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
             captures=CapturesApi(self.recorded.captures, kept, lambda _: 0),
+            layers=LayersApi(kept),
             gpu=GpuApi(self.nvml, self._forget),
             processes=ProcessesApi(lambda: self.processes),
             overview=self.pages,

@@ -14,19 +14,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trackside.packing import pack
-from trackside.wire import DistributionFrame
+from trackside.wire import LAYER_NAMES, DistributionFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 SEQUENCES, QUERIES = 2, 32  # sampled of a batch, and of each of its sequences
 LEAST_KEYS = 8  # queries that see fewer keys are left out
-HEADS = 1024  # limit of the measured heads
 MASKED = -1e4  # lower logits are masked
 OPERATOR_SECONDS = 8e-6  # estimated cost of watching an operator
 
 
-class AttentionWatch(TorchDispatchMode):
+class AttentionWatch(TorchDispatchMode):  # type: ignore[misc]
     """Watches the operators of one forward pass of a module.
 
     Args:
@@ -123,6 +122,8 @@ class Heads:
 
     def frame(self, kind: str, time: int, tensors: Sequence[Any]) -> DistributionFrame:
         """Return the heads as they are sent; see `Histograms.frame`."""
-        names = [f"{layer}/{head}" for layer, (one, _) in self._found.items() for head in range(len(one))][:HEADS]
+        names = [f"{layer}/{head}" for layer, (one, _) in self._found.items() for head in range(len(one))][:LAYER_NAMES]
         columns = zip(("entropy", "logit"), tensors, strict=True)
-        return DistributionFrame(kind, time, names, {name: pack("d", one.tolist()[:HEADS]) for name, one in columns})
+        return DistributionFrame(
+            kind, time, names, {name: pack("f", one.tolist()[:LAYER_NAMES]) for name, one in columns}
+        )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from math import isnan, nan
+from math import isfinite, isnan, nan, sqrt
 from typing import TYPE_CHECKING, Any
 
-from trackside.buckets import CODES, FIRST, HIGHEST, LOWEST, NONFINITE, SIDE, ZERO
+from trackside.buckets import CODES, FIRST, HIGHEST, LOWEST, NONFINITE, SIDE, ZERO, Buckets
 from trackside.packing import pack
-from trackside.wire import DistributionFrame
+from trackside.wire import DISTRIBUTION_COLUMNS, DistributionFrame
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     Piece = tuple[int, Any]
 
 SLICE = 2**20  # elements that are counted at once, so that the temporary memory is a few of these
+_COLUMNS = DISTRIBUTION_COLUMNS["gradients"]  # of all kinds
 TOP = 0.98  # a value of at least this share of the largest counts as saturated
 
 
@@ -67,7 +68,7 @@ class Histograms:
         self._measure(places, flat.split(sizes), magnitudes.split(sizes))
         codes = (_wide_codes if wide else _codes)(magnitudes)
         codes += (bits >> (63 if wide else 31)) * -SIDE  # the sign as -1 or 0
-        torch._foreach_add_(list(codes.split(sizes)), [place * CODES for place in places])  # noqa: SLF001
+        torch._foreach_add_(list(codes.split(sizes)), [place * CODES for place in places])
         self.counts.index_add_(0, codes, self.counts.new_ones(1).expand(len(codes)))
 
     def _measure(self, places: list[int], pieces: Sequence[Any], magnitudes: Sequence[Any]) -> None:
@@ -97,26 +98,42 @@ class Histograms:
             tensors: Copies on the host of `tensors`.
         """
         counts, *rest = tensors
-        numbers = [one.tolist() for one in rest]
-        columns: dict[str, list[float]] = {}
-        if self._places:
-            columns = {name: [0.0] * len(self._names) for name in ("sum", "squares", "largest")}
-            for place, total, norm, largest in zip(self._places, *numbers[:3], strict=True):
-                columns["sum"][place] += total
-                columns["squares"][place] += norm * norm
-                columns["largest"][place] = _larger(columns["largest"][place], largest)
-            if self._saturation:
-                columns["saturated"] = [0.0] * len(self._names)
-                for place, saturated in zip(self._places, numbers[3], strict=True):
-                    columns["saturated"][place] += saturated
+        buckets = _buckets(counts.view(-1, CODES))
+        sums = self._summed([one.tolist() for one in rest])
+        columns: dict[str, list[float]] = {name: [] for name in (*_COLUMNS, *(("saturated",) * self._saturation))}
+        for place, one in enumerate(buckets):
+            size = one.size or nan
+            mean, squares = sums["sum"][place] / size, sums["squares"][place]
+            spread = max(0.0, squares / size - mean * mean) if isfinite(squares) else nan
+            shares = one.zeros / size, one.nonfinite / size, sums["saturated"][place] / size
+            values = size, mean, sqrt(spread), sqrt(squares), sums["largest"][place], *shares
+            for name, value in zip(columns, values, strict=False):
+                columns[name].append(value)
         if self.updates is not None:
-            columns |= {name: [nan] * len(self._names) for name in ("moved", "rank")}
-            for place, moved, rank in zip(self.updates[0], *numbers[-2:], strict=True):
-                before = columns["moved"][place]
-                columns["moved"][place] = moved if isnan(before) else before + moved
-                if not columns["rank"][place] >= rank:  # the largest; NaN is none
-                    columns["rank"][place] = rank
-        return _packed(kind, time, self._names, counts.view(-1, CODES), columns)
+            columns |= self._moved(columns["norm"], *(one.tolist() for one in rest[-2:]))
+        packed = {name: pack("f", values) for name, values in columns.items()}
+        return DistributionFrame(kind, time, list(self._names), packed, [one.packed() for one in buckets])
+
+    def _summed(self, numbers: Sequence[Sequence[float]]) -> dict[str, list[float]]:
+        """Return sum, squares, largest and number of saturated values by layer, from those of the pieces."""
+        found = {name: [0.0] * len(self._names) for name in ("sum", "squares", "largest", "saturated")}
+        saturated = numbers[3] if self._saturation else [0.0] * len(self._places)
+        for place, total, norm, largest, near in zip(self._places, *numbers[:3], saturated, strict=True):
+            found["sum"][place] += total
+            found["squares"][place] += norm * norm
+            found["largest"][place] = _larger(found["largest"][place], largest)
+            found["saturated"][place] += near
+        return found
+
+    def _moved(self, norms: Sequence[float], moved: Sequence[float], ranks: Sequence[float]) -> dict[str, list[float]]:
+        """Return update ratio and effective rank by layer; the rank is the largest of its parameters'."""
+        squares, largest = [nan] * len(self._names), [nan] * len(self._names)
+        for place, change, rank in zip((self.updates or ((),))[0], moved, ranks, strict=True):
+            squares[place] = change if isnan(squares[place]) else squares[place] + change
+            if not largest[place] >= rank:  # NaN is none
+                largest[place] = rank
+        pairs = zip(squares, norms, strict=True)
+        return {"update_ratio": [sqrt(one) / norm if norm else nan for one, norm in pairs], "rank": largest}
 
 
 def _larger(one: float, other: float) -> float:
@@ -150,20 +167,12 @@ def _wide_codes(magnitudes: Any) -> Any:
     return codes.masked_fill(magnitudes == 0, ZERO).masked_fill(~finite, NONFINITE)
 
 
-def _packed(
-    kind: str, time: int, names: Sequence[str], counts: Any, columns: Mapping[str, Sequence[float]]
-) -> DistributionFrame:
-    outside = counts[:, ZERO::SIDE].sum(1).tolist(), counts[:, NONFINITE::SIDE].sum(1).tolist()
+def _buckets(counts: Any) -> list[Buckets]:
+    """Return the distribution of each row of counts by code."""
+    zeros, nonfinite = counts[:, ZERO::SIDE].sum(1).tolist(), counts[:, NONFINITE::SIDE].sum(1).tolist()
     counts[:, ZERO::SIDE] = counts[:, NONFINITE::SIDE] = 0
     rows, codes = counts.nonzero(as_tuple=True)
-    return DistributionFrame(
-        kind=kind,
-        time=time,
-        names=list(names),
-        columns={name: pack("d", values) for name, values in columns.items()},
-        zeros=pack("Q", outside[0]),
-        nonfinite=pack("Q", outside[1]),
-        sizes=pack("H", rows.bincount(minlength=len(names)).tolist()),
-        codes=pack("H", codes.tolist()),
-        counts=pack("Q", counts[rows, codes].tolist()),
-    )
+    every: list[dict[int, int]] = [{} for _ in zeros]
+    for row, code, count in zip(rows.tolist(), codes.tolist(), counts[rows, codes].tolist(), strict=True):
+        every[row][code] = count
+    return list(map(Buckets, zeros, nonfinite, every))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from functools import partial
 from threading import get_ident
 from time import monotonic_ns, perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,18 +12,17 @@ from trackside.log import warn
 from trackside.pytorch.device_scalars import is_on_device
 from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.hooks import Hook, remove_all
-from trackside.pytorch.norms import is_here
+from trackside.pytorch.measured import Measured
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import LAYERS, local_gradient, local_values, plain_name
 from trackside.pytorch.updates import UpdateSample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from trackside.pytorch.attention import AttentionWatch, Heads
     from trackside.pytorch.parameters import Parameters
     from trackside.row_queue import RowQueue
-    from trackside.wire import DistributionFrame
 
     Named = Sequence[tuple[str, Any]]
 
@@ -68,56 +68,8 @@ def choice(
     """
     if every != "auto" and not (isinstance(every, int) and every > 0):
         raise ValueError(f"every is {every!r}, which is neither 'auto' nor a positive number of steps")
-    modules = [(one,) if isinstance(one, str) else tuple(one) for one in (activations, attention)]
-    return Choice(bool(weights), bool(gradients), *modules, 0 if isinstance(every, str) else every)
-
-
-class Measured:
-    """Distributions of one step on their way to the sender thread, which makes a message of them.
-
-    Attributes:
-        step: The step; the sender thread sets it when it gets this for the first time.
-    """
-
-    def __init__(self, kind: str, source: Histograms | Heads, skips: Any = None) -> None:
-        self.step: int | None = None
-        self._kind, self._source, self._time = kind, source, monotonic_ns()
-        self._tensors = [*source.tensors(), *([] if skips is None else [skips.float()])]
-        self._skips = skips is not None
-        self._is_here = all(map(is_here, self._tensors))
-        self._event: Any = None
-
-    def leave(self, torch: Any, pinned: dict[tuple[str, int], Any]) -> bool:
-        """Start the copy to the host, into memory that is kept in *pinned*; return False if nothing has to be copied."""
-        if self._is_here:
-            return False
-        for place, tensor in enumerate(self._tensors):
-            memory = pinned.get((self._kind, place))
-            if memory is None or memory.shape != tensor.shape:
-                memory = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
-                pinned[self._kind, place] = memory
-            memory.copy_(tensor, non_blocking=True)
-        self._event = torch.cuda.Event()
-        self._event.record(torch.cuda.current_stream(self._tensors[0].device))
-        return True
-
-    def has_arrived(self, pinned: Mapping[tuple[str, int], Any]) -> bool:
-        """Return whether the copy is complete; then it is no longer in *pinned* alone."""
-        if not self._event.query():
-            return False
-        self._tensors = [pinned[self._kind, place].clone() for place in range(len(self._tensors))]
-        self._is_here = True
-        return True
-
-    def frame(self) -> DistributionFrame | None:
-        """Return the message; None before the copy is complete, and for gradients of a step that a scaler skipped."""
-        if not self._is_here:
-            return None
-        if self._skips and float(self._tensors.pop()):
-            return None
-        frame = self._source.frame(self._kind, self._time, self._tensors)
-        frame.step = self.step
-        return frame
+    outputs, heads = [(one,) if isinstance(one, str) else tuple(one) for one in (activations, attention)]
+    return Choice(bool(weights), bool(gradients), outputs, heads, every if isinstance(every, int) else 0)
 
 
 class Observer:
@@ -140,7 +92,9 @@ class Observer:
         self._queue = queue
         self._parameters = parameters
         self._wanted = wanted
-        share = SHARE * (wanted.weights or wanted.gradients) + FORWARD_SHARE * bool(wanted.activations + wanted.attention)
+        share = SHARE * (wanted.weights or wanted.gradients) + FORWARD_SHARE * bool(
+            wanted.activations + wanted.attention
+        )
         self.budget = OverheadBudget(share)
         self._seconds = 0.0
         self._until = 0
@@ -221,15 +175,18 @@ class Observer:
             if self._passes == 3:
                 warn("observe: no chosen module has run; modules in compiled code cannot be observed")
         self._activations = self._heads = None
-        busy = {measured._kind for measured in self._flying}  # noqa: SLF001
+        busy = {measured.kind for measured in self._flying}
         for measured in self._ready:
-            if measured._kind not in busy:  # noqa: SLF001
+            if measured.kind not in busy:
                 if measured.leave(self._torch, self._pinned):
                     self._flying.append(measured)
-                self._queue.after_push(lambda one=measured: self._queue.append(monotonic_ns(), one))
+                self._queue.after_push(partial(self._append, measured))
         self._ready = []
         self._seconds += perf_counter() - began
         self.budget.add_cost(self._seconds)
+
+    def _append(self, measured: Measured) -> None:
+        self._queue.append(monotonic_ns(), measured)
 
     def spent(self) -> float:
         """Return the seconds that the measurements since the last call took on the host."""
@@ -329,12 +286,16 @@ def _modules(model: Any, patterns: Sequence[str], what: str) -> list[tuple[str, 
     found = [one for one in every if any(fnmatchcase(one[1], pattern) for pattern in patterns)]
     compiled = [name for name, module in model.named_modules() if _is_compiled(module)]
     seen = [
-        (plain, module) for name, plain, module in found if not any(f"{name}.".startswith(_below(one)) for one in compiled)
+        (plain, module)
+        for name, plain, module in found
+        if not any(f"{name}.".startswith(_below(one)) for one in compiled)
     ]
     wanted = ", ".join(patterns)
     if not found:
         some = ", ".join(plain for _, plain, _ in every[:8])
-        warn(f"observe: {what}: no module of {type(model).__name__} matches {wanted}; it has {some}{', …' * (len(every) > 8)}")
+        warn(
+            f"observe: {what}: no module of {type(model).__name__} matches {wanted}; it has {some}{', …' * (len(every) > 8)}"
+        )
     elif len(seen) < len(found):
         warn(f"observe: {what}: {len(found) - len(seen)} of the modules {wanted} are compiled, and cannot be observed")
     return seen[:LAYERS]

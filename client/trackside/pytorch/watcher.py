@@ -112,7 +112,11 @@ class Watcher:
     def of(cls, queue: RowQueue, model: Any) -> Watcher | None:
         """Return the watcher that measures a model for the run of a queue; None if there is none."""
         watcher = _watchers.get(model)
-        return None if watcher is None or watcher._ended or watcher._queue is not queue else watcher
+        return watcher if watcher is not None and watcher.measures_for(queue) else None
+
+    def measures_for(self, queue: RowQueue) -> bool:
+        """Return whether this measures for the run of a queue now."""
+        return not self._ended and self._queue is queue
 
     def observe(self, model: Any, wanted: Choice) -> None:
         """Measure distributions, too, from one of the next steps on; instead of others if there were some."""
@@ -271,8 +275,8 @@ class Watcher:
             self._measure_gradients(optimizer, self._steps + 1)
         if self._weights.is_due(self._steps + 1):
             began = perf_counter()
-            if named := self._moving(self._parameters.trained()):
-                self._before = WeightSample.read([one for _, one in named], self._roots)
+            if moving := self._moving(self._parameters.trained()):
+                self._before = WeightSample.read([one for _, one in moving], self._roots)
             self._sampling_seconds = perf_counter() - began
             self._own_seconds += self._sampling_seconds
         if self._observes(self._steps + 1):

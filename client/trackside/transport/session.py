@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trackside.environment.process_info import process_info
-from trackside.pytorch.observer import Measured
+from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
 from trackside.totals.phases import WAITED, Mark
@@ -342,9 +342,9 @@ class Session(Outbox):
             batch.blocks(),
             self._events,
             self._alerts,
-            self._distributions,
             phase=self._counts.phases.reported,
             room=self._resources.report(clock.monotonic) if is_sent_now else None,
+            distributions=self._distributions,
         )
         self._events, self._alerts, self._distributions = [], [], []
         frames = encode(Envelope("batch", self.id, self._number + 1), pushes)

@@ -17,7 +17,7 @@ from trackside_daemon.model.capture import Capture
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside.wire import Hello
+    from trackside.wire import DistributionFrame, Hello
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Owner, SessionRef
 
@@ -133,6 +133,7 @@ class BatchIngested:
         phases: Seconds that the session has spent in each phase so far.
         paused: Seconds of evaluation and checkpoints, outside the steps, since the session's previous message.
         late: The rows are a minute old or more, so that they raise no notification.
+        distributions: Distributions of layers, checked.
     """
 
     session: SessionRef
@@ -142,6 +143,7 @@ class BatchIngested:
     phases: Mapping[str, float] = field(default_factory=dict)
     paused: float = 0.0
     late: bool = False
+    distributions: Sequence[DistributionFrame] = ()
 
 
 @dataclass(frozen=True, slots=True)

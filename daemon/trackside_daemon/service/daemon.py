@@ -39,6 +39,7 @@ from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
@@ -228,6 +229,7 @@ class Daemon:
                 parts.pipeline.push,
                 alert_names(self._config.alerts),
             ),
+            layers=LayersApi(access),
             captures=CapturesApi(parts.captures, access, partial(last_attempt, parts.history)),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
             processes=ProcessesApi(lambda: parts.process.processes),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
+    from trackside_daemon.web.api.layers import LayersApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
     from trackside_daemon.web.api.processes import ProcessesApi
 
@@ -60,6 +61,7 @@ class WebApp:
         history: Endpoints of runs.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
+        layers: Endpoints of the distributions of layers.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
@@ -75,6 +77,7 @@ class WebApp:
         history: HistoryApi,
         alerts: AlertsApi,
         captures: CapturesApi,
+        layers: LayersApi,
         gpu: GpuApi,
         processes: ProcessesApi,
         overview: OverviewApi,
@@ -90,6 +93,7 @@ class WebApp:
             "history": history,
             "alerts": alerts,
             "captures": captures,
+            "layers": layers,
             "gpu": gpu,
             "processes": processes,
             "overview": overview,

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.bridges.protobuf import encoded_varint
+from trackside.packing import encoded_varint
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import WRITER
 from trackside_daemon.http_client.errors import SendError
