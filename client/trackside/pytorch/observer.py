@@ -118,12 +118,10 @@ class Observer:
 
     def next_due(self, step: int) -> int:
         """Return the next step after *step* that is measured."""
-        every = [self._wanted.every or self.budget.every]
-        if not self._wanted.every and step + EARLY_EVERY <= EARLY:
-            every.append(EARLY_EVERY)
-        if step + BURST_EVERY <= self._until:
-            every.append(BURST_EVERY)
-        return min((step // one + 1) * one for one in every)
+        usual = self._wanted.every or self.budget.every
+        early = 0 if self._wanted.every else EARLY
+        due = [(step // every + 1) * every for every in (usual, EARLY_EVERY, BURST_EVERY)]
+        return min([due[0], *(one for one, until in zip(due[1:], (early, self._until), strict=True) if one <= until)])
 
     def burst(self, step: int, steps: int) -> None:
         """Measure more often during the *steps* steps after *step*."""
