@@ -131,9 +131,9 @@ def after(connection: sqlite3.Connection, stream: int, id_: int, most: int) -> l
         ValueError: A row is damaged.
     """
     rows = connection.execute(
-        f"SELECT id, kind, {_COLUMNS} FROM distribution WHERE stream = ? AND id > ? AND level = 0 "  # noqa: S608
+        f"SELECT id, kind, {_COLUMNS} FROM distribution WHERE id > ? AND +stream = ? AND level = 0 "  # noqa: S608
         "ORDER BY id LIMIT ?",
-        (stream, id_, most),
+        (id_, stream, most),
     )
     known: dict[int, list[str]] = {}
     return [(int(row[0]), str(row[1]), _frame(connection, known, row[2:])) for row in rows.fetchall()]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from trackside.buckets import Buckets
 
 State = dict[str, Any]
 """Facts of a target about a run, as JSON, which are stored with the positions."""
@@ -47,6 +49,7 @@ class Row(NamedTuple):
         step: The step.
         time: Unix microseconds.
         values: The values by key.
+        histograms: Distributions by name, for a target with ``histograms``.
     """
 
     attempt: int
@@ -55,6 +58,7 @@ class Row(NamedTuple):
     step: int
     time: int
     values: dict[str, float]
+    histograms: Mapping[str, Buckets] = {}
 
     def named(self) -> dict[str, float]:
         """Return the values by keys that also name the rank, if it is not the lowest."""
@@ -66,9 +70,11 @@ class Target(Protocol):
 
     Attributes:
         machine: Whether it accepts the series of GPUs and host, too, as rows of a run without id.
+        histograms: Whether it accepts rows with distributions.
     """
 
     machine: bool
+    histograms: bool
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """Make the target ready for a run; called before the first rows since the start, also for a run that it has.

@@ -11,7 +11,7 @@ from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 RANKS = 64  # ranks that are merged at most, the lowest
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -108,24 +108,24 @@ def distribution(connection: sqlite3.Connection, window: LayerWindow, layer: str
 
 def quantiles(buckets: Buckets, shares: Sequence[float] = QUANTILES) -> list[float]:
     """Return quantiles of the finite values, interpolated within buckets; NaN without any."""
-    cells = list(_cells(buckets))
-    total = sum(count for *_, count in cells)
+    every = list(cells(buckets))
+    total = sum(count for *_, count in every)
     if not total:
         return [nan] * len(shares)
-    return [_at(cells, share * total) for share in shares]
+    return [_at(every, share * total) for share in shares]
 
 
-def _at(cells: Iterable[tuple[float, float, int]], rest: float) -> float:
+def _at(every: Iterable[tuple[float, float, int]], rest: float) -> float:
     """Return the value below which *rest* of the values are."""
     high = nan
-    for low, high, count in cells:
+    for low, high, count in every:
         if rest <= count:
             return low + (high - low) * max(0.0, rest / count)
         rest -= count
     return high
 
 
-def _cells(buckets: Buckets) -> Iterable[tuple[float, float, int]]:
+def cells(buckets: Buckets) -> Iterator[tuple[float, float, int]]:
     """Yield lower bound, upper bound and number of values of each bucket, the lowest first."""
     for code, count in sorted(buckets.counts.items(), reverse=True):
         if code >= SIDE:
@@ -142,8 +142,8 @@ def _bound(code: int) -> float:
 
 
 def _counts(buckets: Buckets) -> dict[str, Any]:
-    cells = [(high, count) for _, high, count in _cells(buckets)]
-    bounds, counts = zip(*cells, strict=True) if cells else ((), ())
+    every = [(high, count) for _, high, count in cells(buckets)]
+    bounds, counts = zip(*every, strict=True) if every else ((), ())
     return {"zeros": buckets.zeros, "nonfinite": buckets.nonfinite, "bounds": bounds, "counts": counts}
 
 
