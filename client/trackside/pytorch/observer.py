@@ -36,7 +36,7 @@ BURST_EVERY = 4  # steps from one measurement to the next while a daemon has req
 
 
 class Choice(NamedTuple):
-    """What is measured.
+    """The choice of what is measured.
 
     Attributes:
         weights: The weights, and how the optimizer moves them.
