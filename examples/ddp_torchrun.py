@@ -125,8 +125,9 @@ def main() -> None:
                 print(f"step {step}  loss of rank 0 {loss.item():.4f}  gradient norm {norm.item():.4f}", flush=True)
             if rank == 0 and options.checkpoint and step % options.save_every == 0:
                 save(options.checkpoint, training, step)
-    # It also gives gloo's threads the time to free their last collective. PyTorch 2.13 deadlocks if the model goes first.
-    trackside.finish()  # more: sends the last pushes
+    # It sends the last pushes. It also gives gloo's threads the time to free their last collective: PyTorch 2.13
+    # deadlocks if the model goes first.
+    trackside.finish()  # more
     distributed.destroy_process_group()
 
 

@@ -14,10 +14,23 @@ import sys as _sys
 from atexit import register as _register
 from typing import TYPE_CHECKING
 
-__all__ = ["LogFilter", "Run", "alert", "data", "event", "finish", "init", "observe", "phase", "push", "watch"]
+__all__ = [
+    "LogFilter",
+    "Run",
+    "alert",
+    "data",
+    "event",
+    "finish",
+    "init",
+    "observe",
+    "phase",
+    "push",
+    "summary",
+    "watch",
+]
 
 if TYPE_CHECKING:
-    from trackside.default_run import alert, data, event, finish, init, observe, phase, push, watch
+    from trackside.default_run import alert, data, event, finish, init, observe, phase, push, summary, watch
     from trackside.log_filter import LogFilter
     from trackside.run import Run
 else:

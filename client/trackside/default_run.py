@@ -162,6 +162,11 @@ def event(kind: str, /, **fields: Any) -> None:
     _default().event(kind, **fields)
 
 
+def summary(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    """Set results of the default run, as `Run.summary`."""
+    _default().summary(values, **named)
+
+
 def alert(title: str, text: str = "", severity: str = "warning") -> None:
     """Raise an alert in the default run, as `Run.alert`."""
     _default().alert(title, text, severity)

@@ -248,6 +248,19 @@ class Run:
         """
         self.queue.event(kind, fields)
 
+    def summary(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Set results of the run, which lists and comparisons show. The last value of each key wins; None removes it.
+
+        Args:
+            values: Results by key, for keys that are not Python names. A result is a number, a text, or anything that JSON
+                has. A tensor without dimensions is read at once, which waits for its device.
+            named: Results by key.
+
+        Example:
+            >>> run.summary(best_eval_loss=1.83)
+        """
+        self.queue.summary(values, named)
+
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Raise an alert from the training code.
 

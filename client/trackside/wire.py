@@ -373,8 +373,9 @@ class Block(msgspec.Struct, omit_defaults=True):
 
 # Columns of distributions by kind: the first ones of every layer, the others where they apply.
 _OF_VALUES = ("size", "mean", "std", "norm", "largest", "zeros", "nonfinite")
+_OF_UPDATES = ("update_ratio", "rank")  # only if the optimizer has moved weights
 DISTRIBUTION_COLUMNS = {
-    "weights": (*_OF_VALUES, "update_ratio", "rank"),
+    "weights": (*_OF_VALUES, *_OF_UPDATES),
     "gradients": _OF_VALUES,
     "activations": (*_OF_VALUES, "saturated"),
     "attention": ("entropy", "logit"),
@@ -391,10 +392,10 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
         time: Nanoseconds of the client's monotonic clock.
         names: Names of the layers; of attention ``LAYER/HEAD``.
         columns: Numbers by name, those of `DISTRIBUTION_COLUMNS`, one a layer, little-endian float32, NaN for none: the
-            ``size`` or number of values, their ``mean``, ``std``, ``norm`` and ``largest`` magnitude; the shares of ``zeros``, of ``nonfinite`` and, of
-            activations, of ``saturated`` values, those within 2 % of the largest; of weights ``update_ratio``, the norm of
-            a step's change over their norm, and the effective ``rank`` of that change; of attention the mean ``entropy``,
-            1 if all keys are attended equally, and the largest ``logit``.
+            ``size`` or number of values, their ``mean``, ``std``, ``norm`` and ``largest`` magnitude; the shares of ``zeros``,
+            of ``nonfinite`` and, of activations, of ``saturated`` values, those within 2 % of the largest; of weights
+            ``update_ratio``, the norm of a step's change over their norm, and the effective ``rank`` of that change; of
+            attention the mean ``entropy``, 1 if all keys are attended equally, and the largest ``logit`` magnitude.
         buckets: Distributions as `trackside.buckets.Buckets.packed` has them, one a layer; none of attention.
         step: The step of the next push.
     """
@@ -417,23 +418,28 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
             raise WireError("block", f"distributions of {rows} layers, which must be some and differ")
         if any(len(name.encode("utf-8", "replace")) > LAYER_NAME_BYTES for name in self.names):
             raise WireError("block", "a layer's name is too long")
-        if set(self.columns) - set(DISTRIBUTION_COLUMNS.get(self.kind, ())):
-            raise WireError("block", f"distributions of {self.kind[:40]!r} do not have all of these columns")
+        known = DISTRIBUTION_COLUMNS.get(self.kind, ())
+        if set(known) - set(_OF_UPDATES) - set(self.columns) or set(self.columns) - set(known) or not known:
+            raise WireError("block", f"distributions of {self.kind[:40]!r} have other columns")
         lengths = {len(column) for column in self.columns.values()} | {4 * (len(self.buckets) or rows)}
         if lengths != {4 * rows} or not -(2**63) <= self.step < 2**63:
             raise WireError("block", "the columns of distributions differ in length")
+        if any(value < 0 for name, column in self.columns.items() if name != "mean" for value in unpack("f", column)):
+            raise WireError("block", "a column of distributions has negative numbers")
         try:
             for one in self.buckets:
                 Buckets.unpacked(one)
         except ValueError as error:
             raise WireError("block", str(error)) from None
+SUMMARY = "summary"
+"""The kind of an event whose fields are results of the run."""
 
 
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
     """An event that the training code reports.
 
     Attributes:
-        kind: ``checkpoint``, ``resume`` or any word.
+        kind: ``checkpoint``, ``resume``, `SUMMARY` or any word.
         time: Nanoseconds of the client's monotonic clock.
         step: Current step; None before the first push.
         fields: Details, as a JSON object; empty for none.

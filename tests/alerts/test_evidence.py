@@ -49,7 +49,13 @@ class Scene:
         self.seen: list[Process] = []
         self.told: list[Any] = []
         self.sources = Sources(
-            self.state, kept.database, self._ask, lambda: self.seen, lambda: kept.writer.flush(30), lambda _: None
+            self.state,
+            kept.database,
+            self._ask,
+            lambda: self.seen,
+            lambda: kept.writer.flush(30),
+            lambda _: None,
+            diagnose=lambda run: [f"time of {run}: useful compute 90%", "1. data_wait: …", "   try: more workers"],
         )
         self.evidence = EvidenceGatherer(self.sources, self._tell, wall=lambda: NOW)
 
@@ -121,6 +127,12 @@ def test_durations_that_are_not_kept_come_from_the_times_of_the_steps(scene: Sce
     scene.kept.put([opened("net-1", name="net"), ingested("net-1", pushes)])
     found = scene.gather(about("SlowStep", key="step_duration_seconds", rank="0"))["samples"]
     assert [(step, value) for step, _, value in found["points"]] == [(step, 2.0) for step in range(4)]
+
+
+def test_an_alert_about_speed_has_the_diagnosis_of_its_run(scene: Scene) -> None:
+    found = scene.gather(about("DataLoaderBottleneck", rank="0"))
+    assert found["diagnosis"] == ["time of net-1: useful compute 90%", "1. data_wait: …", "   try: more workers"]
+    assert "diagnosis" not in scene.gather(about())
 
 
 def test_a_key_without_samples_is_listed_as_missing(scene: Scene) -> None:

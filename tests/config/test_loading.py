@@ -169,6 +169,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "cost.carbon_grams_per_kwh": ("380", 380.0),
         "cost.pue": ("1.3", 1.3),
         "cost.source": ("contract", "contract"),
+        "reports.path": ("/srv/reports", "/srv/reports"),
         "alerts.rules": ('[{"alert": "A", "metric": "key:loss", "above": 5}]', (RULE,)),
         **{f"alerts.thresholds.{name}": ("1", 1.0) for name in ThresholdsSection.model_fields},
         "alerts.thresholds.gpu_held_bytes": ("1GB", 10**9),

@@ -44,6 +44,8 @@ from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.detectors.straggler import RATIO
+from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
+from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.record.writer import EXCESS, SIZE
 from trackside_daemon.history.record.writer import SAMPLES as STORED
 from trackside_daemon.ingest.connection import Connection
@@ -86,6 +88,10 @@ WALL = 1_760_000_000 * SECOND
 NOW = Moment(wall=WALL / SECOND, monotonic=5_000.0)
 
 GIB = 1024**3
+MEMBER = RankProcess(
+    "char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",), "train-0", "ml", "main"
+)
+
 #: The newest of each key, by rank.
 VALUES = (
     {
@@ -150,6 +156,9 @@ def machine() -> State:
         state.update(batch)
         for said in book.accept(watch.accept(batch), NOW.wall):
             state.update(said)
+    prices = CostSection(gpu_hour=("*H100*=2.5",), currency="EUR", kwh=0.25)
+    begin = Begin(NOW.wall - 600, (), {_gpu(0, 0).uuid: 123456789.125})
+    state.update(LiveCosts(state, lambda: (MEMBER,), lambda _: begin, prices).batch(NOW.monotonic, NOW.wall))
     return state
 
 
@@ -170,10 +179,7 @@ def _sampled() -> list[Batch]:
     nvml = cast("Nvml", Driver())
     gpu = GpuCollector(nvml, timeout=1.0)
     counts = NvmlCollector(nvml, gpu, expected=0, sys=SYS)
-    member = RankProcess(
-        "char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",), "train-0", "ml", "main"
-    )
-    ranks = RanksCollector(lambda: gpu.snapshot.gpus, lambda: (member,), proc=PROC)
+    ranks = RanksCollector(lambda: gpu.snapshot.gpus, lambda: (MEMBER,), proc=PROC)
     eventually(lambda: "root" in ranks.collect()[-1].labels)
     collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, counts, ranks)
     ticks = iter(range(100))

@@ -15,6 +15,7 @@ from wire_messages import FakeSession, clock, moment, pushed
 from trackside.buckets import Buckets
 from trackside.wire import (
     BODIES,
+    DISTRIBUTION_COLUMNS,
     PROTOCOL,
     Bye,
     CheckpointTotals,
@@ -104,7 +105,16 @@ BATCH = Pushes(
     [TrainingAlert("title", 1, "text", "warning", 1)],
     "eval",
     ROOM,
-    [DistributionFrame("gradients", 1, ["0.weight"], {"mean": bytes(4)}, [Buckets(1, 2, {3: 4}).packed()], 1)],
+    [
+        DistributionFrame(
+            "gradients",
+            1,
+            ["0.weight"],
+            dict.fromkeys(DISTRIBUTION_COLUMNS["gradients"], bytes(4)),
+            [Buckets(1, 2, {3: 4}).packed()],
+            1,
+        )
+    ],
 )
 COMPLETE: dict[str, Any] = {
     "hello": HELLO,

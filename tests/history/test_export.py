@@ -14,7 +14,8 @@ from history.builders import Bench, block, session_id
 
 from trackside_daemon.history import log_rows
 from trackside_daemon.history.files import export as module
-from trackside_daemon.history.files.export import FORMATS, Format, Selection, TooManyKeysError, count, export
+from trackside_daemon.history.files.export import FORMATS, Format, TooManyKeysError, export
+from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.records import Alert, Event

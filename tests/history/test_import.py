@@ -7,6 +7,7 @@ import io
 import json
 import re
 import tempfile
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,20 +16,25 @@ import pytest
 from histories import BEGIN, column, finished, history, ingested, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processes import ROOT
+from processes import ROOT, eventually
 
 from trackside_daemon.history.files import importing
-from trackside_daemon.history.files.export import FORMATS
+from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
+from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.resources import machine_stream, read_resources
+from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.run_changes import delete, pin
-from trackside_daemon.model.records import Alert, Event, Record
+from trackside_daemon.model.records import Alert, Event, MachineSample, Record
 
 if TYPE_CHECKING:
     from histories import History
+
+WITH = Selection(resources=True)
 
 DATA = ROOT.parent / "shared" / "data" / "dev"
 
@@ -98,6 +104,70 @@ def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list
                 assert other.export(imported.run, form) == exports[form]
                 if form != "csv":
                     assert other.exports("a") == exports
+
+
+def test_the_last_result_of_each_key_counts_and_comes_back_from_an_export(tmp_path: Path) -> None:
+    with history(tmp_path / "first") as first:
+        first.put([opened("a"), Event("a", 0, BEGIN, "summary", 0, 1, {"best": 2.0, "worst": 9, "note": "x"})])
+        first.put([Event("a", 0, BEGIN, "summary", 1, 2, {"best": 1.5, "worst": None}), finished("a")])
+        first.put([Event("a", 0, BEGIN, "summary", 1, 2, {"long": "x" * 70_000})])
+        assert told(first, "a")["summary"] == {"best": 1.5, "note": "x"}
+        exports = first.exports("a")
+        with first.database.reading() as connection:
+            assert [len(event["fields"]) for event in reader.events(connection, "a")] == [1]  # what has no room
+    for form in ("json", "jsonl"):
+        with history(tmp_path / form) as other:
+            other.import_file(exports[form], f"a.{form}")
+            assert other.exports("a") == exports
+            with other.database.reading() as connection:
+                assert reader.runs(connection)[0]["summary"] == {"best": 1.5, "note": "x"}
+
+
+def test_resources_of_the_time_of_a_run_come_back_and_stay_with_it(tmp_path: Path) -> None:
+    own, other = (f'trackside_dataloader_workers{{rank="0",run="{run}"}}' for run in ("a", "b"))
+    with history(tmp_path / "first") as first:
+        first.put([opened("a"), column("a", ["loss"], 3), finished("a", after=60)])
+        for second in range(-30, 90, 5):
+            power = {'trackside_gpu_power_watts{gpu="0"}': 100.0 + second, own: 4.0, other: 8.0}
+            late = {"trackside_host_load1": nan} if second > 20 else {}
+            first.put([MachineSample(BEGIN + second + 0.123456, {**power, **late})])
+        first.wait_until_packed()
+        exports = {form: b"".join(export(first.database, "a", form, WITH)) for form in FORMATS}
+        assert count(first.database, "a", WITH) == 3 + 2 * 12 + 7
+    for form in FORMATS:
+        with history(tmp_path / form) as second_history:
+            second_history.put([MachineSample(BEGIN + 1, {"trackside_host_load1": 9.0})])  # of another machine
+            imported = second_history.import_file(exports[form], f"a.{form}")
+            second_history.wait_until_packed()
+            assert imported.samples == 34
+            assert b"".join(export(second_history.database, imported.run, form, WITH)) == exports[form]
+            with second_history.database.reading() as connection:
+                window = Window("time", BEGIN, BEGIN + 60)
+                stream = machine_stream(connection, imported.run)
+                (power_,) = read_resources(connection, ["trackside_gpu_power_watts"], window, 100, stream=stream)
+                assert (len(power_.points), power_.points[0]) == (12, (BEGIN + 0.123456, 100.0))
+            second_history.writer.call(partial(delete, uid=imported.run)).result(60)
+            eventually(partial(only_the_host_is_left, second_history))
+
+
+def only_the_host_is_left(one: History) -> bool:
+    with one.database.reading() as connection:
+        streams: list[tuple[int, int]] = connection.execute("SELECT id, run FROM stream").fetchall()
+    return streams == [(0, 0)]
+
+
+def test_an_imported_run_without_resources_has_none(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([MachineSample(BEGIN + 1, {"trackside_host_load1": 9.0})])
+        one.import_file(b"step,time,loss\n0,%d,1\n1,%d,1\n" % (BEGIN, BEGIN + 2), id="a")
+        with one.database.reading() as connection:
+            assert machine_stream(connection, "a") is None
+            assert list(reader.series(connection, "a", ["trackside_host_load1"])) == []
+
+
+def test_resources_without_a_run_are_refused(tmp_path: Path) -> None:
+    with history(tmp_path) as one, pytest.raises(FormatError, match="it begins with resources"):
+        one.import_file(b'{"kind":"resources","time":1,"values":{"x":1}}\n', "run.jsonl")
 
 
 def table(one: History, run: str) -> list[list[str]]:

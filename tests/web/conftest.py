@@ -14,12 +14,14 @@ from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.collectors.host.cpu import CPUS
+from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -141,6 +143,7 @@ class Site:
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
             history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
+            diagnosis=DiagnosisApi(kept, CostSection),
             alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
             captures=CapturesApi(self.recorded.captures, kept, lambda _: 0),
             layers=LayersApi(kept),

@@ -100,6 +100,7 @@ class Recorder:
         )
         self._machine = frozenset(machine)
         self._last_slots: dict[str, int] = {}
+        self._ending: set[str] = set()
         self._attempts_lock = threading.Lock()
         self._live: set[tuple[str, int]] = set()
         self._last_attempts: OrderedDict[str, tuple[int, float | None]] = OrderedDict()
@@ -254,7 +255,11 @@ class Recorder:
         elif isinstance(record, RunState):
             key = record.run, record.attempt
             self._cache_attempt(*key, record.ended or 0.0 if record.state in ENDED else None)
-            self._live.discard(key) if record.state in ENDED else self._set_live(key)
+            if record.state in ENDED:
+                self._live.discard(key)
+                self._ending.update(self._machine)
+            else:
+                self._set_live(key)
 
     def _is_stale(self, record: object) -> bool:
         """Return whether a record is a late end of a rank whose attempt is live."""
@@ -268,19 +273,21 @@ class Recorder:
             self._last_attempts.popitem(last=False)
 
     def _set_live(self, key: tuple[str, int]) -> None:
+        if key not in self._live:
+            self._last_slots.clear()
         self._live.add(key)
         self._abandoned.discard(key)
 
     def _sample(self, batch: Batch) -> None:
-        """Queue one batch of each source per interval, while a run is live."""
+        """Queue one batch of each source per interval while a run is live, and one more when an attempt begins or ends."""
         slot = int(batch.time // self.interval)
-        if not self._live or self._last_slots.get(batch.source) == slot:
+        ends = batch.source in self._ending
+        if not ends and (not self._live or self._last_slots.get(batch.source) == slot):
             return
+        self._ending.discard(batch.source)
         self._last_slots[batch.source] = slot
         values = {
-            _series_name(sample): sample.value
-            for sample in batch.samples
-            if isinstance(sample.value, int | float) and sample.metric.kind in {"gauge", "counter"}
+            _series_name(sample): sample.value for sample in batch.samples if isinstance(sample.value, int | float)
         }
         if values:
             self.writer.put([MachineSample(batch.time, values)])

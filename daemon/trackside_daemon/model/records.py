@@ -64,6 +64,9 @@ class Account(NamedTuple):
         caught: The rank has made that first step, so that ``restart`` is final.
         flops: Floating-point operations of the model, as the client counts them.
         peak: Peak FLOP/s of the rank's GPUs.
+        first_wait: Seconds that it waited for the first batches of epochs.
+        saves: Number of its checkpoints.
+        saved_at: When it wrote the last one, in Unix seconds.
     """
 
     restart: float = 0.0
@@ -71,6 +74,9 @@ class Account(NamedTuple):
     caught: bool = False
     flops: float | None = None
     peak: float | None = None
+    first_wait: float = 0.0
+    saves: int = 0
+    saved_at: float | None = None
 
 
 class EarlierAttempts(NamedTuple):
@@ -272,10 +278,15 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class MachineSample:
-    """GPU and host at one moment: the value of each series, whose name is written as on /metrics."""
+    """GPU and host at one moment: the value of each series, whose name is written as on /metrics.
+
+    Attributes:
+        run: The id of the imported run that it came with; empty for this machine.
+    """
 
     time: float
     values: Mapping[str, float]
+    run: str = ""
 
 
 Record = (

@@ -132,6 +132,21 @@ MODEL_FLOPS = Metric(
     "Floating-point operations of the model on the rank, if the run sets how many a step or token needs.",
     RANK,
 )
+ENERGY = Metric(
+    "trackside_training_energy_joules_total",
+    "counter",
+    "Energy of the rank's GPUs since its run began, the difference of nvmlDeviceGetTotalEnergyConsumption; a GPU that several "
+    "ranks share is divided; absent if a GPU of the rank has no counter.",
+    RANK,
+    "joules",
+)
+COST = Metric(
+    "trackside_training_cost_total",
+    "counter",
+    "Costs of the rank since its run began, by the configured prices: its GPUs by time, and their energy with PUE; absent "
+    "without a price.",
+    (*RANK, "currency"),
+)
 # The families of a `trackside.wire.Memory`, by its fields.
 MEMORY = {
     "allocated": Metric(

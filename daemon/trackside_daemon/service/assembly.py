@@ -19,7 +19,10 @@ from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
-from trackside_daemon.history.directory import named_directory, prepare
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.live_costs import LiveCosts
+from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.history.directory import named_directory, prepare, writable_directory
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
@@ -38,6 +41,8 @@ from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service.alerting import Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
+from trackside_daemon.service.reports import Reports
+from trackside_daemon.service.run_begins import RunBegins
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
@@ -51,6 +56,9 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
+
+
+DIAGNOSIS_LINES = 12  # with the two costliest causes, and the line that is left out
 
 
 class StartError(Exception):
@@ -78,6 +86,7 @@ class Parts:
         history: The history; *mirrors* send it to other tools.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
+        reports: Writes the reports of runs that end; None without `reports.path`.
         captures: The captures; *automatic* has who begins those that nobody asks for.
         runs: The runs.
         pipeline: The path of all batches.
@@ -85,6 +94,7 @@ class Parts:
         sessions: The protocol with the clients.
         ingest: The thread of the push socket.
         kineto: The socket for PyTorch's profiler.
+        costs: Counts energy and costs of live runs.
         sampler: The tick.
 
     Raises:
@@ -125,6 +135,7 @@ class Parts:
             config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
         )
         self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        self.reports = _reports(config, directory, self.history)
         self.alerting = _alerting(
             config,
             self.state,
@@ -134,6 +145,7 @@ class Parts:
             queue=queue,
             process=self.process,
             captures=self.captures,
+            reports=self.reports,
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump()),
@@ -176,6 +188,9 @@ class Parts:
             requests=self.requests,
             watch=watch,
         )
+        self.costs = LiveCosts(
+            self.state, self.ranks.get, RunBegins(self.history.database), config.cost, config.run.linger
+        )
         deliver = partial(_deliver_tick, self)
         self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
         self.set_interval(config.sample.interval)
@@ -210,6 +225,13 @@ def _history(
     )
 
 
+def _reports(config: Config, directory: Path, history: Recorder) -> Reports | None:
+    if not config.reports.path:
+        return None
+    place = writable_directory(Path(config.reports.path).absolute(), "reports.path", make=True)
+    return Reports(place, directory, lambda: config.cost, history.writer.flush)
+
+
 def _alerting(
     config: Config,
     state: State,
@@ -220,6 +242,7 @@ def _alerting(
     queue: BatchQueue,
     process: ProcessCollector,
     captures: Captures,
+    reports: Reports | None,
 ) -> Alerting:
     try:
         return Alerting(
@@ -233,10 +256,18 @@ def _alerting(
             command=requests.command_layers,
             capture=captures.ask,
             postpones=captures.disturbs,
+            diagnose=partial(_diagnosis, config, history),
+            reports=reports,
             proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
         raise StartError(str(error)) from error
+
+
+def _diagnosis(config: Config, history: Recorder, run: str) -> list[str]:
+    """Return the first lines of a run's diagnosis, without its name."""
+    with history.database.reading() as connection:
+        return list(lines(diagnose(connection, run, config.cost)))[1:DIAGNOSIS_LINES]
 
 
 def _peak_flops(state: State, run: str, rank: int) -> object:
@@ -255,9 +286,8 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     """Pass the samples of a tick, and those of sinks and captures, to the pipeline; record the rates of the tick before."""
-    parts.pipeline.tick(
-        [*batches, parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch()]
-    )
+    own = [parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch()]
+    parts.pipeline.tick([*batches, *own, parts.costs.batch(time.monotonic(), time.time())])
     for automatic in parts.automatic:
         automatic.tick()
     parts.rates.record(time.monotonic())

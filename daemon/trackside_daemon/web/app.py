@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
+    from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.layers import LayersApi
@@ -59,6 +60,7 @@ class WebApp:
         status: Returns the content of ``/api/v1/status``.
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
         history: Endpoints of runs.
+        diagnosis: Endpoints of diagnoses.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
         layers: Endpoints of the distributions of layers.
@@ -75,6 +77,7 @@ class WebApp:
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
         history: HistoryApi,
+        diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
         layers: LayersApi,
@@ -91,6 +94,7 @@ class WebApp:
         self._apis = {
             "daemon": self,
             "history": history,
+            "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
             "layers": layers,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
 import sys
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -74,16 +72,6 @@ def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_worker_that_cannot_be_started_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMAND", (str(tmp_path / "none"),))
     assert "cannot be started" in summarize({0: tmp_path / "a.json"}, 10)["failed"]["0"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
-def test_the_worker_limits_itself() -> None:
-    code = (
-        "import os, psutil, resource; from trackside_daemon.captures.summary.__main__ import _limit; _limit();"
-        "print(resource.getrlimit(resource.RLIMIT_AS)[1], os.nice(0), psutil.Process().ionice().ioclass.name)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(worker.MEMORY_BYTES), "19", "IOPRIO_CLASS_IDLE"]
 
 
 def reason(path: Path) -> str:

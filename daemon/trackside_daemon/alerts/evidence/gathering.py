@@ -43,6 +43,7 @@ _GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
     "host": host,
     "cgroups": cgroups,
     "causes": causes,
+    "diagnosis": lambda case: {"diagnosis": list(case.sources.diagnose(case.alert.run))},
 }
 
 log = logging.getLogger("trackside")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-Part = Literal["ranks", "samples", "stacks", "memory", "cpu", "io", "host", "cgroups", "gpus", "deaths", "causes"]
+Part = Literal[
+    "ranks", "samples", "stacks", "memory", "cpu", "io", "host", "cgroups", "gpus", "deaths", "causes", "diagnosis"
+]
 
 # Parts of every alert about a run; samples exist only if it is about a key.
 OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
@@ -14,13 +16,13 @@ _DEATH: tuple[Part, ...] = ("deaths", *_MEMORY)
 
 _PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingStalled", "RankSilent"), ("stacks",)),
-    **dict.fromkeys(("SlowStep", "ThroughputRegression"), ("causes", "gpus")),
-    "GpuUnderutilized": ("causes",),
-    "StragglerRank": ("causes", "gpus", "stacks"),
+    **dict.fromkeys(("SlowStep", "ThroughputRegression"), ("causes", "gpus", "diagnosis")),
+    "GpuUnderutilized": ("causes", "diagnosis"),
+    "StragglerRank": ("causes", "gpus", "stacks", "diagnosis"),
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
     **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak", "ShmFull"), _MEMORY),
     "CpuSaturated": ("cpu", "cgroups"),
-    "DataLoaderBottleneck": ("cpu",),
+    "DataLoaderBottleneck": ("cpu", "diagnosis"),
     "IoBottleneck": ("io", "host"),
 }
 

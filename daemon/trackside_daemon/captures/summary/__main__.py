@@ -6,15 +6,11 @@ and its time, and uses processors and disks only when nothing else does.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import resource
 import signal
 import sys
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from trackside_daemon.captures.summary import marks
 from trackside_daemon.captures.summary.profile import profile
@@ -22,6 +18,7 @@ from trackside_daemon.captures.summary.request import Answer, Request
 from trackside_daemon.captures.summary.steps import cut
 from trackside_daemon.captures.summary.trace import TraceError, decode, read_text
 from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.process_limits import limit_this_process
 from trackside_daemon.linux.signals import reset_signals
 
 MEMORY_BYTES = 3 << 30  # RLIMIT_AS; the longest text with its events needs two thirds of it
@@ -32,7 +29,7 @@ def main() -> int:
     """Answer requests until the end of the input."""
     reset_signals()
     end_with_parent(None, signal.SIGKILL)
-    _limit()
+    limit_this_process(MEMORY_BYTES, CPU_SECONDS)
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n")
         sys.stdout.buffer.flush()
@@ -56,19 +53,6 @@ def answer(request: Request) -> Answer:
     except MemoryError:
         return Answer(error=f"the trace needs more than {MEMORY_BYTES >> 30} GiB of memory; record fewer steps")
     return Answer(summary, begin)
-
-
-def _limit() -> None:
-    for name, most in (
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        with contextlib.suppress(OSError, ValueError):  # a lower limit stays
-            resource.setrlimit(name, (most, most))
-    os.nice(19)
-    if sys.platform == "linux":
-        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 if __name__ == "__main__":

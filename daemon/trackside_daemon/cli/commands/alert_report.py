@@ -132,6 +132,12 @@ def _hang(hang: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
     yield from _pairs({f"rank {rank}": place for rank, place in hang["places"].items()})
 
 
+def _diagnosis(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "where the time of the run went until then:"
+    for line in lines:
+        yield from wrapped(shown(line.strip()), "    ", "    " if line.startswith(" ") else "  ")
+
+
 def _processes(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
     yield "processes:"
     yield from _rows(processes)
@@ -238,6 +244,7 @@ _BLOCKS: dict[str, Block] = {
     "ranks": _ranks,
     "samples": _samples,
     "hang": _hang,
+    "diagnosis": _diagnosis,
     "stacks": _stacks,
     "events": _events,
     "xids": _xids,

@@ -15,7 +15,7 @@ from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenE
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from http.client import HTTPResponse
     from pathlib import Path
 
@@ -123,9 +123,15 @@ class ApiSource:
         """End a silence."""
         return self._json(f"silences/{quote(id_, safe='')}", "DELETE")
 
-    def diagnosis(self, text: str) -> dict[str, Any]:
+    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
         """See `Source`."""
-        return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis"), "ledger")
+        query = urlencode({"baseline": list(baseline), "key": list(keys)}, doseq=True)
+        return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis?{query}"), "ledger")
+
+    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
+        """See `Source`."""
+        query = {"run": list(runs), "baseline": list(baseline), "key": list(keys)}
+        return self._checked(self._json(f"comparison?{urlencode(query, doseq=True)}"), "effects")
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
@@ -152,9 +158,11 @@ class ApiSource:
         """See `Source`."""
         return self._checked(self._post(f"alerts/{number}/dismiss", {"dismissed": dismissed, "comment": comment}), "id")
 
-    def export(self, uid: str, form: Format) -> Export:
+    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
         """See `Source`."""
-        answer = self._request(f"runs/{quote(uid, safe='')}/export?format={form}")
+        answer = self._request(
+            f"runs/{quote(uid, safe='')}/export?format={form}{'&resources=true' if resources else ''}"
+        )
         samples = answer.headers.get("X-Trackside-Samples", "")
         return Export(int(samples) if samples.isdecimal() else None, self._chunks(answer))
 

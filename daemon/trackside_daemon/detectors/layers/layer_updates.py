@@ -62,7 +62,7 @@ def _outliers(layers: Layers, gradients: Layers) -> dict[str, str]:
     for name, one in layers.items():
         moved, size = one.get("update_ratio", 0.0) * one["norm"], one["size"]
         gradient = gradients[name]["norm"] if name in gradients else 0.0
-        if isfinite(moved) and moved > 0 and size and gradient > 0:
+        if isfinite(moved) and moved > 0 and size > 0 and gradient > 0:
             for measure, of in zip(measures, (size**0.5, gradient, one["norm"]), strict=True):
                 measure[name] = log(moved / of)
     ratios = [_deviations(measure) for measure in measures]

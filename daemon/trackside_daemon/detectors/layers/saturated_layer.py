@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from trackside_daemon.detectors.layers.streaks import Layers
 
 SATURATED = 0.8  # share of the outputs within 2 % of the largest
-CONSTANT = 0.02  # deviation, as a share of the largest, of outputs that are all alike, as of a linear layer with a large bias
+CONSTANT = (
+    0.02  # deviation, as a share of the largest, of outputs that are all alike, as of a linear layer with a large bias
+)
 LEAST = 256  # outputs: of few ones many may be equal
 
 

@@ -136,6 +136,21 @@ class LogTail:
         return max((step for _, part in self._rows.parts for step in part.steps), default=None)
 
 
+class LogTails(dict[int, LogTail]):
+    """The logs of streams by their ids, each read once.
+
+    Args:
+        connection: In a transaction.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __missing__(self, stream: int) -> LogTail:
+        tail = self[stream] = LogTail(self._connection, stream)
+        return tail
+
+
 def find(
     connection: sqlite3.Connection, stream: int, tail: LogTail, keys: Collection[str] | None = None
 ) -> Iterator[StoredSeries]:
