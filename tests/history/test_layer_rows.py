@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import DistributionFrame
 
-STEPS = MERGED * MERGED + MERGED + 3
+STEPS = MERGED**3 + MERGED + 3
 
 
 @pytest.fixture

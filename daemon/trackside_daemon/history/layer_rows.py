@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from trackside.wire import DistributionFrame
 
-MERGED = 16  # rows that are merged into one of the next level
+MERGED = 4  # rows that are merged into one of the next level
 
 # Columns of which the merge has the largest value; of the others it has means.
 LARGEST = frozenset({"largest", "logit"})
@@ -52,6 +52,23 @@ class LayerFrame(NamedTuple):
     names: Sequence[str]
     columns: dict[str, Sequence[float]]
     buckets: Sequence[bytes]
+
+
+class Part(NamedTuple):
+    """A part of the rows, so that a chart reads no more than it shows.
+
+    Attributes:
+        column: Only this column; empty for all.
+        layer: Only this layer; empty for all.
+        buckets: Also the distributions.
+    """
+
+    column: str = ""
+    layer: str = ""
+    buckets: bool = True
+
+
+WHOLE = Part()
 
 
 def write_frames(connection: sqlite3.Connection, stream: int, frames: Iterable[DistributionFrame], shift: int) -> None:
@@ -99,7 +116,7 @@ def read(
     *,
     first: int = 0,
     window: tuple[float, float] = (-inf, inf),
-    buckets: bool = True,
+    part: Part = WHOLE,
 ) -> list[LayerFrame]:
     """Return the rows of a level from number *first* on, in their order.
 
@@ -110,18 +127,18 @@ def read(
         level: The level.
         first: Number of the first row.
         window: First and last step.
-        buckets: Read the distributions, too.
+        part: What is read of each row.
 
     Raises:
         ValueError: A row is damaged.
     """
     rows = connection.execute(
-        f"SELECT {_COLUMNS if buckets else _COLUMNS.replace('buckets', 'NULL')} FROM distribution "  # noqa: S608
+        f"SELECT {_COLUMNS if part.buckets else _COLUMNS.replace('buckets', 'NULL')} FROM distribution "  # noqa: S608
         "WHERE stream = ? AND kind = ? AND level = ? AND number >= ? AND step >= ? AND first <= ? ORDER BY number",
         (stream, kind, level, first, *window),
     )
     known: dict[int, list[str]] = {}
-    return [_frame(connection, known, row) for row in rows.fetchall()]
+    return [_frame(connection, known, row, part) for row in rows.fetchall()]
 
 
 def after(connection: sqlite3.Connection, stream: int, id_: int, most: int) -> list[tuple[int, str, LayerFrame]]:
@@ -139,28 +156,54 @@ def after(connection: sqlite3.Connection, stream: int, id_: int, most: int) -> l
     return [(int(row[0]), str(row[1]), _frame(connection, known, row[2:])) for row in rows.fetchall()]
 
 
-def _frame(connection: sqlite3.Connection, known: dict[int, list[str]], row: Sequence[Any]) -> LayerFrame:
+def _frame(
+    connection: sqlite3.Connection, known: dict[int, list[str]], row: Sequence[Any], part: Part = WHOLE
+) -> LayerFrame:
     begin, step, time, names, numbers, packed = row
     try:
         if names not in known:
             query = "SELECT names FROM layer_names WHERE id = ?"
             known[names] = _names(connection.execute(query, (names,)).fetchone()[0])
-        columns: dict[str, Sequence[float]] = {name: unpack("f", data) for name, data in _numbers(numbers).items()}
-        return LayerFrame(begin, step, time, known[names], columns, [] if packed is None else _buckets(packed))
+        columns: dict[str, Sequence[float]] = {
+            name: unpack("f", data) for name, data in _numbers(numbers).items() if part.column in ("", name)
+        }
+        frame = LayerFrame(begin, step, time, known[names], columns, [] if packed is None else _buckets(packed))
+        return frame if not part.layer else _only(frame, part.layer)
     except (msgspec.MsgspecError, TypeError) as error:
         raise ValueError(f"a damaged row of distributions: {error}") from error
 
 
+def _only(frame: LayerFrame, layer: str) -> LayerFrame:
+    """Return a frame of one layer; of none if it does not have it."""
+    places = [place for place, name in enumerate(frame.names) if name == layer]
+    columns: dict[str, Sequence[float]] = {
+        name: [column[place] for place in places] for name, column in frame.columns.items()
+    }
+    return frame._replace(
+        names=[layer] * len(places),
+        columns=columns,
+        buckets=[frame.buckets[place] for place in places if frame.buckets],
+    )
+
+
 def merge_steps(frames: Sequence[LayerFrame]) -> LayerFrame:
     """Return one frame for several steps: all values together, largest values, and means of the other columns."""
-    names, parts = _by_layer(frames)
+    last = frames[-1]
+    keys = dict.fromkeys(name for frame in frames for name in frame.columns)
     columns: dict[str, Sequence[float]] = {}
-    for name in dict.fromkeys(name for frame in frames for name in frame.columns):
+    if all(frame.names == last.names and frame.columns.keys() == keys.keys() for frame in frames):  # nearly always
+        for name in keys:
+            rows = zip(*(frame.columns[name] for frame in frames), strict=True)
+            columns[name] = [_merged(name, [one for one in row if one == one]) for row in rows]  # noqa: PLR0124  not NaN
+        every = zip(*(frame.buckets for frame in frames), strict=True) if all(frame.buckets for frame in frames) else ()
+        buckets = [merge_buckets(several).packed() for several in every]
+        return LayerFrame(frames[0].first, last.step, last.time, last.names, columns, buckets)
+    names, parts = _by_layer(frames)
+    for name in keys:
         values = [
             [frame.columns[name][place] for frame, place in found if name in frame.columns] for found in parts.values()
         ]
         columns[name] = [_merged(name, [one for one in several if not isnan(one)]) for several in values]
-    last = frames[-1]
     return LayerFrame(frames[0].first, last.step, last.time, names, columns, _together(parts))
 
 

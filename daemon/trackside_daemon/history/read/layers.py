@@ -6,7 +6,7 @@ from math import inf, isnan, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.buckets import HIGHEST, SIDE, Buckets, index_of
-from trackside_daemon.history.layer_rows import MERGED, LayerFrame, merge_ranks, merge_steps, read
+from trackside_daemon.history.layer_rows import MERGED, LayerFrame, Part, merge_ranks, merge_steps, read
 from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def heat_map(connection: sqlite3.Connection, window: LayerWindow, value: str) ->
     Raises:
         ValueError: A row is damaged.
     """
-    frames = _frames(connection, window, buckets=False)
+    frames = _frames(connection, window, Part(column=value, buckets=False))
     layers = list(dict.fromkeys(name for frame in frames for name in frame.names))
     rows: dict[str, list[Any]] = {name: [None] * len(frames) for name in layers}
     for at, frame in enumerate(frames):
@@ -86,12 +86,11 @@ def distribution(connection: sqlite3.Connection, window: LayerWindow, layer: str
     Raises:
         ValueError: A row is damaged.
     """
-    frames = [frame for frame in _frames(connection, window, buckets=True) if layer in frame.names]
+    frames = [frame for frame in _frames(connection, window, Part(layer=layer)) if frame.names]
     found = []
     for frame in frames:
-        place = list(frame.names).index(layer)
-        buckets = Buckets.unpacked(frame.buckets[place]) if frame.buckets else Buckets(0, 0, {})
-        found.append((buckets, {name: json_number(column[place]) for name, column in frame.columns.items()}))
+        buckets = Buckets.unpacked(frame.buckets[0]) if frame.buckets else Buckets(0, 0, {})
+        found.append((buckets, {name: json_number(column[0]) for name, column in frame.columns.items()}))
     return {
         "kind": window.kind,
         "layer": layer,
@@ -147,9 +146,12 @@ def _counts(buckets: Buckets) -> dict[str, Any]:
     return {"zeros": buckets.zeros, "nonfinite": buckets.nonfinite, "bounds": bounds, "counts": counts}
 
 
-def _frames(connection: sqlite3.Connection, window: LayerWindow, *, buckets: bool) -> list[LayerFrame]:
+def _frames(connection: sqlite3.Connection, window: LayerWindow, part: Part) -> list[LayerFrame]:
     """Return at most ``window.points`` frames, each merged from the frames of all ranks in its part of the steps."""
-    by_rank = [_of_rank(connection, stream, window, buckets=buckets) for stream in _streams(connection, window)]
+    streams = _streams(connection, window)
+    if len(streams) > 1:
+        part = part._replace(column="")  # the whole of several ranks follows from several columns
+    by_rank = [_of_rank(connection, stream, window, part) for stream in streams]
     every = [frame for frames in by_rank for frame in frames]
     if not every:
         return []
@@ -177,8 +179,8 @@ def _streams(connection: sqlite3.Connection, window: LayerWindow) -> list[int]:
     return wanted[:RANKS]
 
 
-def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, *, buckets: bool) -> list[LayerFrame]:
-    """Return the frames of the highest level that still has more than ``window.points``, and of what it lacks yet."""
+def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, part: Part) -> list[LayerFrame]:
+    """Return the frames of the highest level that still has ``window.points`` of them, and of what it lacks yet."""
     steps = window.first, window.last
     (count,) = connection.execute(
         "SELECT count(*) FROM distribution WHERE stream = ? AND kind = ? AND level = 0 AND step BETWEEN ? AND ?",
@@ -191,7 +193,7 @@ def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, *
     frames: list[LayerFrame] = []
     number = 0
     for lower in range(level, -1, -1):
-        frames += read(connection, stream, window.kind, lower, first=number, window=steps, buckets=buckets)
+        frames += read(connection, stream, window.kind, lower, first=number, window=steps, part=part)
         query = "SELECT coalesce(max(number) + 1, 0) FROM distribution WHERE stream = ? AND kind = ? AND level = ?"
         number = MERGED * connection.execute(query, (stream, window.kind, lower)).fetchone()[0]
     return frames

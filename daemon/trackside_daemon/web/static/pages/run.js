@@ -5,6 +5,7 @@ import { Captures } from "/static/run/captures.js";
 import { Charts } from "/static/run/charts.js";
 import { Diagnosis } from "/static/run/diagnosis.js";
 import { Header } from "/static/run/header.js";
+import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
 import { chartMarks } from "/static/run/marks.js";
 import { phases } from "/static/run/phases.js";
@@ -38,7 +39,7 @@ class RunPage {
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);
     this.diagnosis = new Diagnosis(run, address.signal);
-    this.sections = [this.diagnosis, new Captures(run, address.signal), phases(), configuration(), attempts()];
+    this.sections = [this.diagnosis, new Layers(run, address.signal), new Captures(run, address.signal), phases(), configuration(), attempts()];
     const parts = [this.head, this.diagnosis, this.selection, this.charts, this.machine, this.metrics, ...this.sections.slice(1)];
     this.root = h("div.run-page", {}, parts.map((item) => item.root));
     this.#show(run);
