@@ -159,7 +159,8 @@ class Run:
 
         Values: ``grad_norm``, ``param_norm`` and ``update_ratio`` (norm of a step's weight change over the norm of the
         weights, from a sample of the weights). For a sharded model the ranks send ``grad_norm_local_squared``, and the
-        daemon computes ``grad_norm``. Event: ``nonfinite_gradients``, with the first such layer. Phases: ``forward``,
+        daemon computes ``grad_norm``. Events: ``model``, with the parameters
+        by module, and ``nonfinite_gradients``, with the first such layer. Phases: ``forward``,
         ``backward`` and ``optimizer``, on a GPU also by its own clock. On GPUs: memory in use.
 
         Nothing waits for a device, and no collective is started. Norms are sampled every 2ⁿ steps and short steps are

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.board import Row
-from grafana.panels import Query, lines, spread
+from grafana.panels import Query, below, lines, spread
 from grafana.stragglers import own_time
 
 LOST = "trackside_training_lost_seconds_total"
@@ -72,6 +72,32 @@ def _checkpoints() -> list[object]:
             "s",
             "time() - max by (rank) (trackside_training_last_checkpoint_timestamp_seconds{RANK})",
             "rank {{rank}}",
+            minimum=0,
+            width=8,
+        ),
+        lines(
+            "Age of the last good checkpoint",
+            "Time since the newest checkpoint that an audit has found intact. If it is much older than the last checkpoint, that one is "
+            "damaged or not read yet.",
+            "s",
+            Query("time() - max(trackside_training_last_good_checkpoint_timestamp_seconds{RUN})", "age"),
+            minimum=0,
+            width=8,
+        ),
+        lines(
+            "Checkpoints on disk",
+            "Checkpoints by what the audits found. A damaged one raises CheckpointDamaged.",
+            "short",
+            Query("max by (state) (trackside_training_stored_checkpoints{RUN})", "{{state}}"),
+            minimum=0,
+            width=8,
+        ),
+        lines(
+            "Room for the next checkpoint",
+            "Free space of the directory over the size of the next checkpoint. Below 100 % it does not fit, and DiskFilling fires.",
+            "percentunit",
+            Query("min by (directory) (trackside_training_checkpoint_room_ratio{RUN})", "{{directory}}"),
+            levels=below(1, "red"),
             minimum=0,
             width=8,
         ),

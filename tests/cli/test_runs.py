@@ -23,6 +23,8 @@ from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.cli.commands.run_report import best
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.database import FILE, Database
@@ -34,6 +36,7 @@ from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.checkpoints import CheckpointsApi
 from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
@@ -155,6 +158,7 @@ class Site:
             diagnosis=DiagnosisApi(kept, CostSection),
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
             captures=CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0),
+            checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, lambda _: None), kept),
             layers=LayersApi(kept),
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),

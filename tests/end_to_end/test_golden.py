@@ -37,6 +37,7 @@ from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.bridges.mirrors import supervisor
 from trackside_daemon.captures.captures import CAPTURES
 from trackside_daemon.captures.kineto.profiler_socket import REFUSED as DATAGRAMS_REFUSED
+from trackside_daemon.checkpoints import reports
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
@@ -50,6 +51,7 @@ from trackside_daemon.history.record.writer import EXCESS, SIZE
 from trackside_daemon.history.record.writer import SAMPLES as STORED
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Silence
@@ -173,6 +175,8 @@ def _about_itself() -> Iterator[Batch]:
     yield Batch("captures:kineto", [Sample(DATAGRAMS_REFUSED, ("user",), 3)])
     own = [Sample(RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
     yield Batch("stragglers", own, complete=True)
+    saved = Checkpoint("1", "/saved/step-3.pt", 0, NOW.wall, "event", COMPLETE, 3, bytes=3 * GIB, checked=NOW.wall)
+    yield Batch("checkpoints", reports.samples({"char-model": [saved]}, {"/saved": 12 * GIB}), complete=True)
 
 
 def _sampled() -> list[Batch]:

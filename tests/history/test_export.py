@@ -124,7 +124,7 @@ def test_json_is_one_document(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.put([opened("a"), ingested("a", [(0, T, {"x": 1.0, "y": -inf}), (1, T + 1, {"x": 2.0})])])
         found = json.loads(one.export("a", "json"))
-        assert set(found) == {"run", "series", "events", "alerts"}
+        assert set(found) == {"run", "series", "events", "alerts", "captures"}
     assert found["series"] == [
         {"attempt": 0, "rank": 0, "key": "x", "points": [[0, BEGIN, 1.0], [1, BEGIN + 1e-6, 2.0]]},
         {"attempt": 0, "rank": 0, "key": "y", "points": [[0, BEGIN, "-inf"]]},

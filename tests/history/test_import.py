@@ -7,6 +7,7 @@ import io
 import json
 import re
 import tempfile
+from dataclasses import replace
 from functools import partial
 from math import inf, nan
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import ROOT, eventually
 
+from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.files import importing
 from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.files.formats import parse
@@ -29,10 +31,13 @@ from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.resources import machine_stream, read_resources
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.run_changes import delete, pin
+from trackside_daemon.model.capture import AlertLink, Capture, CaptureFile, ProfileOptions
 from trackside_daemon.model.records import Alert, Event, MachineSample, Record
 
 if TYPE_CHECKING:
     from histories import History
+
+    from trackside_daemon.history.files.export import Format
 
 WITH = Selection(resources=True)
 
@@ -408,11 +413,37 @@ def test_what_is_no_number_in_another_tools_lines_is_left_out_and_said(tmp_path:
     assert notes == ["2 values that are not numbers were skipped, such as those of 'who', 'nested'"]
 
 
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_captures_come_along_without_their_files(tmp_path: Path, form: Format) -> None:
+    cause = AlertLink("SlowStep", 3.0, {"run": "train"})
+    options = ProfileOptions(None, 1.0, stacks=True)
+    made = Capture(
+        "0" * 12, "a", 0, "profile", "alert", 5.0, (1, 3), options, "summarised", cause=cause, step=7, ended=6.0
+    )
+    reference = replace(made, id="1" * 12, cause=None, asked=4.0, summary={"ranks": {}})
+    made = replace(made, files=(CaptureFile(1, "a.gz", 9, "trace"),), summary={"ranks": {}, "reference": reference.id})
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["x"], 3), finished("a"), reference, made])
+        one.import_file(one.export("a", form), f"a.{form}", id="b")
+        with one.database.reading() as connection:
+            first, second = captures(connection, "b")
+            assert len(captures(connection, "a")) == 2
+    assert (first.id != reference.id, second.summary["reference"]) == (True, first.id)
+    moved = "its files stayed where it was recorded"
+    assert second == replace(made, id=second.id, run="b", files=(), reason=moved, summary=second.summary)
+
+
+def test_a_capture_that_is_none_is_refused(tmp_path: Path) -> None:
+    for capture in ("5", '{"id": "x"}', '{"id": "x", "kind": "film", "trigger": "api", "asked": 1}'):
+        with pytest.raises(FormatError, match=r"line 1: "):
+            taken_in(tmp_path, f'{{"kind":"capture","capture":{capture}}}\n', "a.jsonl")
+
+
 def test_a_json_document_may_be_laid_out_in_any_way(tmp_path: Path) -> None:
     with history(tmp_path / "1") as first, history(tmp_path / "2") as second:
         first.put([opened("a"), column("a", ["x", "y"], 3000), finished("a")])
         document = json.loads(first.export("a", "json"))
-        turned = {name: document[name] for name in ("run", "alerts", "series", "events")}
+        turned = {name: document[name] for name in ("run", "captures", "alerts", "series", "events")}
         second.import_file(json.dumps(turned, indent=3).encode(), "a.json")
         assert second.exports("a") == first.exports("a")
 

@@ -170,9 +170,9 @@ def layer_positions(layers: Iterable[tuple[str, list[str]]], names: Sequence[str
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a parameter or a module without the parts that wrappers insert."""
+    """Return the name of a parameter or module without the parts that wrappers insert."""
     parts = [part for part in name.split(".") if part not in _WRAPPERS]
-    return ".".join(parts[1:] if parts[0] == "module" and len(parts) > 1 else parts)
+    return ".".join(parts[1:] if parts[:1] == ["module"] and len(parts) > 1 else parts)
 
 
 def _grouped(names: Sequence[str]) -> list[tuple[str, list[str]]]:

@@ -66,6 +66,11 @@ COMMANDS = {
         "capture:capture", "Record a run for some steps; print where their time goes.", "gpt-small --steps 20 --stacks"
     ),
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
+    "checkpoints": _Command(
+        "checkpoints:checkpoints",
+        "List the checkpoints of a run; print the path of the latest or best.",
+        "latest gpt-small --good",
+    ),
     "compare": _Command(
         "compare:compare",
         "Compare runs and seeds: results, configurations, speed; a gate for CI.",

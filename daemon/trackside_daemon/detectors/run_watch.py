@@ -21,6 +21,7 @@ from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
 from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.model import training_families as f
+from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.records import ENDED, USER_ALERT, BatchIngested, Event, SessionOpened
 from trackside_daemon.model.session import RankRef
@@ -270,6 +271,10 @@ class RunWatch:
             self._best_loss(record)
         elif isinstance(record, Event):
             yield from self._event(record)
+        elif isinstance(record, Checkpoint):
+            watched = self._runs.get(RankRef(record.run, record.attempt))
+            if watched is not None:
+                watched.checkpoints.audited(record, self._clock.at)
         elif isinstance(record, SessionOpened):
             self._name(RankRef(record.session.run, record.session.attempt), record.session.name)
             if record.hello.about is not None:

@@ -236,6 +236,13 @@ def _straggler(facts: Facts, pools: Pools, found: Found) -> Found:
     return Found(cause._replace(cause="slow_node", summary=happened, advice=advice), lost)
 
 
+def _repeated(facts: Facts, pools: Pools, found: Found) -> Found:
+    """Add what the resumes cost."""
+    found = _saves(facts, pools, found)
+    resumes = (Evidence(str(one["text"]), facts.api) for one in facts.resumes if "text" in one)
+    return found._replace(cause=found.cause._replace(evidence=(*resumes, *found.cause.evidence)))
+
+
 def _saves(facts: Facts, _: Pools, found: Found) -> Found:
     return found._replace(cause=found.cause._replace(evidence=tuple(_cadence(facts))))
 
@@ -263,5 +270,5 @@ _DETAILS: Mapping[str, Callable[[Facts, Pools, Found], Found]] = {
     "throttled": _throttled,
     "straggler": _straggler,
     "checkpoint": _saves,
-    "repeated": _saves,
+    "repeated": _repeated,
 }

@@ -14,6 +14,7 @@ from trackside_daemon.diagnosis.host_causes import host_causes
 from trackside_daemon.diagnosis.ledger import ACCOUNTS, Slowed, ledger
 from trackside_daemon.diagnosis.measures import read_measures, with_usage
 from trackside_daemon.diagnosis.resources import resources
+from trackside_daemon.diagnosis.resume_causes import resume_causes
 from trackside_daemon.diagnosis.suggestions import suggestions
 from trackside_daemon.diagnosis.trend import trends
 from trackside_daemon.diagnosis.trouble import trouble
@@ -52,9 +53,9 @@ def diagnose(
         keys: Keys whose trend and comparison to add.
 
     Returns:
-        ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``ledger``: wall
-        seconds by account, means over the ranks, which sum to the wall time; ``accounts``: the words of each;
-        ``ledger_by_rank``: those of each rank;
+        ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``resumes``: the
+        verdicts on its resumes; ``ledger``: wall seconds by account, means over the ranks, which sum to the wall time;
+        ``accounts``: the words of each; ``ledger_by_rank``: those of each rank;
         ``causes``: the costliest first, those without measured seconds last; ``unknown``: what is not measured, and why;
         ``energy`` and ``costs``; ``resources``; ``suggestions``; ``trends``; ``comparison`` with the baseline.
 
@@ -82,6 +83,7 @@ def diagnose(
         "wall_seconds": facts.wall,
         "ranks": facts.ranks,
         "hang": _hang(connection, facts),
+        "resumes": [dict(resume) for resume in facts.resumes],
         "ledger": accounts.whole,
         "accounts": {account: ACCOUNTS[account] for account in accounts.whole},
         "ledger_by_rank": {str(rank): entries for rank, entries in accounts.by_rank.items()},
@@ -102,6 +104,7 @@ def _causes(connection: sqlite3.Connection, facts: Facts, accounts: Ledger, tail
     """Return the causes; the special ones draw their seconds from the accounts first, and the accounts are causes for the rest."""
     pools = Pools(accounts, facts.wall)
     causes = [*host_causes(facts, pools), *gpu_causes(facts, pools), *account_causes(facts, pools)]
+    causes += resume_causes(facts)
     return [*causes, *trouble(connection, facts, pools, causes, tails)]
 
 

@@ -54,6 +54,7 @@ class Facts(NamedTuple):
         reliability: Failures in this history.
         resources: Series of the machine.
         ended: The run's end, or now, in Unix seconds.
+        resumes: The verdicts on its resumes, oldest first.
     """
 
     run: Mapping[str, Any]
@@ -64,6 +65,7 @@ class Facts(NamedTuple):
     reliability: Reliability
     resources: Sequence[Resource]
     ended: float
+    resumes: Sequence[Mapping[str, Any]] = ()
 
     @property
     def wall(self) -> float:
@@ -139,7 +141,13 @@ def read_facts(
         _reliability(connection, uid),
         read_resources(connection, families, window, POINTS, only=is_read, stream=machine_stream(connection, uid)),
         ended,
+        _resumes(connection, uid),
     )
+
+
+def _resumes(connection: sqlite3.Connection, uid: str) -> Sequence[Mapping[str, Any]]:
+    (row,) = connection.execute("SELECT id FROM run WHERE uid = ?", (uid,)).fetchone()
+    return reader.resumes(connection, row)
 
 
 def _reliability(connection: sqlite3.Connection, uid: str) -> Reliability:

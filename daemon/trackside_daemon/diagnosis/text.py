@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 LINES = 25  # most lines
+RESUMES = 2  # most verdicts on resumes, the newest
 PROVEN = 2  # lines of evidence of a cause, of the first one
 WORDS = {"step_time": "step time", "gpu_memory": "GPU memory", "host_memory": "host memory"}
 
@@ -46,6 +47,8 @@ def _head(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     if hang := diagnosis.get("hang"):
         quiet = hang.get("quiet_seconds")  # no alert has the verdict: the run is quiet, but may not hang
         yield f"{'hangs' if quiet is None else f'no step for {duration(quiet)}'}: {shown(hang['text'])}"
+    for resume in diagnosis.get("resumes", ())[-RESUMES:]:
+        yield f"resumed: {shown(resume.get('text', ''))}"
     shares = [(ACCOUNTS[name], seconds / wall) for name, seconds in diagnosis["ledger"].items() if wall]
     yield "time: " + ", ".join(f"{name} {share:.1%}" for name, share in shares if share >= 0.001)
     yield from _costs(diagnosis["energy"], diagnosis["costs"])

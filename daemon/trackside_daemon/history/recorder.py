@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.capture_rows import captures
+from trackside_daemon.history.checkpoint_rows import recent_checkpoints
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.wire import Identity
+    from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
     from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.capture import Capture
@@ -179,6 +181,10 @@ class Recorder:
     def captures(self) -> list[Capture]:
         """Return the captures of all runs, oldest first; none if reading fails."""
         return self._read_all(captures)
+
+    def checkpoints(self, since: float) -> list[StoredCheckpoint]:
+        """Return the checkpoints of runs that have not ended before *since*, in Unix seconds; none if reading fails."""
+        return self._read_all(lambda connection: recent_checkpoints(connection, since))
 
     def silences(self, since: float) -> list[Silence]:
         """Return the silences that end after *since*, in Unix seconds; none if reading fails."""

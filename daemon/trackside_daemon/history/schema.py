@@ -203,6 +203,19 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
     ),
     ("the host of each session", ("ALTER TABLE session ADD COLUMN host TEXT NOT NULL DEFAULT ''",)),
     (
+        "checkpoints, as JSON",
+        (
+            """CREATE TABLE checkpoint (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                path TEXT NOT NULL,
+                time REAL NOT NULL,
+                record TEXT NOT NULL,
+                UNIQUE (run, path)
+            )""",
+        ),
+    ),
+    (
         "distributions of layers, in levels of merged steps",
         (
             "CREATE TABLE layer_names (id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, names TEXT NOT NULL, UNIQUE (stream, names))",

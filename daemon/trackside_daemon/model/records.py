@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside.totals.phases import EVALS, SAVES
 from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,12 @@ ENDED = frozenset(ENDS)
 
 # The kind of event that a training raises with `run.alert`; its fields are `title`, `severity` and `text`.
 USER_ALERT = "user_alert"
+
+# The kind of the event with the verdict on a resumed attempt; its fields are those of `checkpoints.resumes`.
+CONTINUITY = "continuity"
+
+# The kind of the event with the modules of a watched model: `trackside.pytorch.architecture`.
+MODEL = "model"
 
 # The most phases of a client, and the longest name of one in UTF-8: a client has 128 characters at most, of 4 bytes.
 # `bounded` drops the rest, so that another program on the socket cannot fill the page.
@@ -300,4 +307,5 @@ Record = (
     | MachineSample
     | AccountUpdated
     | Capture
+    | Checkpoint
 )

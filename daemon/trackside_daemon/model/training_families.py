@@ -126,6 +126,41 @@ CHECKPOINT_AT = Metric(
     RANK,
     "seconds",
 )
+STORED_CHECKPOINTS = Metric(
+    "trackside_training_stored_checkpoints",
+    "gauge",
+    "Checkpoints on disk by state (writing, complete, damaged), as the daemon's audits find them.",
+    ("run", "state"),
+)
+LAST_GOOD_CHECKPOINT = Metric(
+    "trackside_training_last_good_checkpoint_timestamp_seconds",
+    "gauge",
+    "When the newest checkpoint that an audit has found intact was written, in Unix time.",
+    ("run",),
+    "seconds",
+)
+LAST_GOOD_STEP = Metric(
+    "trackside_training_last_good_checkpoint_step",
+    "gauge",
+    "Step of the newest checkpoint that an audit has found intact.",
+    ("run",),
+)
+NEXT_CHECKPOINT_BYTES = Metric(
+    "trackside_training_next_checkpoint_bytes",
+    "gauge",
+    "Expected size of the next checkpoint: that of the last one.",
+    ("run",),
+    "bytes",
+)
+CHECKPOINT_ROOM = Metric(
+    "trackside_training_checkpoint_room_ratio",
+    "gauge",
+    "Free space of the checkpoints' directory, within the user's quota, over the expected size of the next one.",
+    ("run", "directory"),
+    "ratio",
+)
+# The families that the daemon's audits of checkpoints export.
+AUDITED = (STORED_CHECKPOINTS, LAST_GOOD_CHECKPOINT, LAST_GOOD_STEP, NEXT_CHECKPOINT_BYTES, CHECKPOINT_ROOM)
 MODEL_FLOPS = Metric(
     "trackside_training_model_flops_total",
     "counter",

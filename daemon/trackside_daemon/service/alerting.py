@@ -66,6 +66,7 @@ class Alerting:
         postpones: See `ActiveAlerts`.
         diagnose: Returns the lines of a run's diagnosis, by its id.
         reports: Writes the reports of runs that end; None for no reports.
+        more: Further finding sources.
 
     Attributes:
         silences: The silences.
@@ -97,6 +98,7 @@ class Alerting:
         diagnose: Callable[[str], Sequence[str]] = lambda _: (),
         reports: Reports | None = None,
         proc: str = "/proc",
+        more: Sequence[FindingSource] = (),
     ) -> None:
         now = time.time()
         kept = history.firing(now)
@@ -130,6 +132,7 @@ class Alerting:
                 attempt=partial(last_attempt, history),
                 report=reports.link if reports else lambda _: "",
             ),
+            *more,
             self.tester,
             *([reports] if reports else []),
         ]

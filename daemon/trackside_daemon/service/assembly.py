@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.environment.identity import boot_id
+from trackside.wire import ProfilePlan
 from trackside_daemon.alerts.rules.custom import RuleError
+from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.captures.automatic import AutomaticCaptures
+from trackside_daemon.captures.client_profiles import ClientProfiles
 from trackside_daemon.captures.kineto.kineto import Kineto
+from trackside_daemon.captures.plan import PlannedCaptures
+from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.resumes import Resumes
+from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
@@ -38,7 +45,7 @@ from trackside_daemon.pipeline.batch_queue import BatchQueue
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.service.alerting import Alerting
+from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
 from trackside_daemon.service.reports import Reports
@@ -51,7 +58,9 @@ from trackside_daemon.web.api.overview.rates import RateTracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.captures.captures import Captures
+    from trackside_daemon.captures.settings import CaptureSection
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
@@ -87,7 +96,9 @@ class Parts:
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
         reports: Writes the reports of runs that end; None without `reports.path`.
-        captures: The captures; *automatic* has who begins those that nobody asks for.
+        captures: The captures; *automatic* and *planned* have who begins those that nobody asks for.
+        checkpoints: The checkpoints of the runs on this machine.
+        resumes: The verdicts on new attempts.
         runs: The runs.
         pipeline: The path of all batches.
         spools: Spools of processes that are gone.
@@ -128,14 +139,39 @@ class Parts:
         self.mirrors = Mirrors(config.bridges.configured(), self.history.database.path)
         self.liveness = Liveness()
         queue = BatchQueue()
+        step_seconds = partial(_step_seconds, self.rates)
         self.kineto = Kineto(
-            push_socket.token, self.ranks.get, partial(_step_seconds, self.rates), enabled=config.capture.kineto
+            push_socket.token, self.ranks.get, step_seconds, self.requests.ask, enabled=config.capture.kineto
         )
         self.captures = make_captures(
-            config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
+            config.capture,
+            directory,
+            self.history,
+            self.requests,
+            state=self.state,
+            push=queue.push,
+            processes=self.ranks.get,
+            recorders=[
+                self.kineto.recorder,
+                ClientProfiles(self.kineto.recorder, self.requests.ask, step_seconds),
+            ],
         )
-        self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        self.automatic = (
+            [AutomaticCaptures(self.captures.ask, self.ranks.get, self.state)] if config.capture.auto else []
+        )
+        self.planned = PlannedCaptures(self.captures.ask, self.ranks.get, self.state, _plan(config.capture))
         self.reports = _reports(config, directory, self.history)
+        boot = boot_id(Path("/proc"))
+        self.checkpoints = Checkpoints(
+            config.checkpoint, boot, self.ranks.get, lambda batch: queue.push([batch]), proc=Path(config.path.procfs)
+        )
+        self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))
+        self.resumes = Resumes(
+            self.history.database,
+            partial(self.history.writer.flush, WRITTEN_SECONDS),
+            lambda batch: queue.push([batch]),
+            roles=key_roles(config.alerts),
+        )
         self.alerting = _alerting(
             config,
             self.state,
@@ -145,6 +181,7 @@ class Parts:
             queue=queue,
             process=self.process,
             captures=self.captures,
+            found=[self.checkpoints, self.resumes],
             reports=self.reports,
         )
         self.runs = Runs(
@@ -173,7 +210,7 @@ class Parts:
         self.sessions = Sessions(
             self.runs,
             self.history.session,
-            boot_id(Path("/proc")),
+            boot,
             watch.follow,
             rejected,
             owners=self.owners,
@@ -243,6 +280,7 @@ def _alerting(
     process: ProcessCollector,
     captures: Captures,
     reports: Reports | None,
+    found: Sequence[FindingSource],
 ) -> Alerting:
     try:
         return Alerting(
@@ -258,6 +296,7 @@ def _alerting(
             postpones=captures.disturbs,
             diagnose=partial(_diagnosis, config, history),
             reports=reports,
+            more=found,
             proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
@@ -275,6 +314,10 @@ def _peak_flops(state: State, run: str, rank: int) -> object:
     return state.some(time.monotonic(), [(PEAK_FLOPS, (run, str(rank)))])[0]
 
 
+def _plan(section: CaptureSection) -> ProfilePlan | None:
+    return ProfilePlan(**section.plan.model_dump()) if section.plan.steps else None
+
+
 def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
     return {**ingest_worker.refused, **spools.rejected()}
 
@@ -285,9 +328,11 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
-    """Pass the samples of a tick, and those of sinks and captures, to the pipeline; record the rates of the tick before."""
-    own = [parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch()]
-    parts.pipeline.tick([*batches, *own, parts.costs.batch(time.monotonic(), time.time())])
+    """Pass the samples of a tick and of the parts to the pipeline; record the rates of the tick before."""
+    own = (parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch())
+    costs = parts.costs.batch(time.monotonic(), time.time())
+    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs])
     for automatic in parts.automatic:
         automatic.tick()
+    parts.planned.tick()
     parts.rates.record(time.monotonic())

@@ -36,6 +36,7 @@ from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.checkpoints import CheckpointsApi
 from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
@@ -69,6 +70,7 @@ SOURCES = (
     "alerts",
     "notifications",
     "captures",
+    "checkpoints",
     "bridges",
     "ingest",
     "pipeline",
@@ -233,6 +235,7 @@ class Daemon:
             ),
             layers=LayersApi(access),
             captures=CapturesApi(parts.captures, access, partial(last_attempt, parts.history)),
+            checkpoints=CheckpointsApi(parts.checkpoints, access),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
             processes=ProcessesApi(lambda: parts.process.processes),
             overview=self._overview,
@@ -251,6 +254,8 @@ class Daemon:
         parts.pipeline.start()
         parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
         parts.captures.start()
+        parts.checkpoints.start()
+        parts.resumes.start()
         if parts.reports is not None:
             parts.reports.start()
         parts.mirrors.start()
@@ -298,6 +303,8 @@ class Daemon:
             parts.spools.stop()
             parts.alerting.stop_evidence()
             parts.captures.stop()
+            parts.checkpoints.stop()
+            parts.resumes.stop()
             parts.ingest.stop()
             parts.pipeline.stop()
             parts.alerting.stop()

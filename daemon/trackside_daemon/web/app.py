@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
+    from trackside_daemon.web.api.checkpoints import CheckpointsApi
     from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
@@ -63,6 +64,7 @@ class WebApp:
         diagnosis: Endpoints of diagnoses.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
+        checkpoints: Endpoints of checkpoints.
         layers: Endpoints of the distributions of layers.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
@@ -80,6 +82,7 @@ class WebApp:
         diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
+        checkpoints: CheckpointsApi,
         layers: LayersApi,
         gpu: GpuApi,
         processes: ProcessesApi,
@@ -97,6 +100,7 @@ class WebApp:
             "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
+            "checkpoints": checkpoints,
             "layers": layers,
             "gpu": gpu,
             "processes": processes,

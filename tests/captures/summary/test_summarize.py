@@ -33,7 +33,7 @@ def test_two_ranks_are_cut_to_the_same_steps_and_marked(tmp_path: Path) -> None:
     for event in late.events[1:]:
         event["ts"] += 4000.0  # less than half a step
     files = {0: written(tmp_path / "a.json", healthy(0, steps=20, noise=0.0)), 3: written(tmp_path / "b.json", late)}
-    summary = summarize(files, 5, world_size=8, backend="gloo")
+    summary = summarize(files, 5, world_size=8)
     assert summary["failed"] == {}
     assert summary["files"] == {"0": "a.json.gz", "3": "b.json.gz"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "b.json.gz"]
@@ -41,7 +41,7 @@ def test_two_ranks_are_cut_to_the_same_steps_and_marked(tmp_path: Path) -> None:
     assert summary["bottleneck"]["class"] == "compute"
     traces = [json.loads(gzip.decompress((tmp_path / name).read_bytes())) for name in summary["files"].values()]
     assert [one["distributedInfo"] for one in traces] == [
-        {"backend": "gloo", "rank": rank, "world_size": 8} for rank in (0, 3)
+        {"backend": "", "rank": rank, "world_size": 8} for rank in (0, 3)
     ]
     marks = [[one for one in each["traceEvents"] if one["name"].startswith("ProfilerStep#")] for each in traces]
     assert [mark["name"] for mark in marks[0]] == [f"ProfilerStep#{index}" for index in range(5)]
@@ -140,7 +140,9 @@ def test_a_trace_that_has_marks_keeps_its_own(tmp_path: Path) -> None:
     assert kept["distributedInfo"] == info
     assert sum(event["name"].startswith("ProfilerStep#") for event in kept["traceEvents"]) == 1
     assert kept["traceName"] == "x"
-    assert len(decode(json.dumps(kept).encode()).events) == len(writer.events) - 1
+    left = decode(json.dumps(kept).encode()).events
+    assert all(event.ts < 9000.0 and event.end > 1000.0 for event in left)
+    assert 1 < len(left) < len(writer.events) - 1
 
 
 def test_reading_no_trace_raises(tmp_path: Path) -> None:

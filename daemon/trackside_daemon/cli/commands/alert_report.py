@@ -218,6 +218,11 @@ def _causes(causes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterat
         yield from wrapped(shown(cause["text"]), " " * 8, f"  {'' if share is None else f'{share:.0%}':>4}  ")
 
 
+def _checkpoint(checkpoint: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "last good checkpoint before:"
+    yield from _pairs({name: _value(name, value) for name, value in checkpoint.items()})
+
+
 def _changed(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
     yield "changed before:"
     for line in lines:
@@ -238,6 +243,7 @@ _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
     "causes": _causes,
+    "checkpoint": _checkpoint,
     "changed": _changed,
     "phases": _phases,
     "neighbours": _neighbours,
@@ -299,7 +305,7 @@ def _value(name: str, value: Any) -> str:
     base = name.partition(" ")[0]
     if base.endswith("_seconds") or base.startswith("phase_seconds."):
         return _span(value)
-    if base.endswith(("_bytes", "_bytes_per_second")):
+    if base.endswith(("_bytes", "_bytes_per_second")) or base == "bytes":
         return _size(value) + ("/s" if base.endswith("_second") else "")
     if base.endswith("_ratio"):
         return f"{value:.1%}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.cli.output import elapsed, moment, table
 from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
+from trackside_daemon.model.records import CONTINUITY, MODEL
 from trackside_daemon.model.text import cells, cut, duration, number, shown
 
 if TYPE_CHECKING:
@@ -93,10 +94,24 @@ def describe(
         yield from table(header, rows, right="<>>>>>>>", flexible="~")
     yield from _listed("NaN or infinite", nonfinite)
     yield from _listed("attempts", _attempts(run, now) if len(run["attempt_list"]) > 1 else [])
+    yield from _listed("resumes", [shown(resume.get("text", "")) for resume in run.get("resumes", ())])
+    yield from _listed("model", list(_modules(model)) if (model := run.get("model")) else [])
     yield from _pairs("configuration", {key: setting(value) for key, value in config(run).items()})
     yield from _listed("alerts", [_alert(alert, run) for alert in run["alerts"]])
+    events = [event for event in events if event["kind"] not in ({CONTINUITY, MODEL} if model else {CONTINUITY})]
     newest = f"events (the newest {EVENTS} of {len(events)})" if len(events) > EVENTS else "events"
     yield from _listed(newest, [_event(event, run) for event in events[-EVENTS:]])
+
+
+def _modules(model: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a model's architecture."""
+    trained = f", {model['trainable']:,} of them trained" if model["trainable"] != model["parameters"] else ""
+    yield shown(f"{model['class']}: {model['parameters']:,} parameters{trained}, {model['bytes'] / 1e6:,.1f} MB")
+    rows = [
+        [shown(module[0] or "-"), shown(module[1]), f"{module[2]:,}", *map(shown, module[3:5])]
+        for module in model["modules"]
+    ]
+    yield from table(["MODULE", "CLASS", "PARAMETERS", "DTYPE", "DEVICE"], rows, right="  >", flexible="~~")
 
 
 def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.silences import with_silenced_until
+from trackside_daemon.checkpoints.overview import overview
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
 from trackside_daemon.diagnosis.comparison import read_comparison
@@ -85,6 +86,11 @@ class FileSource:
         """See `Source`."""
         with self._file().reading() as connection:
             return read_comparison(connection, runs, baseline, keys, _prices())
+
+    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return overview(connection, reader.resolve(connection, text), metric)
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""

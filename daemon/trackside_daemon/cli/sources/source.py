@@ -61,6 +61,10 @@ class Source(Protocol):
         """Return how runs differ from a baseline, runs or tags; if it is empty, from the first run's own."""
         ...
 
+    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
+        """Return the checkpoints of the run that *text* identifies, with the values of a metric; see `overview`."""
+        ...
+
     def report(self, text: str, size: int) -> dict[str, Any]:
         """Return what a report has about the run that *text* identifies, with at most *size* bytes of charts."""
         ...

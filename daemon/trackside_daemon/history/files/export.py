@@ -1,6 +1,7 @@
 """Export a run, or a part of its samples, as CSV, JSON or JSON lines, in small pieces.
 
-The run's data come without its last step, its last loss and what was trimmed. Events and alerts are always complete.
+The run's data come without its last step, its last loss and what was trimmed. Events, alerts and captures are
+always complete; the files of captures are apart.
 
 The lines of CSV and JSON lines are pushes: values of one rank, step and time. Keys are in the order in which they began.
 Pushes of more than `GROUP` keys are split, so that a run of a million keys needs no more memory than one of `GROUP`.
@@ -17,6 +18,7 @@ from array import array
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.files.machine_series import machine_series
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.files.selection import ALL, Selection, streams
@@ -33,6 +35,7 @@ from trackside_daemon.history.read.series import (
 )
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
+from trackside_daemon.model.capture import as_json
 
 if TYPE_CHECKING:
     import sqlite3
@@ -173,6 +176,8 @@ def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Ite
         yield f"{_dumps({'kind': 'event', 'event': event.pop('kind'), **event})}\n"
     for alert in _alerts(database, run["id"]):
         yield f"{_dumps({'kind': 'alert', **alert})}\n"
+    for capture in _captures(database, run["id"]):
+        yield f"{_dumps({'kind': 'capture', 'capture': capture})}\n"
 
 
 def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
@@ -190,7 +195,8 @@ def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iter
             yield f'{"," if place else ""}\n{{"time":{time},"values":{values}}}'
     events = ",".join(f"\n{_dumps(event)}" for event in _events(database, run["id"]))
     alerts = ",".join(f"\n{_dumps(alert)}" for alert in _alerts(database, run["id"]))
-    yield f'],\n"events": [{events}],\n"alerts": [{alerts}]}}\n'
+    captures = ",".join(f"\n{_dumps(capture)}" for capture in _captures(database, run["id"]))
+    yield f'],\n"events": [{events}],\n"alerts": [{alerts}],\n"captures": [{captures}]}}\n'
 
 
 def _machine_values(database: Readable, uid: str, selection: Selection) -> Iterator[tuple[str, str]]:
@@ -265,6 +271,12 @@ def _events(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
 
 def _alerts(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
     return _rows(database, uid, "SELECT id FROM alert WHERE run = ? ORDER BY started, id", reader.alert)
+
+
+def _captures(database: Readable, uid: str) -> list[dict[str, Any]]:
+    """Return the captures of a run with their summaries."""
+    with database.reading() as connection:
+        return [as_json(capture) for capture in captures(connection, uid)]
 
 
 def _rows(

@@ -12,6 +12,7 @@ import sqlite3
 import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from io import SEEK_END
@@ -29,6 +30,7 @@ from trackside_daemon.history.files.imported_session import ImportedSession
 from trackside_daemon.history.files.items import (
     FAR_SECONDS,
     AlertItem,
+    CaptureItem,
     EventItem,
     FormatError,
     MachineValues,
@@ -36,6 +38,7 @@ from trackside_daemon.history.files.items import (
     RunHeader,
 )
 from trackside_daemon.history.files.run_fields import NO_RUN, AlertFields, AttemptFields, EventFields, RunFields
+from trackside_daemon.model.capture import CaptureJson
 from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -44,10 +47,12 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
+    from trackside_daemon.model.capture import Capture
 
 BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
 
 SAMPLE_BYTES = 64 * 1024
+MOVED = "its files stayed where it was recorded"
 TIMEOUT = 600.0  # longest wait for a transaction, in seconds
 
 
@@ -160,6 +165,8 @@ class RunFile:
         elif isinstance(item, AlertItem):
             alert = self._convert(item.fields, AlertFields, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
+        elif isinstance(item, CaptureItem):
+            yield self._capture(self._convert(item.fields, CaptureJson, item.line))
         elif self._header is None:
             self._read_header(item)
             for header in self._attempts.values():
@@ -185,6 +192,17 @@ class RunFile:
         self.samples += len(push.values)
         if (message := session.add(push)) is not None:
             yield message
+
+    def _capture(self, capture: CaptureJson) -> Capture:
+        """Return an imported capture. Its id is another one, since the history may have the run that it comes from."""
+        summary = dict(capture.summary)
+        if "reference" in summary:
+            summary["reference"] = self._capture_id(str(summary["reference"]))
+        record = capture.record(self.run, self._capture_id(capture.id))
+        return replace(record, summary=summary, reason=record.reason or (MOVED if capture.files else ""))
+
+    def _capture_id(self, exported: str) -> str:
+        return hashlib.sha256(f"{self.run}\0{exported}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
     def _open_session(self, attempt: int, rank: int, started: float) -> SessionOpened:
         session = self._sessions.get((attempt, rank)) or ImportedSession(self.run, self.name, attempt, rank)

@@ -62,7 +62,14 @@ class AlertItem(NamedTuple):
     line: int = 0
 
 
-Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem"
+class CaptureItem(NamedTuple):
+    """A capture, as `model.capture.as_json` returns it, and its line."""
+
+    fields: Mapping[str, Any]
+    line: int = 0
+
+
+Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem"
 
 
 class Clock:

@@ -15,6 +15,7 @@ from trackside_daemon.history.files.items import (
     STEP,
     TIME,
     AlertItem,
+    CaptureItem,
     Clock,
     EventItem,
     FormatError,
@@ -231,12 +232,24 @@ def _event(fields: dict[str, Any], line: int = 0) -> EventItem:
     return EventItem({**fields, "kind": fields.pop("event", "")}, line)
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem]] = {
+def _capture(fields: dict[str, Any]) -> CaptureItem:
+    capture = fields.get("capture")
+    if not isinstance(capture, dict):
+        raise ValueError('"capture" is expected to be an object')  # noqa: TRY004  one error for all that a line can be
+    return CaptureItem(capture)
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem | CaptureItem]] = {
     "run": RunHeader,
     "event": _event,
     "alert": AlertItem,
+    "capture": _capture,
 }
-_MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {"events": EventItem, "alerts": AlertItem}
+_MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {
+    "events": EventItem,
+    "alerts": AlertItem,
+    "captures": CaptureItem,
+}
 
 
 def _is_json(line: bytes) -> bool:

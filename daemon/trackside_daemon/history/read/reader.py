@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -12,7 +13,8 @@ from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
 from trackside_daemon.history.time_accounting import efficiency, rank_times
-from trackside_daemon.model.records import Alert, Notified, Silence, fingerprint
+from trackside_daemon.model.architecture import Architecture
+from trackside_daemon.model.records import CONTINUITY, MODEL, Alert, Notified, Silence, fingerprint
 
 if TYPE_CHECKING:
     import sqlite3
@@ -163,7 +165,25 @@ def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset
     """
     id_, about = _about(connection, uid)
     goodput = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
-    return {**about, **goodput, **totals(connection, id_), "metrics": metrics(connection, id_, limit, offset)}
+    notes = {"resumes": resumes(connection, id_), "model": _model(connection, id_)}
+    return {**about, **goodput, **totals(connection, id_), **notes, "metrics": metrics(connection, id_, limit, offset)}
+
+
+def resumes(connection: sqlite3.Connection, run: int) -> list[dict[str, Any]]:
+    """Return the verdicts on the resumes of a run, given by its row's id, oldest first, each with its attempt."""
+    # A training may have events of this kind too: they have a rank.
+    query = "SELECT attempt, fields FROM event WHERE run = ? AND kind = ? AND rank IS NULL ORDER BY id"
+    return [{"attempt": attempt, **json.loads(text)} for attempt, text in connection.execute(query, (run, CONTINUITY))]
+
+
+def _model(connection: sqlite3.Connection, run: int) -> dict[str, Any] | None:
+    """Return the architecture of the model that the run has watched last; None if it has watched none."""
+    query = "SELECT fields FROM event WHERE run = ? AND kind = ? ORDER BY id DESC LIMIT 8"
+    for (text,) in connection.execute(query, (run, MODEL)):
+        with suppress(msgspec.DecodeError):  # another event of the training's own
+            found: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(text, type=Architecture))
+            return found
+    return None
 
 
 def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:

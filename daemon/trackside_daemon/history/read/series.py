@@ -242,6 +242,17 @@ def last(
     return steps[-count:], times[-count:], values[-count:]
 
 
+def first(
+    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail
+) -> tuple[array[int], array[int], array[float]]:
+    """Return the first samples of a series, those of one block at most, in the form of `last`.
+
+    Raises:
+        ValueError: The block is damaged.
+    """
+    return _rest_of_block(connection, series, 0)[1] if series.end else tail.read(series)
+
+
 def by_id(connection: sqlite3.Connection, ids: Iterable[int]) -> Iterator[StoredSeries]:
     """Yield the packed series that are left of some ids."""
     query = "SELECT stream, key, id, packed, end FROM series WHERE id = ?"

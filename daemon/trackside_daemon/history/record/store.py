@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trackside.wire import SUMMARY
 from trackside_daemon.history import log_rows, time_accounting
 from trackside_daemon.history.capture_rows import write_capture
+from trackside_daemon.history.checkpoint_rows import write_checkpoint
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.layer_rows import write_frames
 from trackside_daemon.history.read.summary import update_run
@@ -20,6 +21,7 @@ from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.history.record.session_rows import int64, run_id, write_session
 from trackside_daemon.history.schema import HOST, IMPORTED_HOST, LOG_BITS
 from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import (
     ENDED,
@@ -134,6 +136,7 @@ class Store:
                 self.connection, run_id(self.connection, record.run), record
             ),
             Capture: lambda record: write_capture(self.connection, run_id(self.connection, record.run), record),
+            Checkpoint: lambda record: write_checkpoint(self.connection, run_id(self.connection, record.run), record),
         }
         self.due.update((stream, None) for stream in self._unpacked())
 

@@ -241,7 +241,7 @@ class Trimming:
                     yield from self._delete(table, "stream = ?", stream)
                 self._connection.execute("DELETE FROM session WHERE stream = ?", (stream,))
                 self._connection.execute("DELETE FROM stream WHERE id = ?", (stream,))
-            for table in ("event", "alert", "capture", "attempt"):
+            for table in ("event", "alert", "capture", "checkpoint", "attempt"):
                 yield from self._delete(table, "run = ?", run)
             self._connection.execute("DELETE FROM run WHERE id = ?", (run,))
             yield

@@ -31,6 +31,7 @@ _PARAMETERS = {
     "limit": ("integer", "Maximum number of entries. The newest are returned."),
     "offset": ("integer", "Number of metrics to skip."),
     "steps": ("integer", "Number of steps."),
+    "metric": ("string", "A pushed key."),
     "layer": ("string", "The name of a layer; of attention LAYER/HEAD, percent-encoded."),
     "kind": (
         "string",
@@ -111,7 +112,8 @@ class Endpoint(NamedTuple):
         body: An example or description of the request's body; empty for none.
         errors: Statuses of its errors, besides those that `_statuses` derives.
         types: Media types of its answer.
-        group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `LayersApi`, `GpuApi`,
+        group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `LayersApi`,
+            `GpuApi`,
             `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
     """
 
@@ -124,9 +126,9 @@ class Endpoint(NamedTuple):
     body: str = ""
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
-    group: Literal["history", "diagnosis", "alerts", "captures", "layers", "gpu", "processes", "overview", "daemon"] = (
-        "history"
-    )
+    group: Literal[
+        "history", "diagnosis", "alerts", "captures", "checkpoints", "layers", "gpu", "processes", "overview", "daemon"
+    ] = "history"
 
 
 # All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F.
@@ -325,6 +327,25 @@ ENDPOINTS = (
         types=("application/gzip",),
         group="captures",
     ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/checkpoints",
+        "checkpoints",
+        "List the checkpoints of a run, oldest first.",
+        ("metric",),
+        "state is writing, complete, damaged or gone; good is true for a complete one that an audit has found intact, at checked. "
+        "reason says why one is damaged, and in which file. value is that of the metric at the checkpoint's step: by default "
+        "the first one that was reported with a checkpoint, else the loss.",
+        group="checkpoints",
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{id}/checkpoints/audit",
+        "audit",
+        "Audit the checkpoints of a run again.",
+        description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
+        group="checkpoints",
+    ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
     Endpoint(
@@ -503,7 +524,7 @@ def _statuses(endpoint: Endpoint) -> list[int]:
         400: endpoint.parameters or endpoint.body,
         403: endpoint.method != "GET",
         404: "{" in endpoint.path or "run" in endpoint.parameters,
-        500: endpoint.group in {"history", "diagnosis", "alerts", "captures", "layers", "overview"},
+        500: endpoint.group in {"history", "diagnosis", "alerts", "captures", "checkpoints", "layers", "overview"},
     }
     return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
 

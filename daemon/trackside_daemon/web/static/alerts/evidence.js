@@ -7,6 +7,7 @@ import { span } from "/static/format.js";
 
 const SECTIONS = {
   causes: ["Likely causes", causes],
+  checkpoint: ["Last good checkpoint before the alert", facts],
   diagnosis: ["Where the time of the run went until then", (texts) => lines(texts, "Diagnosis")],
   changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
   phases: ["Phases, by their share of the time", recordTable],

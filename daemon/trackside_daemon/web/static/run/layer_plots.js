@@ -4,8 +4,9 @@ import { number } from "/static/format.js";
 
 export const ROW = 14; // Height of a layer in the map, in pixels.
 const TALLEST = 720;
+const TOP = 4;
 const NAMES = 190; // Width of the names of the layers.
-const AXIS = 22;
+const AXIS = 26;
 const BANDS = [["0.05", "0.95", 0.18], ["0.25", "0.75", 0.38]];
 // Colors from low to high that differ in lightness, also without color vision (viridis), and around zero for differences.
 const RISING = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
@@ -41,6 +42,7 @@ export function color(position, around) {
 export function drawMap(canvas, { layers, steps, values }, { around = false, chosen } = {}) {
   const row = Math.max(3, Math.min(ROW, Math.floor(TALLEST / Math.max(1, layers.length))));
   const { context, width } = prepare(canvas, layers.length * row + AXIS);
+  context.translate(0, TOP); // Half of a name, of rows that are lower than names.
   const scale = scaleOf(values, around);
   const image = new ImageData(Math.max(1, steps.length), Math.max(1, layers.length));
   values.forEach((line, y) => line.forEach((value, x) => {
@@ -58,7 +60,7 @@ export function drawMap(canvas, { layers, steps, values }, { around = false, cho
   });
   axis(context, steps, width, layers.length * row);
   const inside = (x) => Math.floor(((x - NAMES) / (width - NAMES)) * steps.length);
-  return { scale, layerAt: (y) => layers[Math.floor(y / row)], columnAt: (x) => (x < NAMES ? undefined : inside(x)) };
+  return { scale, layerAt: (y) => layers[Math.floor((y - TOP) / row)], columnAt: (x) => (x < NAMES ? undefined : inside(x)) };
 }
 
 // Draws the quantiles of a layer as bands around its median; a head of attention has lines of its values instead.
