@@ -7,7 +7,7 @@ and at most ``2 ** (i / 2 ** s)``.
 from __future__ import annotations
 
 from bisect import bisect_left
-from math import frexp
+from math import frexp, inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside.packing import encoded_varint
@@ -35,9 +35,11 @@ DURATION_INDEXES = range(-8 * 40, 8 * 40)  # from a picosecond to thousands of y
 
 def duration_index(seconds: float) -> int | None:
     """Return the index of a duration's bucket in `DURATION_SCHEMA`; None for zero, and beyond `DURATION_INDEXES`."""
+    if not 0 < seconds < inf:
+        return None
     mantissa, exponent = frexp(seconds)
     index = bisect_left(_MANTISSAS, mantissa) + 8 * (exponent - 1)
-    return index if seconds > 0 and index in DURATION_INDEXES else None
+    return index if index in DURATION_INDEXES else None
 
 
 def index_of(code: int) -> int:

@@ -17,6 +17,7 @@ from trackside_daemon import __version__
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.openapi import ENDPOINTS, document
 from trackside_daemon.web.exposition import process_registry, render
+from trackside_daemon.web.exposition_protobuf import render_protobuf
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 
@@ -131,7 +132,11 @@ class WebApp:
             time.monotonic(), None if sources is None else lambda source: _collector_name(source) in sources
         )
         own = self._process_registry if sources is None or OWN_SOURCE in sources else None
-        body = render(snapshot, openmetrics=chosen.openmetrics, process_metrics=own)
+        body = (
+            render_protobuf(snapshot, own)
+            if chosen.protobuf
+            else render(snapshot, openmetrics=chosen.openmetrics, process_metrics=own)
+        )
         headers = {"Content-Type": chosen.content_type, "Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
             # Level 1: Prometheus scrapes often, and the page is repetitive. 31 selects a gzip header with the largest

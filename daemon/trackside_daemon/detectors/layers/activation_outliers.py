@@ -28,7 +28,7 @@ class ActivationOutliers:
     def __init__(self) -> None:
         self._past: dict[str, deque[float]] = {}
         self._seen = 0
-        self._streaks = Streaks("ActivationOutliers", "its largest output is as before")
+        self._streaks = Streaks("ActivationOutliers", "warning", "its largest output is as before")
 
     def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
         """Yield what the next measurement shows."""

@@ -23,7 +23,7 @@ class AttentionCollapse:
     alerts: tuple[str, ...] = ("AttentionCollapse",)
 
     def __init__(self) -> None:
-        self._streaks = Streaks("AttentionCollapse", "its heads attend to several keys again")
+        self._streaks = Streaks("AttentionCollapse", "warning", "its heads attend to several keys again")
 
     def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
         """Yield what the next measurement shows."""

@@ -22,8 +22,8 @@ class DeadLayer:
 
     def __init__(self) -> None:
         self._gradients: Layers = {}
-        self._without = Streaks("DeadLayer", "the layer has a gradient again")
-        self._outputs = Streaks("DeadLayer", "the outputs are no longer all zero")
+        self._without = Streaks("DeadLayer", "warning", "the layer has a gradient again")
+        self._outputs = Streaks("DeadLayer", "warning", "the outputs are no longer all zero")
 
     def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
         """Yield what the next measurement shows."""

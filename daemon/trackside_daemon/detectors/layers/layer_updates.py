@@ -31,8 +31,8 @@ class LayerUpdates:
     def __init__(self) -> None:
         self._gradients: tuple[int, Layers] = -1, {}
         self._before: dict[str, tuple[float, ...]] = {}
-        self._frozen = Streaks("LayerUpdates", "its weights change again")
-        self._apart = Streaks("LayerUpdates", "its updates are as those of other layers again")
+        self._frozen = Streaks("LayerUpdates", "warning", "its weights change again")
+        self._apart = Streaks("LayerUpdates", "warning", "its updates are as those of other layers again")
 
     def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
         """Yield what the next measurement shows."""

@@ -25,7 +25,7 @@ class SaturatedLayer:
     alerts: tuple[str, ...] = ("SaturatedLayer",)
 
     def __init__(self) -> None:
-        self._streaks = Streaks("SaturatedLayer", "most of its outputs are below the largest again")
+        self._streaks = Streaks("SaturatedLayer", "warning", "most of its outputs are below the largest again")
 
     def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
         """Yield what the next measurement shows."""

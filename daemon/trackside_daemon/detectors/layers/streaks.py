@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trackside.wire import DistributionFrame
+    from trackside_daemon.model.finding import Severity
 
 MEASURED, STEPS = 3, 20  # measurements in a row, and steps that they cover, with which a symptom counts
 CALM = 2  # measurements without it that end the alert
@@ -31,11 +32,13 @@ class Streaks:
 
     Args:
         alert: The alert that it raises.
+        severity: How severe it is.
         cured: What to report at its end.
     """
 
-    def __init__(self, alert: str, cured: str) -> None:
+    def __init__(self, alert: str, severity: Severity, cured: str) -> None:
         self._alert = alert
+        self._severity = severity
         self._cured = cured
         self._since: dict[str, tuple[int, int]] = {}
         self._calm: dict[str, int] = {}
@@ -54,7 +57,7 @@ class Streaks:
                     self._calm[layer] += 1
                     if self._calm[layer] >= CALM:
                         del self._calm[layer]
-                        yield Found(layer, Detection(self._alert, "warning", 0, self._cured, over=True))
+                        yield Found(layer, Detection(self._alert, self._severity, 0, self._cured, over=True))
                 continue
             count, first = self._since.get(layer, (0, step))
             self._since[layer] = count + 1, min(first, step)
@@ -62,6 +65,6 @@ class Streaks:
                 self._calm[layer] = 0
             elif count + 1 >= MEASURED and step - first >= STEPS:
                 self._calm[layer] = 0
-                yield Found(layer, Detection(self._alert, "warning", 0, text.format(since=f"{first:,}")))
+                yield Found(layer, Detection(self._alert, self._severity, 0, text.format(since=f"{first:,}")))
         if len(self._since) > LAYERS:
             self._since.clear()

@@ -105,6 +105,27 @@ def distribution(connection: sqlite3.Connection, window: LayerWindow, layer: str
     }
 
 
+def newest(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
+    """Return the newest columns of each layer: step and layers by kind.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    found: dict[str, Any] = {}
+    for kind in kinds(connection, run):
+        frames = []
+        for stream in _streams(connection, LayerWindow(run, kind)):
+            query = "SELECT max(number) FROM distribution WHERE stream = ? AND kind = ? AND level = 0"
+            (number,) = connection.execute(query, (stream, kind)).fetchone()
+            frames += read(connection, stream, kind, 0, first=number or 0, part=Part(buckets=False))[-1:]
+        if frames:
+            frame = merge_ranks(frames)
+            rows = zip(*([json_number(value) for value in column] for column in frame.columns.values()), strict=True)
+            values = [dict(zip(frame.columns, row, strict=True)) for row in rows]
+            found[kind] = {"step": frame.step, "layers": dict(zip(frame.names, values, strict=True))}
+    return {"run": run, "kinds": found}
+
+
 def quantiles(buckets: Buckets, shares: Sequence[float] = QUANTILES) -> list[float]:
     """Return quantiles of the finite values, interpolated within buckets; NaN without any."""
     every = list(cells(buckets))

@@ -47,6 +47,12 @@ class LayersApi:
 
         return await self._answer(request, read)
 
+    async def layer_values(self, request: Request) -> Response:
+        """Return the newest values of all layers."""
+        run = request.path_params["id"]
+        found = await self._history.read(lambda connection: layers.newest(connection, reader.resolve(connection, run)))
+        return json_response(found)
+
     async def layer(self, request: Request) -> Response:
         """Return a layer's distribution over steps."""
         name = request.path_params["layer"]

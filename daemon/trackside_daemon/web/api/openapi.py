@@ -211,6 +211,14 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET",
+        "/runs/{id}/layer-values",
+        "layer_values",
+        "Return the newest values of all layers of an observed model.",
+        description="kinds has for each kind its last measured step, and the values of each of its layers.",
+        group="layers",
+    ),
+    Endpoint(
+        "GET",
         "/runs/{id}/layers/{layer}",
         "layer",
         "Return one layer's distribution over steps.",

@@ -13,7 +13,7 @@ const RISING = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253,
 const AROUND = [[5, 80, 174], [130, 180, 230], [235, 235, 235], [240, 160, 110], [170, 50, 10]];
 
 // Returns the scale of a map: { position(value) from 0 to 1, low, high }; logarithmic if the values are positive and far apart.
-export function scaleOf(rows, around) {
+export function scaleOf(rows, around, linear) {
   const values = rows.flat().filter(Number.isFinite);
   if (!values.length) return { low: 0, high: 0, log: false, position: () => 0 };
   if (around) {
@@ -24,7 +24,7 @@ export function scaleOf(rows, around) {
   const low = values.reduce((least, value) => Math.min(least, value), Infinity);
   const high = values.reduce((most, value) => Math.max(most, value), -Infinity);
   const least = positive.reduce((least, value) => Math.min(least, value), Infinity);
-  if (low >= 0 && high > 20 * least) {
+  if (!linear && low >= 0 && high > 20 * least) {
     const [from, span] = [Math.log(least), Math.log(high / least)];
     return { low: least, high, log: true, position: (value) => (value > 0 ? (Math.log(value) - from) / span : 0) };
   }
@@ -39,11 +39,11 @@ export function color(position, around) {
 }
 
 // Draws a map, and returns { layerAt(y), columnAt(x) } for a pointer.
-export function drawMap(canvas, { layers, steps, values }, { around = false, chosen } = {}) {
+export function drawMap(canvas, { layers, steps, values }, { around = false, linear = false, chosen } = {}) {
   const row = Math.max(3, Math.min(ROW, Math.floor(TALLEST / Math.max(1, layers.length))));
   const { context, width } = prepare(canvas, layers.length * row + AXIS);
   context.translate(0, TOP); // Half of a name, of rows that are lower than names.
-  const scale = scaleOf(values, around);
+  const scale = scaleOf(values, around, linear);
   const image = new ImageData(Math.max(1, steps.length), Math.max(1, layers.length));
   values.forEach((line, y) => line.forEach((value, x) => {
     if (Number.isFinite(value)) image.data.set([...color(scale.position(value), around), 255], 4 * (y * steps.length + x));
@@ -54,8 +54,10 @@ export function drawMap(canvas, { layers, steps, values }, { around = false, cho
   context.drawImage(cells, NAMES, 0, width - NAMES, layers.length * row);
   context.textBaseline = "middle";
   const every = Math.ceil(11 / row); // Names that fit.
+  const marked = layers.indexOf(chosen);
   layers.forEach((name, y) => {
-    if (y % every === 0 || name === chosen) text(context, shortened(context, name), 0, (y + 0.5) * row);
+    const hidden = marked >= 0 && y !== marked && Math.abs(y - marked) < every; // The name of the chosen layer is there.
+    if ((y % every === 0 && !hidden) || name === chosen) text(context, shortened(context, name), 0, (y + 0.5) * row);
     if (name === chosen) context.strokeRect(NAMES + 0.5, y * row + 0.5, width - NAMES - 1, row - 1);
   });
   axis(context, steps, width, layers.length * row);
@@ -63,13 +65,13 @@ export function drawMap(canvas, { layers, steps, values }, { around = false, cho
   return { scale, layerAt: (y) => layers[Math.floor((y - TOP) / row)], columnAt: (x) => (x < NAMES ? undefined : inside(x)) };
 }
 
-// Draws the quantiles of a layer as bands around its median; a head of attention has lines of its values instead.
-export function drawBands(canvas, found) {
+// Draws the quantiles of a layer as bands around its median; a head of attention, which has none, has a line of one value.
+export function drawBands(canvas, found, value) {
   const { context, width, ink, accent } = prepare(canvas, 200);
   const height = 200 - AXIS;
   const lines = Object.keys(found.quantiles).length && found.quantiles["0.5"].some(Number.isFinite)
     ? found.quantiles
-    : Object.fromEntries(Object.keys(found.columns[0] ?? {}).map((name) => [name, found.columns.map((item) => item[name])]));
+    : { [value]: found.columns.map((item) => item[value]) };
   const shown = lines === found.quantiles ? BANDS.flatMap(([low, high]) => [...lines[low], ...lines[high]]) : Object.values(lines).flat();
   const finite = shown.filter(Number.isFinite);
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
@@ -87,11 +89,10 @@ export function drawBands(canvas, found) {
     }
     context.globalAlpha = 1;
   }
-  for (const [name, values] of Object.entries(lines === found.quantiles ? { median: lines["0.5"] } : lines)) {
+  for (const values of lines === found.quantiles ? [lines["0.5"]] : Object.values(lines)) {
     context.beginPath();
     path(values);
     context.stroke();
-    if (lines !== found.quantiles) text(context, name, NAMES + 4, y(values.at(-1)) - 8);
   }
   context.fillStyle = ink;
   for (const value of [low, high]) text(context, number(value, 4), NAMES - 8 - context.measureText(number(value, 4)).width, y(value));

@@ -81,7 +81,7 @@ export class Layers {
   }
 
   #draw() {
-    this.drawn = drawMap(this.canvas, this.map, { around: this.around, chosen: this.chosen });
+    this.drawn = drawMap(this.canvas, this.map, { around: this.around, linear: SHARES.has(this.map.value), chosen: this.chosen });
     const { low, high, log } = this.drawn.scale;
     const what = this.around ? `${this.#valueName()}, ${SHARES.has(this.map.value) ? "difference" : "log2 of the ratio"}` : this.#valueName();
     this.canvas.setAttribute("aria-label", `${what} of ${plural(this.map.layers.length, "layer")} from ${number(low, 3)} to ${number(high, 3)}`);
@@ -120,10 +120,10 @@ export class Layers {
     try {
       const search = query({ kind: this.map.kind, points: POINTS });
       const found = await getJson(`runs/${encodeURIComponent(this.id)}/layers/${encodeURIComponent(layer)}?${search}`, { signal: this.signal });
-      const text = found.kind === "attention" ? "entropy and largest logit" : `${found.kind}: median, and the middle 50 % and 90 %`;
+      const text = found.kind === "attention" ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
       setText(this.title, `${layer}, ${text}`);
       this.bands.setAttribute("aria-label", this.title.textContent);
-      drawBands(this.bands, found);
+      drawBands(this.bands, found, this.map.value);
     } catch (problem) {
       if (!this.signal.aborted) setText(this.title, problem.message);
     }
