@@ -214,3 +214,29 @@ def test_a_failure_of_an_observation_ends_it_and_training_goes_on(
     train(model, 3, run)
     assert sent(run) == []
     assert caplog.text.count("the model's distributions are no longer measured: ZeroDivisionError") == 1
+
+
+def test_attention_over_few_keys_is_not_measured_and_nothing_else_is_lost(
+    run: trackside.Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = made(1)
+    run.observe(model, weights=False, attention="*.attn", every=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        model(torch.randn(4, 3, 8)).square().mean().backward()
+        optimizer.step()
+        run.push(step=step, loss=1.0)
+    assert {frame.kind for frame in sent(run)} == {"gradients"}
+    assert "observe: no chosen module has run, or has attention that PyTorch computes" in caplog.text
+
+
+def test_distributions_that_fail_late_cost_only_themselves(
+    run: trackside.Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Histograms, "frame", lambda *_: 1 / 0)
+    model = made(1)
+    run.observe(model, every=1)
+    train(model, 3, run)
+    assert sent(run) == []
+    assert "distributions of gradients are not sent: ZeroDivisionError" in caplog.text
+    assert run.queue.session.totals.pushes == 3

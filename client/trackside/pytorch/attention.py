@@ -112,13 +112,17 @@ class Heads:
     def __init__(self) -> None:
         self._found: dict[str, tuple[Any, Any]] = {}
 
+    def __bool__(self) -> bool:
+        """Return whether attention was found."""
+        return bool(self._found)
+
     def add(self, layer: str, entropies: Any, logits: Any) -> None:
         """Add the heads of a layer; of several passes in one step, the last counts."""
         self._found[layer] = entropies, logits
 
     def tensors(self) -> list[Any]:
         """Return all that `frame` reads, as tensors on the device."""
-        return [torch.cat([pair[column] for pair in self._found.values()]) for column in (0, 1) if self._found]
+        return [torch.cat([pair[column] for pair in self._found.values()]) for column in (0, 1)]
 
     def frame(self, kind: str, time: int, tensors: Sequence[Any]) -> DistributionFrame:
         """Return the heads as they are sent; see `Histograms.frame`."""

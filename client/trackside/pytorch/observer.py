@@ -166,12 +166,14 @@ class Observer:
         began = perf_counter()
         self._remove_hooks()
         for kind, source in (("activations", self._activations), ("attention", self._heads)):
-            if source is not None:
+            if source:
                 self._ready.append(Measured(kind, source))
-        if (self._outputs or self._attentions) and self._activations is None and self._heads is None:
+        if (self._outputs or self._attentions) and not (self._activations or self._heads):
             self._passes += 1
             if self._passes == 3:
-                warn("observe: no chosen module has run; modules in compiled code cannot be observed")
+                warn(
+                    "observe: no chosen module has run, or has attention that PyTorch computes; compiled code cannot be observed"
+                )
         self._activations = self._heads = None
         busy = {measured.kind for measured in self._flying}
         for measured in self._ready:
@@ -260,7 +262,7 @@ class Observer:
             return
         from trackside.pytorch.attention import AttentionWatch, Heads
 
-        heads = self._heads = self._heads or Heads()
+        heads = self._heads = Heads() if self._heads is None else self._heads
         number = getattr(module, "num_heads", 0)
         mode = AttentionWatch(lambda *found: heads.add(name, *found), number if isinstance(number, int) else 0)
         mode.__enter__()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trackside.environment.process_info import process_info
+from trackside.log import warn
 from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
@@ -320,7 +321,11 @@ class Session(Outbox):
     def _accept_distributions(self, message: Measured) -> None:
         """Add distributions to the batch; those on a device come twice, first to learn their step."""
         message.step = self._counts.step if message.step is None else message.step
-        frame = message.frame()
+        try:
+            frame = message.frame()
+        except Exception as error:  # noqa: BLE001  of tensors; it must not keep others from being sent
+            warn(f"distributions of {message.kind} are not sent: {type(error).__name__}: {str(error)[:200]}")
+            return
         if frame is not None:
             self._distributions.append(frame)
 
