@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import trackside
 from trackside.buckets import Buckets
 from trackside.packing import unpack
 from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.observer import EARLY, EARLY_EVERY
+from trackside.pytorch.parameters import Parameters, local_values
 from trackside.wire import decode_body
 
 if TYPE_CHECKING:
@@ -240,3 +244,24 @@ def test_distributions_that_fail_late_cost_only_themselves(
     assert sent(run) == []
     assert "distributions of gradients are not sent: ZeroDivisionError" in caplog.text
     assert run.queue.session.totals.pushes == 3
+
+
+def test_shards_of_all_ranks_have_the_distribution_of_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    mesh, whole = init_device_mesh("cpu", (4,)), torch.randn(64, 8)
+    counts: dict[int, int] = {}
+    for rank, part in enumerate(whole.chunk(4)):
+        monkeypatch.setattr(DeviceMesh, "get_coordinate", lambda _, rank=rank: (rank,))
+        model = nn.Module()
+        model.shards = nn.Parameter(DTensor.from_local(part, mesh, (Shard(0),)))
+        model.copies = nn.Parameter(DTensor.from_local(torch.ones(3), mesh, (Replicate(),)))
+        histograms = Histograms(["all"], "cpu")
+        histograms.add((0, local_values(one)) for _, one in Parameters(model, rank).trained())
+        for code, count in Buckets.unpacked(
+            histograms.frame("gradients", 0, histograms.tensors()).buckets[0]
+        ).counts.items():
+            counts[code] = counts.get(code, 0) + count
+    distributed.destroy_process_group()
+    every = Histograms(["all"], "cpu")
+    every.add([(0, whole), (0, torch.ones(3))])
+    assert counts == Buckets.unpacked(every.frame("gradients", 0, every.tensors()).buckets[0]).counts
