@@ -60,12 +60,12 @@ def test_a_map_is_read_chosen_from_and_compared(
     canvas = page.locator("canvas.run-map").first
     expect(canvas).to_have_attribute("aria-label", "norm of 2 layers from 1 to 2")
     assert canvas.evaluate(MIDDLE) == [68, 1, 84, 255]  # the lowest value
-    canvas.hover(position={"x": 400, "y": 24})
+    canvas.hover(position={"x": 900, "y": 24})
     expect(page.get_by_text("head, step 20: norm 2")).to_be_visible()
-    canvas.click(position={"x": 400, "y": 24})
+    canvas.click(position={"x": 900, "y": 24})
     expect(page.get_by_role("heading", name="head, weights: median, and the middle 50 % and 90 %")).to_be_visible()
-    page.get_by_label("Value").select_option("update_ratio")
+    page.get_by_role("combobox", name="Value").select_option("update_ratio")
     expect(canvas).to_have_attribute("aria-label", "update ratio of 2 layers from 1 to 300")
-    page.get_by_label("Difference from").select_option("before")
+    page.get_by_role("combobox", name="Difference from").select_option("before")
     expect(canvas).to_have_attribute("aria-label", "update ratio, log2 of the ratio of 2 layers from -1e-12 to 1e-12")
     assert violations(page) == []
