@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from histories import History, opened
+from histories import History, ingested, opened
 from layer_frames import attention, buckets_of, column_values, frame, normal
 from session_records import batch_ingested
 
+from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.layer_rows import MERGED, after, read
 from trackside_daemon.history.read.layers import LayerWindow, distribution, heat_map, kinds, quantiles
 
@@ -112,3 +113,34 @@ def test_a_damaged_row_is_a_damaged_history(history: History) -> None:
     history.writer.call(lambda store: store.connection.execute("UPDATE distribution SET numbers = x'c1'")).result(60)
     with history.database.reading() as connection, pytest.raises(ValueError, match="damaged"):
         heat_map(connection, LayerWindow("id-1", "weights"), "norm")
+
+
+def test_an_export_as_json_lines_restores_every_distribution(history: History) -> None:
+    record = opened("id-1", name="train")
+    frames = [frame(step, layers(step), update_ratio=float("nan"), rank=2.0) for step in range(3)]
+    frames.append(attention(3, {"attn/0": (0.5, 3.0)}))
+    history.put([record, ingested("id-1", [(0, 1_700_000_000_000_000, {"loss": 1.0})])])
+    history.put([batch_ingested(record.session.id, 2, distributions=frames)])
+    exported = history.export("id-1", "jsonl")
+    history.import_file(exported, "run.jsonl", id="id-2")
+    stored = "SELECT kind, level, number, first, step, time, numbers, buckets FROM distribution WHERE stream = ?"
+    with history.database.reading() as connection:
+        streams = [row[0] for row in connection.execute("SELECT id FROM stream WHERE id != 0 ORDER BY id")]
+        first, second = (connection.execute(stored, (stream,)).fetchall() for stream in streams)
+    assert len(first) == 4
+    assert [(row[:5], row[6:]) for row in first] == [(row[:5], row[6:]) for row in second]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"layers","step":1,"time":1,"of":"weights","layers":{"a":{"size":1}}}',
+        b'{"kind":"layers","step":1,"time":1,"of":"x","layers":{}}',
+        b'{"kind":"layers","step":1,"of":"attention","layers":[]}',
+        b'{"kind":"layers","attempt":[],"step":1}',
+    ],
+)
+def test_a_damaged_line_of_layers_is_named(history: History, line: bytes) -> None:
+    samples = b'{"kind":"samples","attempt":0,"rank":0,"step":1,"time":1700000000.0,"values":{"loss":1.0}}'
+    with pytest.raises(FormatError, match="line 2: layers: "):
+        history.import_file(samples + b"\n" + line + b"\n", "run.jsonl")
