@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ import trackside
 from trackside.buckets import Buckets
 from trackside.packing import unpack
 from trackside.pytorch.histograms import Histograms
+from trackside.pytorch.measured import Measured
 from trackside.pytorch.observer import EARLY, EARLY_EVERY
 from trackside.pytorch.parameters import Parameters, local_values
 from trackside.wire import decode_body
@@ -265,3 +267,33 @@ def test_shards_of_all_ranks_have_the_distribution_of_the_whole_model(monkeypatc
     every = Histograms(["all"], "cpu")
     every.add([(0, whole), (0, torch.ones(3))])
     assert counts == Buckets.unpacked(every.frame("gradients", 0, every.tensors()).buckets[0]).counts
+
+
+def test_what_is_on_a_device_is_sent_once_it_has_arrived_with_the_step_of_its_measurement() -> None:
+    arrived: list[bool] = []
+    event = SimpleNamespace(record=lambda _: None, query=lambda: arrived != [])
+    fake = SimpleNamespace(
+        empty=lambda shape, **more: torch.empty(shape, dtype=more["dtype"]),
+        cuda=SimpleNamespace(Event=lambda: event, current_stream=lambda _: None),
+    )
+    histograms = Histograms(["layer"], "cpu")
+    histograms.add([(0, torch.ones(5))])
+    measured = Measured("gradients", histograms)
+    pinned: dict[tuple[str, int], Any] = {}
+    assert not measured.leave(fake, pinned)  # all is on the host
+    measured._is_here = False
+    assert measured.leave(fake, pinned)
+    assert (measured.frame(), measured.has_arrived(pinned)) == (None, False)
+    measured.step = 7
+    arrived.append(True)
+    assert measured.has_arrived(pinned)
+    frame = measured.frame()
+    assert frame is not None
+    assert (frame.step, Buckets.unpacked(frame.buckets[0]).size) == (7, 5)
+
+
+def test_gradients_of_a_step_that_a_scaler_skips_are_not_sent() -> None:
+    histograms = Histograms(["layer"], "cpu")
+    histograms.add([(0, torch.ones(5))])
+    assert Measured("gradients", histograms, torch.tensor(1.0)).frame() is None
+    assert Measured("gradients", histograms, torch.tensor(0.0)).frame() is not None
