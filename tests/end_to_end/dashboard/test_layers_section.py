@@ -28,7 +28,7 @@ def a_map(route: Route) -> None:
     value = query.get("value", [KINDS[kind][0]])[0]
     found: dict[str, Any] = {"run": "deep-1", "kinds": KINDS, "kind": kind, "value": value, "times": [1, 2]}
     found |= {
-        "layers": ["embed", "head"],
+        "layers": ["attn.0/0", "attn.1/1"] if kind == "attention" else ["embed", "head"],
         "steps": [10, 20],
         "values": [[1.0, 1.0], [1.0, 2.0 if value == "norm" else 300.0]],
     }
@@ -68,4 +68,7 @@ def test_a_map_is_read_chosen_from_and_compared(
     expect(canvas).to_have_attribute("aria-label", "update ratio of 2 layers from 1 to 300")
     page.get_by_role("combobox", name="Difference from").select_option("before")
     expect(canvas).to_have_attribute("aria-label", "update ratio, log2 of the ratio of 2 layers from -1e-12 to 1e-12")
+    page.get_by_role("combobox", name="Difference from").select_option("")
+    page.get_by_role("combobox", name="Of").select_option("attention")
+    expect(page.get_by_role("img", name="entropy of 2 heads in 2 layers")).to_be_visible()
     assert violations(page) == []

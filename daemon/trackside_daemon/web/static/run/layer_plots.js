@@ -39,7 +39,7 @@ export function color(position, around) {
 }
 
 // Draws a map, and returns { layerAt(y), columnAt(x) } for a pointer.
-export function drawMap(canvas, { layers, steps, values }, { around = false, linear = false, chosen } = {}) {
+export function drawMap(canvas, { layers, steps, values }, { around = false, linear = false, chosen, unit = "step" } = {}) {
   const row = Math.max(3, Math.min(ROW, Math.floor(TALLEST / Math.max(1, layers.length))));
   const { context, width } = prepare(canvas, layers.length * row + AXIS);
   context.translate(0, TOP); // Half of a name, of rows that are lower than names.
@@ -60,7 +60,7 @@ export function drawMap(canvas, { layers, steps, values }, { around = false, lin
     if ((y % every === 0 && !hidden) || name === chosen) text(context, shortened(context, name), 0, (y + 0.5) * row);
     if (name === chosen) context.strokeRect(NAMES + 0.5, y * row + 0.5, width - NAMES - 1, row - 1);
   });
-  axis(context, steps, width, layers.length * row);
+  axis(context, steps, width, layers.length * row, unit);
   const inside = (x) => Math.floor(((x - NAMES) / (width - NAMES)) * steps.length);
   return { scale, layerAt: (y) => layers[Math.floor((y - TOP) / row)], columnAt: (x) => (x < NAMES ? undefined : inside(x)) };
 }
@@ -125,11 +125,11 @@ function shortened(context, name) {
   return `…${end}`;
 }
 
-function axis(context, steps, width, top) {
+function axis(context, steps, width, top, unit = "step") {
   const places = steps.length > 1 ? [0, Math.floor((steps.length - 1) / 2), steps.length - 1] : [0];
   context.textBaseline = "top";
   for (const place of places.filter((item) => item in steps)) {
-    const label = `step ${steps[place]}`;
+    const label = `${unit} ${steps[place]}`;
     const at = NAMES + ((place + 0.5) / steps.length) * (width - NAMES) - context.measureText(label).width / 2;
     context.fillText(label, Math.min(Math.max(NAMES, at), width - context.measureText(label).width), top + 6);
   }

@@ -28,8 +28,10 @@ export class Layers {
     this.layer = h("select", { onchange: () => this.#show(this.layer.value) });
     this.count = h("span.quiet");
     const bar = h("div.tools", {}, labels.map(([text, field]) => h("label", {}, text, field)), h("label", {}, "Layer", this.layer), this.legend);
+    this.heads = h("canvas.run-map", { role: "img" });
+    this.grid = h("div", { hidden: true }, h("h3", {}, "Heads at the last step"), this.heads);
     this.one = h("div", { hidden: true }, this.title, this.bands);
-    const body = [bar, h("div", {}, this.canvas), this.reading, this.one];
+    const body = [bar, h("div", {}, this.canvas), this.reading, this.grid, this.one];
     this.root = h("details.run-section", { hidden: true, open: true, ontoggle: reload }, h("summary", {}, h("h2", {}, "Layers"), this.count), body);
     signal.addEventListener("abort", () => this.resize?.disconnect());
   }
@@ -88,7 +90,17 @@ export class Layers {
     const stops = [0, 0.25, 0.5, 0.75, 1].map((at) => `rgb(${color(at, this.around).join(" ")})`);
     const bar = h("span.run-map-scale");
     bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+    this.#drawHeads();
     this.legend.replaceChildren(number(low, 3), bar, number(high, 3), log ? " (logarithmic)" : "");
+  }
+
+  // The heads of attention as a grid: layers by heads.
+  #drawHeads() {
+    this.grid.hidden = this.map.kind !== "attention";
+    if (this.grid.hidden) return;
+    const grid = headGrid(this.map);
+    drawMap(this.heads, grid, { around: this.around, linear: SHARES.has(this.map.value), unit: "head" });
+    this.heads.setAttribute("aria-label", `${this.#valueName()} of ${plural(grid.steps.length, "head")} in ${plural(grid.layers.length, "layer")}`);
   }
 
   #valueName() {
@@ -134,6 +146,15 @@ function options(select, values, chosen) {
   const current = [...select.options].map((item) => item.value);
   if (current.join("\n") !== values.join("\n")) select.replaceChildren(...values.map((value) => h("option", { value }, NAMES[value] ?? (value || "none"))));
   select.value = chosen;
+}
+
+// Returns the last column of a map of heads, LAYER/HEAD, as a map of layers by heads.
+export function headGrid(map) {
+  const places = map.layers.map((name) => [name.slice(0, name.lastIndexOf("/")), Number(name.slice(name.lastIndexOf("/") + 1))]);
+  const layers = [...new Set(places.map(([layer]) => layer))];
+  const heads = [...new Set(places.map(([, head]) => head))].sort((a, b) => a - b);
+  const values = layers.map((layer) => heads.map((head) => map.values[places.findIndex(([of, at]) => of === layer && at === head)]?.at(-1)));
+  return { layers, steps: heads, values };
 }
 
 // Returns the values of a map against those of another at the nearest steps: as differences, or as logarithms of ratios.
