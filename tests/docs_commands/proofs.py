@@ -87,6 +87,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside run --auto ", Elsewhere("tests/auto/test_public_scripts.py")),
     (r"trackside (run|import) --follow ", Elsewhere("tests/end_to_end/test_follow.py")),
     (r"trackside run ", Elsewhere(RUN)),
+    (r"trackside (layers|capture) train", Elsewhere("tests/cli/test_layers.py")),
     (r"trackside captures? ", Elsewhere("tests/end_to_end/test_captures.py")),
     (r"eval .*python -m trackside\.captures", Elsewhere("tests/captures/kineto/test_environment.py")),
     (r"trackside attach ", Elsewhere("tests/cli/test_attach.py")),

@@ -72,6 +72,7 @@ COMMANDS = {
         "List the checkpoints of a run; print the path of the latest or best.",
         "latest gpt-small --good",
     ),
+    "layers": _Command("layers:layers", "List the layers of a model that stand out most.", "gpt-small"),
     "compare": _Command(
         "compare:compare",
         "Compare runs and seeds: results, configurations, speed; a gate for CI.",

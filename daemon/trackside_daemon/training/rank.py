@@ -233,7 +233,7 @@ class RankStatus:
 
     def _histograms(self, *histograms: tuple[Metric, Histogram | None]) -> list[Sample]:
         return [
-            Sample(metric, self.labels, Distribution(tuple(histogram.counts), histogram.sum))
+            Sample(metric, self.labels, Distribution(tuple(histogram.counts), histogram.sum, histogram.fine))
             for metric, histogram in histograms
             if histogram is not None
         ]
