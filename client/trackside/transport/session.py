@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trackside.environment.process_info import process_info
+from trackside.log import warn
+from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
 from trackside.totals.phases import WAITED, Mark
@@ -40,11 +42,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.totals.flops import Flops
-    from trackside.wire import Identity, ProcessInfo, ProfilePlan, Totals
+    from trackside.wire import DistributionFrame, Identity, ProcessInfo, ProfilePlan, Totals
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
-    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | int", None]
+    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | Measured | int", None]
 )
 """A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
 nanoseconds, a message, None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""
@@ -53,6 +55,7 @@ KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
 NEWEST = 64  # limit of the rows that are searched for the newest step
 MESSAGES = 64  # limit of events and alerts in a batch
+FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
 
 class Session(Outbox):
@@ -112,6 +115,7 @@ class Session(Outbox):
         self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
+        self._distributions: list[DistributionFrame] = []
         self._number = 0
         self.gather = GATHER_SECONDS
         self._batch = BatchBuilder()
@@ -251,7 +255,7 @@ class Session(Outbox):
                     self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if self._batch.is_full:
                         self._close(clock)
-                if len(self._events) + len(self._alerts) >= MESSAGES:
+                if len(self._events) + len(self._alerts) >= MESSAGES or len(self._distributions) >= FRAMES:
                     self._close(clock)
         except Exception:
             self.totals.dropped += self._batch.values
@@ -262,7 +266,8 @@ class Session(Outbox):
         """Return whether there is something to send, and nothing to wait for."""
         if self._events or self._alerts:
             return True
-        if not self._batch.rows and self._sent_counts == (self.totals.pushes, self.totals.dropped):
+        is_same = self._sent_counts == (self.totals.pushes, self.totals.dropped)
+        if not self._batch.rows and not self._distributions and is_same:
             return False
         # Half a turn of the sender thread less, or one that is early by a moment would wait for another turn.
         gathered = (clock.monotonic - self._closed_at) / 1e9 + GATHER_SECONDS / 2
@@ -347,6 +352,19 @@ class Session(Outbox):
             message.step = self._counts.step
             message.title, message.text = redact_text(message.title), redact_text(message.text)
             self._alerts.append(message)
+        elif isinstance(message, Measured):
+            self._accept_distributions(message)
+
+    def _accept_distributions(self, message: Measured) -> None:
+        """Add distributions to the batch; those on a device come twice, first to learn their step."""
+        message.step = self._counts.step if message.step is None else message.step
+        try:
+            frame = message.frame()
+        except Exception as error:  # noqa: BLE001  of tensors; it must not keep others from being sent
+            warn(f"distributions of {message.kind} are not sent: {type(error).__name__}: {str(error)[:200]}")
+            return
+        if frame is not None:
+            self._distributions.append(frame)
 
     def _report_checkpoint(self, *, ended: bool = False) -> None:
         """Append the event of a checkpoint that only a phase has shown; one rank of each machine does so."""
@@ -384,8 +402,9 @@ class Session(Outbox):
             self._alerts,
             phase=self._counts.phases.reported,
             room=self._resources.report(clock.monotonic) if is_sent_now else None,
+            distributions=self._distributions,
         )
-        self._events, self._alerts = [], []
+        self._events, self._alerts, self._distributions = [], [], []
         frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
         self._number += 1
         self._add(Pending(self._number, self._number, frames, batch.values), clock)
