@@ -9,7 +9,7 @@ from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.state import State
 from trackside_daemon.web.exposition import render
-from trackside_daemon.web.rank_statistics import RANK_STATISTIC, RankStatistics
+from trackside_daemon.web.rank_statistics import RANK_STATISTIC, RankStatistics, summed
 
 LOSS = f.KNOWN["loss"]
 BUCKETS = len(DURATION_BUCKETS) + 1
@@ -72,7 +72,8 @@ def test_nan_is_no_extreme() -> None:
 
 
 def test_histograms_are_summed_over_the_ranks() -> None:
-    one = Distribution((1,) * BUCKETS, 2.0)
+    one = Distribution((1,) * BUCKETS, 2.0, {5: 1})
+    assert summed([one, one]).fine == {5: 2}
     found = page(*of_ranks(f.STEP_DURATION, one, one, one))
     assert found['step_duration_seconds_count{rank="",run="big"}'] == f"{3.0 * BUCKETS}"
     assert found['step_duration_seconds_sum{rank="",run="big"}'] == "6.0"

@@ -6,6 +6,7 @@ the lowest rank. It also names the ranks in a state that few ranks have.
 
 from __future__ import annotations
 
+from collections import Counter
 from math import isnan, nan
 from typing import TYPE_CHECKING, cast
 
@@ -100,8 +101,11 @@ class RankStatistics:
 
 def summed(distributions: Iterable[Distribution]) -> Distribution:
     """Return the sum of histograms with the same buckets."""
-    counts, sums = zip(*distributions, strict=True)
-    return Distribution(tuple(map(sum, zip(*counts, strict=True))), sum(sums))
+    counts, sums, fine = zip(*distributions, strict=True)
+    total: Counter[int] = Counter()
+    for one in fine:
+        total.update(one)
+    return Distribution(tuple(map(sum, zip(*counts, strict=True))), sum(sums), total)
 
 
 def _rank(series: Series) -> int:
