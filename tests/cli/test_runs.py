@@ -42,6 +42,7 @@ from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -162,6 +163,7 @@ class Site:
             captures=captures,
             agents=AgentsApi(kept, captures, Waits(lambda _: {}), prices=CostSection, hang=lambda _: None),
             checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, lambda _: None), kept),
+            layers=LayersApi(kept),
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),

@@ -61,6 +61,7 @@ TORCHRUN = "tests/end_to_end/test_torchrun.py::test_what_torchrun_restarts_after
 MAKE = "tests/documentation/test_pages.py::test_every_make_target_in_the_readme_exists"
 
 PROOFS: list[tuple[str, Proof]] = [
+    (r"python examples/language_model\.py |trackside benchmark ", Elsewhere("tests/benchmark/test_page.py")),
     (r"sudo ", Needs("root|a cluster")),
     (r"(install|systemd-sysusers|systemd-tmpfiles|cd /opt/trackside/share)\b.*trackside", Elsewhere(SYSTEMD)),
     (r"systemctl .*grafana", Needs("Grafana")),
@@ -86,6 +87,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside run --auto ", Elsewhere("tests/auto/test_public_scripts.py")),
     (r"trackside (run|import) --follow ", Elsewhere("tests/end_to_end/test_follow.py")),
     (r"trackside run ", Elsewhere(RUN)),
+    (r"trackside (layers|capture) train", Elsewhere("tests/cli/test_layers.py")),
     (r"trackside captures? ", Elsewhere("tests/end_to_end/test_captures.py")),
     (r"eval .*python -m trackside\.captures", Elsewhere("tests/captures/kineto/test_environment.py")),
     (r"trackside attach ", Elsewhere("tests/cli/test_attach.py")),

@@ -30,6 +30,7 @@ from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -157,6 +158,7 @@ class Site:
             captures=captures,
             agents=AgentsApi(kept, captures, waits, prices=CostSection, hang=lambda _: None),
             checkpoints=CheckpointsApi(self.checkpoints, kept),
+            layers=LayersApi(kept),
             gpu=GpuApi(self.nvml, self._forget),
             processes=ProcessesApi(lambda: self.processes),
             overview=self.pages,

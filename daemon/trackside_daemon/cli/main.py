@@ -72,10 +72,16 @@ COMMANDS = {
         "List the checkpoints of a run; print the path of the latest or best.",
         "latest gpt-small --good",
     ),
+    "layers": _Command("layers:layers", "List the layers of a model that stand out most.", "gpt-small"),
     "compare": _Command(
         "compare:compare",
         "Compare runs and seeds: results, configurations, speed; a gate for CI.",
         "baseline wider --fail-if 'loss > 1.02 * baseline'",
+    ),
+    "benchmark": _Command(
+        "benchmark:benchmark",
+        "Measure a model, a function or an endpoint: latency, throughput, memory.",
+        "model:load --variant fp32 --variant int8-dynamic --batch-size 1 --batch-size 8",
     ),
     "export": _Command("runs:app", "Export a run with every sample."),
     "import": _Command(

@@ -42,6 +42,7 @@ from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
@@ -236,6 +237,7 @@ class Daemon:
                 parts.pipeline.push,
                 alert_names(self._config.alerts),
             ),
+            layers=LayersApi(access),
             captures=captures,
             agents=AgentsApi(
                 access,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from trackside.buckets import Buckets
 
 State = dict[str, Any]
 """Facts of a target about a run, as JSON, which are stored with the positions."""
@@ -48,6 +50,7 @@ class Row(NamedTuple):
         step: The step.
         time: Unix microseconds.
         values: The values by key.
+        histograms: Distributions by name, for a target with ``histograms``.
     """
 
     attempt: int
@@ -56,6 +59,7 @@ class Row(NamedTuple):
     step: int
     time: int
     values: dict[str, float]
+    histograms: Mapping[str, Buckets] = {}
 
     def named(self) -> dict[str, float]:
         """Return the values by keys that also name the rank, if it is not the lowest."""
@@ -67,9 +71,11 @@ class Target(Protocol):
 
     Attributes:
         machine: Whether it accepts the series of GPUs and host, too, as rows of a run without id.
+        histograms: Whether it accepts rows with distributions.
     """
 
     machine: bool
+    histograms: bool
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """Make the target ready for a run; called before the first rows since the start, also for a run that it has.

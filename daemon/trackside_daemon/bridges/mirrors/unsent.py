@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside.buckets import Buckets
 from trackside_daemon.bridges.mirrors.positions import RankPlace
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.files.merging import merge
+from trackside_daemon.history.layer_rows import after
 from trackside_daemon.history.read.series import LogTail, find, samples
 from trackside_daemon.history.schema import HOST
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trackside_daemon.bridges.mirrors.positions import Positions
+
+LAYER_ROWS = 32  # rows of distributions that are read at once
 
 
 class Stream(NamedTuple):
@@ -90,6 +94,25 @@ def streams(connection: sqlite3.Connection, run: str, *, every_rank: bool) -> li
         for id_, attempt, rank, pushes, lowest in rows
         if lowest or every_rank
     ]
+
+
+def unsent_layers(connection: sqlite3.Connection, stream: Stream, sent: int) -> tuple[list[Row], int]:
+    """Return rows with the first distributions of a stream after the id *sent*, and the id of the last.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    rows = []
+    for id_, kind, frame in after(connection, stream.id, sent, LAYER_ROWS):
+        named = {f"{kind}/{name}": Buckets.unpacked(one) for name, one in zip(frame.names, frame.buckets, strict=False)}
+        values = {
+            f"{kind}/{name}/{layer}": value
+            for name, column in (frame.columns.items() if not frame.buckets else ())
+            for layer, value in zip(frame.names, column, strict=True)
+        }
+        rows.append(Row(stream.place.attempt, stream.place.rank, stream.lowest, frame.step, frame.time, values, named))
+        sent = id_
+    return rows, sent
 
 
 def totals(connection: sqlite3.Connection, stream: Stream) -> dict[str, int]:

@@ -21,7 +21,7 @@ from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
 from trackside_daemon.history.files.selection import Selection, count
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import layers, reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.summary import SUMMARIES
 from trackside_daemon.history.record import run_changes
@@ -94,6 +94,11 @@ class FileSource:
         """See `Source`."""
         with self._file().reading() as connection:
             return overview(connection, reader.resolve(connection, text), metric)
+
+    def layers(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return layers.newest(connection, reader.resolve(connection, text))
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""

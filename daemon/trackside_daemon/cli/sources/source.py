@@ -69,6 +69,10 @@ class Source(Protocol):
         """Return the checkpoints of the run that *text* identifies, with the values of a metric; see `overview`."""
         ...
 
+    def layers(self, text: str) -> dict[str, Any]:
+        """Return the newest values of the layers of the run that *text* identifies; see `history.read.layers.newest`."""
+        ...
+
     def report(self, text: str, size: int) -> dict[str, Any]:
         """Return what a report has about the run that *text* identifies, with at most *size* bytes of charts."""
         ...
