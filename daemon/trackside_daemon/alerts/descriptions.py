@@ -161,6 +161,11 @@ DETECTED = {
         "The training code raised an alert.",
         "`trackside alerts show` and /api/v1/alerts have its title and text.",
     ),
+    "ModelRegression": AlertText(
+        "A checkpoint is slower or less accurate than the first.",
+        "`trackside benchmark --watch` measured it. `trackside alerts show` names the checkpoint and the effect. Check what "
+        "changed in the model, and compare both checkpoints again on a quiet machine.",
+    ),
     "TestAlert": AlertText("This is a test.", "Somebody ran `trackside test-alert`. You need to do nothing."),
 }
 

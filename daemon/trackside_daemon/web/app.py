@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from trackside_daemon.model.state import State
+    from trackside_daemon.web.api.agents import AgentsApi
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.checkpoints import CheckpointsApi
@@ -65,6 +66,7 @@ class WebApp:
         diagnosis: Endpoints of diagnoses.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
+        agents: Endpoint for agents.
         checkpoints: Endpoints of checkpoints.
         layers: Endpoints of the distributions of layers.
         gpu: Endpoints that pause and resume GPU readings.
@@ -83,6 +85,7 @@ class WebApp:
         diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
+        agents: AgentsApi,
         checkpoints: CheckpointsApi,
         layers: LayersApi,
         gpu: GpuApi,
@@ -101,6 +104,7 @@ class WebApp:
             "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
+            "agents": agents,
             "checkpoints": checkpoints,
             "layers": layers,
             "gpu": gpu,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Mapping, Sequence
 
     from trackside.buckets import Buckets
@@ -94,6 +95,33 @@ class Target(Protocol):
 
     def end(self, run: MirroredRun, state: State) -> State:
         """Record the end of a run, after its last rows.
+
+        Raises:
+            SendError: The target did not accept it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+@runtime_checkable
+class RunTarget(Protocol):
+    """One place that whole runs are written to, once they have ended.
+
+    Attributes:
+        machine: False.
+    """
+
+    machine: bool
+
+    def write(self, connection: sqlite3.Connection, run: MirroredRun) -> int | None:
+        """Write a run, and return its number of samples; None if the target had it as it is.
+
+        Args:
+            connection: In a transaction.
+            run: The run.
 
         Raises:
             SendError: The target did not accept it.

@@ -59,18 +59,21 @@ class Unsent(NamedTuple):
     complete: bool
 
 
-def mirrored_runs(connection: sqlite3.Connection, positions: Positions) -> Iterator[MirroredRun]:
-    """Yield the runs that are alive, or whose end the target has not recorded; not imported ones."""
+def mirrored_runs(connection: sqlite3.Connection, positions: Positions | None) -> Iterator[MirroredRun]:
+    """Yield the runs that are alive, or whose end the target has not recorded; not imported ones.
+
+    Without positions, yield all runs, also imported ones.
+    """
     rows = connection.execute(
         "SELECT uid, name, run.state, tags, run.started, run.ended, attempt.config, about, "
         "(SELECT sum(pushes) FROM stream WHERE stream.run = run.id) FROM run "
-        "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND NOT imported AND coalesce(run.ended, ?1) >= ?1 "
+        "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND (?1 IS NULL OR NOT imported AND coalesce(run.ended, ?1) >= ?1) "
         "AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
-        (positions.since,),
+        (positions and positions.since,),
     ).fetchall()
     for uid, name, state, tags, started, ended, config, about, pushes in rows:
         end = "" if ended is None else f"{ended} {pushes}"
-        if not end or positions.ended(uid) != end:
+        if not end or positions is None or positions.ended(uid) != end:
             named = tuple(json.loads(tags))
             yield MirroredRun(uid, name, state, named, started, ended, end, _object(config), _object(about))
 

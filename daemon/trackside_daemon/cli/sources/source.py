@@ -61,6 +61,10 @@ class Source(Protocol):
         """Return how runs differ from a baseline, runs or tags; if it is empty, from the first run's own."""
         ...
 
+    def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
+        """Return the answer to a message of the Model Context Protocol; empty if it needs none."""
+        ...
+
     def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
         """Return the checkpoints of the run that *text* identifies, with the values of a metric; see `overview`."""
         ...

@@ -56,6 +56,7 @@ _PARAMETERS = {
     "from": ("number", "First step or time."),
     "to": ("number", "Last step or time."),
     "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
+    "allow-actions": ("boolean", "true also offers the tools that act on a training, such as capture."),
     "size": ("integer", "Maximum number of bytes of all charts [1600000], up to 100000000."),
     "format": ("string", "csv, json or jsonl."),
     "resources": ("string", "true: also the GPU, host and process series of the machine in the time of the run."),
@@ -113,8 +114,7 @@ class Endpoint(NamedTuple):
         errors: Statuses of its errors, besides those that `_statuses` derives.
         types: Media types of its answer.
         group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `LayersApi`,
-            `GpuApi`,
-            `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
+            `GpuApi`, `AgentsApi`, `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -127,7 +127,17 @@ class Endpoint(NamedTuple):
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
     group: Literal[
-        "history", "diagnosis", "alerts", "captures", "checkpoints", "layers", "gpu", "processes", "overview", "daemon"
+        "history",
+        "diagnosis",
+        "alerts",
+        "captures",
+        "checkpoints",
+        "layers",
+        "gpu",
+        "agents",
+        "processes",
+        "overview",
+        "daemon",
     ] = "history"
 
 
@@ -334,6 +344,17 @@ ENDPOINTS = (
         "Download a file of a capture, compressed by gzip.",
         types=("application/gzip",),
         group="captures",
+    ),
+    Endpoint(
+        "POST",
+        "/mcp",
+        "message",
+        "Answer an agent's message of the Model Context Protocol.",
+        ("allow-actions",),
+        "A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
+        "something happens. See docs/agents.md.",
+        body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+        group="agents",
     ),
     Endpoint(
         "GET",
