@@ -33,6 +33,7 @@ from trackside_daemon.config.names import describe
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.ingest import message_counts
+from trackside_daemon.model import rl_families
 from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline import pipeline
@@ -240,7 +241,7 @@ def sections() -> dict[str, list[Metric]]:
     ]
     ingest = [one for one in vars(message_counts).values() if isinstance(one, Metric)]
     return {
-        "training": [*dict.fromkeys([*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO])],
+        "training": [*dict.fromkeys([*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO, *rl_families.FAMILIES])],
         "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
         "captures": [CAPTURES, profiler_socket.REFUSED],
         "notifications": [one for one in vars(delivery).values() if isinstance(one, Metric)],
