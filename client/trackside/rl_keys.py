@@ -47,7 +47,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     ),
     "response_length": (
         *("response_length", "completions/mean_length", "completion_length", "response_length/mean"),
-        *("train/response_length", "train/total_length", "train/mean_gen_tokens_per_sample", "rollout/response_lengths"),
+        *(
+            "train/response_length",
+            "train/total_length",
+            "train/mean_gen_tokens_per_sample",
+            "rollout/response_lengths",
+        ),
         *("rollout/response_len/mean",),
     ),
     "truncated_ratio": (

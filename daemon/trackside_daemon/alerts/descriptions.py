@@ -61,6 +61,33 @@ DETECTED = {
         "It is zero, negative, not finite, too high, or far from its previous value. Check the schedule: its total steps, its "
         "warm-up, and whether it counts steps or epochs.",
     ),
+    "NoLearningSignal": AlertText(
+        "The policy learns nothing from its rewards.",
+        "Within nearly all groups the rewards are equal, so advantages and gradients are zero. Check the reward function and the "
+        "difficulty of the prompts.",
+    ),
+    "TruncationRising": AlertText(
+        "The limit of the length cuts the responses, or they have grown suddenly.",
+        "A cut answer has no proper reward. Raise the limit, mask such answers, or check whether the reward pays for length.",
+    ),
+    "TrainInferenceMismatch": AlertText(
+        "Training and generation disagree on the probabilities.",
+        "The policy is updated with data of another policy. Check the synchronization of the weights, the precision and the "
+        "sampling settings.",
+    ),
+    "KlBlowup": AlertText(
+        "The policy runs away.",
+        "The KL divergence is far above its level before. Check the reward for a way to cheat, the KL coefficient and the learning "
+        "rate, and go back to a checkpoint before the rise.",
+    ),
+    "RewardCollapse": AlertText(
+        "The reward has collapsed.",
+        "It lost most of what was learnt and stays low. Go back to a checkpoint before the fall.",
+    ),
+    "EntropyCollapse": AlertText(
+        "The entropy of the policy has left its range.",
+        "It fell or rose to a third or three times of before. Healthy runs do this too.",
+    ),
     "SlowStep": AlertText(
         "A step took much longer than usual.",
         "No regular pause explains it. Check the time by phase, and the disk and network activity of that minute.",

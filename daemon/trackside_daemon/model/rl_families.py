@@ -21,9 +21,7 @@ _GAUGES = {
 }
 
 # The gauge of each quantity that is a state.
-STATES = {
-    name: Metric(f"trackside_rl_{name}", "gauge", text, RANK, unit) for name, (text, unit) in _GAUGES.items()
-}
+STATES = {name: Metric(f"trackside_rl_{name}", "gauge", text, RANK, unit) for name, (text, unit) in _GAUGES.items()}
 
 # The counter of each quantity that is an amount of one step.
 TOTALS = {
