@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 RIVALS := .venv-bench
 OLDEST := .venv-oldest
+SERVERS := build/servers
 LOCK    = build/lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-annotate --custom-compile-command 'make lock'
 SAY     = @printf '\n== %s\n'
 
@@ -52,7 +53,7 @@ suite: $(VENV)/.dev system
 	$(SAY) 'tests, eight files at a time, because many of them wait'
 	@$(BIN)/python -m pytest --processes 8 --repeat-failed
 
-soak: $(VENV)/.soak system
+soak: $(VENV)/.soak system $(SERVERS)/.fetched
 	$(SAY) 'tests at full counts'
 	@$(BIN)/python -m pytest --soak
 
@@ -64,6 +65,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/gpu.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/host.py
 	@PYTHONPATH=tests $(BIN)/python bench/history.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/bridges.py
 	@PYTHONPATH=tests $(BIN)/python bench/ends.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stages.py 10 1500
@@ -72,9 +74,11 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/objectives.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
+	@PYTHONPATH=tests:. OMP_NUM_THREADS=1 $(BIN)/python bench/hangs.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/auto.py
 
 # PYTHON is the one that has PyTorch. Everything is installed into a temporary directory. Without make, run the command itself.
 gpu:
@@ -137,6 +141,17 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml tests/constraints.txt
 	@touch $@ $(VENV)/.demo
 
 # Only long runs fuzz with atheris, start Ray and train with TRL, which are large.
+# Prometheus and VictoriaMetrics of Debian 13, because those of Debian 12 do not accept OTLP. Elsewhere the system's are used.
+$(SERVERS)/.fetched:
+	@mkdir -p $(SERVERS)/lists/partial $(SERVERS)/archives/partial
+	@cat /etc/apt/sources.list.d/debian.sources /dev/null 2>/dev/null | sed -n '1,/^$$/p' | \
+	sed 's/^Suites: bookworm.*/Suites: trixie/' > $(SERVERS)/debian.sources
+	@cd $(SERVERS) && APT="-o Dir::Etc::sourcelist=$$PWD/debian.sources -o Dir::Etc::sourceparts=- \
+	-o Dir::State::lists=$$PWD/lists -o Dir::Cache::archives=$$PWD/archives" && \
+	apt-get -qq $$APT update && apt-get -qq $$APT download prometheus victoria-metrics && \
+	for package in *.deb; do dpkg -x $$package .; done || echo 'no newer servers: the tests of OTLP use those of the system'
+	@touch $@
+
 $(VENV)/.soak: $(VENV)/.dev
 	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[soak]'
 	@touch $@

@@ -22,7 +22,7 @@ from processes import ROOT, Daemon, eventually
 
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.files.importing import RunFile, import_run
+from trackside_daemon.history.files.importing import import_run, open_run_file
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.trimming import Bounds
@@ -231,7 +231,9 @@ def logs() -> tuple[int, float] | None:
         samples = 0
         for path in sorted(LOGS.glob("*/*.csv")):
             with path.open("rb") as file:
-                samples += import_run(writer, RunFile(file, f"{path.parent.name}-{path.stem}.csv", begin=0.0)).samples
+                samples += import_run(
+                    writer, open_run_file(file, f"{path.parent.name}-{path.stem}.csv", begin=0.0)
+                ).samples
         eventually(lambda: writer.call(lambda store: not store.due).result(), 600)
         return samples, closed_size(writer, database) / samples
 

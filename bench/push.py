@@ -77,7 +77,7 @@ def main() -> None:
 def _calls(endpoint: str) -> tuple[dict[str, Figures], dict[int, dict[str, Figures]]]:
     """Measure back to back, and between steps of 1 ms, by the MiB of their work."""
     hot = _rounds(CHEAP, endpoint)
-    hot |= {name: found for name in BESIDE if (found := _call(name, endpoint)) is not None}
+    hot |= {name: found for name in BESIDE if (found := call(name, endpoint)) is not None}
     head("back to back, µs per call", "p50", "p99", "max", "relative to `run.push`")
     for name in (*CHEAP, *BESIDE):
         _call_row(name, hot)
@@ -114,7 +114,7 @@ def _rounds(names: tuple[str, ...], endpoint: str, *step: float) -> dict[str, Fi
     found: dict[str, list[Figures]] = {name: [] for name in names}
     for _ in range(ROUNDS):
         for name in names:
-            one = _call(name, endpoint, *step)
+            one = call(name, endpoint, *step)
             assert one is not None, name
             found[name].append(one)
     return {
@@ -123,7 +123,7 @@ def _rounds(names: tuple[str, ...], endpoint: str, *step: float) -> dict[str, Fi
     }
 
 
-def _call(name: str, endpoint: str, *step: float) -> Figures | None:
+def call(name: str, endpoint: str, *step: float) -> Figures | None:
     """Return what a separate process measures; None if it cannot, with the reason on stderr."""
     python = str(RIVALS) if name in BESIDE else sys.executable
     try:

@@ -10,6 +10,7 @@ from trackside_daemon.alerts import families as alerts
 from trackside_daemon.alerts.delivery import delivery
 from trackside_daemon.alerts.rules import rule_file, rule_text
 from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.bridges.mirrors import supervisor as bridges
 from trackside_daemon.captures.captures import CAPTURES
 from trackside_daemon.captures.kineto import profiler_socket
 from trackside_daemon.collectors.cgroup.cgroup import CgroupCollector
@@ -244,6 +245,7 @@ def sections() -> dict[str, list[Metric]]:
         "training": [*dict.fromkeys([*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO, *rl_families.FAMILIES])],
         "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
         "captures": [CAPTURES, profiler_socket.REFUSED],
+        "bridges": [one for one in vars(bridges).values() if isinstance(one, Metric)],
         "notifications": [one for one in vars(delivery).values() if isinstance(one, Metric)],
         "gpu": list(GpuCollector.metrics),
         "nvml": list(NvmlCollector.metrics),

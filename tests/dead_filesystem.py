@@ -78,7 +78,7 @@ class FuseMount:
         self._server.stdin.close()
         self._server.stdout.close()
         if os.path.ismount(self._point) or _is_dead(self._point):
-            _unmount(str(self._point))
+            unmount(str(self._point))
 
     def _tell(self, line: str) -> str:
         assert self._server.stdin is not None
@@ -99,43 +99,43 @@ def mount_overlay(point: Path, *layers: Path) -> Callable[[], None]:
     options = f"lowerdir={':'.join(map(str, layers))}".encode()
     if libc.mount(b"overlay", os.fsencode(point), b"overlay", MS_RDONLY, options) != 0:
         raise CannotMount(f"this machine cannot mount an overlay: {os.strerror(ctypes.get_errno())}")
-    return partial(_unmount, str(point))
+    return partial(unmount, str(point))
 
 
 def serve(point: str) -> None:
     """Answer requests until the input ends."""
     try:
-        device = _mounted(point)
+        device = mounted(point)
     except OSError as error:
-        _say(f"this machine cannot mount FUSE: {error}")
+        say(f"this machine cannot mount FUSE: {error}")
         return
-    _say("mounted")
+    say("mounted")
     hangs, waiting = False, []
     while True:
         for ready in select.select([device, 0], [], [])[0]:
             if ready == device:
                 request = os.read(device, READ_BYTES)
-                if hangs and _opcode(request) == STATFS:
+                if hangs and opcode(request) == STATFS:
                     waiting.append(request)
                 else:
                     _reply(device, request)
                 continue
             line = os.read(0, 100).decode().strip()
             if not line:
-                _unmount(point)
+                unmount(point)
                 return
             if line != "asked":
                 hangs = line == "hang"
             while waiting and not hangs:
                 _reply(device, waiting.pop())
-            _say(f"{line} {len(waiting)}")
+            say(f"{line} {len(waiting)}")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-def _mounted(point: str) -> int:
+def mounted(point: str) -> int:
     """Mount the file system; return the device that receives its requests."""
     if os.geteuid() != 0:
         return _mounted_by_fusermount(point)
@@ -163,7 +163,7 @@ def _mounted_by_fusermount(point: str) -> int:
         return socket.recv_fds(ours, 1, 1)[1][0]
 
 
-def _opcode(request: bytes) -> int:
+def opcode(request: bytes) -> int:
     opcode: int = struct.unpack_from("=II", request)[1]
     return opcode
 
@@ -193,7 +193,7 @@ def _is_dead(point: Path) -> bool:
     return False
 
 
-def _unmount(point: str) -> None:
+def unmount(point: str) -> None:
     if libc.umount2(os.fsencode(point), MNT_DETACH) != 0 and (program := shutil.which("fusermount3")):
         subprocess.run([program, "-u", "-z", "--", point], check=False)
 

@@ -42,7 +42,7 @@ _OPTIONS = {*_STREAMS, "env", "cwd", "start_new_session", "pass_fds"}
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 Groups = tuple[tuple[str, ...], ...]
-CLIENT = ("trackside", "trackside.run")
+CLIENT = ("trackside", "trackside.run", "trackside.log_filter")
 LARGE = {
     "torch": ("torch", "torch._dynamo", "torch.distributed.run"),  # the first optimizer imports _dynamo, for a second
     "accelerate": ("accelerate",),

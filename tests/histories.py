@@ -13,7 +13,7 @@ from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.export import FORMATS, export
-from trackside_daemon.history.files.importing import ImportResult, RunFile, import_run
+from trackside_daemon.history.files.importing import ImportResult, import_run, open_run_file
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
@@ -53,7 +53,7 @@ class History:
 
     def import_file(self, data: bytes, file: str = "run.csv", **options: Any) -> ImportResult:
         """Import a file with these bytes."""
-        return import_run(self.writer, RunFile(io.BytesIO(data), file, **options))
+        return import_run(self.writer, open_run_file(io.BytesIO(data), file, **options))
 
     def export(self, run: str, form: str) -> bytes:
         """Return an export of a run."""

@@ -6,7 +6,7 @@ It has the sessions, the pipeline, the watchers, the active alerts and the histo
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from alerts.test_simulated import Simulated
 from alerts.ticking import Machine, sample
@@ -29,7 +29,7 @@ from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.runs import Runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from trackside_daemon.nvml.handle.handle import Nvml
@@ -42,18 +42,31 @@ class InProcessDaemon:
         after: Seconds since the beginning.
         alerts: The alerts that fired, in order.
         samples: The number of values received.
+        state: The newest values.
+        history: The history, which keeps the samples of the sources *machine*.
+        pipeline: The pipeline, to which other *listeners* of alerts can be given.
     """
 
-    def __init__(self, place: Path, section: AlertsSection | None = None) -> None:
+    def __init__(
+        self,
+        place: Path,
+        section: AlertsSection | None = None,
+        *,
+        machine: Collection[str] = (),
+        listeners: Callable[[State, Recorder], Sequence[Any]] = lambda *_: (),
+    ) -> None:
         self.after = 0.0
         self.alerts: list[Alert] = []
         self.samples = 0
-        self._history = Recorder(place, Bounds(0), acknowledge=lambda _: None)
-        self._history.start()
-        state, wall = State(), lambda: moment(self.after).wall
-        watchers = finding_sources(state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall)
-        self.pipeline = Pipeline(state, self._history, watchers, ActiveAlerts(), listeners=[self], wall=wall)
-        self._sessions = Sessions(Runs(Limits(), 3600.0), self._history.session)
+        self.history = Recorder(place, Bounds(0), machine=machine, acknowledge=lambda _: None)
+        self.history.start()
+        self.state, wall = State(), lambda: moment(self.after).wall
+        watchers = finding_sources(
+            self.state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall
+        )
+        found = [*listeners(self.state, self.history), self]
+        self.pipeline = Pipeline(self.state, self.history, watchers, ActiveAlerts(), listeners=found, wall=wall)
+        self._sessions = Sessions(Runs(Limits(), 3600.0), self.history.session)
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
         self._gpus = GpuCollector(cast("Nvml", simulated), timeout=1.0)
@@ -87,8 +100,8 @@ class InProcessDaemon:
 
     def close(self) -> None:
         """Write the rest of the history and close it."""
-        self._history.stop()
-        self._history.close()
+        self.history.stop()
+        self.history.close()
 
 
 def told(alerts: Iterable[Alert]) -> set[tuple[str, str]]:

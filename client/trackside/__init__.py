@@ -14,10 +14,11 @@ import sys as _sys
 from atexit import register as _register
 from typing import TYPE_CHECKING
 
-__all__ = ["Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
+__all__ = ["LogFilter", "Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
 
 if TYPE_CHECKING:
     from trackside.default_run import alert, data, event, finish, init, phase, push, watch
+    from trackside.log_filter import LogFilter
     from trackside.run import Run
 else:
 
@@ -25,9 +26,10 @@ else:
         """Import the client at its first use: the daemon and its commands need only parts of the package."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from trackside import default_run, run
+        from trackside import default_run, log_filter, run
 
-        globals().update({public: getattr(run if public == "Run" else default_run, public) for public in __all__})
+        classes = {"LogFilter": log_filter, "Run": run}
+        globals().update({public: getattr(classes.get(public, default_run), public) for public in __all__})
         return globals()[name]
 
     def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from trackside.environment.config import as_json
 from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
+from trackside.environment.switches import OFF
 from trackside.log import warn
 from trackside.packing import writable
 from trackside.roles import stated
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 RANKS = ("all", "zero")  # values of the argument `ranks`: which ranks push
-OFF = frozenset(("", "0", "false", "no", "off"))  # values of `$TRACKSIDE_DISABLED` that leave trackside enabled
 
 
 def init(
@@ -211,7 +211,7 @@ def _end_default(status: str, cause: str = "") -> None:
 
 def _default() -> Run:
     with _process.lock:
-        enabled = not _is_loader_worker()
+        enabled = not is_loader_worker()
         if _process.default is None and _process.opener is not None and enabled:
             opener, _process.opener = _process.opener, None
             opener()
@@ -231,7 +231,7 @@ def _pushing_ranks(ranks: str | None) -> str:
     return variable
 
 
-def _is_loader_worker() -> bool:
+def is_loader_worker() -> bool:
     """Return whether this is a worker process of PyTorch's DataLoader: a dataset's pushes there open no run."""
     # A process that has not imported torch is no such worker, and importing it takes seconds.
     worker = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
@@ -241,6 +241,7 @@ def _is_loader_worker() -> bool:
 _process = Process()
 _default_queue: Any = DefaultQueue()
 _default_run = Run(_default_queue)  # its queue is that of the default run while there is one
+default = _default_run  # for hooks, which compare its queue with theirs
 push = _default_run.push
 # All that refers to a run refers to its queue: phases, timed loaders, and what keeps one of them.
 copyreg.pickle(RowQueue, _reduce_queue)  # type: ignore[arg-type]  # its stub wants a pickle of the same class

@@ -76,6 +76,7 @@ class RowQueue:
         direct_rows: Rows to which a push of host numbers may append at once; None while it has more to do.
         thread: Identifier of the thread that opened the run.
         pending: Values that join the next push; None before the first.
+        is_led: The training code or an integration pushes, and so counts the steps; known once `pending` is not None.
         timers: Step timers of the watched models, in the order of registration.
     """
 
@@ -89,6 +90,7 @@ class RowQueue:
         "_sender",
         "_warned",
         "direct_rows",
+        "is_led",
         "is_open",
         "pending",
         "session",
@@ -103,6 +105,7 @@ class RowQueue:
         self.is_open = sender is not None
         self.thread = get_ident()
         self.pending: PendingValues | None = None
+        self.is_led = False
         self.timers: tuple[StepTimer, ...] = ()
         self._sender = sender
         self._on_close = on_close
@@ -128,6 +131,7 @@ class RowQueue:
         if not self.is_open:
             return
         pushed_at = monotonic_ns()
+        self.is_led = True
         if values is not None:
             named = self._merge(values, named)
         if type(step) is not int and step is not None:
@@ -149,6 +153,43 @@ class RowQueue:
         if pending is not None:
             pending.run_callbacks()
 
+    def push_found(self, values: dict[str, Any], step: int | None, *, aside: bool = False) -> None:
+        """Queue numbers that were found without the training code's help, except those that it pushes itself.
+
+        Args:
+            values: Numbers by key.
+            step: Their step; None to join the current step.
+            aside: The step is one of another count than the training's, and does not become the current one.
+        """
+        if not self.is_open:
+            return
+        pushed_at = monotonic_ns()
+        pending = self.pending_values() if self.pending is None else self.pending
+        pending.keys.update(values)
+        if not pending.overridden.isdisjoint(values):
+            values = {key: value for key, value in values.items() if key not in pending.overridden}
+        for source in self._polled:
+            source.poll()
+        place: int | Deferred | None = Deferred(step, tuple(values), aside=True) if aside else step
+        for value in values.values():
+            if type(value) is not float and type(value) is not int:
+                values, place = self._read_numbers(pushed_at, place, values)
+                break
+        self._append_values(pushed_at, place, values)
+
+    def record(self, moment: int, step: int, values: dict[str, float]) -> bool:
+        """Queue numbers that were measured at another time; return False if the queue is so full that it could drop some.
+
+        Args:
+            moment: Monotonic nanoseconds.
+            step: Step of the numbers.
+            values: Numbers by key.
+        """
+        if not self.is_open or 2 * len(self._rows) >= ROWS_WAITING:
+            return not self.is_open
+        self._append_values(moment, step, values)
+        return True
+
     def append(self, moment: int, message: Mark | Device | TrainingEvent | TrainingAlert) -> None:
         """Queue a row without values, also while the run ends.
 
@@ -159,6 +200,11 @@ class RowQueue:
         if len(self._rows) >= ROWS_WAITING:
             self._drop_oldest()
         self._rows.append((moment, message, None))
+
+    def append_own(self, moment: int, mark: Mark) -> None:
+        """Queue a mark of trackside's own, which is left out in other threads than that of the run."""
+        if self.is_open and get_ident() == self.thread:
+            self.append(moment, mark)
 
     def mark(self, moment: int, mark: Mark) -> None:
         """Queue the begin or the end of a phase, at *moment* in monotonic nanoseconds."""
@@ -224,6 +270,11 @@ class RowQueue:
         return self.pending
 
     @property
+    def polls(self) -> bool:
+        """Each push has something to poll, such as values on a device."""
+        return bool(self._polled)
+
+    @property
     def is_device_crowded(self) -> bool:
         """Half of this thread's slots for values on a device are in use."""
         return self._device is not None and self._device.is_crowded
@@ -246,10 +297,12 @@ class RowQueue:
             self._polled = timers if self._device is None else (self._device, *timers)
             self._update_direct_rows()
 
-    def describe(self, config: Mapping[str, Any] | None = None, total_steps: int | None = None) -> None:
-        """Send a configuration or a number of steps that was unknown when the run was opened."""
+    def describe(
+        self, config: Mapping[str, Any] | None = None, total_steps: int | None = None, tags: tuple[str, ...] = ()
+    ) -> None:
+        """Send a configuration, a number of steps or tags that were unknown when the run was opened."""
         if self.is_open:
-            self.session.describe(as_json(config), total_steps)
+            self.session.describe(as_json(config), total_steps, tags=tags)
 
     def refuse(self, values: int, key: object, message: str) -> None:
         """Count dropped values, and log *message* once per *key*.

@@ -38,6 +38,8 @@ DURATION_BUCKETS = (
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 
+HOOK_FAILED = "hook_failed"  # kind of the event of a hook that `trackside.auto` has turned off
+
 MESSAGE_BYTES = 4 * 1024 * 1024  # limit of a frame that a daemon accepts; a client's batches are far smaller
 
 
@@ -256,6 +258,9 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         launch: Id of the ``trackside run`` that has started it (``$TRACKSIDE_LAUNCH``).
         daemonic: It is a daemon process of `multiprocessing`, such as a worker of a pool: its parent ends it by SIGTERM.
         roles: Roles that the user states for keys of the run (`trackside.roles`).
+        auto: Keys whose values trackside found without the training code's help (`trackside.auto.training`).
+        correlation: Id by which other systems refer to the job (``$TRACKSIDE_CORRELATION_ID``, ``$TRACEPARENT``).
+        environ: Environment variables that change the speed of a training, without what looks like a secret, at most 64.
     """
 
     command: tuple[str, ...] = ()
@@ -270,6 +275,9 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     launch: str = ""
     daemonic: bool = False
     roles: dict[str, str] = {}
+    auto: tuple[str, ...] = ()
+    correlation: str = ""
+    environ: dict[str, str] = {}
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -336,12 +344,14 @@ class Block(msgspec.Struct, omit_defaults=True):
         steps: Little-endian int64, one a row.
         times: Little-endian int64, one a row: nanoseconds of the client's monotonic clock.
         values: Little-endian float64, row after row, a value for each key.
+        aside: The steps are of another count than the training's, as of epochs.
     """
 
     keys: list[str]
     steps: bytes
     times: bytes
     values: bytes
+    aside: bool = False
 
     def columns(self) -> tuple[array[int], array[int], array[float]]:
         """Return steps, times and values as arrays.

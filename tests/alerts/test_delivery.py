@@ -14,12 +14,13 @@ from trackside_daemon.alerts.delivery import sending, sink_worker
 from trackside_daemon.alerts.delivery.delivery import DROPPED, FAILED, LAST_SUCCESS, QUEUED, TRIES, Delivery
 from trackside_daemon.alerts.sinks import group_outbox
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink import Message, SendError
 from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from trackside_daemon.alerts.sinks.sink import Message
     from trackside_daemon.model.records import AlertNote
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from trackside_daemon.alerts.evidence.causes.level import SlowDown, counter_level
 from trackside_daemon.alerts.evidence.causes.ranking import compared, conclusion, ranked
-from trackside_daemon.alerts.evidence.causes.readings import Busy, RankPlace, Readings
+from trackside_daemon.alerts.evidence.causes.readings import Neighbour, RankPlace, Readings
 from trackside_daemon.history.read.resources import Resource
 
 if TYPE_CHECKING:
@@ -140,12 +140,44 @@ def test_a_gpu_that_waits_lowers_its_clock_itself() -> None:
 
 
 def test_the_neighbours_are_named() -> None:
-    busy = [Busy(7, "stress", 2.4), Busy(8, "sshd", 0.01)]
-    text = first(PLANTED["cpu_neighbour"], busy=busy).text
+    busy = [Neighbour(7, "stress", 2.4), Neighbour(8, "sshd", 0.01)]
+    text = first(PLANTED["cpu_neighbour"], neighbours=busy).text
     assert "of 4 CPUs instead of 0." in text
     assert ": stress (pid 7, 2.4 CPUs);" in text
     gpu = first(PLANTED["gpu_neighbour"], commands={"99": "python"}).text
     assert gpu == "process 99 (python), which is not part of the training, runs on GPU 0 and uses 45 % of it"
+
+
+def test_the_processes_that_press_on_memory_and_storage_are_named() -> None:
+    others = [
+        Neighbour(7, "java", 0.0, resident=int(31e9)),
+        Neighbour(8, "fio", 0.1, io=2.1e8),
+        Neighbour(9, "sh", 0.0),
+    ]
+    assert first(PLANTED["memory_pressure"], neighbours=others).text.endswith(
+        "; the largest other processes: java (pid 7, 31 GB)"
+    )
+    assert first(PLANTED["io_pressure"], neighbours=others).text.endswith(
+        "; other processes that read and write: fio (pid 8, 210 MB/s)"
+    )
+
+
+def test_others_are_named_on_a_machine_whose_use_varies() -> None:
+    varies = readings({PRESSURE("cpu"): 0.9, OWN: 0.8})
+    others = [one for one in varies.resources if "mode" not in one.labels or one.labels["mode"] != "idle"]
+    idle = made(IDLE, 0.5, 1.4, 0.1)
+    assert ranked(varies._replace(resources=[*others, idle]))[0].cause == "cpu_neighbour"
+
+
+def test_processes_that_have_begun_are_named_on_cpus_that_were_busy_before() -> None:
+    waits = {PRESSURE("cpu"): 0.9}
+    old, new = Neighbour(7, "make", 0.9, age=4000.0), Neighbour(8, "stress", 0.5, age=70.0)
+    assert first(waits, neighbours=[old]).cause == "cpu_pressure"
+    found = first(waits, neighbours=[old, new])
+    assert found.cause == "cpu_neighbour"
+    assert found.text.startswith(
+        "other processes that have begun use 0.5 of 4 CPUs: stress (pid 8, 0.5 CPUs); the share of"
+    )
 
 
 def test_a_process_of_the_training_and_one_that_was_there_before_are_no_neighbours() -> None:

@@ -3,208 +3,172 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from alerts.test_simulated import Simulated
-from alerts.ticking import Machine
-from histories import BEGIN, opened
-from processes import eventually
+from alerts.slow_machine import SlowMachine
+from histories import BEGIN, History, finished, history, opened
 
+from trackside.wire import ProcessInfo
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.evidence import slow_downs
-from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
-from trackside_daemon.alerts.evidence.neighbours import busiest, see
+from trackside_daemon.alerts.evidence.causes.level import SlowDown
+from trackside_daemon.alerts.evidence.causes.readings import Neighbour
+from trackside_daemon.alerts.evidence.changes import changes
+from trackside_daemon.alerts.evidence.neighbours import KERNEL_THREAD, heaviest, see
 from trackside_daemon.alerts.evidence.recent_phases import RecentPhases
 from trackside_daemon.alerts.evidence.slow_downs import slow_down
-from trackside_daemon.alerts.evidence.sources import Sources
-from trackside_daemon.collectors.gpu.gpu import GpuCollector
-from trackside_daemon.collectors.host.cpu import CpuCollector
-from trackside_daemon.collectors.host.pressure import PressureCollector
-from trackside_daemon.collectors.process.ranks import RANK_INFO
+from trackside_daemon.alerts.evidence.sources import Case, Sources
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model import training_families as f
-from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.records import Alert
 from trackside_daemon.model.state import State
-from trackside_daemon.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from trackside_daemon.collectors.base import Collector
-    from trackside_daemon.nvml.handle.handle import Nvml
+USUAL = 300.0  # seconds before the fault
+FAULT = 70.0
+NOTHING = (
+    "No cause was found; these have not moved more than usual: GPU clocks, PCIe links, memory pressure, I/O pressure, CPU "
+    "pressure, the phases of the step. "
+)
 
-CPUS = 4
-NEXT = "Check the clocks."
-
-
-class SlowMachine:
-    """A machine with one GPU-bound rank, whose procfs the test writes, and the daemon's parts from collectors to alerts."""
-
-    def __init__(self, directory: Path) -> None:
-        self.proc = directory / "proc"
-        (self.proc / "pressure").mkdir(parents=True)
-        (directory / "history").mkdir()
-        self.clock = Machine()
-        self.gpu = Simulated(self.clock, "h100", ())
-        self.wall = BEGIN
-        self.waited = dict.fromkeys(("cpu", "io", "memory"), 0.0)
-        self.used = 0.0
-        self.collectors: list[Collector] = [
-            PressureCollector(self.proc),
-            CpuCollector(self.proc),
-            GpuCollector(cast("Nvml", self.gpu), timeout=1.0),
-        ]
-        self.state = State()
-        self.recorder = Recorder(directory / "history", Bounds(0), machine=[one.name for one in self.collectors])
-        self.recorder.start()
-        sources = Sources(
-            self.state,
-            self.recorder.database,
-            lambda *_: (frozenset(), []),
-            list,
-            lambda: None,
-            proc=str(self.proc),
-        )
-        self.found: list[Finding] = []
-        self.told: list[Alert] = []
-        self.notes: list[Batch] = []
-        self.evidence = EvidenceGatherer(sources, self.notes.append, wall=lambda: self.wall)
-        self.pipeline = Pipeline(
-            self.state, self.recorder, [self], ActiveAlerts(), listeners=[self.evidence, _Listener(self.told)],
-            wall=lambda: self.wall,
-        )  # fmt: skip
-        self.pipeline.accept(Batch("ingest", records=[opened("net-1", name="net")]))
-        rank = [Sample(RANK_INFO, ("7", "GPU-7", "net", "0"), 1), Sample(f.RANK_STATE, ("net", "0", "running"), 1)]
-        self.pipeline.accept(Batch("ranks", rank))
-
-    def accept(self, _: Batch) -> list[Finding]:
-        """Return the findings of the test, as a source of the pipeline."""
-        found, self.found = self.found, []
-        return found
-
-    def run(self, seconds: int, **rates: float) -> None:
-        """Sample the machine every 10 s, with waits and CPUs in use of this size; the usual ones are small."""
-        for _ in range(seconds // 10):
-            for resource in self.waited:
-                self.waited[resource] += 10 * rates.get(resource, 0.01)
-                self._write(resource)
-            self.used += 10 * rates.get("cpus", 1.0)
-            ticks, idle = os.sysconf("SC_CLK_TCK"), CPUS * (self.wall + 10 - BEGIN) - self.used
-            (self.proc / "stat").write_text(
-                f"cpu  {self.used * ticks:.0f} 0 0 {idle * ticks:.0f} 0 0 0 0 0 0\n"
-                + "".join(f"cpu{n} 0 0 0 0 0 0 0 0 0 0\n" for n in range(CPUS))
-                + "ctxt 5\nprocs_running 1\nprocs_blocked 0\n"
-            )
-            self.wall += 10
-            self.clock.now += 10
-            for one in self.collectors:
-                self.pipeline.accept(Batch(one.name, one.collect(), complete=True, time=self.wall))
-
-    def explained(self, seconds: float) -> Alert:
-        """Report steps that are half as fast since some seconds, and return the alert once it has a conclusion."""
-        evidence = {"value": 0.2, "usual": 0.1, "since": self.wall - seconds}
-        labels = (("key", "step_duration_seconds"), ("rank", "0"), ("run", "net"))
-        self.recorder.writer.flush(60)
-        self.found = [
-            Finding("ThroughputRegression", "warning", labels, self.wall, "slow", NEXT, run="net-1", evidence=evidence)
-        ]
-        self.pipeline.accept(Batch("test"))
-        self.evidence.start()
-        eventually(lambda: self.notes)
-        for note in self.notes:
-            self.pipeline.accept(note)
-        return self.told[-1]
-
-    def close(self) -> None:
-        self.evidence.stop()
-        self.recorder.stop()
-        self.recorder.close()
-
-    def _write(self, resource: str) -> None:
-        total = round(self.waited[resource] * 1e6)
-        lines = [f"{how} avg10=0.00 avg60=0.00 avg300=0.00 total={total}\n" for how in ("some", "full")]
-        (self.proc / "pressure" / resource).write_text("".join(lines))
+PLANTED: dict[str, dict[str, Any]] = {
+    "gpu_clock": {},
+    "io_pressure": {"io": 0.55},
+    "cpu_neighbour": {"cpu": 0.8, "cpus": 3.5},
+    "gpu_neighbour": {
+        "values": {
+            "trackside_gpu_process_memory_bytes{gpu=7,uuid=GPU-7,pid=99}": 2e9,
+            "trackside_gpu_process_sm_utilization_ratio{gpu=7,uuid=GPU-7,pid=99}": 0.45,
+        }
+    },
+    "slow_storage": {
+        "io": 0.5,
+        "data": 0.5,
+        "cpu": 0.05,
+        "values": {"trackside_dataloader_blocked_workers{run=net,rank=0}": 3.0},
+    },
+}
+"""What the machine shows while the steps take twice as long, by the planted cause; a throttled GPU throttles itself."""
 
 
-class _Listener:
-    """Listener of alerts that keeps them."""
-
-    def __init__(self, told: list[Alert]) -> None:
-        self._told = told
-
-    def accept(self, batch: Batch) -> None:
-        self._told += [record for record in batch.records if isinstance(record, Alert)]
+@pytest.fixture(autouse=True)
+def _without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow_downs, "APART", 0.0)
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowMachine]:
-    monkeypatch.setattr(slow_downs, "APART", 0.0)
+def machine(tmp_path: Path) -> Iterator[SlowMachine]:
     made = SlowMachine(tmp_path)
     yield made
     made.close()
 
 
-def test_a_throttled_gpu_is_the_first_thing_that_the_alert_says(machine: SlowMachine) -> None:
-    machine.run(600)
+@pytest.mark.parametrize("cause", PLANTED)
+def test_the_first_cause_in_the_alert_is_the_planted_one(machine: SlowMachine, cause: str) -> None:
+    machine.train(USUAL)
+    if cause == "gpu_clock":
+        machine.gpu._troubles = ("throttled",)
+    machine.train(FAULT, slower=2.0, **PLANTED[cause])
+    alert = machine.explained()
+    first = machine.evidence_of(alert)["causes"][0]
+    assert first["cause"] == cause
+    assert alert.description.startswith(f"Likely cause: {first['text']}")
+
+
+def test_none_is_named_in_healthy_runs(tmp_path: Path) -> None:
+    """The steps take longer because they do more, on machines whose waits vary as always."""
+    for seed in range(10):
+        (tmp_path / str(seed)).mkdir()
+        machine = SlowMachine(tmp_path / str(seed), seed)
+        machine.train(USUAL)
+        machine.train(FAULT, slower=1.5)
+        alert = machine.explained()
+        machine.close()
+        assert alert.description.startswith(NOTHING), seed
+        assert machine.evidence_of(alert)["causes"] == []
+
+
+def test_one_slow_step_has_its_cause(machine: SlowMachine) -> None:
+    machine.train(USUAL)
+    machine.train(10, slower=14, io=0.8)
+    machine.train(20)
+    assert machine.explained("SlowStep").description.startswith(
+        "Likely cause: the share of time in which tasks of this machine wait for storage rose from"
+    )
+
+
+def test_the_conclusion_is_stored_and_restored_once(machine: SlowMachine) -> None:
+    machine.train(USUAL)
     machine.gpu._troubles = ("throttled",)
-    machine.run(60)
-    alert = machine.explained(60)
+    machine.train(FAULT, slower=2.0)
+    alert = machine.explained()
     assert alert.description.startswith(
         "Likely cause: the clock of GPU 7 fell from 1,950 MHz to 885 MHz: power brake, "
     )
-    assert alert.description.endswith(f" {NEXT}")
-    assert alert.evidence["conclusion"] in alert.description
-    machine.recorder.writer.flush(60)
-    with machine.recorder.database.reading() as connection:
-        (stored,) = reader.alerts(connection)
+    machine.whole.history.writer.flush(60)
+    with machine.whole.history.database.reading() as connection:
+        (stored,) = (one for one in reader.alerts(connection) if one["alert"] == alert.alert)
     assert stored["description"] == alert.description
-    assert stored["evidence"]["causes"][0]["cause"] == "gpu_clock"
-
-
-def test_cpus_that_others_use_and_storage_that_tasks_wait_for(machine: SlowMachine) -> None:
-    machine.run(600)
-    machine.run(60, cpu=0.8, cpus=3.5)
-    text = machine.explained(60).description
-    assert text.startswith(
-        "Likely cause: other processes use 3.5 of 4 CPUs instead of 1.0; the share of time in which tasks"
-    )
-
-
-def test_a_machine_as_usual_has_no_cause(machine: SlowMachine) -> None:
-    machine.run(660)
-    alert = machine.explained(60)
-    assert alert.description == (
-        "No cause was found; these have not moved more than usual: GPU clocks, PCIe links, memory pressure, I/O pressure, "
-        f"CPU pressure. {NEXT}"
-    )
-
-
-def test_a_restored_alert_has_its_conclusion_once(machine: SlowMachine) -> None:
-    machine.run(660)
-    alert = machine.explained(60)
+    evidence = stored["evidence"]
+    assert evidence["causes"][0]["cause"] == "gpu_clock"
+    (data,) = (one for one in evidence["phases"] if one["phase"] == "data")
+    assert (data["rank"], data["usual_ratio"]) == (0, pytest.approx(0.02, rel=0.1))
+    assert evidence["gpus"]["7"]["readings"]["pcie_link_width_lanes"] == 16
+    assert "hw_power_brake" in evidence["gpus"]["7"]["clocks_kept_down_by"]
     restored = ActiveAlerts()
-    restored.restore([alert], machine.wall)
-    records = [record for batch in restored.tick(machine.wall + 400) for record in batch.records]
+    restored.restore([alert], BEGIN + machine.whole.after)
+    records = [record for batch in restored.tick(BEGIN + machine.whole.after + 400) for record in batch.records]
     assert [record.description for record in records if isinstance(record, Alert)] == [alert.description]
 
 
-def test_what_changed_with_the_attempt_and_on_the_machine(machine: SlowMachine) -> None:
-    machine.run(600)
-    machine.pipeline.accept(Batch("ingest", records=[opened("net-1", name="net", attempt=1, config={"lr": 0.1})]))
-    machine.pipeline.accept(Batch("training:2", [Sample(f.STARTED, ("other", "0"), machine.wall - 20)]))
-    machine.run(60)
-    assert machine.explained(60).summary == "slow"
-    (note,) = (record for batch in machine.notes for record in batch.records if isinstance(record, AlertNote))
-    assert note.evidence["changed"] == [
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[History]:
+    with history(tmp_path / "history") as made:
+        yield made
+
+
+def changed(kept: History, run: str, *, began: float, lasting: bool = False, **more: Any) -> list[str]:
+    """Return what changed before a slow-down of a run."""
+    state = State()
+    state.update(Batch("runs", [Sample(f.STARTED, ("other", "0"), began - 20)]))
+    sources = Sources(state, kept.database, lambda *_: (frozenset(), []), list, lambda: None)
+    case = Case(Alert("SlowStep", "info", began, run, {"run": "net"}), sources, 0.0, began + 50, began + 50, [])
+    return changes(case, SlowDown(began, began + 50, 0.5, lasting=lasting), "net", **more)
+
+
+def test_what_changed_with_the_attempt_and_on_the_machine(kept: History) -> None:
+    old = ProcessInfo(packages={"torch": "2.12.0", "numpy": "2.1"}, environ={"OMP_NUM_THREADS": "8"})
+    new = ProcessInfo(packages={"torch": "2.13.0", "numpy": "2.1"}, environ={"OMP_NUM_THREADS": "1"})
+    kept.put(
+        [opened("net-1", name="net", about=old), opened("net-1", name="net", attempt=1, config={"lr": 0.1}, about=new)]
+    )
+    busy = [Neighbour(7, "stress", 2.0, age=45.0), Neighbour(8, "sshd", 0.5, age=9000.0)]
+    began = BEGIN + 1100
+    lines = changed(kept, "net-1", began=began, neighbours=busy)
+    assert lines == [
         "run other began on this machine 20 s before",
+        "process 7 (stress) began on this machine 5 s after",
+        "packages.torch: 2.12.0 before attempt 1, now 2.13.0",
+        "environ.OMP_NUM_THREADS: 8 before attempt 1, now 1",
         "config.lr: none before attempt 1, now 0.1",
     ]
+    # Hours later the differences of the attempt explain nothing, unless the slowness may be as old as the run.
+    assert changed(kept, "net-1", began=began + 7200) == lines[:1]
+    assert changed(kept, "net-1", began=began + 7200, lasting=True) == [lines[0], *lines[2:]]
+
+
+def test_what_changed_since_the_run_before_of_the_name(kept: History) -> None:
+    kept.put([opened("a", name="net", config={"lr": 1}), finished("a"), opened("x", name="network", started=BEGIN + 5)])
+    kept.put([opened("b", name="net", config={"lr": 2}, started=BEGIN + 100)])
+    lines = changed(kept, "b", began=BEGIN + 200)
+    assert lines == ["run other began on this machine 20 s before", "config.lr: 1 in run a, now 2"]
+    assert changed(kept, "a", began=BEGIN + 200) == lines[:1]
+    assert changed(kept, "unknown", began=BEGIN + 200) == lines[:1]
 
 
 def test_the_window_and_the_loss_of_each_alert() -> None:
@@ -223,21 +187,60 @@ def test_the_window_and_the_loss_of_each_alert() -> None:
     assert slow_down(Alert("SlowStep", "info", now, evidence={"value": "nan", "usual": 1.0}), now) is None
 
 
-def test_the_busiest_processes_come_first(tmp_path: Path) -> None:
-    def write(pid: int, name: str, ticks: int) -> None:
+def test_the_heaviest_processes_of_each_kind_are_found(tmp_path: Path) -> None:
+    second, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+    def write(pid: int, name: str, ticks: int, io: int | None = 0, *, resident: float = 0.0, flags: int = 0) -> None:
         (tmp_path / str(pid)).mkdir(exist_ok=True)
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) R 1 1 1 0 0 0 0 0 0 0 {ticks} 0" + " 0" * 35)
+        fields = [
+            1,
+            1,
+            1,
+            0,
+            0,
+            flags,
+            0,
+            0,
+            0,
+            0,
+            ticks,
+            0,
+            0,
+            0,
+            20,
+            0,
+            1,
+            0,
+            100 * second,
+            0,
+            round(resident / page),
+        ]
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} ({name}) R {' '.join(map(str, fields))}" + " 0" * 28)
+        if io is not None:
+            (tmp_path / str(pid) / "io").write_text(f"rchar: 9\nread_bytes: {io}\nwrite_bytes: 0\n")
 
     (tmp_path / "self").mkdir()
-    for pid, name in ((5, "own"), (6, "idle"), (7, "a ) b"), (8, "stress")):
-        write(pid, name, 100)
+    processes = {5: "own", 6: "idle", 7: "a ) b", 8: "stress", 10: "kworker", 11: "fio", 12: "java"}
+    for pid, name in processes.items():
+        write(pid, name, 100, flags=KERNEL_THREAD if pid == 10 else 0)
     before = see(str(tmp_path))
-    second = os.sysconf("SC_CLK_TCK")
-    for pid, name, seconds in ((5, "own", 9), (7, "a ) b", 1), (8, "stress", 4)):
-        write(pid, name, 100 + seconds * second)
+    for pid, ticks, io, resident in (
+        (5, 9, 0, 0.0),
+        (7, 1, None, 0.0),
+        (8, 4, 0, 0.0),
+        (11, 0, 10**8, 0.0),
+        (12, 0, 0, 4e9),
+    ):
+        write(pid, processes[pid], 100 + ticks * second, io, resident=resident)
     write(9, "new", 500)
-    found = busiest(before, see(str(tmp_path))._replace(at=before.at + 2), {5})
-    assert [(one.pid, one.command, round(one.cpus, 3)) for one in found] == [(8, "stress", 2.0), (7, "a ) b", 0.5)]
+    write(10, "kworker", 100 + 9 * second, 10**9, flags=KERNEL_THREAD)
+    found = heaviest(before, see(str(tmp_path))._replace(at=before.at + 2), {5})
+    assert [(one.pid, one.command, round(one.cpus, 3)) for one in found[:2]] == [(8, "stress", 2.0), (7, "a ) b", 0.5)]
+    assert [(one.command, round(one.io / 1e6), round(one.resident / 1e9)) for one in found[2:]] == [
+        ("fio", 50, 0),
+        ("java", 0, 4),
+    ]
+    assert found[0].age == pytest.approx(before.at + 2 - 100)
 
 
 def test_recent_phases_are_of_one_run_and_forgotten_with_it() -> None:

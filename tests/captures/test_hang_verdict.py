@@ -32,7 +32,8 @@ def called(
 
 
 def judged(dumps: dict[int, RankDump], subject: int | None = None, **absent: set[int]) -> Verdict:
-    found = verdict(dumps, Absent(**{name: frozenset(ranks) for name, ranks in absent.items()}), subject)
+    ended, silent, unseen = (frozenset(absent.get(name, ())) for name in ("ended", "silent", "unseen"))
+    found = verdict(dumps, Absent(ended, silent, unseen), subject)
     assert found is not None
     return found
 
@@ -69,6 +70,15 @@ def test_the_rank_with_another_shape_is_named_although_the_others_went_on(ranks:
     assert "with [8] Float and the others with [4] Float" in found.text
 
 
+def test_with_two_ranks_and_two_new_calls_nothing_shows_which_is_right() -> None:
+    found = judged({0: called(32, shape=6), 1: called(32, shape=8)})
+    assert (found.kind, found.ranks, found.waiting) == ("other_shape", (0, 1), ())
+    assert found.text.startswith(
+        "Rank 0 called all_reduce with [6] Float and rank 1 called all_reduce with [8] Float as number 32 of default_pg; "
+        "ranks 0 and 1 are at train.py:12 in main"
+    )
+
+
 def test_the_tensors_of_all_gather_may_differ() -> None:
     dumps = {rank: called(32, at="all_gather", shape=4 + rank) for rank in range(3)}
     assert judged(dumps).kind == "not_finished"
@@ -87,6 +97,15 @@ def test_a_rank_that_does_not_answer_is_named() -> None:
     found = judged({0: called(32), 1: called(32)}, silent={2})
     assert (found.kind, found.ranks, found.silent) == ("silent", (2,), (2,))
     assert found.text.startswith("Rank 2 did not answer within 3 s: stopped, or a call holds the GIL; all_reduce")
+
+
+def test_silent_ranks_have_the_reasons_that_are_known() -> None:
+    absent = Absent(silent=frozenset((1, 2, 3)), reasons={1: "it is stopped"})
+    found = verdict({0: called(32)}, absent)
+    assert found is not None
+    assert found.text.startswith(
+        "Rank 1 did not answer within 3 s: it is stopped, ranks 2 and 3 did not answer within 3 s: stopped, or a call holds"
+    )
 
 
 def test_ranks_of_other_daemons_are_named_as_unseen() -> None:
@@ -116,7 +135,7 @@ def test_a_rank_that_waits_in_another_group_is_no_cause() -> None:
         )
     )
     found = judged({**world, 1: pair, 2: called(31, pending=False, stack=LOADING)})
-    assert (found.kind, found.ranks) == ("never_arrived", (2,))
+    assert (found.kind, found.ranks, found.waiting) == ("never_arrived", (2,), (0, 1, 3))
 
 
 def test_ranks_that_wait_for_each_other_in_two_groups() -> None:

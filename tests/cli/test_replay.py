@@ -7,12 +7,14 @@ import json
 import math
 import os
 import random
+import struct
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import processes
 import pytest
+from bridges.directories import events, file_name
 from histories import BEGIN, finished, history, ingested, opened
 from processes import DEADLINE, ROOT, clean_environ, command
 
@@ -173,7 +175,7 @@ def test_bad_lines_are_named_and_the_rest_is_replayed() -> None:
     assert ("NonFinite", 266) in [(one["alert"], one["index"]) for one in map(json.loads, answer.stdout.splitlines())]
 
 
-@pytest.mark.parametrize("name", ["nowhere.jsonl", "", "a" * 5000, "."])
+@pytest.mark.parametrize("name", ["nowhere.jsonl", "", "a" * 5000, "docs"])
 def test_what_is_neither_file_nor_run_is_refused(name: str, tmp_path: Path) -> None:
     answer = replay(name, f"--storage.path={tmp_path}")
     assert (answer.returncode, answer.stdout) == (2, "")
@@ -300,3 +302,26 @@ def test_what_is_labelled_in_a_real_log_is_found(
     found = changes(replay("-", f"--only={alert}", given="".join(f"{json.dumps(one)}\n" for one in pushed)))
     delays = [one["index"] - event["start"] for one in found if one["state"] == "firing"]
     assert any(0 <= delay <= late for delay in delays), delays
+
+
+def test_a_run_of_tensorboard_is_replayed_where_it_lies(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "exp1" / file_name()
+    events(path, range(60), "train/loss")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(struct.pack("<f", 15.0), struct.pack("<f", math.nan)) + b"torn")
+    for place in (path, path.parent, tmp_path / "runs"):
+        answer = replay(str(place), "--only", "NonFinite")
+        first, second = map(json.loads, answer.stdout.splitlines())
+        assert (first["alert"], first["state"], first["step"], first["key"]) == (
+            "NonFinite",
+            "firing",
+            30,
+            "train/loss",
+        )
+        assert second["state"] == "resolved"
+        assert "the last record is incomplete; 4 bytes were skipped" in answer.stderr
+    events(tmp_path / "runs" / "exp2" / file_name(), range(3))
+    refused = replay(str(tmp_path / "runs"))
+    assert refused.stderr == (
+        f"trackside: {tmp_path}/runs: there are 2 runs; give the path of one, or import them: exp1, exp2\n"
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import processes
 import pytest
+from bridges.directories import events, file_name
 from histories import BEGIN, History, column, finished, history, opened
 from processes import DEADLINE, clean_environ, command
 from scripted_recorder import CapturesHarness
@@ -318,11 +319,40 @@ def test_a_long_key_does_not_widen_the_table_and_only_so_many_metrics_are_shown(
     assert "more" not in answer.out
 
 
-def test_a_directory_is_not_imported(here: Place) -> None:
-    said = here.run("import", str(here.directory)).refusal()
-    assert said == (
-        f"{here.directory}: a directory; give the files in it: those of trackside export, or CSV or JSON lines of other tools"
-    )
+def test_a_directory_without_runs_is_refused(here: Place) -> None:
+    empty = here.directory / "empty"
+    empty.mkdir()
+    said = here.run("import", str(empty)).refusal()
+    assert said.startswith(f"{empty}: there are no runs in this directory; these are read: event files of TensorBoard")
+
+
+def test_runs_of_other_tools_are_imported_without_a_daemon(tmp_path: Path) -> None:
+    place = Place(tmp_path / "new")
+    place.history.mkdir()
+    check_imports(place)
+
+
+def test_runs_of_other_tools_are_imported_by_a_daemon(asked: Place) -> None:
+    check_imports(asked)
+
+
+def check_imports(place: Place) -> None:
+    """Check that the runs in a directory are imported once."""
+    runs = place.directory / "runs"
+    for name in ("exp1", "exp2"):
+        events(runs / name / file_name(), range(30))
+    with (runs / "exp2" / file_name()).open("ab") as file:
+        file.write(b"torn")
+    answer = place.run("import", str(runs), "--name", "tb")
+    assert answer.status == 0
+    assert re.fullmatch(rf"(imported: {runs}/exp\d as run [0-9a-f]{{12}}, 30 samples\n){{2}}", answer.out)
+    assert "the last record is incomplete; 4 bytes were skipped" in answer.said
+    assert place.run("import", str(runs)).said == f"trackside: {runs}: 2 of 2 runs are in the history already\n"
+    shown = json.loads(place.run("show", "tb/exp1", "--json").out)
+    (metric,) = shown["metrics"]
+    assert (metric["key"], metric["count"], metric["last"], shown["state"]) == ("loss", 30, 14.5, "finished")
+    assert place.run("import", str(runs), "--id", "x").refusal().startswith("--id: there are 2 runs in")
+    assert place.run("import", f"{runs}/none").refusal() == f"{runs}/none: no such file or directory"
 
 
 def test_a_name_that_is_given_twice_means_its_two_newest_runs(asked_with_three: Place) -> None:

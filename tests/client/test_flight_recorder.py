@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import sys
@@ -71,6 +72,34 @@ def test_the_pickle_form_of_an_older_version_becomes_the_same(install: Callable[
     (group,) = flight().groups
     (only,) = group.entries
     assert (only.sequence, only.p2p) == (2, True)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_pickle_form_is_faster_and_is_read_without_the_garbage_collector(
+    install: Callable[..., None], enabled: bool
+) -> None:
+    def fast(*_: bool) -> bytes:
+        assert not gc.isenabled()
+        return pickle.dumps(dump(entry(7)))
+
+    install(_dump_fr_trace=fast, _dump_fr_trace_json=lambda: b"{}")
+    (gc.enable if enabled else gc.disable)()
+    try:
+        assert len(flight().groups) == 1
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+
+
+def test_the_members_of_a_group_of_gloo_come_from_pytorch(
+    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = SimpleNamespace(pg_names={"a": "0", "b": "5"}, pg_group_ranks={"a": {0: 0, 1: 1, 2: 2}, "b": {2: 0, 1: 1}})
+    monkeypatch.setitem(sys.modules, "torch.distributed.distributed_c10d", SimpleNamespace(_world=world))
+    pair = {**dump(entry(1, group=("5", "pair"))), "pg_config": {"": {"ranks": "[]"}}}
+    install(_dump_fr_trace_json=lambda: json.dumps(pair).encode())
+    (group,) = flight().groups
+    assert group.ranks == [2, 1]
 
 
 def test_both_recorders_are_read_and_one_that_fails_costs_the_other_nothing(install: Callable[..., None]) -> None:

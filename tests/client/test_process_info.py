@@ -14,7 +14,15 @@ import pytest
 
 from trackside.environment import kubernetes
 from trackside.environment import process_info as info_module
-from trackside.environment.process_info import COMMAND_BYTES, PACKAGES, command, packages, process_info
+from trackside.environment.process_info import (
+    COMMAND_BYTES,
+    PACKAGES,
+    VARIABLES,
+    command,
+    environ,
+    packages,
+    process_info,
+)
 from trackside.wire import ProcessInfo
 
 if TYPE_CHECKING:
@@ -51,6 +59,15 @@ def test_a_process_says_its_command_its_directory_its_interpreter_and_its_system
     assert found.platform == f"Linux {os.uname().release} {os.uname().machine}"
     assert found.packages["msgspec"] == msgspec.__version__
     assert found.git_dirty is None
+
+
+def test_variables_that_change_the_speed_are_kept_without_secrets() -> None:
+    found = environ({"PATH": "/bin", "OMP_NUM_THREADS": "4", "NCCL_X": "password=hunter2abc", "NCCL_ALGO": "R" * 999})
+    assert list(found) == ["NCCL_ALGO", "NCCL_X", "OMP_NUM_THREADS"]
+    assert found["OMP_NUM_THREADS"] == "4"
+    assert "hunter2abc" not in found["NCCL_X"]
+    assert len(found["NCCL_ALGO"]) == 256
+    assert len(environ({f"CUDA_{number}": "" for number in range(100)})) == VARIABLES
 
 
 def test_it_is_found_out_once_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -242,6 +259,7 @@ def fail(*_: object) -> Any:
         ("python", sys, "version", None),
         ("platform", os, "uname", fail),
         ("packages", info_module, "packages", fail),
+        ("environ", info_module, "environ", fail),
         ("git_dirty", info_module, "dirty", fail),
         ("k8s_pod", info_module, "pod", fail),
         ("k8s_namespace", info_module, "namespace", fail),
@@ -255,6 +273,7 @@ def test_what_cannot_be_found_out_costs_only_itself(
     monkeypatch.setattr(info_module, "dirty", lambda _: False)
     monkeypatch.setenv("POD_NAMESPACE", "ml")
     monkeypatch.setenv("CONTAINER_NAME", "main")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     whole = msgspec.structs.asdict(process_info())
     info_module._process_info.cache_clear()
     monkeypatch.setattr(where, name, value)

@@ -11,6 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from trackside_daemon.alerts.settings import RuleSection, ThresholdsSection
+from trackside_daemon.bridges.mirrors.targets import TARGETS
 from trackside_daemon.collectors.settings import PathSection
 from trackside_daemon.config.environment import CLIENT_VARIABLES, variables, warn_of_unknown_variables
 from trackside_daemon.config.loading import ConfigError, load
@@ -175,6 +176,20 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "capture.kineto": ("false", False),
         "capture.quota_run_mib": ("64", 64),
         "capture.quota_mib": ("128", 128),
+        **{f"bridges.{name}.interval": ("7s", 7.0) for name in TARGETS},
+        **{f"bridges.{name}.ranks": ("all", "all") for name in TARGETS},
+        "bridges.tensorboard.directory": ("/a", "/a"),
+        "bridges.mlflow.url": ("http://h:5000", "http://h:5000"),
+        "bridges.mlflow.experiment": ("e", "e"),
+        "bridges.mlflow.token_file": ("/a", "/a"),
+        "bridges.mlflow.ca_file": ("/a", "/a"),
+        "bridges.wandb.project": ("p", "p"),
+        "bridges.wandb.entity": ("e", "e"),
+        "bridges.wandb.mode": ("offline", "offline"),
+        "bridges.wandb.directory": ("/a", "/a"),
+        "bridges.otlp.url": ("http://h:4318/v1/metrics", "http://h:4318/v1/metrics"),
+        "bridges.otlp.headers_file": ("/a", "/a"),
+        "bridges.otlp.ca_file": ("/a", "/a"),
     }
     assert {".".join(path) for path in setting_paths(Config)} == set(given)
     for variable, path in variables(Config).items():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import processes
+from bridges.directories import events, file_name
 from end_to_end.shipped import Shipped, shipped
 from processes import DEADLINE, ROOT, Daemon, clean_environ, command, eventually
 
@@ -52,6 +53,7 @@ class Sandbox:
         (place / "bin" / "trackside").chmod(0o755)
         (place / "bin" / "sudo").write_text('#!/bin/sh\nexec "$@"\n')  # the sandbox's /etc is this user's
         (place / "bin" / "sudo").chmod(0o755)
+        events(place / "runs" / "exp1" / file_name(), range(100))
         shutil.copytree(ROOT / "deploy", place / "deploy")
         shutil.copytree(ROOT / "deploy" / "prometheus", place / "etc" / "prometheus")
         (place / "etc" / "trackside" / "trackside.yml").write_text(CONFIGURATION)

@@ -62,7 +62,7 @@ def test_every_command_in_the_readme_is_one() -> None:
 
 def test_every_flag_in_the_readme_is_one() -> None:
     helps = "".join(
-        processes.run(command(name, "--help"), check=True).stdout for name in ("daemon", "demo", "check-config")
+        processes.run(command(name, "--help"), check=True).stdout for name in ("daemon", "demo", "check-config", "run")
     )
     flags = re.findall(r"trackside \S+ (--[\w.-]+)", README)
     assert flags

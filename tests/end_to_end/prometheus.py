@@ -11,7 +11,7 @@ from end_to_end.queries import Queries
 from processes import eventually, http
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
@@ -24,11 +24,18 @@ class Prometheus(Listening, Queries):
         directory: The directory for its configuration and storage.
         target: ``http://HOST:PORT`` (or ``https``, with ``scheme="https"`` as a setting) whose ``/metrics`` is scraped.
         jobs: Further jobs with other settings for the target, by name.
+        rules: Files with rules, which are evaluated each second.
         scrape: Further settings of the scrape, such as ``label_value_length_limit``.
     """
 
     def __init__(
-        self, directory: Path, target: str, *, jobs: Mapping[str, Mapping[str, object]] | None = None, **scrape: object
+        self,
+        directory: Path,
+        target: str,
+        *,
+        jobs: Mapping[str, Mapping[str, object]] | None = None,
+        rules: Sequence[Path] = (),
+        **scrape: object,
     ) -> None:
         static = [{"targets": [target.partition("://")[2]]}]
         every = {"trackside": scrape, **(jobs or {})}
@@ -36,7 +43,8 @@ class Prometheus(Listening, Queries):
         config.write_text(
             json.dumps(
                 {
-                    "global": {"scrape_interval": "1s"},
+                    "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                    "rule_files": list(map(str, rules)),
                     "scrape_configs": [
                         {"job_name": name, "static_configs": static, **one} for name, one in every.items()
                     ],

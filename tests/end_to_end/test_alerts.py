@@ -55,7 +55,7 @@ def test_a_nan_is_on_the_page_in_the_history_and_in_the_log(daemon: Daemon, trai
     assert kept["summary"] == "trouble: loss: NaN at step 2; the last finite value was 2.5"
     assert kept["ended"] is None
     assert "checkpoint" in kept["description"]
-    assert [line for line in daemon.log if "NonFinite" in line and "level=critical" in line]
+    assert [line for line in daemon.log if "NonFinite" in line and "level=error" in line]
 
 
 def test_the_command_lists_what_fires_within_80_columns(daemon: Daemon, training: Run) -> None:

@@ -1,4 +1,4 @@
-"""The shipped rules over a real daemon's page: every expression can be evaluated, and finds the run."""
+"""The shipped rules over a real daemon's page: every expression can be evaluated, and finds the run or the GPUs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,22 @@ if TYPE_CHECKING:
     from processes import Daemon
 
 FILE = ROOT / "deploy" / "prometheus" / "trackside.rules.yml"
+DCGM = FILE.with_name("dcgm.rules.yml")
+
+CHOSEN = 'Hostname=~"127.0.0.1|other", gpu=~"0|1"'
+BOARD = {
+    "GPU Temperature": f"max(DCGM_FI_DEV_GPU_TEMP{{{CHOSEN}}}) by (Hostname, gpu, uuid)",
+    "GPU Avg. Temp": f"avg(DCGM_FI_DEV_GPU_TEMP{{{CHOSEN}}})",
+    "GPU Power Usage": f"max(DCGM_FI_DEV_POWER_USAGE{{{CHOSEN}}}) by (Hostname, gpu, uuid)",
+    "GPU Power Total": f"sum(max(DCGM_FI_DEV_POWER_USAGE{{{CHOSEN}}}) by (gpu))",
+    "GPU SM Clocks": f"max(DCGM_FI_DEV_SM_CLOCK{{{CHOSEN}}} * 1000000) by (Hostname, UUID, gpu)",
+    "GPU Utilization": f"max(DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{CHOSEN}}}) by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE)",
+    "Tensor Core Utilization": f"max(DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{CHOSEN}}}) by (Hostname, gpu, GPU_I_ID)",
+    "GPU Framebuffer Mem Used": f"max(DCGM_FI_DEV_FB_USED{{{CHOSEN}}}) by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE)",
+    "GPU Utilization, older": 'DCGM_FI_DEV_GPU_UTIL{instance=~"127.0.0.1:[0-9]+", gpu=~"0|1"}',
+    "the variables": "count by (Hostname, gpu) (DCGM_FI_DEV_FB_FREE)",
+}
+"""The queries of NVIDIA's board 12239, by panel; the second to last is that of its revision 2."""
 
 
 def test_every_expression_is_evaluated_over_a_real_page(
@@ -24,7 +40,7 @@ def test_every_expression_is_evaluated_over_a_real_page(
 ) -> None:
     groups = yaml.safe_load(FILE.read_text(encoding="utf-8"))["groups"]
     daemon = start_daemon("--collector.gpu.simulate=2", "--sample.interval=500ms")
-    prometheus = start_prometheus(daemon.url)
+    prometheus = start_prometheus(daemon.url, rules=[DCGM])
     with trackside.init("llama", endpoint=daemon.endpoint) as run:
 
         def shown() -> bool:
@@ -43,3 +59,17 @@ def test_every_expression_is_evaluated_over_a_real_page(
     assert [point.labels["run"] for point in found["run:trackside_training_restarts:count1d"]] == ["llama"]
     wrong = [name for name in found if name.startswith("Trackside") and found[name]]
     assert not [name for name in wrong if "Collector" in name or "Sidecar" in name or "Lost" in name], wrong
+    check_board(prometheus)
+
+
+def check_board(prometheus: Prometheus) -> None:
+    """Check that NVIDIA's board shows both GPUs, with the values of trackside in the units of DCGM."""
+    eventually(lambda: len(prometheus.query(BOARD["the variables"])) == 2, pause=SCRAPED)
+    found = {panel: prometheus.query(query) for panel, query in BOARD.items()}
+    for panel, points in found.items():
+        assert len(points) == (1 if "Avg" in panel or "Total" in panel else 2), panel
+    assert {point.labels["Hostname"] for point in found["the variables"]} == {"127.0.0.1"}
+    recorded = [rule["record"] for rule in yaml.safe_load(DCGM.read_text(encoding="utf-8"))["groups"][0]["rules"]]
+    assert [name for name in recorded if len(prometheus.query(name)) != 2] == []
+    ratio = "DCGM_FI_DEV_FB_TOTAL * 1048576 == on (gpu) trackside_gpu_memory_bytes"
+    assert len(prometheus.query(ratio)) == 2

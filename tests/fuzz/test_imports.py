@@ -10,7 +10,7 @@ from fuzz.tables import Tables
 from histories import BEGIN, finished, ingested, opened
 
 from trackside_daemon.history.files.export import FORMATS, Format, count, export
-from trackside_daemon.history.files.importing import ImportingError, ImportResult, RunFile, import_run
+from trackside_daemon.history.files.importing import ImportingError, ImportResult, import_run, open_run_file
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, Event, Record
@@ -35,7 +35,7 @@ tables: Any = Tables()
 
 def imported(data: bytes) -> ImportResult:
     """Import a file into the tables."""
-    return import_run(tables, RunFile(io.BytesIO(data), "run-tag-loss.csv", begin=BEGIN))
+    return import_run(tables, open_run_file(io.BytesIO(data), "run-tag-loss.csv", begin=BEGIN))
 
 
 def exported(run: str, form: Format) -> bytes:

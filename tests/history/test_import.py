@@ -20,7 +20,7 @@ from processes import ROOT
 from trackside_daemon.history.files import importing
 from trackside_daemon.history.files.export import FORMATS
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run
+from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
 from trackside_daemon.history.read import reader
@@ -115,6 +115,14 @@ def taken_in(
 def told(one: History, run: str) -> dict[str, Any]:
     with one.database.reading() as connection:
         return reader.run(connection, run)
+
+
+def test_csv_with_a_row_for_each_value_is_read(tmp_path: Path) -> None:
+    data = "metric.name,metric.context.subset,idx,step,value,time\nloss,train,0,1,2.5,5\nacc,val,0,1,0.5,6\nloss,train,1,2,2,7\n"
+    with history(tmp_path) as one:
+        run = one.import_file(data.encode()).run
+        found = {metric["key"]: (metric["count"], metric["last"]) for metric in told(one, run)["metrics"]}
+    assert found == {"loss": (2, 2.0), "acc": (1, 0.5)}
 
 
 def test_wide_csv_with_blanks_is_taken(tmp_path: Path) -> None:
@@ -354,7 +362,7 @@ def test_real_training_logs_come_back_as_they_are(tmp_path: Path) -> None:
             path for folder in DATA.iterdir() if folder.is_dir() for path in sorted(folder.glob("*.csv"))[:1]
         ):
             with file.open("rb") as stream:
-                imported = import_run(one.writer, RunFile(stream, str(file), begin=BEGIN))
+                imported = import_run(one.writer, open_run_file(stream, str(file), begin=BEGIN))
             header, *rows = table(one, imported.run)
             keys, *raw = csv.reader(io.StringIO(file.read_text()))
             kept = [row for row in raw if any(row[2:])]
@@ -414,15 +422,15 @@ def test_files_of_one_name_are_runs_of_their_own_and_the_same_file_is_one(tmp_pa
     [
         (
             b'\x18\0\0\0\0\0\0\0\xa3\x7fK"\t\0\0\xc0\x8e)\xd4\xd9A\x1a\rbrain.Event:2',
-            "an event file of TensorBoard, which cannot be read; in TensorBoard, download each scalar as CSV and import that",
+            "an event file of TensorBoard, which only the command reads: trackside import PATH",
         ),
         (
             b":W&B\xee\xbe\0\x12\x34\x56\x78\xff",
-            "a log of W&B, which cannot be read; import a CSV of the run: ",
+            "a log of W&B, which only the command reads: trackside import PATH",
         ),
     ],
 )
-def test_a_binary_file_of_another_tool_is_named_with_what_to_import(content: bytes, says: str) -> None:
+def test_a_binary_file_of_another_tool_is_named_with_what_reads_it(content: bytes, says: str) -> None:
     with pytest.raises(FormatError) as caught:
         list(parse(io.BytesIO(content), "run-1", 0.0, []))
     assert str(caught.value).startswith(f"run-1: {says}")

@@ -39,7 +39,7 @@ def test_blocks_are_cut_after_each_so_manieth_push_and_nothing_else_changes(
 
 def pushes_of(columns: Columns) -> list[tuple[object, ...]]:
     """Return each push of some columns."""
-    keys, steps, times, values = columns
+    keys, steps, times, values, _ = columns
     width = len(keys)
     return [
         (tuple(keys), steps[row], times[row], tuple(values[row * width : (row + 1) * width]))

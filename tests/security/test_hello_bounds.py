@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from wire_messages import FakeSession
 
 from trackside.environment.config import CONFIG_BYTES
-from trackside.environment.process_info import COMMAND_BYTES, PACKAGES
+from trackside.environment.process_info import COMMAND_BYTES, NAME_LENGTH, PACKAGES, VARIABLES
 from trackside.wire import ProcessInfo, Totals
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.ingest.connection import Connection
@@ -84,10 +84,11 @@ def test_what_a_client_sends_at_most_is_stored(desk: SessionsHarness) -> None:
     who = FakeSession("id-2")
     command = ("A" * (COMMAND_BYTES - 1),)
     packages = {f"{number:256}": "1" * 64 for number in range(PACKAGES)}
+    environ = {f"{number:{NAME_LENGTH}}": "1" * NAME_LENGTH for number in range(VARIABLES)}
     sent: dict[str, Any] = {
         "config": json.dumps("A" * (CONFIG_BYTES - 2)),
         "tags": tuple(map(str, range(1000))),
-        "about": ProcessInfo(command, "/" * 4096, packages=packages),
+        "about": ProcessInfo(command, "/" * 4096, packages=packages, environ=environ),
     }
     desk.say(*who.frames("hello", who.hello(**sent)))
     opened = next(one for one in desk.house.records if isinstance(one, SessionOpened) and one.session.id == who.id)

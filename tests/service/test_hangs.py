@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,11 @@ from processes import eventually
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
 from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.capture import AlertLink
-from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import Alert, AlertNote
 from trackside_daemon.model.state import State
 from trackside_daemon.service import hangs as module
@@ -40,7 +42,8 @@ class Scene:
         self.answers: dict[int, list[Flight]] = {}
         self.notes: list[AlertNote] = []
         self.requests: list[Request] = []
-        self.hangs = Hangs(self.ask, self.state, self.publish, self.capture)
+        self.processes: list[Process] = []
+        self.hangs = Hangs(self.ask, self.state, lambda: self.processes, self.publish, self.capture)
         labels = dict.fromkeys(f.RUN_INFO.labels, "")
         labels |= {"run": "net", "run_id": "net-1", "world_size": str(world), "attempt": "2"}
         self.samples = [Sample(f.RUN_INFO, tuple(labels.values()), 1.0)]
@@ -62,7 +65,7 @@ class Scene:
     def ranks(self, **states: str) -> None:
         """Set the states of ranks: ``r1="running"``."""
         more = [Sample(f.RANK_STATE, ("net", name[1:], state), 1.0) for name, state in states.items()]
-        self.state.update(Batch("ranks", [*self.samples, *more]))
+        self.state.update(Batch("ranks", [*self.samples, *more], complete=True))
 
     def verdict(self, alert: str = "TrainingStalled", **labels: str) -> dict[str, Any] | None:
         """Return the verdict on an alert, once all that were asked have answered."""
@@ -75,6 +78,7 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(module, "APART", 0.0)
+    monkeypatch.setattr(module, "RETRIES", ())
     made = Scene(world=3)
     made.ranks()
     yield made
@@ -116,10 +120,16 @@ def test_of_a_silent_rank_only_its_own_progress_counts(scene: Scene) -> None:
 
 def test_a_death_has_a_verdict_if_others_wait(scene: Scene) -> None:
     scene.ranks(r1="failed")
-    scene.answers = {0: [flight(32)], 2: [flight(32)]}
+    scene.answers = {0: [flight(32)], 2: [flight(32), flight(40)]}
     found = scene.verdict("TrainingProcessDied", rank="1")
     assert found is not None
     assert (found["kind"], found["ranks"], found["waiting"]) == ("ended", (1,), (0, 2))
+
+
+def test_ranks_that_go_on_do_not_wait_for_one_that_has_died(scene: Scene) -> None:
+    scene.ranks(r1="failed")
+    scene.answers = {0: [flight(32), flight(40)], 2: [flight(32), flight(41)]}
+    assert scene.verdict("TrainingProcessDied", rank="1") is None
 
 
 def test_a_death_for_which_nobody_waits_has_none(scene: Scene) -> None:
@@ -134,6 +144,58 @@ def test_ranks_that_are_not_asked_are_silent_if_they_live_here_and_unseen_otherw
     found = scene.verdict()
     assert found is not None
     assert (found["kind"], found["silent"], found["unseen"]) == ("silent", (1,), (2,))
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("T", "it is stopped"),
+        ("D", "it waits for a device or a file system"),
+        ("S", "a call holds the GIL"),
+    ],
+)
+def test_the_state_of_a_silent_process_is_a_reason(scene: Scene, state: str, reason: str) -> None:
+    scene.ranks(r1="stalled")
+    scene.answers = {0: [flight(32)]}
+    scene.processes = [Process(7, 1, "rank", "python", state, "net", "net-1", 1, 0, 0.0, 1, None)]
+    found = scene.verdict()
+    assert found is not None
+    assert found["text"].startswith(f"Rank 1 did not answer within 3 s: {reason}; all_reduce number 32")
+
+
+def test_an_alert_without_a_verdict_is_judged_again_until_it_ends(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRIES", (0.0, 3600.0))
+    hangs = [flight(32)], [flight(31, ends=True)]
+    scene.answers = {0: [flight(30), *hangs[0]], 1: hangs[1]}
+    assert scene.verdict() is not None
+    monkeypatch.setattr(module, "RETRIES", (3600.0,))
+    again = Scene(world=2)
+    again.answers = {0: [flight(number) for number in range(9)]}
+    fired = Alert("TrainingStalled", "warning", NOW, "net-1", {"run": "net"})
+    again.hangs.accept(Batch("alerts", records=[fired]))
+    eventually(lambda: len(again.answers[0]) <= 7)
+    again.hangs.accept(Batch("alerts", records=[replace(fired, ended=NOW + 9)]))
+    again.hangs._threads.shutdown()  # which waits for the try that is not wanted any more
+    assert again.notes == []
+
+
+def test_a_person_gets_the_verdict_on_a_quiet_run(scene: Scene) -> None:
+    scene.answers = {0: [flight(32)], 1: [flight(31, ends=True)]}
+    assert scene.hangs.judge_now("net-1") is None  # nothing is known of its steps
+    scene.ranks(r0="running")
+    steps = Distribution((100,), sum=50.0)
+    for quiet, asked in ((4.0, False), (60.0, True)):
+        pushed = [Sample(f.LAST_STEP, ("net", "0"), time.time() - quiet), Sample(f.STEP_DURATION, ("net", "0"), steps)]
+        scene.state.update(Batch("push", pushed))
+        found = scene.hangs.judge_now("net-1")
+        assert (found is not None) is asked
+    assert found is not None
+    assert (found["ranks"], found["quiet_seconds"] >= 60) == ((1,), True)
+    assert scene.hangs.judge_now("other") is None
+    scene.ranks(r0="finished")
+    assert scene.hangs.judge_now("net-1") is None
 
 
 def test_only_alerts_about_hangs_that_begin_or_get_worse_are_judged(scene: Scene) -> None:

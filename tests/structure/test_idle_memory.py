@@ -40,7 +40,7 @@ def test_a_daemon_with_the_defaults_loads_no_library_of_a_feature_that_is_off() 
     modules = loaded(DAEMON)
     assert "trackside_daemon.service.assembly" in modules
     optional = {"apprise", "bcrypt", "encodings.idna", "psutil", "textual", "yaml"}
-    own = {"history.files.importing", "alerts.sinks.http_post", "collectors.host.portable"}
+    own = {"history.files.importing", "http_client.http_request", "collectors.host.portable"}
     assert not modules & {*optional, *(f"trackside_daemon.{name}" for name in own)}
 
 

@@ -223,4 +223,4 @@ def test_the_log_says_each_end_once(house: RunsHarness, caplog: pytest.LogCaptur
 def info(who: FakeSession, attempt: int) -> tuple[str, ...]:
     """Return the labels of a run's info."""
     it = who.identity
-    return "train", "id-1", str(attempt), str(it.world), it.host, it.git_commit, it.framework, it.job_id, ""
+    return "train", "id-1", str(attempt), str(it.world), it.host, it.git_commit, it.framework, it.job_id, "", ""

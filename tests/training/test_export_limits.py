@@ -59,7 +59,7 @@ def test_a_run_at_the_limit_may_be_started_anew() -> None:
 
 def info(who: FakeSession, attempt: str) -> tuple[str, ...]:
     known = who.identity
-    return ("train", known.run, attempt, "1", known.host, known.git_commit, known.framework, known.job_id, "")
+    return ("train", known.run, attempt, "1", known.host, known.git_commit, known.framework, known.job_id, "", "")
 
 
 def test_as_many_ended_runs_as_may_live_are_kept_and_the_oldest_goes_first() -> None:

@@ -54,7 +54,7 @@ def test_what_identifies_a_run_stands_on_its_info(house: RunsHarness) -> None:
     house.hello(
         FakeSession("id-7", host="box", git_commit="abc", framework="torch 2", job_id="99", world=2, local_world=2)
     )
-    assert house.get("run_info", "train", "id-7", "0", "2", "box", "abc", "torch 2", "99", "") == 1.0
+    assert house.get("run_info", "train", "id-7", "0", "2", "box", "abc", "torch 2", "99", "", "") == 1.0
 
 
 @pytest.mark.parametrize("status", ["finished", "stopped", "failed"])

@@ -40,7 +40,7 @@ def told(made: dict[RankSession, list[Columns]]) -> dict[RankSession, dict[int, 
     """Return the norms by session and step."""
     found = {}
     for session, blocks in made.items():
-        ((_, steps, _, values),) = blocks
+        ((_, steps, _, values, _),) = blocks
         found[session] = dict(zip(steps, values, strict=True))
     return found
 

@@ -55,6 +55,7 @@ def test_a_run_says_who_it_is_and_how_each_rank_does(house: RunsHarness) -> None
             "framework": "torch 2",
             "job_id": "9",
             "user": "",
+            "source": "",
             "ranks": [
                 {
                     "rank": 0,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,8 @@ RANKS = 4096  # most members of a group that are sent
 THREADS = 64
 CHARACTERS = 200
 
-# The recorder of Gloo and others, and that of NCCL. PyTorch 2.4 has only the last form of NCCL's.
-_DUMPS = (("_dump_fr_trace_json", "_dump_fr_trace"), ("_dump_nccl_trace_json", "_dump_nccl_trace"))
+# The recorder of Gloo and others, and that of NCCL: PyTorch needs half as long for the pickle as for JSON, and 2.4 has no JSON.
+_DUMPS = (("_dump_fr_trace", "_dump_fr_trace_json"), ("_dump_nccl_trace", "_dump_nccl_trace_json"))
 
 
 class _Entry(msgspec.Struct):
@@ -43,46 +44,62 @@ class _Entry(msgspec.Struct):
     time_created_ns: int = 0
 
 
-class _Dump(msgspec.Struct):
-    entries: list[_Entry] = msgspec.field(default_factory=list)
-    pg_config: dict[str, dict[str, Any]] = msgspec.field(default_factory=dict)
-
-
-_decode = msgspec.json.Decoder(_Dump).decode
-
-
 def flight() -> Flight:
     """Return the stacks of all threads, the main thread first, and the newest entries of each process group.
 
     PyTorch is not imported for this. A process without a recorder has no groups.
     """
     threads = sorted(stacks().items(), key=lambda thread: not thread[0].startswith("MainThread"))
+    with _without_collection():
+        groups = _groups()
+    return Flight(dict(threads[:THREADS]), groups)
+
+
+def _groups() -> list[FlightGroup]:
     groups: dict[tuple[str, ...], FlightGroup] = {}
     now = time.time_ns()
     for dump in _dumps():
-        tails: dict[tuple[str, ...], deque[_Entry]] = {}
-        for entry in dump.entries:
-            backend = entry.profiling_name.partition(":")[0]
-            tails.setdefault((backend, *entry.process_group[:2]), deque(maxlen=ENTRIES)).append(entry)
-        for key, tail in list(tails.items())[: GROUPS - len(groups)]:
-            backend, name, description = (*key, "", "")[:3]
-            entries = [_plain(entry, now) for entry in tail]
-            groups[key] = FlightGroup(
-                backend[:CHARACTERS], name[:CHARACTERS], description[:CHARACTERS], _members(dump, name), entries
-            )
-    return Flight(dict(threads[:THREADS]), list(groups.values()))
+        with suppress(LookupError, TypeError, AttributeError, msgspec.ValidationError):  # another version's form
+            for key, tail in list(_tails(dump).items())[: GROUPS - len(groups)]:
+                backend, name, description = (*key, "", "")[:3]
+                entries = [_plain(entry, now) for entry in msgspec.convert(list(tail), list[_Entry])]
+                groups[key] = FlightGroup(
+                    backend[:CHARACTERS], name[:CHARACTERS], description[:CHARACTERS], _members(dump, name), entries
+                )
+    return list(groups.values())
 
 
-def _dumps() -> Iterator[_Dump]:
+def _tails(dump: dict[str, Any]) -> dict[tuple[str, ...], deque[Any]]:
+    """Return the newest entries by the backend, name and description of their group."""
+    tails: dict[tuple[str, ...], deque[Any]] = {}
+    for entry in dump["entries"]:
+        key = entry["profiling_name"].partition(":")[0], *entry["process_group"][:2]
+        tails.setdefault(key, deque(maxlen=ENTRIES)).append(entry)
+    return tails
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Turn the garbage collector off: the entries would make it examine the whole process, for up to 0.1 s."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _dumps() -> Iterator[dict[str, Any]]:
     """Yield what each recorder of this process has; the names of these private functions have changed before."""
     library = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None)
-    for as_json, as_pickle in _DUMPS:
+    for as_pickle, as_json in _DUMPS:
         with suppress(Exception):  # a recorder that fails must not cost the stacks
-            if (dump := getattr(library, as_json, None)) is not None:
-                yield _decode(dump())
-            elif (dump := getattr(library, as_pickle, None)) is not None:
+            if (dump := getattr(library, as_pickle, None)) is not None:
                 # Without stacks, whose symbols can take long. The bytes come from this process itself.
-                yield msgspec.convert(pickle.loads(dump(True, False, False)), _Dump)  # noqa: S301
+                yield pickle.loads(dump(True, False, False))  # noqa: S301
+            elif (dump := getattr(library, as_json, None)) is not None:
+                yield msgspec.json.decode(dump())
 
 
 def _plain(entry: _Entry, now: int) -> FlightEntry:
@@ -100,9 +117,14 @@ def _plain(entry: _Entry, now: int) -> FlightEntry:
     )
 
 
-def _members(dump: _Dump, name: str) -> list[int]:
-    """Return the global ranks of a group; none if the recorder does not know them."""
-    text = dump.pg_config.get(name, {}).get("ranks", "")
-    with suppress(msgspec.MsgspecError, TypeError):
+def _members(dump: dict[str, Any], name: str) -> list[int]:
+    """Return the global ranks of a group; none if neither the recorder nor PyTorch knows them."""
+    with suppress(msgspec.MsgspecError, TypeError, KeyError):
+        text = dump["pg_config"][name]["ranks"]
         return msgspec.json.decode(text, type=list[int])[:RANKS]
+    # The recorder of Gloo does not have them. The main thread may create a group at the same time.
+    with suppress(AttributeError, RuntimeError, KeyError):
+        world = sys.modules["torch.distributed.distributed_c10d"]._world  # noqa: SLF001  it has no public name
+        groups = (group for group, named in list(world.pg_names.items()) if named == name)
+        return [rank for group in groups for rank in list(world.pg_group_ranks[group])][:RANKS]
     return []

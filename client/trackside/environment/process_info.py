@@ -16,7 +16,7 @@ from trackside.redact import redact_command, redact_text
 from trackside.wire import ProcessInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 COMMAND_BYTES = 16 * 1024  # limit of the command; the limits below are those of the other fields
 
@@ -24,6 +24,13 @@ DIRECTORY_BYTES = 4096
 VERSION_LENGTH = 64
 NAME_LENGTH = 256
 PACKAGES = 200
+CORRELATION_BYTES = 256
+VARIABLES = 64
+# Beginnings of variables that set threads, memory, devices and the network of PyTorch and the libraries below it.
+SPEED = (
+    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_", "LD_PRELOAD", "CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_TF32_"),
+    *("PYTORCH_", "TORCH_", "NCCL_", "GLOO_", "HSA_", "HIP_", "ROCR_", "XLA_", "TOKENIZERS_PARALLELISM"),
+)
 POD_BYTES = 253  # limit of Kubernetes' own names
 
 T = TypeVar("T")
@@ -48,13 +55,24 @@ def _process_info(_pid: int) -> ProcessInfo:  # by pid, so that a forked child d
         python=_or("", lambda: _cut(sys.version.partition(" ")[0], VERSION_LENGTH)),
         platform=_or("", _platform),
         packages=_or({}, lambda: packages(sys.modules)),
+        environ=_or({}, lambda: environ(os.environ)),
         git_dirty=_or(None, lambda: dirty(sys.argv[0] if sys.argv else "")),
         k8s_pod=_or("", lambda: _cut(pod(os.environ), POD_BYTES)),
         k8s_namespace=_or("", lambda: _cut(namespace(os.environ), POD_BYTES)),
         k8s_container=_or("", lambda: _cut(container(os.environ), POD_BYTES)),
         launch=_or("", lambda: _cut(os.environ.get("TRACKSIDE_LAUNCH", ""), VERSION_LENGTH)),
+        correlation=_or("", lambda: _cut(correlation(os.environ), CORRELATION_BYTES)),
         daemonic=_or(False, lambda: sys.modules["multiprocessing.process"].current_process().daemon),
     )
+
+
+def correlation(environ: Mapping[str, str]) -> str:
+    """Return the id by which other systems refer to this job; empty for none.
+
+    It is ``$TRACKSIDE_CORRELATION_ID``, else the header of W3C Trace Context in ``$TRACEPARENT`` or ``$traceparent``.
+    """
+    names = ("TRACKSIDE_CORRELATION_ID", "TRACEPARENT", "traceparent")
+    return next((environ[name].strip() for name in names if environ.get(name, "").strip()), "")
 
 
 def command(arguments: Iterable[str]) -> tuple[str, ...]:
@@ -84,6 +102,12 @@ def packages(modules: dict[str, ModuleType]) -> dict[str, str]:
         if version:
             versions[writable(name)] = version
     return dict(sorted(versions.items()))
+
+
+def environ(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the first `VARIABLES` *variables* that change the speed of a training, sorted by name."""
+    chosen = [name for name in sorted(variables) if name.startswith(SPEED) and len(name) <= NAME_LENGTH]
+    return {name: redact_text(_cut(variables[name], NAME_LENGTH)) for name in chosen[:VARIABLES]}
 
 
 def _version(module: object) -> str:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +22,11 @@ from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, s
 from trackside.integrations.method_patch import MethodPatch
 from trackside.integrations.run_adapter import RunAdapter, guarded, never_raises, report_checkpoint, save_checkpoint
 from trackside.log import warn
+from trackside.pytorch.batches import samples
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.loggers import Logger
@@ -44,7 +43,6 @@ else:
 
     Callback, Logger = _base("callbacks", "Callback"), _base("loggers", "Logger")
 
-PARTS = 8  # number of parts of a batch that are searched for a tensor, whose length is the number of samples
 RATES = 16  # limit of parameter groups of an optimizer whose learning rates are pushed
 
 # Attribute of Lightning's data fetcher with the loader of an epoch. Lightning has no public name for it.
@@ -157,7 +155,10 @@ class TracksideCallback(Callback):
     Attributes:
         step: Step of the last push; before the first push, the step of the first.
         pushed: Keys of the last push of a step.
+        pushes_logged: `push_logged` gets what the trainer logs.
     """
+
+    pushes_logged = False
 
     def __init__(self, name: str | None = None, *, watch: bool = False, **arguments: Any) -> None:
         super().__init__()
@@ -234,7 +235,7 @@ class TracksideCallback(Callback):
 
     @never_raises
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        self._samples += _samples(batch)
+        self._samples += samples(batch)
         loss = outputs.get("loss") if hasattr(outputs, "get") else outputs
         if loss is not None:
             loss = loss.detach() if hasattr(loss, "detach") else loss
@@ -258,7 +259,7 @@ class TracksideCallback(Callback):
             return
         phase.__exit__()
         before, self._before = self._before, {}
-        logged = trainer.logged_metrics if self._loggers else {}
+        logged = trainer.logged_metrics if self._loggers or self.pushes_logged else {}
         metrics = {
             key: value
             for key, value in trainer.callback_metrics.items()
@@ -268,6 +269,12 @@ class TracksideCallback(Callback):
             self._adapter.open().push(metrics, step=trainer.global_step)
 
     on_test_start, on_test_end = on_validation_start, on_validation_end
+
+    @never_raises
+    def push_logged(self, metrics: Mapping[str, Any]) -> None:
+        """Push what the trainer logs at the present step, unless a `TracksideLogger` does."""
+        if not self._loggers and (values := {key: metrics[key] for key in metrics.keys() - self.pushed - {"step"}}):
+            self._adapter.open().push(values, step=self.step)
 
     @never_raises
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
@@ -373,15 +380,6 @@ def _total(trainer: Any, module: Any) -> int | None:
     """Return the number of steps of a fit; None if it is unknown: manual optimization makes any number in a batch."""
     total = trainer.estimated_stepping_batches if module.automatic_optimization else trainer.max_steps
     return int(total) if isfinite(total) and total > 0 else None
-
-
-def _samples(batch: Any, depth: int = 3) -> int:
-    """Return the length of the first tensor in a batch; 0 if there is none among its first parts."""
-    shape = getattr(batch, "shape", None)
-    if shape is not None:
-        return int(shape[0]) if len(shape) else 0
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return next((count for part in islice(parts, PARTS) if depth and (count := _samples(part, depth - 1))), 0)
 
 
 def _rates(optimizers: Any) -> dict[str, Any]:

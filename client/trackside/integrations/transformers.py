@@ -38,7 +38,14 @@ class TracksideCallback(TrainerCallback):
 
     Args:
         watch: Also watch the model, as `trackside.watch` does.
+
+    Attributes:
+        is_carried: Checkpoints carry the run, so that a resume continues it.
+        yields: Another of these in the same Trainer pushes instead.
     """
+
+    is_carried = True
+    yields = False
 
     def __init__(self, *, watch: bool = False) -> None:
         self._watches = watch
@@ -67,7 +74,8 @@ class TracksideCallback(TrainerCallback):
         run = self._adapter.open()
         if not run.is_open:
             return
-        carried["trackside"] = self._adapter.state()
+        if self.is_carried:
+            carried["trackside"] = self._adapter.state()
         _training.append(self._adapter)
         self._run, self._pushed = run, {}
         # Trainer's own count can exclude padding.
@@ -166,8 +174,8 @@ def _trainer() -> Any:
 
 
 def _first(trainer: Any) -> TracksideCallback | None:
-    ours = (callback for callback in trainer.callback_handler.callbacks if isinstance(callback, TracksideCallback))
-    return next(ours, None)
+    ours = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, TracksideCallback)]
+    return min(ours, key=lambda callback: callback.yields, default=None)
 
 
 def _name(args: Any, state: Any) -> str | None:

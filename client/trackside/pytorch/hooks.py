@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
 
 WRAPPERS = 8  # limit of nested optimizer wrappers: an object that answers to any name would unwrap without end
 
@@ -38,6 +41,15 @@ class Hook:
     def __reduce__(self) -> tuple[Any, ...]:
         # Of the standard library: the model can be loaded without trackside.
         return getattr, (nullcontext(), "__exit__")
+
+
+def uncompiled(function: F) -> F:
+    """Return a function that `torch.compile` leaves alone, with all that it calls, also when compiled code calls it."""
+    compiler = sys.modules.get("torch._dynamo")
+    if compiler is None:  # then nothing is compiled, and the import takes a second
+        return function
+    disabled: F = compiler.disable(function)
+    return disabled
 
 
 def unwrapped(optimizer: Any) -> Any:

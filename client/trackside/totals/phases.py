@@ -55,6 +55,9 @@ class Mark(NamedTuple):
 _WAIT_BEGINS = Mark(enters=True, phase="data")
 _WAIT_ENDS = Mark(enters=False, phase="data")
 
+WAITS = Mark(enters=True, phase="data", automatic=True)  # of waits that nobody has marked
+WAITED = Mark(enters=False, phase="data", automatic=True)
+
 
 class Phase(ContextDecorator):
     """Marks a phase, as a context manager or around each call of a function. It has no state and can be used repeatedly.
@@ -229,20 +232,21 @@ class PhaseTimes:
         """Seconds by phase up to the last `advance`; empty until a phase is entered."""
         return {name: spent / 1e9 for name, spent in self._nanoseconds.items()} if self.is_used else {}
 
-    def accept(self, time: int, mark: Mark) -> None:
-        """Apply a mark at *time* in monotonic nanoseconds; ignore the end of a phase whose begin was dropped."""
+    def accept(self, time: int, mark: Mark) -> bool:
+        """Apply a mark at *time* in monotonic nanoseconds; return False for the end of a phase that is not open."""
         self.advance(time)
         if mark.automatic and mark.phase == TIMED:
             self._set_timed(mark)
-            return
+            return True
         if mark.enters:
             self._enter(mark.phase, automatic=mark.automatic)
-            return
+            return True
         entry = (self._name(mark.phase), mark.automatic)
         places = [place for place, each in enumerate(zip(self._stack, self._automatic, strict=True)) if each == entry]
         if places:  # the innermost; the end of a user's phase ends everything nested in it
             end = places[-1] + 1 if mark.automatic else len(self._stack)
             del self._stack[places[-1] : end], self._automatic[places[-1] : end]
+        return bool(places)
 
     def advance(self, time: int) -> None:
         """Count the time up to a moment."""

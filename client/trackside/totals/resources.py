@@ -9,7 +9,6 @@ from pathlib import Path
 from trackside.wire import ResourceUsage
 
 SHM = "/dev/shm"  # noqa: S108  only its size is read
-FILES = "/proc/self/fd"
 
 REPORT_SECONDS = 10.0  # interval of reports
 GROWN = 0.1  # growth of shared memory, as a share of its size, that is reported at once
@@ -22,12 +21,14 @@ class ResourceMonitor:
 
     Args:
         shm: Mount point of shared memory.
-        files: Directory that lists the open descriptors.
+        files: Directory that lists the open descriptors; empty for that of the process.
+        pid: The process; 0 for this one.
     """
 
-    def __init__(self, shm: str = SHM, files: str = FILES) -> None:
+    def __init__(self, shm: str = SHM, files: str = "", pid: int = 0) -> None:
         self._shm = shm
-        self._files = Path(files)
+        self._files = Path(files or f"/proc/{pid or 'self'}/fd")
+        self._pid = pid
         self._size = 0
         self._used = 0
         self._peak = 0
@@ -57,7 +58,7 @@ class ResourceMonitor:
 
     def usage(self, now: int) -> ResourceUsage | None:
         """Return the usage without counting it as reported; None if nothing can be measured."""
-        files = {"open_fds": self._open_files(now), "max_fds": _max_files()}
+        files = {"open_fds": self._open_files(now), "max_fds": _max_files(self._pid)}
         shm = (self._size, self._used, self._peak) if self._size else ()
         usage = ResourceUsage(*shm, **files)
         return usage if usage != ResourceUsage() else None
@@ -82,12 +83,13 @@ class ResourceMonitor:
         return self._listed
 
 
-def _max_files() -> int | None:
-    """Return the soft limit of open descriptors (RLIMIT_NOFILE); None if there is none."""
+def _max_files(pid: int) -> int | None:
+    """Return the soft limit of open descriptors (RLIMIT_NOFILE) of a process, 0 for this one; None if there is none."""
     try:
         import resource
 
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE) if pid else resource.getrlimit(resource.RLIMIT_NOFILE)
+        soft = limits[0]
     except Exception:  # noqa: BLE001  not every Python has the module
         return None
     return None if soft == resource.RLIM_INFINITY else soft

@@ -40,15 +40,16 @@ class Deferred:
         step: The user's step; from the first row on, the step that the push was counted in. None if the first row was
             dropped: then the current step is used.
         keys: All pushed keys. They count as present in the step from the first row on.
-        resolved: The first row was counted or dropped, so that any other row is late.
+        aside: The step is one of another count, as of epochs, and never becomes the current step.
+        resolved: The first row was counted or dropped, so that any other row is late; always true for *aside*.
     """
 
-    __slots__ = ("keys", "resolved", "step")
+    __slots__ = ("aside", "keys", "resolved", "step")
 
-    def __init__(self, step: int | None, keys: tuple[str, ...]) -> None:
+    def __init__(self, step: int | None, keys: tuple[str, ...], *, aside: bool = False) -> None:
         self.step = step
         self.keys = keys
-        self.resolved = False
+        self.aside = self.resolved = aside
 
 
 class SessionTotals:
@@ -109,10 +110,10 @@ class SessionTotals:
     def mark(self, time: int, mark: Mark) -> None:
         """Count the begin or end of a phase, at *time* in monotonic nanoseconds."""
         was_saving = self.phases.is_saving
-        self.phases.accept(time, mark)
+        applied = self.phases.accept(time, mark)
         if was_saving != self.phases.is_saving:
             self._count_checkpoint(time, mark)
-        if mark.waited is not None:
+        if mark.waited is not None and (applied or not mark.automatic):  # else the user times the same wait
             self._wait(max(0, mark.waited) / 1e9, first=mark.first)
 
     def add_device(self, done: Device) -> None:

@@ -25,17 +25,17 @@ class BatchBuilder:
         self.rows = 0
         self.values = 0
         self.size = 0
-        self._keys: tuple[str, ...] = ()
-        self._blocks: list[tuple[tuple[str, ...], list[int], list[int], list[float]]] = []
+        self._layout: tuple[tuple[str, ...], bool] = (), False
+        self._blocks: list[tuple[tuple[str, ...], list[int], list[int], list[float], bool]] = []
 
-    def add(self, time: int, step: int, values: dict[str, float]) -> None:
-        """Append a row; a row with other keys than the last begins a block."""
+    def add(self, time: int, step: int, values: dict[str, float], *, aside: bool = False) -> None:
+        """Append a row; a row with other keys than the last, or of another count of steps, begins a block."""
         keys = tuple(values)
-        if keys != self._keys or not self._blocks:
-            self._keys = keys
-            self._blocks.append((keys, [], [], []))
+        if (keys, aside) != self._layout or not self._blocks:
+            self._layout = keys, aside
+            self._blocks.append((keys, [], [], [], aside))
             self.size += sum(len(key.encode()) + 5 for key in keys)  # msgpack puts 5 bytes at most before a text
-        _, steps, times, numbers = self._blocks[-1]
+        _, steps, times, numbers, _ = self._blocks[-1]
         steps.append(step)
         times.append(time)
         numbers.extend(values.values())
@@ -52,8 +52,8 @@ class BatchBuilder:
         """Return the rows as the wire has them."""
         return [
             # msgspec refuses subclasses of str, such as the members of a StrEnum.
-            Block(list(map(str.__str__, keys)), pack("q", steps), pack("q", times), pack("d", numbers))
-            for keys, steps, times, numbers in self._blocks
+            Block(list(map(str.__str__, keys)), pack("q", steps), pack("q", times), pack("d", numbers), aside)
+            for keys, steps, times, numbers, aside in self._blocks
         ]
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections import deque
+from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from msgspec.structs import replace
 from trackside.environment.process_info import process_info
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
-from trackside.totals.phases import Mark
+from trackside.totals.phases import WAITED, Mark
 from trackside.totals.resources import ResourceMonitor
-from trackside.totals.session_totals import SessionTotals
+from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import Spool
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.totals.flops import Flops
-    from trackside.totals.session_totals import Deferred
-    from trackside.wire import Identity, Totals
+    from trackside.wire import Identity, ProcessInfo, Totals
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
-    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert", None]
+    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | int", None]
 )
 """A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
-nanoseconds, a message, None."""
+nanoseconds, a message, None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""
 
 KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
+NEWEST = 64  # limit of the rows that are searched for the newest step
 MESSAGES = 64  # limit of events and alerts in a batch
 
 
@@ -55,6 +56,8 @@ class Session(Outbox):
         spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
         flops: Operations of a step or a token.
         roles: Roles that the user states, by key.
+        about: State of the process; None for that of this one.
+        resources: Measures its resources; None for those of this process.
 
     Attributes:
         rows: Rows that are not drained yet.
@@ -77,6 +80,8 @@ class Session(Outbox):
         *,
         flops: Flops = NONE,
         roles: Mapping[str, str] = MappingProxyType({}),
+        about: ProcessInfo | None = None,
+        resources: ResourceMonitor | None = None,
     ) -> None:
         id_ = os.urandom(16)  # not `random`, which a training seeds alike on all ranks
         super().__init__(id_, Spool(id_, spool))
@@ -85,6 +90,7 @@ class Session(Outbox):
         self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
+        self._auto: tuple[str, ...] = ()
         self._started = time.time_ns()
         self._flops, self._roles = flops, roles
         self._counts = SessionTotals(time.monotonic_ns(), flops)
@@ -100,7 +106,8 @@ class Session(Outbox):
         self._gpus_sent = 0
         self._described = False
         self.layers = 0, 0
-        self._resources = ResourceMonitor()
+        self._about = about
+        self._resources = ResourceMonitor() if resources is None else resources
 
     @property
     def totals(self) -> Totals:  # type: ignore[override]  # never replaced
@@ -111,7 +118,7 @@ class Session(Outbox):
         """Return a session of the same process and run, for the next attempt."""
         identity = replace(self.identity, attempt=self.identity.attempt + 1)
         session = Session(identity, self._config, self._tags, self._total_steps, flops=self._flops, roles=self._roles)
-        session.gpus = self.gpus
+        session.gpus, session._auto = self.gpus, self._auto
         return session
 
     def step_range(self) -> tuple[int, int]:
@@ -121,9 +128,26 @@ class Session(Outbox):
         steps += [step for _, step, values in list(self.rows) if values is not None and type(step) is int]
         return (steps[0], max(steps)) if steps else (0, 0)
 
-    def describe(self, config: str = "", total_steps: int | None = None) -> None:
+    def newest_step(self) -> int | None:
+        """Return the last step that was pushed; None before the first. Any thread may call this."""
+        try:
+            newest = islice(reversed(self.rows), NEWEST)
+            return next(step for _, step, values in newest if values is not None and type(step) is int)
+        except (StopIteration, RuntimeError):  # none of them has a step, or the rows changed meanwhile
+            return self._counts.step
+
+    def describe(
+        self,
+        config: str = "",
+        total_steps: int | None = None,
+        *,
+        tags: tuple[str, ...] = (),
+        auto: tuple[str, ...] | None = None,
+    ) -> None:
         """Send details that were unknown when the session began, with another hello; any thread may call this."""
         self._config = config or self._config
+        self._tags = tuple(map(redact_text, tags)) or self._tags
+        self._auto = self._auto if auto is None else auto
         self._total_steps = self._total_steps if total_steps is None else total_steps
         self._described = True  # last: the sender thread reads the details once this is set
 
@@ -143,7 +167,7 @@ class Session(Outbox):
                 last=self._last(),
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
-                about=replace(process_info(), roles=dict(self._roles)),
+                about=replace(self._about or process_info(), roles=dict(self._roles), auto=self._auto),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),
             ),
@@ -182,7 +206,7 @@ class Session(Outbox):
         try:
             for row in self._waiting():
                 for part in self._accept(*row):
-                    batch.add(*part)
+                    batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if batch.is_full:
                         self._close(batch, clock)
                         batch = BatchBuilder()
@@ -259,7 +283,9 @@ class Session(Outbox):
         return [(pushed_at, counted[0], part) for part in split_row(counted[1])]
 
     def _handle_message(self, time: int, message: object) -> None:
-        if isinstance(message, Mark):
+        if isinstance(message, int):
+            self._counts.mark(time, WAITED._replace(waited=message))
+        elif isinstance(message, Mark):
             self._counts.mark(time, message)
         elif isinstance(message, Device):
             self._counts.add_device(message)

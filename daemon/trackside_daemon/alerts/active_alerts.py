@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.active_alert import ActiveAlert, finding_of, location, restored_alert
+from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.families import BEGUN, EXCESS, FIRING, firing_samples, text_samples
 from trackside_daemon.alerts.inhibition import Inhibitions, evaluation_order, merged_labels
@@ -50,6 +51,7 @@ class ActiveAlerts:
         postpones: Returns whether a finding must wait, since the daemon itself may have caused it.
         host: Name of this machine.
         url: Address of the dashboard, with a slash at its end; empty for no links.
+        correlation: Returns the id by which other systems refer to a run, given its id; empty for none.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class ActiveAlerts:
         postpones: Callable[[Finding], bool] = lambda _: False,
         host: str = "",
         url: str = "",
+        correlation: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._about = host, url
+        self._correlation = correlation
         self._postpones = postpones
         self.disabled = disabled or DisabledAlerts()
         self._silences = silences or Silences()
@@ -192,6 +196,8 @@ class ActiveAlerts:
 
     def _begin(self, key: Key, finding: Finding, now: float) -> None:
         self._alerts.pop(key, None)  # so that the new one is the last
+        if id_ := self._correlation(finding.run):
+            finding = finding._replace(evidence={**finding.evidence, CORRELATION: id_})
         seconds = self._min_firing_times.begin(key, finding, now)
         active = self._alerts[key] = ActiveAlert(finding, now + seconds, seconds)
         active.update(finding, active.fires_until)

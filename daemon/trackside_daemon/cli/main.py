@@ -50,6 +50,7 @@ COMMANDS = {
         "--storage.path=/data/history -- python train.py",
         interspersed=False,
     ),
+    "attach": _Command("attach:attach", "Monitor a running process that was started without trackside.", "4711"),
     "check-config": _Command(
         "check_config:check_config",
         "Check a configuration file.",
@@ -67,7 +68,11 @@ COMMANDS = {
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
     "compare": _Command("runs:app", "Compare runs: their configurations and results."),
     "export": _Command("runs:app", "Export a run with every sample."),
-    "import": _Command("runs:app", "Import runs from files into the history."),
+    "import": _Command(
+        "import_runs:import_",
+        "Import runs of TensorBoard, W&B, MLflow and others.",
+        "runs/exp1 --name baseline",
+    ),
     "pin": _Command("runs:app", "Pin a run, so that retention never deletes it."),
     "delete": _Command("runs:app", "Delete runs from the history permanently."),
     "alerts": _Command("alerts:app", "List alerts, show one, or dismiss a false alarm."),

@@ -97,9 +97,10 @@ class _RankFeed:
         self._detectors.context.derived = not self._pushes_durations
         self._paused_in = ""
         yield from self._findings(columns, late=late)
-        ended = self._durations.add(pushed.steps, times)
-        if ended.steps and not self._pushes_durations:
-            yield from self._findings({DURATION: ended}, late=late)
+        if not pushed.aside:  # else the steps are epochs, say
+            ended = self._durations.add(pushed.steps, times)
+            if ended.steps and not self._pushes_durations:
+                yield from self._findings({DURATION: ended}, late=late)
         if not late and self._late:
             yield from self._late.values()
             self._late.clear()

@@ -20,7 +20,8 @@ def lines(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     ranks = diagnosis["ranks"]
     yield f"{shown(diagnosis['name'])}: {duration(wall)}" + (f" on {ranks} ranks" if ranks > 1 else "")
     if hang := diagnosis.get("hang"):
-        yield f"hangs: {shown(hang['text'])}"
+        quiet = hang.get("quiet_seconds")  # no alert has the verdict: the run is quiet, but may not hang
+        yield f"{'hangs' if quiet is None else f'no step for {duration(quiet)}'}: {shown(hang['text'])}"
     shares = [(ACCOUNTS[name], seconds / wall) for name, seconds in diagnosis["ledger"].items() if wall]
     yield "time: " + ", ".join(f"{name} {share:.1%}" for name, share in shares if share >= 0.001)
     yield from _costs(diagnosis["energy"], diagnosis["costs"])

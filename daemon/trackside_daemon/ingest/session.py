@@ -10,7 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
-from trackside.wire import Envelope, Nack, Totals, encode, is_commit
+from trackside.wire import HOOK_FAILED, Envelope, Nack, Totals, encode, is_commit
+from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
 from trackside_daemon.model.session import Owner, SessionRef, process_of
@@ -34,6 +35,7 @@ MOST: dict[str, tuple[int, Any]] = {
     "tags": (64 * 1024, ()),
     "about": (256 * 1024, None),
 }
+HOOKS_LOGGED = 32  # limit of a session's failed hooks in the log
 CAUSE_BYTES = 256  # the longest cause of an end, in UTF-8
 
 log = logging.getLogger("trackside")
@@ -84,6 +86,7 @@ class IngestSession:
         received_at: When that arrived, in monotonic seconds.
         is_logged: The log reports its late end; False after that, and if its owner left too many spools at once.
         refused: Reasons by number of refused messages whose nack the client may have missed.
+        hooks_logged: Number of its failed hooks so far.
         shift: Nanoseconds from its monotonic clock to Unix time, as of its last hello or batch.
     """
 
@@ -95,6 +98,7 @@ class IngestSession:
         self.peer = b""
         self.received_at = 0.0
         self.is_logged = True
+        self.hooks_logged = 0
         self.resumed = False
         self._announced = False
         self._paused = 0.0
@@ -188,7 +192,8 @@ class IngestSession:
             return end, [run_state]
         if self.is_logged:
             self.is_logged = False
-            log.info("run %s rank %d ended: %s", ref.run, ref.rank, ": ".join(filter(None, (state, cause))))
+            end_text, fields_of = ": ".join(filter(None, (state, cause))), log_fields(ref.run, ref.name, ref.rank)
+            log.info("run %s rank %d ended: %s", ref.run, ref.rank, end_text, extra=fields_of)
         fields = {"state": state, "cause": cause}
         return end, [Event(ref.run, ref.attempt, at, "rank_ended", ref.rank, fields=fields), run_state]
 
@@ -205,6 +210,17 @@ def checked(hello: Hello, bounded: Identity) -> Hello:
 def checked_bye(bye: Bye) -> Bye:
     """Return the bye with texts short enough for the log and for a session that keeps it."""
     return replace(bye, status=cut(bye.status, CAUSE_BYTES), cause=cut(bye.cause, CAUSE_BYTES))
+
+
+def log_failed_hooks(session: IngestSession, happened: Sequence[TrainingEvent]) -> None:
+    """Log the hooks of the client that have turned themselves off, `HOOKS_LOGGED` of a session at most."""
+    ref = session.ref
+    for fields in [_fields(event.fields) for event in happened if event.kind == HOOK_FAILED]:
+        session.hooks_logged += 1
+        if session.hooks_logged <= HOOKS_LOGGED:
+            hook, error = (cut(str(fields.get(name, "")), CAUSE_BYTES) for name in ("hook", "error"))
+            text = "run %s rank %d: the hook %s failed and is off, training goes on: %s"
+            log.warning(text, ref.name, ref.rank, hook, error, extra=log_fields(ref.run, ref.name, ref.rank))
 
 
 def events(session: SessionRef, pushes: Pushes, shifted: int) -> list[Record]:

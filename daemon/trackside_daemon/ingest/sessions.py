@@ -15,7 +15,16 @@ from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.ingest.client_commands import Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
 from trackside_daemon.ingest.run_owners import RunOwners
-from trackside_daemon.ingest.session import IngestSession, Outcome, Receipt, checked, checked_bye, events, shift
+from trackside_daemon.ingest.session import (
+    IngestSession,
+    Outcome,
+    Receipt,
+    checked,
+    checked_bye,
+    events,
+    log_failed_hooks,
+    shift,
+)
 from trackside_daemon.ingest.stray_sessions import exited_strays, lost_strays
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.metric import Batch
@@ -356,6 +365,7 @@ class Sessions:
         """Apply a batch; its records and its number belong into one transaction."""
         ref, columns = session.ref, decode(message.blocks)
         session.shift = shift(message.clock, session.offset)
+        log_failed_hooks(session, message.events)
         late = ref.late or now.wall - message.clock.wall / 1e9 - session.offset > LATE_SECONDS
         if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.push(exported, message, columns, now, late=late))

@@ -54,9 +54,9 @@ class ChildProcess:
         if self.status is None:
             self._process.send_signal(number)
 
-    def stop(self, timeout: float = 10.0) -> int:
-        """Send SIGTERM, wait at most *timeout* seconds, then kill it; return the exit status."""
-        self.send(signal.SIGTERM)
+    def stop(self, timeout: float = 10.0, number: int = signal.SIGTERM) -> int:
+        """Send a signal, wait at most *timeout* seconds, then kill it; return the exit status."""
+        self.send(number)
         try:
             return self._process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -148,10 +148,10 @@ class WorkerProcess:
         self._ends_within(max(0.0, until - time.monotonic()))
         self._close_pipes()
 
-    def close(self) -> None:
-        """End it within four seconds, or leave it to the kernel: in state D it ignores even SIGKILL."""
+    def close(self, patience: float = 1.0) -> None:
+        """End it within three seconds more than *patience*, or leave it to the kernel: in state D it ignores even SIGKILL."""
         self._requests.close()
-        for number, timeout in ((None, 1.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
+        for number, timeout in ((None, patience), (signal.SIGTERM, 2.0), (signal.SIGKILL, 1.0)):
             if number is not None:
                 self._process.send_signal(number)
             if self._ends_within(timeout):

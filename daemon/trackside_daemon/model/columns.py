@@ -20,12 +20,14 @@ class Columns(NamedTuple):
         steps: The step of each row.
         times: The time of each row, in nanoseconds of the client's monotonic clock.
         values: Row after row, one value for each key.
+        aside: The steps are of another count than the training's, as of epochs.
     """
 
     keys: list[str]
     steps: array[int]
     times: array[int]
     values: array[float]
+    aside: bool = False
 
     def column(self, index: int) -> array[float]:
         """Return all values of the key with this index."""
@@ -35,11 +37,11 @@ class Columns(NamedTuple):
         """Return the rows from *first* up to but without *last*."""
         width = len(self.keys)
         values = self.values[first * width : last * width]
-        return Columns(self.keys, self.steps[first:last], self.times[first:last], values)
+        return Columns(self.keys, self.steps[first:last], self.times[first:last], values, self.aside)
 
     def block(self) -> Block:
         """Return the rows as the wire writes them."""
-        return Block(self.keys, pack("q", self.steps), pack("q", self.times), pack("d", self.values))
+        return Block(self.keys, pack("q", self.steps), pack("q", self.times), pack("d", self.values), self.aside)
 
 
 def decode(blocks: Iterable[Block]) -> list[Columns]:
@@ -48,4 +50,4 @@ def decode(blocks: Iterable[Block]) -> list[Columns]:
     Raises:
         WireError: The columns of a block differ in length, or a key occurs twice.
     """
-    return [Columns(block.keys, *block.columns()) for block in blocks]
+    return [Columns(block.keys, *block.columns(), block.aside) for block in blocks]

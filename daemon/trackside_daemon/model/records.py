@@ -5,6 +5,8 @@ Times are Unix seconds.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -217,6 +219,17 @@ class Alert:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     silenced: bool = False
     notified: Mapping[str, Notified] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that identify the alert from its begin on, also before the history has a number for it."""
+        return fingerprint(self.alert, self.run, self.labels, self.started)
+
+
+def fingerprint(alert: str, run: str, labels: Mapping[str, str], started: float) -> str:
+    """Return `Alert.fingerprint`."""
+    text = json.dumps([alert, run, sorted(labels.items()), started])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

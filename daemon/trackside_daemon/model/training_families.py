@@ -11,8 +11,8 @@ STATES = ("starting", "running", "stalled", "finished", "stopped", "failed", "lo
 RUN_INFO = Metric(
     "trackside_training_run_info",
     "info",
-    "Facts about a run, to be joined by its name; always 1.",
-    ("run", "run_id", "attempt", "world_size", "host", "git_commit", "framework", "job_id", "user"),
+    "Facts about a run, to be joined by its name; always 1; source is auto if trackside has found values by itself.",
+    ("run", "run_id", "attempt", "world_size", "host", "git_commit", "framework", "job_id", "source", "user"),
 )
 STATE = Metric(
     "trackside_training_state",

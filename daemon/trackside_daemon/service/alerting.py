@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
+from trackside_daemon.alerts.correlations import Correlations
 from trackside_daemon.alerts.delivery.delivery import Delivery
 from trackside_daemon.alerts.disabled import DisabledAlerts
 from trackside_daemon.alerts.evidence.gathering import EvidenceGatherer
@@ -70,6 +71,7 @@ class Alerting:
         active: The active alerts.
         listeners: Receive the alerts that change.
         firing: The firing alerts, for pages.
+        hangs: Verdicts on runs that hang.
 
     Raises:
         RuleError: A rule of the user cannot be used.
@@ -103,10 +105,19 @@ class Alerting:
         fired = [alert for alert in fired if alert not in removed]
         # An alert of a rule that is gone ends without a notification: nothing would find it again, or its end.
         history.writer.put([replace(alert, ended=now) for alert in removed])
-        self.active = ActiveAlerts(disabled, self.silences, postpones=postpones, host=about.instance, url=about.url)
+        correlations = Correlations()
+        self.active = ActiveAlerts(
+            disabled,
+            self.silences,
+            postpones=postpones,
+            host=about.instance,
+            url=about.url,
+            correlation=correlations.of,
+        )
         self.active.restore(fired, now)
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [
+            correlations,
             *finding_sources(state, section, fired, attempt=partial(last_attempt, history)),
             self.tester,
         ]
@@ -117,10 +128,10 @@ class Alerting:
         flush = partial(history.writer.flush, WRITTEN_SECONDS)
         sources = Sources(state, history.database, partial(ask, "stacks?"), processes, flush, proc=proc)
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
-        self._hangs = Hangs(ask, state, lambda batch: push([batch]), capture)
+        self.hangs = Hangs(ask, state, processes, lambda batch: push([batch]), capture)
         self.firing = FiringAlerts(fired)
         layers = LayerNormRequests(command, fired)
-        self.listeners = (self._hangs, self._evidence, self._delivery, self.firing, layers)
+        self.listeners = (self.hangs, self._evidence, self._delivery, self.firing, layers)
 
     def start(self) -> None:
         """Start to gather evidence and to notify."""
@@ -129,7 +140,7 @@ class Alerting:
 
     def stop_evidence(self) -> None:
         """Stop to ask ranks for evidence; call it before ingest stops."""
-        self._hangs.stop()
+        self.hangs.stop()
         self._evidence.stop()
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trackside.environment.identity import boot_id
 from trackside_daemon.alerts.rules.custom import RuleError
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
+from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.captures.automatic import AutomaticCaptures
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
@@ -74,7 +75,7 @@ class Parts:
         gpu: The collector of the GPUs; *nvml_calls* is that of the NVML calls.
         process: The collector of processes.
         collectors: All collectors that are enabled.
-        history: The history.
+        history: The history; *mirrors* send it to other tools.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
         captures: The captures; *automatic* has who begins those that nobody asks for.
@@ -114,6 +115,7 @@ class Parts:
         # The families of the NVML calls are too many for the history.
         machine = [collector.name for collector in self.collectors if collector is not self.nvml_calls]
         self.history = _history(config, directory, machine, self.state, self.requests)
+        self.mirrors = Mirrors(config.bridges.configured(), self.history.database.path)
         self.liveness = Liveness()
         queue = BatchQueue()
         self.kineto = Kineto(
@@ -253,7 +255,9 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     """Pass the samples of a tick, and those of sinks and captures, to the pipeline; record the rates of the tick before."""
-    parts.pipeline.tick([*batches, parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch()])
+    parts.pipeline.tick(
+        [*batches, parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch()]
+    )
     for automatic in parts.automatic:
         automatic.tick()
     parts.rates.record(time.monotonic())

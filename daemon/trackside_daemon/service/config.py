@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.bridges.settings import BridgesSection
 from trackside_daemon.captures.settings import CaptureSection
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 from trackside_daemon.config.loading import ConfigError, Settings
@@ -46,12 +47,13 @@ class Config(Settings):
     alerts: AlertsSection = AlertsSection()
     cost: CostSection = CostSection()
     capture: CaptureSection = CaptureSection()
+    bridges: BridgesSection = BridgesSection()
     require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
 
 
 def needs_restart(old: Config, new: Config) -> list[str]:
     """Return the names of the settings that differ and that a running daemon cannot change."""
-    whole = ("path", "web", "push", "collector", "limits", "capture")
+    whole = ("path", "web", "push", "collector", "limits", "capture", "bridges")
     changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
     single = {"storage": ("path", "jsonl", "synchronous"), "alerts": ("enabled", "stall_after", "thresholds", "rules")}
     return changed + [

@@ -62,7 +62,18 @@ if TYPE_CHECKING:
 TOKEN_FILE = "api.token"  # noqa: S105  a name
 
 # The sources of series other than the collectors.
-SOURCES = ("training", "alerts", "notifications", "captures", "ingest", "pipeline", "history", "sampler", "trackside")
+SOURCES = (
+    "training",
+    "alerts",
+    "notifications",
+    "captures",
+    "bridges",
+    "ingest",
+    "pipeline",
+    "history",
+    "sampler",
+    "trackside",
+)
 
 # A run of an earlier daemon that has not come back by then is lost, unless its process is alive on this machine.
 RETURN_SECONDS = 60.0
@@ -207,6 +218,7 @@ class Daemon:
                 parts.requests.ask,
                 parts.requests.ask_layers,
                 lambda: self._config.cost,
+                hang=parts.alerting.hangs.judge_now,
                 deleted=parts.captures.sweep,
             ),
             alerts=AlertsApi(
@@ -235,6 +247,7 @@ class Daemon:
         parts.pipeline.start()
         parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
         parts.captures.start()
+        parts.mirrors.start()
         parts.ingest.start()
         parts.spools.start()
         parts.kineto.start()
@@ -283,6 +296,7 @@ class Daemon:
             parts.pipeline.stop()
             parts.alerting.stop()
             parts.history.stop()
+            parts.mirrors.stop()  # they send what was written last
         parts.ingest.close()
         if self._serving:
             self._web.stop()

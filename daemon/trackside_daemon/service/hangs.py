@@ -6,10 +6,11 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trackside_daemon.alerts.active_alert import CONCLUSION
 from trackside_daemon.alerts.escalation import Escalation
+from trackside_daemon.alerts.sinks.sink_filter import alert_key
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.hang.cases import Absent
 from trackside_daemon.captures.hang.dump import rank_dump
@@ -17,23 +18,26 @@ from trackside_daemon.captures.hang.ras import compared, ras_view
 from trackside_daemon.captures.hang.verdict import verdict
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.capture import AlertLink
-from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.metric import Batch, Distribution
 from trackside_daemon.model.records import ENDED, STALLS, Alert, AlertNote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trackside.wire import Flight
+    from trackside_daemon.captures.hang.dump import RankDump
     from trackside_daemon.captures.hang.verdict import Verdict
+    from trackside_daemon.collectors.process.process import Process
     from trackside_daemon.model.answer import Answer
     from trackside_daemon.model.state import State
 
 ALERTS = STALLS | {"TrainingProcessDied"}
 
 APART = 1.0  # seconds between two answers of a rank that makes no progress
-AT_ONCE = 4  # verdicts; further ones wait
+RETRIES = (5.0, 15.0, 60.0, 300.0)  # seconds between two tries, while an alert fires that has no verdict yet
+QUIET, OVER_USUAL = 10.0, 10.0  # seconds, and mean steps, without a step from which on a person gets a verdict
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one alert
-WAITING = 64  # most alerts that wait for a verdict; further ones get none
+WAITING = 64  # most alerts that wait for a verdict, each in a thread; further ones get none
 RANKS = 65_536  # most ranks of a run that are named as unseen
 
 log = logging.getLogger("trackside")
@@ -45,6 +49,16 @@ class Ask(Protocol):
     def __call__(  # noqa: D102
         self, kind: str, run: str, ranks: frozenset[int] | None = None
     ) -> tuple[frozenset[int], Sequence[Answer]]: ...
+
+
+# Why a process does not answer, by the state of its main thread: proc_pid_stat(5).
+_STATES = {
+    "T": "it is stopped",
+    "t": "a debugger has stopped it",
+    "D": "it waits for a device or a file system",
+    "S": "a call holds the GIL",
+    "R": "a call holds the GIL, or it gets no CPU time",
+}
 
 
 class _Hang(NamedTuple):
@@ -69,44 +83,81 @@ class Hangs:
     Args:
         ask: See `Ask`.
         state: Newest values of all families.
+        processes: Returns the processes of the training as of the last tick.
         publish: Called with a batch that has the verdict as an `AlertNote`.
         capture: Begins a capture.
     """
 
     def __init__(
-        self, ask: Ask, state: State, publish: Callable[[Batch], None], capture: Callable[[Request], object]
+        self,
+        ask: Ask,
+        state: State,
+        processes: Callable[[], Sequence[Process]],
+        publish: Callable[[Batch], None],
+        capture: Callable[[Request], object],
     ) -> None:
         self._ask = ask
         self._capture = capture
         self._captured: dict[tuple[str, str], float] = {}  # when, by run and alert
         self._state = state
+        self._processes = processes
         self._publish = publish
         self._escalation = Escalation()
         self._stopping = threading.Event()
         self._room = threading.BoundedSemaphore(WAITING)
-        self._threads = ThreadPoolExecutor(AT_ONCE, "trackside-hangs")
+        self._threads = ThreadPoolExecutor(WAITING, "trackside-hangs")
+        self._firing: dict[object, threading.Event] = {}  # by key; set if no verdict is wanted any more
 
     def stop(self) -> None:
         """End; alerts that wait get no verdict."""
         self._stopping.set()
+        for unwanted in list(self._firing.values()):
+            unwanted.set()
         self._threads.shutdown(cancel_futures=True)
 
     def accept(self, batch: Batch) -> None:
         """Queue the alerts of a batch about runs that hang, if they have begun or got worse."""
-        found = (alert for alert in batch.records if isinstance(alert, Alert) and alert.alert in ALERTS and alert.run)
-        for alert in filter(self._escalation.of, found):
+        for alert in batch.records:
+            if not (isinstance(alert, Alert) and alert.alert in ALERTS and alert.run):
+                continue
+            change = self._escalation.of(alert)
+            # With its end, or with another try in its place, the present try is not wanted any more.
+            if (change or alert.ended is not None) and (before := self._firing.pop(alert_key(alert), None)) is not None:
+                before.set()
             # The pipeline, which stops later, must not wait here.
-            if not self._stopping.is_set() and self._room.acquire(blocking=False):
-                self._threads.submit(self._handle, alert)
+            if change and not self._stopping.is_set() and self._room.acquire(blocking=False):
+                self._firing[alert_key(alert)] = unwanted = threading.Event()
+                self._threads.submit(self._handle, alert, unwanted)
 
-    def _handle(self, alert: Alert) -> None:
+    def judge_now(self, run: str) -> dict[str, Any] | None:
+        """Return the verdict on a live run, by its id, that has made no step for much longer than usual; else None.
+
+        The verdict is JSON, and also has the seconds since the last step, ``quiet_seconds``. Takes some seconds.
+        """
+        name, now = self._info(run).get("run", ""), time.time()
+        (pushes, durations, states) = self._state.values(time.monotonic(), f.LAST_STEP, f.STEP_DURATION, f.RANK_STATE)
+        last = max((at for (of, _), at in pushes.items() if of == name and isinstance(at, float)), default=now)
+        steps = [one for (of, *_), one in durations.items() if of == name and isinstance(one, Distribution)]
+        usual = sum(one.sum for one in steps) / max(1, sum(sum(one.counts) for one in steps))
+        lives = any(of == name and value == 1.0 and state not in ENDED for (of, _, state), value in states.items())
+        if not lives or now - last < max(QUIET, OVER_USUAL * usual):
+            return None
+        found = self._judge(_Hang(run, name, now))
+        return found and {**found._asdict(), "quiet_seconds": round(now - last, 1)}
+
+    def _handle(self, alert: Alert, unwanted: threading.Event) -> None:
         try:
-            found = self._judge(_hang(alert))
-            if found is not None and not self._stopping.is_set():
-                evidence = {CONCLUSION: found.text, "hang": found._asdict()}
-                note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
-                self._publish(Batch("hangs", records=[note]))
-                self._keep(alert, found)
+            for pause in (0.0, *RETRIES):
+                if unwanted.wait(pause):
+                    return
+                found = self._judge(_hang(alert))
+                # An alert that has got worse since is judged again, but this verdict holds until then.
+                if found is not None and alert_key(alert) in self._firing and not self._stopping.is_set():
+                    evidence = {CONCLUSION: found.text, "hang": found._asdict()}
+                    note = AlertNote(alert.alert, alert.started, alert.run, alert.labels, evidence)
+                    self._publish(Batch("hangs", records=[note]))
+                    self._keep(alert, found)
+                    return
         except Exception:  # a verdict that fails must not cost the next
             log.exception("no verdict on %s of run %s", alert.alert, alert.run)
         finally:
@@ -129,25 +180,29 @@ class Hangs:
 
     def _judge(self, hang: _Hang) -> Verdict | None:
         """Ask all ranks, and those that answer once more; return None if they make progress, or no rank is known."""
+        began = time.monotonic()
         asked, answers = self._ask("flight?", hang.run)
         bodies: dict[int, Flight] = {answer.rank: answer.body for answer in answers}
-        dumps = {rank: rank_dump(body) for rank, body in bodies.items()}
+        first = {rank: rank_dump(body) for rank, body in bodies.items()}
         uses_nccl = any(group.backend == "nccl" for body in bodies.values() for group in body.groups)
         view = ras_view() if uses_nccl else None
+        # While the first question waits for ranks that are silent, the time between the two answers of the others passes.
+        answered = began + max((answer.seconds for answer in answers), default=0.0)
+        self._stopping.wait(max(0.0, answered + APART - time.monotonic()))
+        _, answers = self._ask("flight?", hang.run, frozenset(first))
+        dumps = {answer.rank: rank_dump(answer.body) for answer in answers}
+        moved = {rank for rank, dump in dumps.items() if dump.progress() != first[rank].progress()}
         if hang.since is not None:
-            self._stopping.wait(APART)
-            before = {rank: dump.progress() for rank, dump in dumps.items()}
-            _, answers = self._ask("flight?", hang.run, frozenset(dumps))
-            dumps |= {answer.rank: rank_dump(answer.body) for answer in answers}
-            moved = {rank for rank, dump in dumps.items() if dump.progress() != before[rank]} | self._pushed(hang)
+            dumps = first | dumps
+            moved |= self._pushed(hang)
             if hang.subject in moved if hang.subject is not None else moved:
                 return None
         found = verdict(dumps, self._absent(hang, asked, dumps), hang.subject)
-        if hang.since is None and not (found and found.waiting):
+        if hang.since is None and not (found and set(found.waiting) - moved):
             return None  # nobody waits for the rank that has ended
         return found if found is None or view is None else compared(found, view)
 
-    def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, object]) -> Absent:
+    def _absent(self, hang: _Hang, asked: frozenset[int], dumps: Mapping[int, RankDump]) -> Absent:
         (states,) = self._state.values(time.monotonic(), f.RANK_STATE)
         known = {
             int(rank): state
@@ -157,7 +212,13 @@ class Hangs:
         ended = frozenset(rank for rank, state in known.items() if state in ENDED)
         size = int(self._info(hang.run).get("world_size", 0))
         silent = (asked | known.keys()) - dumps.keys() - ended  # those that have been silent for long are not asked
-        return Absent(ended, silent, frozenset(range(min(size, RANKS))) - dumps.keys() - silent - ended)
+        unseen = frozenset(range(min(size, RANKS))) - dumps.keys() - silent - ended
+        reasons = {
+            process.rank: _STATES[process.state]
+            for process in self._processes()
+            if process.role == "rank" and process.run_id == hang.run and process.state in _STATES
+        }
+        return Absent(ended, silent, unseen, {rank: why for rank, why in reasons.items() if rank in silent})
 
     def _info(self, run: str) -> dict[str, str]:
         """Return the labels of a live run, by its id."""

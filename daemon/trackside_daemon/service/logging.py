@@ -7,6 +7,8 @@ import logging
 import sys
 from datetime import datetime, timezone
 
+from trackside_daemon.model.log_fields import ATTRIBUTE
+
 
 class _Logfmt(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
@@ -15,7 +17,7 @@ class _Logfmt(logging.Formatter):
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return _json(_fields(self, record))
+        return _json({**_fields(self, record), **getattr(record, ATTRIBUTE, {})})
 
 
 def set_up(level: str, style: str) -> None:

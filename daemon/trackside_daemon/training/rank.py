@@ -119,16 +119,18 @@ class RankStatus:
         """Apply pushed rows: the newest value of each key, and the totals after them."""
         self._update_recent(session, totals)
         newest: dict[str, float] = {}
-        for keys, steps, _, values in pushed:
+        for keys, steps, _, values, aside in pushed:
             newest.update(zip(keys, values[-len(keys) :], strict=True))
-            self._zero_based = self._zero_based or 0 in (steps[0], steps[-1])
+            self._zero_based = self._zero_based or (not aside and 0 in (steps[0], steps[-1]))
         samples: list[Sample] = []
         if pushed:
-            # Values of a GPU arrive late, so the last block is not always the newest.
-            _, steps, times, _ = max(reversed(pushed), key=lambda columns: columns.times[-1])  # at a tie, the later one
+            # Values of a GPU arrive late, so the last block is not always the newest; at a tie, the later one.
+            last = max(reversed(pushed), key=lambda columns: (not columns.aside, columns.times[-1]))
             # A client that greets again resends what was not acknowledged. The page has newer values from the hello.
-            if session.reported_at is None or times[-1] >= session.reported_at:
-                samples = self._values(newest) + self._progress(steps[-1], clock, times[-1])
+            if session.reported_at is None or last.times[-1] >= session.reported_at:
+                samples = self._values(newest)
+                if not last.aside:
+                    samples += self._progress(last.steps[-1], clock, last.times[-1])
         return samples + self.count(session, totals)
 
     def derive(self, derived: Iterable[Columns]) -> list[Sample]:

@@ -137,6 +137,7 @@ class RunStatus:
         owner: The owner of its sessions.
         forgotten: Its ranks' series have expired.
         displaced: It has left the page for a run of another owner.
+        is_auto: Trackside has found some of its values without the training code's help.
         before: The attempts before it.
         norms: Norms over all ranks, from the parts that the ranks push.
     """
@@ -150,7 +151,7 @@ class RunStatus:
         stall: Stall | None = None,
     ) -> None:
         self.owner = Owner()
-        self.displaced = False
+        self.displaced = self.is_auto = False
         self.identity = identity
         self.before = before
         self.name = name
@@ -276,6 +277,7 @@ class RunStatus:
             identity.git_commit,
             identity.framework,
             identity.job_id,
+            "auto" if self.is_auto else "",
             self.owner.user,
         )
         self._exported_state = self.state

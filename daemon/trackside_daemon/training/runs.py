@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import ENDED, EarlierAttempts
@@ -116,6 +117,9 @@ class Runs:
         before = session.rank.state
         samples = session.rank.open(session, hello) + session.update_room(hello)
         batches += [*revived, session.batch(samples)]
+        if hello.about is not None and hello.about.auto and not session.run.is_auto:
+            session.run.is_auto = True
+            return session, [*batches, session.run.marks()]
         return session, batches if session.rank.state == before else [*batches, *session.run.changed_marks()]
 
     def push(
@@ -256,7 +260,8 @@ class Runs:
         session.received_at = now.monotonic
         if session.status != "lost" or session.exit is not None:  # a process that has exited cannot come back
             return []
-        log.info("run %s rank %s is back", session.run.name, session.rank.labels[1])
+        name, rank = session.rank.labels
+        log.info("run %s rank %s is back", name, rank, extra=log_fields(session.run.identity.run, name, rank))
         session.status = ""
         session.ended_at = 0.0
         session.rank.revive()
@@ -317,7 +322,8 @@ class Runs:
         run = RunStatus(identity, name, attempt, earlier, self._stalls.get(identity.run, attempt))
         run.owner = owner
         self._runs[identity.run] = run
-        log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, "continues" if continues else "begins")
+        verb, fields = "continues" if continues else "begins", log_fields(identity.run, name)
+        log.info("run %s (id %s, attempt %d) %s", name, identity.run, attempt, verb, extra=fields)
         if not continues:
             kind = "run_restarted" if attempt > 0 else "run_started"
             given_up = [] if before is None else before.given_up(now.wall)
@@ -397,7 +403,8 @@ class Runs:
         run, before = session.run, session.run.until
         run.set_expiry(now.monotonic, self.linger)
         if run.until is not None:
-            log.info("run %s (id %s, attempt %d) ended: %s", run.name, run.identity.run, run.attempt, run.state)
+            id_, fields = run.identity.run, log_fields(run.identity.run, run.name)
+            log.info("run %s (id %s, attempt %d) ended: %s", run.name, id_, run.attempt, run.state, extra=fields)
         ranks = [session.identity.rank] if run.until == before else run.ranks
         return [*(run.batch(rank, run.ranks[rank].state_samples()) for rank in ranks), run.marks(*records)]
 

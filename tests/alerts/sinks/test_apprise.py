@@ -12,7 +12,8 @@ from receivers import Receiver
 from trackside_daemon.alerts.sinks.apprise import message_text
 from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
 from trackside_daemon.alerts.sinks.apprise.sink import AppriseSink, apprise_sinks
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SendError, SinkError
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SinkError
+from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

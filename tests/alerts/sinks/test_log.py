@@ -41,7 +41,7 @@ def test_an_alert_is_a_line_when_it_begins_gets_worse_and_ends(caplog: pytest.Lo
         "GpuHot (now critical): very hot",
         "GpuHot ended after 150 s: very hot",
     ]
-    assert [record.levelname for record in caplog.records] == ["WARNING", "CRITICAL", "WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "WARNING"]
 
 
 def test_less_severe_alerts_are_not_logged_and_infos_are_logged_as_info(caplog: pytest.LogCaptureFixture) -> None:

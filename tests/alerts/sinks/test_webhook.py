@@ -8,9 +8,10 @@ import pytest
 from alerts.sinks.alert_records import START, alert, over
 from receivers import Receiver
 
-from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SendError, SinkError
+from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message, SinkError
 from trackside_daemon.alerts.sinks.webhook.settings import WebhookSection
 from trackside_daemon.alerts.sinks.webhook.sink import MOST, WebhookSink, body, webhook_sinks
+from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

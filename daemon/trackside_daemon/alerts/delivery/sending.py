@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.sinks.sink import SendError
+from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import Message, Sink

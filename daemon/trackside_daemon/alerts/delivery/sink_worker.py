@@ -14,7 +14,8 @@ from trackside_daemon.alerts.delivery.sending import Channel
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.alerts.sinks.sink import Message, Outbox, SendError, Sink
+    from trackside_daemon.alerts.sinks.sink import Message, Outbox, Sink
+    from trackside_daemon.http_client.errors import SendError
     from trackside_daemon.model.records import Alert
 
 FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one

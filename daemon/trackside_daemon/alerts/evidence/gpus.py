@@ -36,6 +36,10 @@ _READINGS = (
     "row_remap_pending",
     "row_remap_failed",
     "recovery_action",
+    "pcie_link_generation",
+    "pcie_link_width_lanes",
+    "pcie_replays_total",
+    "pcie_errors_total",
     "nvlink_links",
     "nvlink_links_up",
     "nvlink_errors_total",
@@ -70,6 +74,8 @@ def gpus(case: Case) -> dict[str, Any]:
         }
         if readings:
             evidence[gpu] = {"readings": readings, **_context(gpu, families)}
+    if not evidence and case.run and "gpu" not in case.alert.labels:
+        return {}  # the run trains on no GPU of this machine
     if not evidence:
         case.missing.append("gpus: /metrics has no values of the GPU now")
         return {}

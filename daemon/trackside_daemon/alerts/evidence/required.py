@@ -14,8 +14,9 @@ _DEATH: tuple[Part, ...] = ("deaths", *_MEMORY)
 
 _PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingStalled", "RankSilent"), ("stacks",)),
-    **dict.fromkeys(("SlowStep", "ThroughputRegression", "GpuUnderutilized"), ("causes",)),
-    "StragglerRank": ("causes", "stacks"),
+    **dict.fromkeys(("SlowStep", "ThroughputRegression"), ("causes", "gpus")),
+    "GpuUnderutilized": ("causes",),
+    "StragglerRank": ("causes", "gpus", "stacks"),
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
     **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak", "ShmFull"), _MEMORY),
     "CpuSaturated": ("cpu", "cgroups"),

@@ -10,7 +10,7 @@ from trackside_daemon.alerts.evidence.causes.level import BEFORE, SlowDown
 from trackside_daemon.alerts.evidence.causes.ranking import compared, conclusion, ranked
 from trackside_daemon.alerts.evidence.causes.readings import RankPlace, Readings
 from trackside_daemon.alerts.evidence.changes import changes
-from trackside_daemon.alerts.evidence.neighbours import busiest, see
+from trackside_daemon.alerts.evidence.neighbours import heaviest, see
 from trackside_daemon.collectors.process.ranks import PROCESS_INFO, RANK_INFO
 from trackside_daemon.history.read.resources import Resource, read_resources
 from trackside_daemon.history.read.series import Window
@@ -25,6 +25,7 @@ POINTS = 400  # most points of a series
 # Newest samples of the log that are read, those of half an hour by default: with `storage.interval` of 1 s the usual level
 # comes from a few minutes, but the search stays short.
 NEWEST = 2048
+PHASES = 32  # most phases of ranks that are evidence
 WINDOW = 300.0  # seconds over which GpuUnderutilized and StragglerRank judge
 STRAGGLER, UNDERUTILIZED = "StragglerRank", "GpuUnderutilized"
 
@@ -49,15 +50,19 @@ def causes(case: Case) -> dict[str, Any]:
         *_processes(case),
     )
     own = {int(pid) for pid in readings.pids if pid.isdecimal()} | {os.getpid()}
-    readings = readings._replace(busy=busiest(before, see(case.sources.proc), own))
+    readings = readings._replace(neighbours=heaviest(before, see(case.sources.proc), own))
     found = ranked(readings)
     text = conclusion(found, compared(readings))
     if not text:
         case.missing.append("causes: the history has no earlier readings of this machine to compare with")
-    changed = changes(case, slow, _run(case))
+    parts = {
+        "phases": _phases(readings),
+        "neighbours": [one.as_json() for one in readings.neighbours],
+        "changed": changes(case, slow, _run(case), readings.neighbours),
+    }
     return {
         **({"causes": [cause.as_json() for cause in found], "conclusion": text} if text else {}),
-        **({"changed": changed} if changed else {}),
+        **{name: part for name, part in parts.items() if part},
     }
 
 
@@ -70,6 +75,20 @@ def slow_down(alert: Alert, until: float) -> SlowDown | None:
         return None
     began = until - WINDOW if since is None else since
     return SlowDown(min(began, until), until, 1 - usual / value)
+
+
+def _phases(readings: Readings) -> list[dict[str, Any]]:
+    """Return the share of the time that ranks spend in each phase: the usual one, and that during the slow-down."""
+    found: list[dict[str, Any]] = [
+        {
+            "rank": int(labels["rank"]),
+            "phase": labels["phase"],
+            "usual_ratio": round(level.usual, 4),
+            "now_ratio": round(level.during, 4),
+        }
+        for labels, level in readings.of(host_causes.PHASE)
+    ]
+    return sorted(found, key=lambda one: (one["rank"], -one["now_ratio"]))[:PHASES]
 
 
 def _number(value: object) -> float | None:

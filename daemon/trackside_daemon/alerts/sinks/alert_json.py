@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts import families
+from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.descriptions import PREFIX
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def annotation_texts(alert: Alert, daemon: DaemonInfo) -> dict[str, str]:
         "description": alert.description,
         "runbook_url": runbook,
         "dashboard_url": families.page_of(daemon.url, alert.run),
+        "correlation_id": str(alert.evidence.get(CORRELATION, "")),
     }
     return {name: value for name, value in texts.items() if value}
 

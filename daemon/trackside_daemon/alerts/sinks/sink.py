@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from trackside_daemon.http_client.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -10,24 +12,8 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
     from trackside_daemon.model.records import Alert, Notified
 
-Retry = Literal["soon", "later", "never"]
-"""Retry policy: with a growing back-off; once a minute, because a person must fix the cause; or not for this message."""
-
-
-class SendError(Exception):
-    """A message could not be sent. The text is one line without secrets.
-
-    Attributes:
-        retry: When to retry.
-    """
-
-    def __init__(self, text: str, retry: Retry = "soon") -> None:
-        super().__init__(text)
-        self.retry = retry
-
-
-class SinkError(Exception):
-    """A sink is configured wrongly; the text is one line that names the setting and the remedy."""
+SinkError = SettingError
+"""A sink is configured wrongly."""
 
 
 class Message(NamedTuple):

@@ -40,11 +40,13 @@ class Absent(NamedTuple):
         ended: Their run has ended: the process died, or finished earlier than the others.
         silent: They are connected and did not answer.
         unseen: They are not connected to this daemon.
+        reasons: Why silent ranks do not answer, where that is known.
     """
 
     ended: frozenset[int] = frozenset()
     silent: frozenset[int] = frozenset()
     unseen: frozenset[int] = frozenset()
+    reasons: Mapping[int, str] = {}
 
 
 class Case(NamedTuple):
@@ -55,7 +57,7 @@ class Case(NamedTuple):
         waiting: Ranks that only wait.
         title: Name of the group.
         call: The call that does not end, as the others have made it.
-        others: The calls of *ranks* in its place.
+        others: The calls of *ranks* in its place. With *call* among them, nothing shows which of them is right.
     """
 
     kind: Kind
@@ -105,12 +107,18 @@ def _case(key: GroupKey, dumps: Mapping[int, RankDump], absent: Absent) -> Case 
 def _odd(
     made: Mapping[int, Call], groups: Mapping[int, Group], feature: Callable[[Call], object]
 ) -> tuple[Call, frozenset[int]]:
-    """Return the usual one of the calls that should be the same, and the ranks whose call differs from it."""
+    """Return the usual one of the calls that should be the same, and the ranks whose call differs from it.
+
+    These are all ranks if no call is more usual than another.
+    """
     counts = Counter(map(feature, made.values()))
     # With as many ranks on both sides, what the ranks have called most often before is the usual one.
     before = Counter(feature(call) for group in groups.values() for call in group.calls.values())
-    usual = max(made.values(), key=lambda call: (counts[feature(call)], before[feature(call)]))
-    return usual, frozenset(rank for rank, call in made.items() if feature(call) != feature(usual))
+    first, *others = sorted(counts, key=lambda one: (counts[one], before[one]), reverse=True)
+    usual = next(call for call in made.values() if feature(call) == first)
+    if others and (counts[first], before[first]) == (counts[others[0]], before[others[0]]):
+        return usual, frozenset(made)
+    return usual, frozenset(rank for rank, call in made.items() if feature(call) != first)
 
 
 def _members(groups: Mapping[int, Group], dumps: Mapping[int, RankDump], absent: Absent) -> frozenset[int]:

@@ -61,7 +61,9 @@ def verdict(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None =
     if not cases:
         return _outside(dumps, absent, subject)
     case = cases[0]
-    text = f"{_sentence(case, cases, dumps)}{_wait(case)}.{_unknown(case, absent)}"
+    if subject is None:  # a rank that waits in another group does so because of this one, or has a case of its own
+        case = case._replace(waiting=frozenset(rank for rank, dump in dumps.items() if dump.pending()) - case.ranks)
+    text = f"{_sentence(case, cases, dumps, absent)}{_wait(case)}.{_unknown(case, absent)}"
     return _verdict(case.kind, text, case.ranks, dumps, absent)._replace(
         waiting=_first(case.waiting),
         group=case.title,
@@ -76,7 +78,7 @@ def _outside(dumps: Mapping[int, RankDump], absent: Absent, subject: int | None)
     ranks = frozenset(dumps) if subject is None else frozenset({subject}) & dumps.keys()
     silent = absent.silent if subject is None else absent.silent & {subject}
     if silent:
-        return _verdict("silent", f"{_silent(silent)}.", silent, dumps, absent)
+        return _verdict("silent", f"{_silent(silent, absent)}.", silent, dumps, absent)
     if places := places_text(dumps, ranks):
         text = f"{places}, outside any collective."
         return _verdict("outside", text, ranks if len(ranks) == 1 else (), dumps, absent)
@@ -100,17 +102,13 @@ def _first(ranks: Collection[int]) -> tuple[int, ...]:
     return tuple(sorted(ranks))[:RANKS]
 
 
-def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump]) -> str:
+def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump], absent: Absent) -> str:
     """Return who holds up the group, and how."""
     call = f"{case.call.operation} number {count(case.call.sequence)} of {case.title}"
     who, where = ranks_text(case.ranks) if case.ranks else "", places_text(dumps, case.ranks)
     there = f"; {where}" if where else ""
-    if case.kind == "other_operation":
-        others = " and ".join(dict.fromkeys(other.operation for other in case.others))
-        return f"{who} called {others} instead of {call}{there}"
-    if case.kind == "other_shape":
-        others = " and ".join(dict.fromkeys(other.shape for other in case.others))
-        return f"{who} called {call} with {others} and the others with {case.call.shape}{there}"
+    if case.kind in {"other_operation", "other_shape"}:
+        return f"{_mismatch(case, call)}{there}"
     if case.kind == "never_arrived":
         return f"{who} never arrived at {call}: outside any collective{there.replace(';', ',', 1)}"
     if case.kind == "crossed":
@@ -121,14 +119,33 @@ def _sentence(case: Case, cases: Collection[Case], dumps: Mapping[int, RankDump]
         return f"all ranks arrived at {call}, and it does not finish{held}: check the network and the GPUs"
     reasons = {
         "ended": f"{who} {'has' if len(case.ranks) == 1 else 'have'} ended",
-        "silent": _silent(case.ranks),
+        "silent": _silent(case.ranks, absent),
         "unseen": f"who is missing must be among {who}, which this daemon does not see",
     }
     return f"{reasons[case.kind]}; {call} cannot finish"
 
 
-def _silent(ranks: Collection[int]) -> str:
-    return f"{ranks_text(ranks)} did not answer within 3 s: stopped, or a call holds the GIL"
+def _mismatch(case: Case, call: str) -> str:
+    """Return who called what, and what the others did; the calls of all ranks if nothing shows which of them is right."""
+    if case.call in case.others:
+        by_call: dict[str, list[int]] = {}
+        for rank, other in zip(sorted(case.ranks), case.others, strict=True):
+            by_call.setdefault(f"{other.operation} with {other.shape or 'no tensor'}", []).append(rank)
+        calls = " and ".join(f"{ranks_text(ranks)} called {other}" for other, ranks in by_call.items())
+        return f"{calls} as number {count(case.call.sequence)} of {case.title}"
+    if case.kind == "other_operation":
+        others = " and ".join(dict.fromkeys(other.operation for other in case.others))
+        return f"{ranks_text(case.ranks)} called {others} instead of {call}"
+    others = " and ".join(dict.fromkeys(other.shape for other in case.others))
+    return f"{ranks_text(case.ranks)} called {call} with {others} and the others with {case.call.shape}"
+
+
+def _silent(ranks: Collection[int], absent: Absent) -> str:
+    """Return clauses on ranks that did not answer, those for the same reason together."""
+    by_reason: dict[str, list[int]] = {}
+    for rank in sorted(ranks):
+        by_reason.setdefault(absent.reasons.get(rank, "stopped, or a call holds the GIL"), []).append(rank)
+    return ", ".join(f"{ranks_text(of)} did not answer within 3 s: {reason}" for reason, of in by_reason.items())
 
 
 def _wait(case: Case) -> str:

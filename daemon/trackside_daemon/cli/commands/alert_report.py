@@ -218,11 +218,23 @@ def _changed(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
         yield from wrapped(shown(line), "    ", "  ")
 
 
+def _phases(phases: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "share of the time in each phase:"
+    yield from _rows(phases)
+
+
+def _neighbours(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "heaviest processes outside of the training:"
+    yield from _rows(processes)
+
+
 _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
     "causes": _causes,
     "changed": _changed,
+    "phases": _phases,
+    "neighbours": _neighbours,
     "ranks": _ranks,
     "samples": _samples,
     "hang": _hang,
@@ -258,6 +270,10 @@ _TITLES = {
     "cpu_seconds": "CPU TIME",
     "read_bytes_per_second": "READS",
     "written_bytes_per_second": "WRITES",
+    "io_bytes_per_second": "STORAGE",
+    "age_seconds": "AGE",
+    "usual_ratio": "USUAL",
+    "now_ratio": "NOW",
 }
 
 
@@ -278,6 +294,8 @@ def _value(name: str, value: Any) -> str:
         return _span(value)
     if base.endswith(("_bytes", "_bytes_per_second")):
         return _size(value) + ("/s" if base.endswith("_second") else "")
+    if base.endswith("_ratio"):
+        return f"{value:.1%}"
     return f"{value / 1e6:.4g} MHz" if base.endswith("_hertz") else number(value)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.sources.source import Source
 
+FINGERPRINT = 16  # length of an alert's id in the JSON log, which may have no letters
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 OfRun = Annotated[
@@ -72,7 +74,12 @@ def alerts(
 @app.command(epilog="\b\nExample: trackside alerts show TrainingStalled --run gpt-small")
 def show(
     alert: Annotated[
-        str, typer.Argument(metavar="ID|NAME", help="An id, or a name: its newest alert.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="ID|NAME",
+            help="An id, an alert_id of the JSON log, or a name: its newest alert.",
+            show_default=False,
+        ),
     ],
     *,
     run: OfRun = "",
@@ -124,11 +131,13 @@ def dismiss(
 
 
 def _alert(source: Source, text: str, run: str) -> dict[str, Any]:
-    """Return the alert with an id, or the newest with a name."""
-    if text.isascii() and text.isdecimal() and len(text) <= 18:
+    """Return the alert with an id or a fingerprint, or the newest with a name."""
+    if text.isascii() and text.isdecimal() and len(text) < FINGERPRINT:
         return source.alert(int(text))
     alerts = source.alerts(source.run(run, 0)["id"] if run else "")
-    named = [alert for alert in alerts if alert["alert"].lower() == text.removeprefix(PREFIX).lower()]
+    named = [alert for alert in alerts if alert.get("fingerprint") == text] or [
+        alert for alert in alerts if alert["alert"].lower() == text.removeprefix(PREFIX).lower()
+    ]
     if named:
         return named[-1]
     names = ", ".join(dict.fromkeys(alert["alert"] for alert in reversed(alerts)))

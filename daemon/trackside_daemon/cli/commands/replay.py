@@ -52,7 +52,9 @@ def replay(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE|RUN", help="A file of JSON lines or CSV, - for standard input, or a run.", show_default=False
+            metavar="PATH|RUN",
+            help="A file of JSON lines or CSV, a run of another tool, - for standard input, or a run of the history.",
+            show_default=False,
         ),
     ],
     *,
@@ -86,7 +88,7 @@ def replay(
 
     Each line of the file is a push: {"step": 7, "time": 1700000000.5, "values": {"loss": 2.5}, "rank": 0, "phase": ""}.
     Only the values are required; {"step": 7, "loss": 2.5} is a push, too. trackside export writes such files, as JSON lines
-    and as CSV.
+    and as CSV. The path may also be a run of TensorBoard, W&B or another tool that trackside import reads.
 
     In the output, "index" is the number of the line, from 0; for a run it is the number of the key's sample. The
     step_duration_seconds of a run are derived from the times of its steps. Environment variables apply as they do for
@@ -219,11 +221,36 @@ def _many(count: int, noun: str) -> str:
 
 
 def _pushed(name: str, directory: Path | None, url: str) -> Pushed:
+    if (recorded := _recorded(name)) is not None:
+        return recorded
     if name == "-" or _is_file(name):
         return Pushed(_of_file(name))
     from trackside_daemon.cli.sources.daemon_lookup import find_history
 
     return pushed_of_run(find_history(directory, url), name)
+
+
+def _recorded(name: str) -> Pushed | None:
+    """Return the pushes of the run that another tool has recorded at this path; None if it is something else."""
+    from trackside_daemon.bridges.finding import find_runs
+    from trackside_daemon.bridges.foreign_run import ForeignRunError
+    from trackside_daemon.cli.commands.replay_rows import timed
+    from trackside_daemon.detectors.step_durations import LOST
+
+    directory = _is_directory(name)
+    if not (directory or _is_file(name)):
+        return None
+    try:
+        found = find_runs(name, {})
+    except (ForeignRunError, OSError) as error:
+        if directory:  # it may also be the name of a run
+            return None
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise CommandError(f"{name}: {reason.lower()}" if reason else str(error)) from None
+    if len(found) > 1:
+        some = ", ".join(shown(run.name) for run in found[:NAMED])
+        raise CommandError(f"{name}: there are {len(found)} runs; give the path of one, or import them: {some}")
+    return Pushed(timed(found[0]), found[0].name, LOST) if found else None
 
 
 def _of_file(name: str) -> Iterator[Row]:
@@ -275,11 +302,14 @@ def _warn_of_namesakes(source: Source, run: Mapping[str, Any], name: str) -> Non
 def _rows(chunks: Iterable[bytes], name: str) -> Iterator[Row]:
     from trackside_daemon.cli.commands import replay_rows as rows
 
-    durations = rows.Durations()
-    for row in rows.read(rows.split(chunks), rows.Rows(numbered=False), _InvalidLines(f"run {name}")):
-        if (derived := durations.duration(row)) is not None:
-            yield derived
-        yield row
+    return rows.with_durations(rows.read(rows.split(chunks), rows.Rows(numbered=False), _InvalidLines(f"run {name}")))
+
+
+def _is_directory(name: str) -> bool:
+    try:
+        return bool(name) and Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _is_file(name: str) -> bool:

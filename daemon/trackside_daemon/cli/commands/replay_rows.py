@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.cli.errors import CommandError
+from trackside_daemon.bridges.foreign_run import ForeignRunError
+from trackside_daemon.cli.errors import CommandError, warn
 from trackside_daemon.detectors.replay import Row
 from trackside_daemon.detectors.step_durations import DURATION, StepDurations
 from trackside_daemon.history.files.csv_format import read_csv
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterable, Iterator
     from typing import BinaryIO
+
+    from trackside_daemon.bridges.foreign_run import ForeignRun
 
 
 class _Pushed(msgspec.Struct):
@@ -204,3 +207,40 @@ class Durations:
         if self._pushed or not ended.steps:
             return None
         return row._replace(step=ended.steps[0], values={DURATION: ended.values[0]}, derived=True)
+
+
+def with_durations(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield rows, and the durations of their steps between them."""
+    durations = Durations()
+    for row in rows:
+        if (derived := durations.duration(row)) is not None:
+            yield derived
+        yield row
+
+
+def timed(run: ForeignRun) -> Iterator[Row]:
+    """Yield the rows of a run that another tool has recorded, and the durations of its steps.
+
+    Raises:
+        CommandError: It cannot be read.
+    """
+    try:
+        yield from with_durations(
+            Row(
+                None,
+                push.attempt,
+                push.rank,
+                push.step,
+                push.time / 1e6,
+                "",
+                dict(zip(push.keys, push.values, strict=True)),
+            )
+            for push in run.read()
+            if isinstance(push, Push)
+        )
+    except (ForeignRunError, OSError) as error:
+        raise CommandError(str(error)) from None
+    finally:
+        for note in run.notes():
+            warn(f"{run.place}: {note}")
+        run.close()

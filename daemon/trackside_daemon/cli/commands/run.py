@@ -26,6 +26,20 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", help="The command to run.", show_default=False)
     ],
     *,
+    auto: Annotated[
+        bool,
+        typer.Option("--auto", help="Find steps, losses and what trackers get in trainings that do not use trackside."),
+    ] = False,
+    follow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--follow",
+            help="Follow what the command writes for TensorBoard or W&B in runs, lightning_logs, wandb, and in DIR; may be "
+            "repeated. DIR may be left out before --.",
+            metavar="[DIR]",
+            show_default=False,
+        ),
+    ] = None,
     config_file: ConfigFile = None,
     flags: Flags,
 ) -> None:
@@ -34,6 +48,9 @@ def run(
     If a daemon is running already, the command uses it. Otherwise a daemon is started; it ends with the last command
     that uses it, and its log is daemon.log in the directory of the history. If the daemon cannot start, the command
     runs without it.
+
+    With --follow, a script needs no lines for trackside: what it writes for TensorBoard or W&B becomes runs of their own
+    while it runs.
 
     The exit status is that of the command, or 128 plus the number of the signal that ended it. It is 126 if the command
     is not executable, 127 if it is not found, and 2 if this command line or the configuration is wrong.
@@ -46,5 +63,9 @@ def run(
         config = load(Config, config_file, nested(flags))
     except ConfigError as error:
         fail(str(error))
+    if wrong := next((place for place in follow or () if place.startswith("-") and place != "--"), ""):
+        fail(f"--follow {wrong}: a directory is expected; without one, put --follow right before --")
+    # A value "--" is the end of the options, which follows --follow without a directory.
+    places = None if follow is None else [place for place in follow if place != "--"]
     file = [f"--config.file={config_file}"] if config_file is not None else []
-    raise typer.Exit(run(command, config, [*file, *arguments(flags)]))
+    raise typer.Exit(run(command, config, [*file, *arguments(flags)], places, auto=auto))

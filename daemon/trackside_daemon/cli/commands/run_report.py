@@ -215,6 +215,8 @@ def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:
         "goodput": _goodput(run),
         "MFU": f"{100 * run['mfu']:.1f} %" if "mfu" in run else "",
         "tags": ", ".join(run["tags"]),
+        "auto": f"{', '.join(last['auto'])}: found without a change of the script" if last.get("auto") else "",
+        "reference": last.get("correlation", ""),
         "command": " ".join(last.get("command") or ()),
         "directory": last.get("directory", ""),
         "git": commit,

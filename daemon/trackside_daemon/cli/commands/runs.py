@@ -1,4 +1,4 @@
-"""The commands of the history: runs, show, compare, export, import, pin, delete. They work with and without a daemon."""
+"""The commands of the history: runs, show, compare, export, pin, delete. They work with and without a daemon."""
 
 from __future__ import annotations
 
@@ -184,51 +184,6 @@ def export(
         save(source.export(found["id"], cast("Format", form)), form, output)
 
 
-@app.command("import", epilog="\b\nExample: trackside import old/loss.csv --name baseline")
-def import_(
-    file: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help="Files of trackside export, or of other tools.", show_default=False),
-    ],
-    *,
-    name: Annotated[
-        str,
-        typer.Option(
-            help="Name of the run. [default: the one in the file, else the file's name]",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = "",
-    id_: Annotated[
-        str,
-        typer.Option(
-            "--id",
-            help="Id of the run. [default: the one in the file, else one derived from the file]",
-            metavar="ID",
-            show_default=False,
-        ),
-    ] = "",
-    storage_path: StoragePath = None,
-    url: Url = "",
-) -> None:
-    """Import runs from files into the history.
-
-    The formats are those of trackside export, and CSV and JSON lines of other tools.
-
-    CSV has a column for the step, optionally one for the time, and one per key, as pandas, W&B and TensorBoard write it.
-    """
-    with errors_reported():
-        from trackside_daemon.cli.sources.daemon_lookup import find_history
-
-        if id_ and len(file) > 1:
-            raise CommandError("--id is valid for one file only, because each run needs a distinct id")
-        source = find_history(storage_path, url)
-        status = 0
-        for path in file:
-            status = max(status, _import(source, path, name, id_))
-    raise typer.Exit(status)
-
-
 @app.command(epilog="\b\nExample: trackside pin gpt-small")
 def pin(
     run: Run,
@@ -328,37 +283,6 @@ def _short(ids: Sequence[str]) -> list[str]:
 
 def _named(run: Mapping[str, Any]) -> str:
     return shown(run["name"] if run["name"] == run["id"] else f"{run['name']} ({run['id']})")
-
-
-def _import(source: Source, file: Path, name: str, id_: str) -> int:
-    """Import a file, and return the exit status."""
-    from trackside_daemon.cli.sources.errors import SourceError
-    from trackside_daemon.history.files.importing import ImportingError
-    from trackside_daemon.history.files.items import FormatError
-
-    if file.is_dir():
-        warn(
-            f"{file}: a directory; give the files in it: those of trackside export, or CSV or JSON lines of other tools"
-        )
-        return 2
-    try:
-        imported = source.import_file(file, name, id_)
-    except (FormatError, ImportingError) as error:
-        warn(str(error))
-        return 2
-    except (ArithmeticError, RecursionError, ValueError) as error:
-        warn(f"{file}: the history cannot store its content: {error}")
-        return 2
-    except SourceError as error:
-        warn(str(error))
-        return error.status
-    except FileNotFoundError:
-        warn(f"{file}: no such file")
-        return 2
-    for note in imported.notes:
-        warn(f"{file}: {note}")
-    typer.echo(f"imported: {file} as run {shown(imported.run)}, {imported.samples} samples")
-    return 0
 
 
 def _moment(option: str, text: str, *, end: bool = False) -> float | None:

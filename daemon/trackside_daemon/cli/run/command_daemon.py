@@ -35,7 +35,7 @@ LOG_BYTES = 1024 * 1024  # size above which the log of earlier daemons is trunca
 
 ANY_PORT = "127.0.0.1:0"
 
-_SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # keeps the daemon from importing modules of the training's directory
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # keeps the daemon from importing modules of the training's directory
 
 
 class NoDaemonError(Exception):
@@ -151,7 +151,7 @@ class SharedDaemon:
                     *flags,
                     *self._flags,
                     *listens,
-                    environ=_SAFE_PATH,
+                    environ=SAFE_PATH,
                     log=log,
                 )
         except (HistoryError, AddressError, OSError) as error:

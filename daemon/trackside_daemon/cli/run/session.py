@@ -4,37 +4,51 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from trackside.auto.environment import variables
 from trackside_daemon.captures.kineto.environment import missing_variables
 from trackside_daemon.captures.kineto.socket_file import directory
-from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
+from trackside_daemon.cli.run.auto import why_nothing
+from trackside_daemon.cli.run.command_daemon import SAFE_PATH, NoDaemonError, SharedDaemon
+from trackside_daemon.cli.run.follower import AUTOMATIC
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import Summary
-from trackside_daemon.linux.child_process import Command
+from trackside_daemon.linux.child_process import ChildProcess, Command
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
     from trackside_daemon.service.config import Config
 
 NOT_EXECUTABLE = 126  # exit status, as in shells
 NOT_FOUND = 127  # exit status, as in shells
+FOLLOWER_SECONDS = 30.0  # time limit for the rest of followed files, after the command's end
 
 
-def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:
+def run(
+    command: Sequence[str],
+    config: Config,
+    flags: Sequence[str],
+    follow: Sequence[str] | None = None,
+    *,
+    auto: bool = False,
+) -> int:
     """Run a command to its end, with a daemon if possible.
 
     Args:
         command: The program and its arguments.
         config: The configuration of a daemon that has to be started.
         flags: The same as flags of `trackside daemon`.
+        follow: Directories to follow besides those in the working directory; None to follow nothing.
+        auto: Find values in trainings that do not use trackside.
 
     Returns:
         The command's exit status as in shells; 126 or 127 if it cannot be started; 128 plus the number of a signal that
@@ -47,7 +61,7 @@ def run(command: Sequence[str], config: Config, flags: Sequence[str]) -> int:
     signals = Signals()
     probe = GroupProbe(signals.handled)
     try:
-        return _Session(command, signals, probe).run(config, flags)
+        return _Session(command, signals, probe, follow, auto=auto).run(config, flags)
     finally:
         probe.close()
         signals.close()
@@ -60,12 +74,18 @@ class _Session:
         command: The program and its arguments.
         signals: The signals that this process receives.
         probe: Reports those that the command receives, too.
+        follow: See `run`.
+        auto: See `run`.
     """
 
-    def __init__(self, command: Sequence[str], signals: Signals, probe: GroupProbe) -> None:
+    def __init__(
+        self, command: Sequence[str], signals: Signals, probe: GroupProbe, follow: Sequence[str] | None, *, auto: bool
+    ) -> None:
         self._command = command
+        self._auto = auto
         self._signals = signals
         self._probe = probe
+        self._follow = follow
         self._launch = uuid4().hex[:16]
         self._died_after: float | None = None
 
@@ -90,18 +110,23 @@ class _Session:
 
     def _run(self, daemon: CommandDaemon | None) -> int:
         environ = {"TRACKSIDE_LAUNCH": self._launch}
+        environ |= variables(os.environ) if self._auto else {}
         if daemon is not None:
             environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
             if daemon.endpoint.startswith("ipc://"):
                 place = directory(Path(daemon.endpoint.removeprefix("ipc://")))
                 environ |= missing_variables(place, self._command, os.environ)
+        since = time.time()
         try:
             command = Command(self._command, environ)
         except OSError as error:
             return _report_unstarted(self._command[0], error)
         try:
+            follower = None if daemon is None or self._follow is None else _start_follower(self._follow, since, environ)
             status = self._wait(command, daemon)
             self._signals.clear()
+            if follower is not None:
+                follower.stop(FOLLOWER_SECONDS, signal.SIGUSR1 if status else signal.SIGTERM)
             if daemon is not None:
                 self._summarize(daemon)
         finally:
@@ -111,7 +136,8 @@ class _Session:
 
     def _summarize(self, daemon: CommandDaemon) -> None:
         try:
-            Summary(self._launch, daemon, self._died_after).report(self._signals, report)
+            nothing = why_nothing(self._command) if self._auto else ""
+            Summary(self._launch, daemon, self._died_after, nothing).report(self._signals, report)
         except Exception as error:  # noqa: BLE001  the exit status must be the command's in any case
             report(f"no summary: {type(error).__name__}: {error}")
 
@@ -125,6 +151,16 @@ class _Session:
             if number in self._signals.handled and not self._probe.received(number):
                 command.send(number)
         return status
+
+
+def _start_follower(places: Sequence[str], since: float, environ: Mapping[str, str]) -> ChildProcess | None:
+    """Start the process that follows files; the command runs without it if that fails."""
+    try:
+        arguments = ["trackside_daemon.cli.run.follower", str(since), AUTOMATIC, *places]
+        return ChildProcess(*arguments, environ={**environ, **SAFE_PATH}, mute=True)
+    except OSError as error:
+        report(f"--follow: nothing is followed: {error}")
+        return None
 
 
 def _open_standard_files() -> None:

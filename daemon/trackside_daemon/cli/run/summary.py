@@ -46,12 +46,14 @@ class Summary:
         launch: Value of ``$TRACKSIDE_LAUNCH`` in its processes.
         daemon: The daemon that accepted its pushes.
         died_after: Seconds from the command's start to the daemon's end; None if it did not end before the command.
+        nothing: Why nothing may have been found in the command, for one that opens no run.
     """
 
-    def __init__(self, launch: str, daemon: CommandDaemon, died_after: float | None) -> None:
+    def __init__(self, launch: str, daemon: CommandDaemon, died_after: float | None, nothing: str = "") -> None:
         self._launch = launch
         self._daemon = daemon
         self._died_after = died_after
+        self._nothing = nothing
         self._source: Source | None = daemon.source
 
     def report(self, signals: Signals, report: Callable[[str], None]) -> None:
@@ -99,7 +101,7 @@ class Summary:
     def _report_runs(self, source: Source, report: Callable[[str], None]) -> None:
         runs = self._runs(source)
         if not runs:
-            report("the command opened no run: nothing was pushed")
+            report(f"the command opened no run: {self._nothing or 'nothing was pushed'}")
         for run in reversed(runs[:MOST]):
             whole = source.run(run["id"], MAX_SUMMARIES)
             for line in lines(whole, source.events(run["id"]), source.alerts(run["id"])):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
+    from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.read.reader import RunFilter
 
 STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts as down
@@ -87,6 +88,10 @@ class ApiSource:
         """See `Source`."""
         query = {name: value for name, value in wanted._asdict().items() if value not in ("", None, 0)}
         return self._list("runs", query)
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return the training processes of the daemon's machine."""
+        return self._list("processes", {})
 
     def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
         """See `Source`."""
@@ -174,6 +179,20 @@ class ApiSource:
                 headers["Content-Length"] = str(os.fstat(stream.fileno()).st_size)
             answer = self._json(f"import?{query}", "POST", stream, headers, IMPORT_SECONDS)
             self._checked(answer, "run", "samples")
+        return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
+
+    def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
+        """See `Source`."""
+        from trackside_daemon.history.files.importing import ImportResult  # no other command needs it
+        from trackside_daemon.history.files.item_lines import chunks
+
+        if len(self._authorizations) > 1:
+            self.status()  # finds the right authorization: the items can be sent only once
+        headers = {"X-File-Name": quote(file), "Content-Type": "application/x-ndjson"}
+        answer = self._json(
+            f"import?{urlencode({'name': name, 'id': uid})}", "POST", chunks(items), headers, IMPORT_SECONDS
+        )
+        self._checked(answer, "run", "samples")
         return ImportResult(str(answer["run"]), int(answer["samples"]), [str(note) for note in answer.get("notes", ())])
 
     def _list(self, name: str, query: Mapping[str, Any]) -> list[dict[str, Any]]:

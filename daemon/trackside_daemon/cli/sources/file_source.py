@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.diagnosis.settings import CostSection
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
+    from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.read.reader import RunFilter
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.linux.file_lock import FileLock
@@ -115,13 +116,21 @@ class FileSource:
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import RunFile, import_run  # no other command needs them
+        from trackside_daemon.history.files.importing import import_run, open_run_file  # no other command needs them
 
         with file.open("rb") as stream:
             begin = os.fstat(stream.fileno()).st_mtime if file.is_file() else time.time()
-            reading = RunFile(stream, str(file), id=uid, name=name, begin=begin)
+            reading = open_run_file(stream, str(file), id=uid, name=name, begin=begin)
             with self._writing() as writer:
                 return import_run(writer, reading)
+
+    def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
+        """See `Source`."""
+        from trackside_daemon.history.files.importing import RunFile, import_run  # no other command needs them
+
+        reading = RunFile(items, file, id=uid, name=name)
+        with self._writing() as writer:
+            return import_run(writer, reading)
 
     def _file(self) -> Offline:
         if self._opened is None:

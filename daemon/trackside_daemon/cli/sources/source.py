@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
+    from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.read.reader import RunFilter
 
 ANSWER_SECONDS = 60.0  # time limit of a question
@@ -82,4 +83,8 @@ class Source(Protocol):
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """Import a file as a run; *name* and *uid* may be empty."""
+        ...
+
+    def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
+        """Import the items of a run; *file* is where they come from, for errors."""
         ...

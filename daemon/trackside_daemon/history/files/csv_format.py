@@ -27,17 +27,22 @@ from trackside_daemon.history.files.items import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+NAME = ("metric.name", "metric_name", "metric", "key", "tag", "name")  # of a key's column next to a column "value"
 TENSORBOARD = ["wall time", "step", "value"]
 
 
 class _Columns(NamedTuple):
-    """Indices of the columns in a row; -1 for those that the file does not have."""
+    """Indices of the columns in a row; -1 for those that the file does not have.
+
+    A file with a column *name* has one value per row, in the only column of *keys*, whose key is in that column.
+    """
 
     attempt: int
     rank: int
     step: int
     time: int
     keys: Sequence[tuple[int, str]]
+    name: int = -1
 
 
 def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[Item]:
@@ -74,9 +79,9 @@ def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
 def _row(row: list[str], columns: _Columns, clock: Clock, width: int) -> Push | None:
     if len(row) != width:
         raise ValueError(f"{width} columns are expected, as in the header, not {len(row)}")
-    attempt, rank, step, time, places = columns
+    attempt, rank, step, time, places, name = columns
     keys, values = [], []
-    for place, key in places:
+    for place, key in places if name < 0 else [(places[0][0], row[name])]:
         cell = row[place]
         if cell:
             try:
@@ -111,13 +116,18 @@ def _columns(header: Sequence[str], file: str) -> _Columns:
         if names == TENSORBOARD:
             return _Columns(-1, -1, 1, 0, [(2, PurePath(file).stem.rpartition("-tag-")[2])])
         step = _index(names, STEP)
+        if step < 0 and "step" in names:  # Lightning sorts its columns
+            step = names.index("step")
         time = _index(names, TIME)
         if step < 0:
             raise ValueError(
                 "a header with a column 'step', and then one column per key, is expected, such as step,time,loss; "
                 f"the header begins with {','.join(header[:4])[:60]!r}"
             )
-        keys = [(number, name) for number, name in enumerate(header) if number not in {step, time} and name.strip()]
+        name = next((names.index(one) for one in NAME if one in names), -1)
+        if step >= 0 and name >= 0 and "value" in names:
+            return _Columns(-1, -1, step, time, [(names.index("value"), "value")], name)
+        keys = [(number, one) for number, one in enumerate(header) if number not in {step, time} and one.strip()]
         columns = _Columns(-1, -1, step, time, keys)
     twice = [key for key, times in Counter(key for _, key in columns.keys).items() if times > 1]
     if twice:

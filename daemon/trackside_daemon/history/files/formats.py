@@ -1,8 +1,8 @@
 """Recognize and read the files that can be imported: our three exports, ``--storage.jsonl``, and files of other tools.
 
 The first bytes decide about the format. Of other tools we read: CSV with a column for the step, perhaps one for the
-time, and one per key, where a blank cell means no value (pandas, W&B and most scripts write it); TensorBoard's CSV; and
-JSON lines with the step and the keys in one object.
+time, and one per key, where a blank cell means no value (pandas, W&B and most scripts write it); CSV with a row for each
+value (Aim); TensorBoard's CSV; and JSON lines with the step and the keys in one object.
 """
 
 from __future__ import annotations
@@ -20,16 +20,11 @@ if TYPE_CHECKING:
 
 PEEK_BYTES = 4096
 
-# Beginnings of files of other tools that have no text, each with what to import in its place.
+# Beginnings of files of other tools that have no text, with their kinds.
 _BINARY = (
-    (
-        re.compile(rb".{8,32}brain\.Event:", re.DOTALL),
-        "an event file of TensorBoard, which cannot be read; in TensorBoard, download each scalar as CSV and import that",
-    ),
-    (
-        re.compile(rb":W&B"),
-        "a log of W&B, which cannot be read; import a CSV of the run: wandb.Api().run(PATH).history().to_csv('run.csv')",
-    ),
+    (re.compile(rb".{8,32}brain\.Event:", re.DOTALL), "an event file of TensorBoard"),
+    (re.compile(rb":W&B"), "a log of W&B"),
+    (re.compile(rb"SQLite format 3\0"), "a SQLite file"),
 )
 
 
@@ -50,9 +45,9 @@ def parse(stream: BinaryIO, file: str, begin: float, notes: list[str]) -> Iterat
     clock = Clock(begin)
     if not start:
         raise FormatError(f"{file}: empty; a CSV, JSON or JSON lines file of a run is expected")
-    for beginning, remedy in _BINARY:
+    for beginning, kind in _BINARY:
         if beginning.match(buffered.peek(PEEK_BYTES)):
-            raise FormatError(f"{file}: {remedy}")
+            raise FormatError(f"{file}: {kind}, which only the command reads: trackside import PATH")
     if re.match(rb'\{\s*"run"\s*:\s*\{', start):
         yield from read_document(buffered, file)
     elif start[:1] == b"{":

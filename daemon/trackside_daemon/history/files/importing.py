@@ -73,6 +73,9 @@ class _Run(msgspec.Struct):
     pinned: bool = False
 
 
+_NO_HEADER = _Run("", "", [])
+
+
 class _Event(msgspec.Struct):
     attempt: _Number
     time: _Seconds
@@ -102,25 +105,28 @@ class _Session:
         self._number = 0
         self._columns: list[Columns] = []
         self._rows = 0
-        self._keys: list[str] = []
-        self._steps = array("q")
-        self._times = array("q")
-        self._values = array("d")
+        self._open: dict[tuple[str, ...], Columns] = {}
+        self._keys: set[str] = set()
 
     def add(self, push: Push) -> BatchIngested | None:
         """Add a push; return a message when there are enough."""
-        if list(push.keys) != self._keys:
-            self._close_block()
-            self._keys = list(push.keys)
-        self._steps.append(push.step)
-        self._times.append(push.time * 1000)
-        self._values.extend(push.values)
+        keys = tuple(push.keys)
+        block = self._open.get(keys)
+        if block is None:
+            # Several blocks are open, since some tools write each key apart; each key is in one, so that its order stays.
+            if not self._keys.isdisjoint(keys):
+                self._close_blocks()
+            self._keys.update(keys)
+            block = self._open[keys] = Columns(list(keys), array("q"), array("q"), array("d"))
+        block.steps.append(push.step)
+        block.times.append(push.time * 1000)
+        block.values.extend(push.values)
         self._rows += 1
         return self.flush() if self._rows == ROWS else None
 
     def flush(self) -> BatchIngested | None:
         """Return a message of the collected pushes; None without any."""
-        self._close_block()
+        self._close_blocks()
         columns = self._columns
         self._columns = []
         self._rows = 0
@@ -129,12 +135,10 @@ class _Session:
         self._number += 1
         return BatchIngested(self.ref, self._number, columns)
 
-    def _close_block(self) -> None:
-        if len(self._steps):
-            self._columns.append(Columns(self._keys, self._steps, self._times, self._values))
-            self._steps = array("q")
-            self._times = array("q")
-            self._values = array("d")
+    def _close_blocks(self) -> None:
+        self._columns += self._open.values()
+        self._open = {}
+        self._keys = set()
 
 
 class _AttemptHeader(NamedTuple):
@@ -145,14 +149,15 @@ class _AttemptHeader(NamedTuple):
 
 
 class RunFile:
-    """A file as records in the order of writing.
+    """A run's items as records in the order of writing.
 
     Args:
-        stream: The file, from its beginning.
-        file: Its name.
-        id: Replaces the run's id in the file. If both are empty, the id follows from the file's name and content.
-        name: Replaces the run's name in the file; the file's name if both are empty.
-        begin: Unix time of the first line without a time.
+        items: The items. The run's header is the first one, or the last.
+        file: Name of the file that they come from, for errors.
+        id: Replaces the run's id in the header.
+        name: Replaces the run's name in the header; the file's name if both are empty.
+        notes: Receives sentences about what was guessed or skipped; complete at the end.
+        file_id: The run's id if both are empty.
 
     Attributes:
         file: The file's name.
@@ -161,33 +166,41 @@ class RunFile:
         pinned: The run was pinned.
         samples: Number of samples read so far.
         last: Unix time of the latest of them; minus infinity before the first.
-        notes: Sentences about what was guessed or skipped; complete at the end.
+        notes: See above.
 
     Raises:
-        FormatError: The beginning of the file is invalid.
+        FormatError: The first item is invalid.
     """
 
-    def __init__(self, stream: BinaryIO, file: str, *, id: str = "", name: str = "", begin: float = 0.0) -> None:  # noqa: A002  the option's name
+    def __init__(
+        self,
+        items: Iterator[Item],
+        file: str,
+        *,
+        id: str = "",  # noqa: A002  the option's name
+        name: str = "",
+        notes: list[str] | None = None,
+        file_id: str = "",
+    ) -> None:
         self.samples = 0
         self.last = -inf
-        self.notes: list[str] = []
+        self.notes = [] if notes is None else notes
         self.file = file
-        file_id = _file_id(stream, file)
-        self._items = parse(stream, file, begin, self.notes)
+        self._items = items
         first: Item | None = next(self._items, None)
         if first is None:
             raise FormatError(f"{file}: nothing to import: there are no samples in it")
         self._attempts: dict[int, _AttemptHeader] = {}
-        self._header = _Run("", "", [])
+        self._header: _Run | None = None
         if isinstance(first, RunHeader):
-            self._header = self._convert(first.run, _Run, first.line)
-            self._attempts = self._read_attempts(first.line)
+            self._read_header(first)
         else:
             self._items = chain([first], self._items)
+        header = self._header or _NO_HEADER
         stem = writable(PurePath(file).stem) or "imported"
-        self.run = writable(id) or self._header.id or file_id
-        self.name = writable(name) or self._header.name or stem
-        self.pinned = self._header.pinned
+        self.run = writable(id) or header.id or file_id
+        self.name = writable(name) or header.name or stem
+        self.pinned = header.pinned
         self._sessions: dict[tuple[int, int], _Session] = {}
         self._spans: dict[int, list[float]] = {}
 
@@ -222,6 +235,11 @@ class RunFile:
         elif isinstance(item, AlertItem):
             alert = self._convert(item.fields, _Alert, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
+        elif self._header is None:
+            self._read_header(item)
+            for header in self._attempts.values():
+                self._spans.pop(header.attempt.attempt, None)
+                yield self._open_session(header.attempt.attempt, header.attempt.rank, header.attempt.started)
         else:
             raise FormatError(f"{self.file}: line {item.line}: a second run begins; one run per file is expected")
 
@@ -250,15 +268,19 @@ class RunFile:
             started=_nanoseconds(started),
             totals=Totals(),
             config="" if header is None or header.attempt.config is None else json.dumps(header.attempt.config),
-            tags=self._header.tags,
+            tags=(self._header or _NO_HEADER).tags,
         )
         about: Mapping[str, Any] = {"rank": rank} if header is None else header.about
         return SessionOpened(session.ref, hello, started, about=about)
 
-    def _read_attempts(self, line: int) -> dict[int, _AttemptHeader]:
+    def _read_header(self, item: RunHeader) -> None:
+        self._header = self._convert(item.run, _Run, item.line)
+        self._attempts = self._read_attempts(self._header, item.line)
+
+    def _read_attempts(self, run: _Run, line: int) -> dict[int, _AttemptHeader]:
         columns = frozenset(field.name for field in msgspec.structs.fields(_Attempt)) - {"rank"}
         headers = {}
-        for fields in self._header.attempt_list:
+        for fields in run.attempt_list:
             attempt = self._convert(fields, _Attempt, line)
             if not abs(attempt.started) < FAR_SECONDS:
                 raise FormatError(
@@ -278,6 +300,31 @@ class RunFile:
         except (msgspec.ValidationError, RecursionError) as error:
             reason = "nested too deeply" if isinstance(error, RecursionError) else error
             raise FormatError(f"{self.file}: line {line}: the run's data are invalid: {reason}") from error
+
+
+def open_run_file(
+    stream: BinaryIO,
+    file: str,
+    *,
+    id: str = "",  # noqa: A002  the option's name
+    name: str = "",
+    begin: float = 0.0,
+) -> RunFile:
+    """Return the run in a file of a format that `formats` reads.
+
+    Args:
+        stream: The file, from its beginning.
+        file: Its name.
+        id: See `RunFile`. Without one in the file, the id follows from the file's name and content.
+        name: See `RunFile`.
+        begin: Unix time of the first line without a time.
+
+    Raises:
+        FormatError: The beginning of the file is invalid.
+    """
+    notes: list[str] = []
+    file_id = _file_id(stream, file)
+    return RunFile(parse(stream, file, begin, notes), file, id=id, name=name, notes=notes, file_id=file_id)
 
 
 def _file_id(stream: BinaryIO, file: str) -> str:

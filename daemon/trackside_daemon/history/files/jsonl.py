@@ -223,7 +223,7 @@ def _machine_sample(record: MachineSample) -> dict[str, Any]:
 
 
 def _rows(record: BatchIngested) -> Iterator[bytes]:
-    for keys, steps, times, values in record.columns:
+    for keys, steps, times, values, _ in record.columns:
         width = len(keys)
         for row, (step, time) in enumerate(zip(steps, times, strict=True)):
             pushed = values[row * width : (row + 1) * width]

@@ -12,7 +12,7 @@ from trackside_daemon.history.read.series import LogTail, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
 from trackside_daemon.history.schema import HOST
 from trackside_daemon.history.time_accounting import efficiency, rank_times
-from trackside_daemon.model.records import Alert, Notified, Silence
+from trackside_daemon.model.records import Alert, Notified, Silence, fingerprint
 
 if TYPE_CHECKING:
     import sqlite3
@@ -260,6 +260,7 @@ def _alert_json(row: Sequence[Any]) -> dict[str, Any]:
     names = ("id", "run", "name", "alert", "severity", "started", "ended", "summary", "description")
     documents = {
         "labels": json.loads(labels),
+        "fingerprint": fingerprint(row[3], row[1] or "", json.loads(labels), row[5]),
         **({} if evidence is None else {"evidence": json.loads(evidence)}),
         "notified": sorted(json.loads(notified)),
         "dismissed": None if dismissed is None else json.loads(dismissed),

@@ -167,7 +167,11 @@ def count(connection: sqlite3.Connection, stream: int, tail: LogTail) -> int:
 
 
 def samples(
-    database: Readable, series: StoredSeries, tail: LogTail | None = None, window: Window = EVERYTHING
+    database: Readable,
+    series: StoredSeries,
+    tail: LogTail | None = None,
+    window: Window = EVERYTHING,
+    place: int = 0,
 ) -> Iterator[tuple[array[int], array[int], array[float]]]:
     """Yield the samples of a series in a window, block by block: steps, times in microseconds, values.
 
@@ -178,11 +182,11 @@ def samples(
         series: The series.
         tail: The log of its stream; share it between the series of a stream, so that the log is read once.
         window: Blocks outside it are not read.
+        place: Index of the first sample; those before it are not read.
 
     Raises:
         ValueError: A block is damaged.
     """
-    place = 0
     tail = tail or LogTail(None, series.stream)
     while True:
         # A transaction for each block: a slow caller must not keep the WAL from shrinking.

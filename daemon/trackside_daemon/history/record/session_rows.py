@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.model.records import SessionOpened
 
+AUTO_KEYS = 16  # limit of keys that are stored as found without the training code's help
+
 log = logging.getLogger("trackside")
 
 
@@ -121,7 +123,7 @@ def _about(record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]) -> 
     hello, identity, process = record.hello, record.hello.identity, record.hello.about
     texts = {name: getattr(identity, name) for name in ("host", "framework", "job_id", "git_commit")}
     if process is not None:
-        texts |= {name: getattr(process, name) for name in ("directory", "python", "platform", "launch")}
+        texts |= {name: getattr(process, name) for name in ("directory", "python", "platform", "launch", "correlation")}
     about = {
         "rank": identity.rank,
         "world_size": identity.world,
@@ -134,8 +136,12 @@ def _about(record: SessionOpened, hardware: Callable[[], Mapping[str, Any]]) -> 
             about["git_dirty"] = process.git_dirty
         about["command"] = list(process.command)
         about["packages"] = process.packages
+        if process.environ:
+            about["environ"] = process.environ
         if roles := usable(process.roles):
             about["roles"] = roles
+        if process.auto:
+            about["auto"] = list(process.auto[:AUTO_KEYS])
     if record.offset:
         about["clock_offset"] = record.offset
     about["hardware"] = _read_hardware(hardware)

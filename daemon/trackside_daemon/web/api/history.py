@@ -99,6 +99,7 @@ class HistoryApi:
         ask: Sends a question to the connected clients of a run, and returns the asked ranks and their answers.
         ask_layers: Requests all layer norms for a number of steps, and returns the ranks that received the request.
         prices: Returns the configured prices.
+        hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None.
         deleted: Called after a run was deleted.
     """
 
@@ -110,6 +111,7 @@ class HistoryApi:
         ask_layers: AskLayers,
         prices: Callable[[], CostSection] = CostSection,
         *,
+        hang: Callable[[str], dict[str, Any] | None] = lambda _: None,
         deleted: Callable[[], object] = lambda: None,
     ) -> None:
         self._state = state
@@ -117,6 +119,7 @@ class HistoryApi:
         self._ask_layers = ask_layers
         self._history = history
         self._prices = prices
+        self._hang = hang
         self._deleted = deleted
         self._importing = asyncio.Semaphore(MAX_IMPORTS)
 
@@ -154,7 +157,9 @@ class HistoryApi:
         diagnosis = await self._history.read(
             lambda connection: diagnose(connection, _resolve(connection, request), prices)
         )
-        return json_response(diagnosis)
+        # Without an alert yet, or without a verdict in it, the ranks are asked now.
+        hang = diagnosis["hang"] or await self._history.run_in_thread(lambda: self._hang(diagnosis["run"]))
+        return json_response({**diagnosis, "hang": hang})
 
     async def report(self, request: Request) -> Response:
         """Return what a report has about a run."""
@@ -273,7 +278,7 @@ class HistoryApi:
 
     async def import_(self, request: Request) -> Response:
         """Import a run from the file in the request's body."""
-        from trackside_daemon.history.files.importing import ImportingError, RunFile, import_run  # seldom needed
+        from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file  # seldom needed
 
         params = request.query_params
         names = {"id": params.get("id", ""), "name": params.get("name", "")}
@@ -284,7 +289,7 @@ class HistoryApi:
                 # Each import occupies a thread of the pool, which all other requests need too.
                 async with self._importing:
                     result = await run_in_threadpool(
-                        lambda: import_run(self._history.writer, RunFile(file, name, **names, begin=time.time()))
+                        lambda: import_run(self._history.writer, open_run_file(file, name, **names, begin=time.time()))
                     )
             except FormatError as error:
                 raise HTTPException(400, str(error)) from None

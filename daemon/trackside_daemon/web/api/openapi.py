@@ -207,7 +207,9 @@ ENDPOINTS = (
         "Return where the time of a run went, and the causes that cost most.",
         description="ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
         "costliest first; the gain of removing one is expected between low and high seconds. lost_seconds is null for a "
-        "cause whose time the ledger has in other accounts, or that costs no time.",
+        "cause whose time the ledger has in other accounts, or that costs no time. hang is the verdict on a run that hangs. If "
+        "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
+        "seconds, and the verdict has quiet_seconds, the time since the last step.",
     ),
     Endpoint(
         "GET",

@@ -10,7 +10,7 @@ from trackside_daemon.alerts.evidence.causes.level import Level
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trackside_daemon.alerts.evidence.causes.readings import Reading, Readings
+    from trackside_daemon.alerts.evidence.causes.readings import Neighbour, Reading, Readings
 
 PRESSURE = {name: f"trackside_host_pressure_{name}_waiting_seconds_total" for name in ("cpu", "io", "memory")}
 CPU = "trackside_host_cpu_seconds_total"
@@ -28,6 +28,10 @@ FAMILIES = (*PRESSURE.values(), CPU, CPUS, CPU_WAIT, CPU_LIMITED, *OWN_CPU, BLOC
 
 LEAST = 0.05  # share of the time by which a wait must rise
 LEAST_CPUS = 0.3  # CPUs that others must use more
+NEW_SECONDS = 60.0  # seconds before a slow-down in which a process that began is new
+NAMED_CPUS = 0.1  # CPUs of a process that is named as one of the others
+NAMED_BYTES = 1e9  # memory of a process that is named as one of the others
+LEAST_IO = 5e6  # bytes per second of another process that matter
 FREE_MODES = ("idle", "iowait", "steal")  # the rest of the CPU time is used by processes
 NOTHING = Level(0.0, 0.0, 0.0, 0.0)
 
@@ -44,10 +48,15 @@ def host_causes(readings: Readings) -> Iterator[Cause]:
 
 
 def _memory(readings: Readings) -> Iterator[Cause]:
+    large = sorted((one for one in readings.neighbours if one.resident >= NAMED_BYTES), key=lambda one: -one.resident)[
+        :2
+    ]
+    named = ", ".join(f"{one.command} (pid {one.pid}, {one.resident / 1e9:,.0f} GB)" for one in large)
+    others = f"; the largest other processes: {named}" if named else ""
     for _, waiting in readings.of(PRESSURE["memory"]):
         if waiting.rose(LEAST):
             text = rises("the share of time in which tasks of this machine wait for memory", waiting, readings, percent)
-            yield Cause("memory_pressure", text, _share(readings, waiting), waiting)
+            yield Cause("memory_pressure", text + others, _share(readings, waiting), waiting)
 
 
 def _storage(readings: Readings) -> Iterator[Cause]:
@@ -57,9 +66,12 @@ def _storage(readings: Readings) -> Iterator[Cause]:
     waited = max((_share(readings, level) for level in data), default=0.0)
     name, where = ("slow_storage", ", and the training waits for data") if data else ("io_pressure", "")
     waiting = [level for _, level in readings.of(PRESSURE["io"]) if level.rose(LEAST)]
+    movers = sorted((one for one in readings.neighbours if one.io >= LEAST_IO), key=lambda one: -one.io)[:2]
+    named = ", ".join(f"{one.command} (pid {one.pid}, {one.io / 1e6:,.0f} MB/s)" for one in movers)
+    others = f"; other processes that read and write: {named}" if named else ""
     for level in waiting:
         text = rises("the share of time in which tasks of this machine wait for storage", level, readings, percent)
-        yield Cause(name, text + where, max(_share(readings, level), blocked * waited), level)
+        yield Cause(name, text + where + others, max(_share(readings, level), blocked * waited), level)
     if blocked and data and not waiting:
         text = rises("the share of time in which the training waits for data", data[0], readings, percent)
         yield Cause(name, f"{text}, and its workers wait for a device or a file system", waited, data[0])
@@ -94,14 +106,26 @@ def _contention(readings: Readings, wait: Level, cpus: float) -> Cause:
     free = _added([level for mode in FREE_MODES for _, level in readings.of(CPU, mode=mode)])
     usual = 0.0 if readings.slow.lasting else max(0.0, cpus - free.usual - own.usual)
     others = Level(usual, free.spread, usual, cpus - free.now - own.now)
-    before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
-    if free != NOTHING and others.rose(LEAST_CPUS):
-        busiest = [one for one in readings.busy if one.cpus >= LEAST_CPUS][:2]
-        named = ", ".join(f"{one.command} (pid {one.pid}, {one.cpus:.1f} CPUs)" for one in busiest)
-        text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}" + (f": {named}" if named else "")
+    # The wait has risen by more than chance: if the training does not use more, others do, even if their use varies a lot.
+    more = others.rose(LEAST_CPUS) or (others.now - usual > LEAST_CPUS and not own.rose(LEAST_CPUS))
+    if free != NOTHING and more:
+        before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
+        text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}{_users(readings.neighbours)}"
         return Cause("cpu_neighbour", f"{text}; {waits}", share, others)
+    # On busy CPUs those that have come displace others, or wait for one CPU of many.
+    new = [one for one in readings.neighbours if one.age < readings.slow.ended - readings.slow.began + NEW_SECONDS]
+    if (used := sum(one.cpus for one in new)) >= LEAST_CPUS:
+        text = f"other processes that have begun use {used:.1f} of {cpus:.0f} CPUs{_users(new)}"
+        return Cause("cpu_neighbour", f"{text}; {waits}", share, wait)
     itself = f", and the training itself uses {own.now:.1f} of {cpus:.0f} CPUs" if own.rose(LEAST_CPUS) else ""
     return Cause("cpu_pressure", waits + itself, share, wait)
+
+
+def _users(neighbours: Sequence[Neighbour]) -> str:
+    """Return a clause that names the processes that use most CPU time; empty without any."""
+    busiest = sorted((one for one in neighbours if one.cpus >= NAMED_CPUS), key=lambda one: -one.cpus)[:2]
+    named = ", ".join(f"{one.command} (pid {one.pid}, {one.cpus:.1f} CPUs)" for one in busiest)
+    return f": {named}" if named else ""
 
 
 def _of_all(readings: Readings, family: str) -> list[Reading]:

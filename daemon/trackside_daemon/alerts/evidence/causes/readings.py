@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.evidence.causes.level import Level, counter_level, gauge_level
 
@@ -22,12 +22,33 @@ class RankPlace(NamedTuple):
     gpus: frozenset[str] = frozenset()
 
 
-class Busy(NamedTuple):
-    """Process outside of the training that uses the CPUs now: its pid, name and number of CPUs."""
+class Neighbour(NamedTuple):
+    """Process outside of the training.
+
+    Attributes:
+        cpus: Number of CPUs that it uses now.
+        io: Bytes per second that it reads from storage and writes to it; 0 if unknown.
+        resident: Its memory in RAM, in bytes.
+        age: Seconds since its start.
+    """
 
     pid: int
     command: str
     cpus: float
+    io: float = 0.0
+    resident: float = 0.0
+    age: float = 1e9
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the process as evidence of an alert."""
+        return {
+            "pid": self.pid,
+            "command": self.command,
+            "cpus": round(self.cpus, 2),
+            "io_bytes_per_second": round(self.io),
+            "resident_bytes": self.resident,
+            "age_seconds": round(self.age, 1),
+        }
 
 
 class Reading(NamedTuple):
@@ -47,7 +68,7 @@ class Readings(NamedTuple):
         peers: Other ranks of the run, whose levels are the usual ones; none to compare with the time before.
         pids: All processes of the training.
         commands: Names of the processes by pid.
-        busy: Processes outside of the training, the busiest first.
+        neighbours: Processes outside of the training that use most of the machine.
     """
 
     slow: SlowDown
@@ -56,7 +77,7 @@ class Readings(NamedTuple):
     peers: Sequence[RankPlace] = ()
     pids: frozenset[str] = frozenset()
     commands: Mapping[str, str] = {}
-    busy: Sequence[Busy] = ()
+    neighbours: Sequence[Neighbour] = ()
 
     def of(self, family: str, **labels: str) -> list[Reading]:
         """Return the levels of a family's series that have these labels and are about the machine or one of the ranks."""

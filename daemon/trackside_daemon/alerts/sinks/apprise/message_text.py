@@ -7,6 +7,8 @@ from collections import Counter
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from trackside_daemon.alerts.correlations import CORRELATION
+
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
     from trackside_daemon.model.records import Alert
@@ -46,6 +48,8 @@ def _paragraph(alert: Alert, daemon: DaemonInfo) -> str:
         lasted = f"{alert.ended - alert.started:.0f} s, from {_time(alert.started)} to {_time(alert.ended)}"
         return f"{alert.alert} ({alert.severity}) ended after {lasted}: {summary}"
     lines = [f"{alert.alert} ({alert.severity}): {summary}", _without_markup(alert.description[:LONGEST])]
+    correlation = str(alert.evidence.get(CORRELATION, ""))
+    lines.append(f"correlation id {_without_markup(correlation)}" if correlation else "")
     lines.append(f"{daemon.runbook}#{alert.alert.lower()}" if daemon.runbook else "")
     return "\n".join(line for line in lines if line)
 

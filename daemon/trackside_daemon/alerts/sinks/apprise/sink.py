@@ -8,11 +8,12 @@ from collections import Counter
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.sinks import http_post
 from trackside_daemon.alerts.sinks.apprise import message_text
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink import SendError, SinkError
+from trackside_daemon.alerts.sinks.sink import SinkError
 from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.http_client import http_request
+from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.apprise.settings import AppriseSection
@@ -73,7 +74,7 @@ def apprise_sinks(section: AppriseSection, daemon: DaemonInfo) -> list[AppriseSi
     _disable_logs()
     sinks: list[AppriseSink] = []
     names: Counter[str] = Counter()
-    for number, line in enumerate(http_post.read_secret(section.urls_file, SETTING).splitlines(), 1):
+    for number, line in enumerate(http_request.read_secret(section.urls_file, SETTING).splitlines(), 1):
         url = line.strip()
         if not url or url.startswith("#"):
             continue

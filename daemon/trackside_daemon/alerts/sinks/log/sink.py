@@ -6,8 +6,10 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
+from trackside_daemon.alerts.correlations import CORRELATION
 from trackside_daemon.alerts.sinks.sink import Message
 from trackside_daemon.alerts.sinks.sink_filter import Key, SinkFilter, alert_key, notification_of
+from trackside_daemon.model.log_fields import log_fields
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.log.settings import LogSinkSection
@@ -18,7 +20,7 @@ MOST = 1000  # most queued lines, beyond which the oldest are dropped; twice as 
 # Alerts that this sink skips, because the daemon logs the begin and the end of every run anyway.
 LOGGED_ELSEWHERE = frozenset({"RunStarted", "RunRestarted", "RunFinished"})
 
-LEVELS = {"info": logging.INFO, "critical": logging.CRITICAL}  # levels of alerts that begin, by severity
+LEVELS = {"info": logging.INFO, "critical": logging.ERROR}  # levels of alerts that begin, by severity
 
 log = logging.getLogger("trackside")
 
@@ -38,7 +40,9 @@ class LogSink:
         """See `Sink`."""
         for alert, line in zip(message.alerts, message.lines, strict=True):
             level = LEVELS.get(alert.severity, logging.WARNING)
-            log.log(level if alert.ended is None else min(level, logging.WARNING), "%s", line)
+            labels, correlation = alert.labels, str(alert.evidence.get(CORRELATION, ""))
+            fields = log_fields(alert.run, labels.get("run", ""), labels.get("rank"), alert.fingerprint, correlation)
+            log.log(level if alert.ended is None else min(level, logging.WARNING), "%s", line, extra=fields)
 
 
 class LogOutbox:

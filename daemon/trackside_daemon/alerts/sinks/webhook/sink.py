@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.alerts.sinks import http_post
 from trackside_daemon.alerts.sinks.alert_json import as_json
 from trackside_daemon.alerts.sinks.group_outbox import GroupOutbox
-from trackside_daemon.alerts.sinks.sink import SendError, SinkError
+from trackside_daemon.alerts.sinks.sink import SinkError
 from trackside_daemon.alerts.sinks.sink_filter import SinkFilter
+from trackside_daemon.http_client import http_request
+from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Message
@@ -25,7 +25,6 @@ MOST = 100  # most alerts in a message; further ones are counted in it
 NO_END = "0001-01-01T00:00:00Z"  # end of a firing alert in Alertmanager's JSON
 
 SETTING = "alerts.sinks.webhook"
-_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(\S.*)")
 
 
 class WebhookSink:
@@ -44,7 +43,7 @@ class WebhookSink:
         self.filter = SinkFilter(section.severity, section.also)
         self._section = section
         self._daemon = daemon
-        self._trust = http_post.tls_context(section.ca_file, f"{SETTING}.ca-file")
+        self._trust = http_request.tls_context(section.ca_file, f"{SETTING}.ca-file")
         # Check the files now, so that a wrong path is an error at the start and not at the first alert.
         self._url()
         self._headers()
@@ -59,18 +58,18 @@ class WebhookSink:
             url, headers = self._url(), self._headers()
         except SinkError as error:
             raise SendError(str(error), "later") from None
-        http_post.post(url, json.dumps(body(message, self._daemon)).encode(), headers, self._trust)
+        http_request.post(url, json.dumps(body(message, self._daemon)).encode(), headers, self._trust)
 
     def _url(self) -> str:
         section = self._section
         setting = f"{SETTING}.url-file" if section.url_file else f"{SETTING}.url"
         url = (
-            http_post.read_secret_line(section.url_file, setting)
+            http_request.read_secret_line(section.url_file, setting)
             if section.url_file
             else section.url.get_secret_value()
         )
         try:
-            http_post.without_secrets(url)
+            http_request.without_secrets(url)
         except ValueError as error:
             raise SinkError(f"{setting}: {error}") from None
         return url
@@ -79,14 +78,9 @@ class WebhookSink:
         section = self._section
         headers = {}
         if section.headers_file:
-            setting = f"{SETTING}.headers-file"
-            for number, line in enumerate(http_post.read_secret(section.headers_file, setting).splitlines(), 1):
-                header = _HEADER.fullmatch(line.strip()) if line.isprintable() and line.isascii() else None
-                if header is None:
-                    raise SinkError(f"{setting}: {section.headers_file}: line {number} is not NAME: VALUE")
-                headers[header[1]] = header[2]
+            headers = http_request.read_headers(section.headers_file, f"{SETTING}.headers-file")
         if section.bearer_file:
-            headers["Authorization"] = http_post.bearer_header(section.bearer_file, f"{SETTING}.bearer-file")
+            headers["Authorization"] = http_request.bearer_header(section.bearer_file, f"{SETTING}.bearer-file")
         return headers
 
 

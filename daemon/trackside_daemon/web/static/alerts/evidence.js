@@ -8,6 +8,8 @@ import { span } from "/static/format.js";
 const SECTIONS = {
   causes: ["Likely causes", causes],
   changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
+  phases: ["Phases, by their share of the time", recordTable],
+  neighbours: ["Heaviest processes outside of the training", recordTable],
   hang: ["Places of the ranks", ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
   stacks: ["Stacks", stacks],

@@ -12,6 +12,7 @@ const TITLES = {
   resident_bytes: "memory",
   read_bytes_per_second: "reads",
   written_bytes_per_second: "writes",
+  io_bytes_per_second: "reads and writes",
   step_seconds: "step duration",
 };
 const UNITS = [

@@ -1,4 +1,4 @@
-// The configuration, code, machine and packages of runs, as rows of which some differ.
+// The configuration, code, machine, packages and environment of runs, as rows of which some differ.
 
 import { flatten } from "/static/run/tables.js";
 
@@ -21,11 +21,12 @@ export function settings(runs) {
   const lastAttempts = runs.map((run) => run.attempt_list.at(-1) ?? {});
   const configs = runs.map((run) => run.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config);
   const flattened = (values) => values.map((value) => new Map(flatten(value)));
-  const packages = lastAttempts.map((item) => new Map(Object.entries(item.packages ?? {})));
+  const named = (field) => lastAttempts.map((item) => new Map(Object.entries(item[field] ?? {})));
   return [
     ["Configuration", table(flattened(configs))],
     ["Code and machine", [...table(lastAttempts.map(attemptValues)), ...table(flattened(lastAttempts.map((item) => item.hardware)))]],
-    ["Packages", table(packages).sort((a, b) => a.name.localeCompare(b.name))],
+    ["Packages", table(named("packages")).sort((a, b) => a.name.localeCompare(b.name))],
+    ["Environment", table(named("environ")).sort((a, b) => a.name.localeCompare(b.name))],
   ];
 }
 

@@ -101,6 +101,8 @@ function about(run) {
     last.world_size > 1 && plural(last.world_size, "rank"),
     ...[last.host, last.framework],
     last.job_id && `job ${last.job_id}`,
+    last.correlation && `correlation ${last.correlation}`,
+    last.auto && `auto: ${last.auto.join(", ")}`,
     run.pinned && "pinned",
   ];
   return parts.filter(Boolean).join(" · ");

@@ -103,7 +103,7 @@ function attempt(item) {
 }
 
 function process(item) {
-  const { hardware = {}, packages = {}, command = [] } = item;
+  const { hardware = {}, packages = {}, environ = {}, command = [] } = item;
   const gpus = hardware.gpus ?? [];
   const gpuModels = [...new Set(gpus)].map((name) => `${gpus.filter((each) => each === name).length} × ${name}`);
   const facts = [
@@ -111,6 +111,7 @@ function process(item) {
     ["Directory", item.directory],
     ["Python", [item.python, item.platform].filter(Boolean).join(", ")],
     ["Hardware", [hardware.cpus && plural(hardware.cpus, "CPU"), ...gpuModels].filter(Boolean).join(", ")],
+    ["Environment", Object.entries(environ).map(([name, value]) => `${name}=${value}`).join(", ")],
     ["Packages", Object.entries(packages).map(([name, version]) => `${name} ${version}`).join(", ")],
   ].filter(([, text]) => text);
   if (!facts.length) return "";

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE
 
-from trackside_daemon.alerts.sinks import http_exchange, http_post
-from trackside_daemon.alerts.sinks.sink import SendError, SinkError
+from trackside_daemon.alerts.sinks.sink import SinkError
+from trackside_daemon.http_client import http_exchange, http_request
+from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ def serve() -> Iterator[Callable[[Answer], int]]:
 
 def sent(url: str, body: bytes = b"{}", headers: Any = None) -> SendError:
     with pytest.raises(SendError) as caught:
-        http_post.post(url, body, headers or {}, ssl.create_default_context())
+        http_request.post(url, body, headers or {}, ssl.create_default_context())
     return caught.value
 
 
@@ -126,7 +127,7 @@ def test_an_address_that_http_cannot_carry_is_not_retried_soon(tmp_path: Path) -
     token = tmp_path / "token"
     token.write_text("h€sh\n")
     with pytest.raises(SinkError, match=r"^a\.bearer-file: .*token: a token may have ASCII characters only$"):
-        http_post.bearer_header(str(token), "a.bearer-file")
+        http_request.bearer_header(str(token), "a.bearer-file")
 
 
 def test_without_a_thread_to_bound_its_time_a_message_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""HTTP POST of a message. Logs and errors show only scheme, host and port of an address, because the rest may be secret."""
+"""HTTP requests. Logs and errors show only scheme, host and port of an address, because the rest may be secret."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
 from urllib.request import Request, getproxies, proxy_bypass
 
-from trackside_daemon.alerts.sinks.http_exchange import LONGEST_SECONDS, PATIENCE_SECONDS, HttpExchange
-from trackside_daemon.alerts.sinks.sink import SendError, SinkError
+from trackside_daemon.http_client.errors import SendError, SettingError
+from trackside_daemon.http_client.http_exchange import LONGEST_SECONDS, PATIENCE_SECONDS, HttpExchange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alerts.sinks.sink import Retry
+    from trackside_daemon.http_client.errors import Retry
 
 LONGEST_SECRET = 64 * 1024
 _BAD_MESSAGE = frozenset({400, 411, 413, 414, 415, 422, 431})
 PROXY_AUTHENTICATION_REQUIRED = 407
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(\S.*)")
 _TUNNEL = re.compile(r"Tunnel connection failed: (\d{3})")
 _BUSY = frozenset({408, 425, 429})
 _REMEDIES = {
@@ -41,18 +42,18 @@ def read_secret(path: str, setting: str) -> str:
     """Return the content of a file that holds a secret.
 
     Raises:
-        SinkError: The file is missing, unreadable or empty; the text names *setting*.
+        SettingError: The file is missing, unreadable or empty; the text names *setting*.
     """
     try:
         with Path(path).expanduser().open(encoding="utf-8") as file:
             text = file.read(LONGEST_SECRET).strip()
     except (OSError, RuntimeError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise SinkError(f"{setting}: {path}: {reason}; name a file that the daemon can read") from None
+        raise SettingError(f"{setting}: {path}: {reason}; name a file that the daemon can read") from None
     except UnicodeDecodeError:
-        raise SinkError(f"{setting}: {path}: the file is not text") from None
+        raise SettingError(f"{setting}: {path}: the file is not text") from None
     if not text:
-        raise SinkError(f"{setting}: {path}: the file is empty")
+        raise SettingError(f"{setting}: {path}: the file is empty")
     return text
 
 
@@ -60,23 +61,38 @@ def read_secret_line(path: str, setting: str) -> str:
     """Return the content of a file that holds a secret of one line.
 
     Raises:
-        SinkError: See `read_secret`; or the file has more than one line.
+        SettingError: See `read_secret`; or the file has more than one line.
     """
     text = read_secret(path, setting)
     if not text.isprintable():
-        raise SinkError(f"{setting}: {path}: the file must have exactly one line")
+        raise SettingError(f"{setting}: {path}: the file must have exactly one line")
     return text
+
+
+def read_headers(path: str, setting: str) -> dict[str, str]:
+    """Return the headers in a file, one ``NAME: VALUE`` per line.
+
+    Raises:
+        SettingError: See `read_secret`; or a line is no header.
+    """
+    headers = {}
+    for number, line in enumerate(read_secret(path, setting).splitlines(), 1):
+        header = _HEADER.fullmatch(line.strip()) if line.isprintable() and line.isascii() else None
+        if header is None:
+            raise SettingError(f"{setting}: {path}: line {number} is not NAME: VALUE")
+        headers[header[1]] = header[2]
+    return headers
 
 
 def bearer_header(path: str, setting: str) -> str:
     """Return the value of an Authorization header with the token in a file.
 
     Raises:
-        SinkError: See `read_secret_line`; or HTTP cannot carry the token.
+        SettingError: See `read_secret_line`; or HTTP cannot carry the token.
     """
     token = read_secret_line(path, setting)
     if not token.isascii():
-        raise SinkError(f"{setting}: {path}: a token may have ASCII characters only")
+        raise SettingError(f"{setting}: {path}: a token may have ASCII characters only")
     return f"Bearer {token}"
 
 
@@ -84,13 +100,13 @@ def tls_context(ca_file: str, setting: str) -> ssl.SSLContext:
     """Return a TLS context that trusts the authorities in a file; without a file, those of the system.
 
     Raises:
-        SinkError: The file is missing, unreadable or has no certificate.
+        SettingError: The file is missing, unreadable or has no certificate.
     """
     try:
         return ssl.create_default_context(cafile=str(Path(ca_file).expanduser()) if ca_file else None)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or "no certificate in PEM").lower()
-        raise SinkError(f"{setting}: {ca_file}: {reason}") from None
+        raise SettingError(f"{setting}: {ca_file}: {reason}") from None
 
 
 def without_secrets(url: str) -> str:
@@ -117,7 +133,22 @@ def basic_header(user: str, password: str) -> str:
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], context: ssl.SSLContext) -> None:
-    """Post JSON to a server; a user and a password in the URL are sent as a header.
+    """Post JSON to a server; see `request`."""
+    request("POST", url, body, headers, context)
+
+
+def request(
+    method: str,
+    url: str,
+    body: bytes | None,
+    headers: Mapping[str, str],
+    context: ssl.SSLContext,
+    *,
+    longest: int = 0,
+) -> bytes:
+    """Send a request, with JSON by default, and return at most *longest* bytes of the answer.
+
+    A user and a password in the URL are sent as a header.
 
     Raises:
         SendError: The server did not accept it.
@@ -128,17 +159,17 @@ def post(url: str, body: bytes, headers: Mapping[str, str], context: ssl.SSLCont
         raise SendError(f"the URL cannot be used: {error}", "later") from None
     parts = urlsplit(url)
     # urllib would take a user and a password for a part of the host name.
-    request = Request(  # noqa: S310  http(s) was checked
+    sent = Request(  # noqa: S310  http(s) was checked
         parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl(),
         body,
         {"Content-Type": "application/json", "User-Agent": "trackside", **headers},
-        method="POST",
+        method=method,
     )
     if parts.username is not None:
-        request.add_header("Authorization", basic_header(unquote(parts.username), unquote(parts.password or "")))
+        sent.add_header("Authorization", basic_header(unquote(parts.username), unquote(parts.password or "")))
     proxy = _proxy(parts.scheme, parts.hostname or "")
     try:
-        HttpExchange(context, proxied=bool(proxy)).run(request)
+        return HttpExchange(context, proxied=bool(proxy)).run(sent, longest)
     except HTTPError as error:
         # The body is not read, because it may contain secrets.
         error.close()

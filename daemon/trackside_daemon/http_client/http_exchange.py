@@ -31,8 +31,8 @@ class HttpExchange:
         proxies = [] if proxied else [ProxyHandler({})]
         self._opener = build_opener(_NoRedirects, _Plain(self._connect), _Secure(self._connect, context), *proxies)
 
-    def run(self, request: Request) -> None:
-        """Send a request and read the status of the response.
+    def run(self, request: Request, longest: int = 0) -> bytes:
+        """Send a request, read the status of the response, and return at most *longest* bytes of its body.
 
         Raises:
             TimeoutError: The exchange took too long.
@@ -41,12 +41,14 @@ class HttpExchange:
         # A socket timeout bounds each read only, so a slow server could keep the request open for ever.
         timer = threading.Timer(LONGEST_SECONDS, self._abort)
         timer.daemon = True
+        answer = b""
         try:
             timer.start()
         except RuntimeError:
             raise OSError(EAGAIN, "no thread can be started to bound its time; raise the limit of threads") from None
         try:
-            self._opener.open(request, timeout=PATIENCE_SECONDS).close()
+            with self._opener.open(request, timeout=PATIENCE_SECONDS) as response:
+                answer = bytes(response.read(longest)) if longest else b""
         except Exception:
             if not self._late.is_set():
                 raise
@@ -56,6 +58,7 @@ class HttpExchange:
                 opened.close()
         if self._late.is_set():  # an exchange that was cut off may appear to have a response
             raise TimeoutError
+        return answer
 
     def _connect(self, *arguments: Any) -> socket.socket:
         opened = socket.create_connection(*arguments)

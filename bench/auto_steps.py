@@ -1,0 +1,113 @@
+"""Time steps of a PyTorch loop with and without the hooks of `--auto`, in pairs of random order; print JSON.
+
+    python bench/auto_steps.py ipc:///tmp/push.sock 400     pairs of `BLOCK` steps, and as many null pairs
+
+The hooks are put in place and removed between blocks of one training, so that both arms see the same machine. A single step
+after a change would be one for which the interpreter has no caches.
+
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from time import perf_counter_ns, sleep
+from typing import Any
+
+from bench.pairs import Pairs, now
+from trackside.auto.startup import trackside_imports
+
+WARM_UP = 40
+BLOCK = 20
+CALLS = 10_000
+FIRST = 5  # steps after a change that are not timed
+
+
+class Hooks:
+    """The hooks of this process, all of which can be put in place and removed."""
+
+    def __init__(self) -> None:
+        import torch
+        from torch.optim import optimizer
+        from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+        owners: list[tuple[Any, str]] = [(torch.autograd, "backward"), (_BaseDataLoaderIter, "__next__")]
+        self._patched = [(owner, name, getattr(owner, name)) for owner, name in owners]
+        self._after_steps = optimizer._global_optimizer_post_hooks
+        self._hooks = dict(self._after_steps)
+        assert self._hooks
+
+    def turn(self, *, on: bool) -> None:
+        """Put all hooks in place, or remove them."""
+        for owner, name, patched in self._patched:
+            setattr(owner, name, patched if on else patched.__wrapped__)
+        self._after_steps.clear()
+        if on:
+            self._after_steps.update(self._hooks)
+
+
+def main() -> None:
+    """Measure what the command line names."""
+    os.environ["TRACKSIDE_ENDPOINT"], pairs = sys.argv[1], int(sys.argv[2])
+    trackside_imports.watch()
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.set_num_threads(1)
+    hooks, plan = Hooks(), Pairs(pairs, WARM_UP)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(4096, 64), torch.randn(4096, 1))
+    loader = DataLoader(data, batch_size=16)
+    batches = iter(loader)
+
+    def train(steps: int) -> None:
+        nonlocal batches
+        for _ in range(steps):
+            try:
+                inputs, targets = next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                inputs, targets = next(batches)
+            loss = torch.nn.functional.mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    taken: list[tuple[float, float]] = []
+    for on in plan.arms:
+        hooks.turn(on=on)
+        train(FIRST)
+        begun = now()
+        train(BLOCK)
+        wall, cpu = now()
+        taken.append(((wall - begun[0]) / BLOCK, (cpu - begun[1]) / BLOCK))
+    inputs, targets = next(iter(loader))
+    loss = torch.nn.functional.mse_loss(model(inputs), targets)
+    calls = back_to_back(iter(loader), [inputs, targets], loss, optimizer)
+    print(json.dumps({**plan.figures(taken, [0.0] * len(taken)), "back to back": calls}))
+
+
+def back_to_back(batches: Any, batch: Any, loss: Any, optimizer: Any) -> float:
+    """Return the median microseconds of the hooks of a step, called by themselves with the caches warm."""
+    from trackside.auto.hooks import hooks
+
+    waits, waited = hooks["PyTorch: begin of a wait for data"].work, hooks["PyTorch: batch"].work
+    backward, stepped = hooks["PyTorch: backward"].work, hooks["PyTorch: optimizer step"]
+    waited(waits(), batches, batch, first=True)
+    taken = []
+    for number in range(CALLS):
+        begun = perf_counter_ns()
+        waited(waits(), batches, batch, first=False)
+        backward(loss)
+        stepped(optimizer, (optimizer,), {})
+        taken.append((perf_counter_ns() - begun) / 1000)
+        if not number % 1000:
+            sleep(0.2)  # for the sender
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    main()

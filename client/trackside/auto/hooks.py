@@ -1,0 +1,103 @@
+"""Install the hooks of a module after its import, and guard them: the first error of a hook turns it off."""
+
+from __future__ import annotations
+
+import gc
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trackside.pytorch.hooks import uncompiled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trackside.auto.run import AutoRun
+
+REASON_LENGTH = 200
+
+hooks: dict[str, Hook] = {}
+"""All hooks of this process, by name."""
+
+failures: list[tuple[str, str]] = []
+"""Names and errors of the hooks that failed, until there is a run to which they can be reported."""
+
+_run: AutoRun | None = None
+
+
+class Hook:
+    """A call from another library into trackside, which never raises.
+
+    Args:
+        name: Its name in the daemon's log.
+        work: Called with the hook's arguments until it raises.
+
+    Attributes:
+        work: As given.
+        is_on: False after an error.
+    """
+
+    __slots__ = ("is_on", "name", "work")
+
+    def __init__(self, name: str, work: Callable[..., Any]) -> None:
+        self.name, self.work, self.is_on = name, work, True
+        hooks[name] = self
+
+    def __call__(self, *given: Any, **named: Any) -> None:
+        """Call *work*; its first error is reported, and turns it off."""
+        if self.is_on:
+            try:
+                self.work(*given, **named)
+            except Exception as error:  # noqa: BLE001  whatever it is, training must go on
+                self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Turn it off, and report why. This opens the run: a training is under way."""
+        self.is_on = False
+        report_failure(self.name, error, opens=True)
+
+
+def imported(name: str, installer: str) -> None:
+    """Install the hooks of a module that has just been imported, by the function `install` of another."""
+    try:
+        import_module(installer).install(name)
+    except Exception as error:  # noqa: BLE001  a version that has other names, for example
+        report_failure(name, error)
+
+
+def auto_run() -> AutoRun:
+    """Return the run that hooks push to. The first call imports the client, and opens no run yet."""
+    global _run  # noqa: PLW0603
+    if _run is None:
+        _run = uncompiled(_make_run)()
+    return _run
+
+
+def _make_run() -> AutoRun:
+    with quick_import():
+        from trackside.auto.run import AutoRun
+    return AutoRun(failures)
+
+
+@contextmanager
+def quick_import() -> Iterator[None]:
+    """Import without collections of garbage: with PyTorch's objects in memory, they take longer than the import."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def report_failure(hook: str, error: Exception, *, opens: bool = False) -> None:
+    """Report an error of a hook: to the daemon, or in the training's log while there is no run and this *opens* none."""
+    reason = f"{type(error).__name__}: {error}".partition("\n")[0][:REASON_LENGTH]
+    with suppress(Exception):
+        failures.append((hook, reason))
+        run = auto_run() if opens else _run
+        if run is None or not (run.open() if opens else run.send_failures()):
+            from trackside.log import warn
+
+            warn(f"auto: {hook}: {reason}; training goes on without these values")

@@ -1,0 +1,230 @@
+"""The run that hooks push to: the training code's own, else one that the first found value opens.
+
+Found values come in three layers. Those of a framework's callbacks are pushes of an integration. Those of trackers keep their
+keys and steps. Those of the training watch fill in what is left. A key of a better layer is left out here, and so is one
+that the training code pushes itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from trackside.default_run import default, init, is_loader_worker, open_run
+from trackside.pytorch.hooks import uncompiled
+from trackside.wire import HOOK_FAILED
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Iterator, Mapping
+
+    from trackside.row_queue import RowQueue
+    from trackside.transport.session import Row
+
+AMOUNTS = ("samples", "tokens")  # keys whose values add up until a push carries them
+
+
+class AutoRun:
+    """The run of this process, for the hooks in all of its threads.
+
+    Args:
+        failures: Names and errors of hooks that failed, which this sends and removes.
+
+    Attributes:
+        step: Number of optimizer steps in the run.
+    """
+
+    def __init__(self, failures: list[tuple[str, str]]) -> None:
+        self.step = 0
+        self._failures = failures
+        self._queue: RowQueue | None = None
+        self._is_own = False
+        self._opens = True
+        self._name: str | None = None
+        self._config: dict[str, Any] = {}
+        self._tags: tuple[str, ...] = ()
+        self._counts_steps = ""
+        self._last_tracked: int | None = None
+        self._tracked: set[str] = set()
+        self._found: set[str] = set()
+        self._marked: tuple[str, ...] = ()
+        self._overridden = 0
+        self._joining: dict[str, float] = {}
+        self._muted = 0
+        self._keys: tuple[str, ...] = ()
+        self._direct: deque[Row] | None = None
+        os.register_at_fork(after_in_child=self._forked)
+
+    @property
+    def queue(self) -> RowQueue | None:
+        """The queue of the open run; None without one, and then nothing is opened."""
+        run = open_run()
+        if run is None:
+            return None
+        if run.queue is not self._queue:
+            self._join_run(run.queue, is_own=False)
+        return run.queue
+
+    def open(self) -> str:
+        """Open the run if it is not, report the failed hooks, and return the run's id; empty if there is none."""
+        queue = self.queue or self._open()
+        self.send_failures()
+        return "" if queue is None else queue.session.identity.run
+
+    def found(self, values: dict[str, Any]) -> RowQueue | None:
+        """Push what was found about an optimizer step, which this counts, and return the run's queue. It opens the run."""
+        queue, direct = self._queue, self._direct
+        if (  # the usual case in one piece: between the steps of a training the CPU caches are cold
+            direct is not None
+            and queue is default.queue
+            and queue.is_open
+            and not queue.is_led
+            and tuple(values) == self._keys
+            and type(values.get("loss")) is float
+        ):
+            direct.append((monotonic_ns(), self.step, values))
+            self.step += 1
+            return queue
+        queue = self.queue or self._open()
+        if queue is not None:
+            self._push(queue, values, self.step)
+            self.step += 1
+        return queue
+
+    def found_in_step(self, values: dict[str, Any]) -> None:
+        """Push more about the optimizer step that was counted last."""
+        queue = self.queue
+        if queue is not None:
+            self._push(queue, values, max(0, self.step - 1))
+
+    def tracked(self, values: Mapping[str, Any], step: int, separator: str = "") -> None:
+        """Push numbers that the training gave a tracker, with the tracker's keys and step. It opens the run.
+
+        Args:
+            values: Numbers by key; anything else among them is left out.
+            step: Their step, as the tracker counts.
+            separator: Text between the keys of nested mappings; empty for a tracker without these.
+        """
+        numbers = {} if self._muted else dict(_numbers(values, separator))
+        if not numbers:
+            return
+        queue = self.queue or self._open()
+        if queue is None:
+            return
+        if not self._tracked.issuperset(numbers):
+            self._tracked.update(numbers)
+            self._direct = None
+        queue.push_found(numbers, step, aside=queue.is_led or not self._is_counted_by_tracker(step))
+
+    def describe(self, *, name: str | None = None, config: Mapping[str, Any] | None = None, tags: Any = ()) -> None:
+        """Add details that a tracker has; those of a run that the training code or a framework has opened stay."""
+        if self._muted:
+            return
+        self._name = name or self._name
+        self._config.update(config or {})
+        self._tags = tuple(dict.fromkeys((*self._tags, *map(str, tags or ()))))
+        queue = self.queue
+        if queue is not None and self._is_own:
+            queue.describe(self._config or None, tags=self._tags)
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Ignore what trackers get: a framework passes on what its callback has pushed."""
+        self._muted += 1
+        try:
+            yield
+        finally:
+            self._muted -= 1
+
+    def send_failures(self) -> bool:
+        """Report the hooks that have failed to the daemon; return False without a run."""
+        queue = self.queue
+        while queue is not None and self._failures:
+            hook, reason = self._failures.pop()
+            queue.event(HOOK_FAILED, {"hook": hook, "error": reason})
+        return queue is not None
+
+    def _open(self) -> RowQueue | None:
+        if not self._opens:
+            return None
+        enabled = not is_loader_worker()
+        run = uncompiled(init)(self._name, config=self._config or None, tags=self._tags, enabled=enabled)
+        if not run.is_open:  # turned off, not this rank's turn, a loader's worker, or the end of the process
+            self._opens = False
+            return None
+        self._join_run(run.queue, is_own=True)
+        return run.queue
+
+    def _join_run(self, queue: RowQueue, *, is_own: bool) -> None:
+        if self._is_own and self._queue is not None:
+            self._queue.close("finished", timeout=0.0)  # replaced by one of the training code
+        self._queue, self._is_own = queue, is_own
+        queue.pending_values()  # so that it finds out which keys the training code pushes
+        self.step, self._counts_steps, self._last_tracked = 0, "", None
+        self._tracked, self._found, self._marked, self._overridden = set(), set(), (), 0
+        self._joining, self._direct = {}, None
+        self.send_failures()
+
+    def _push(self, queue: RowQueue, values: dict[str, Any], step: int) -> None:
+        if not self._tracked.isdisjoint(values):
+            values = {key: value for key, value in values.items() if key not in self._tracked}
+        if queue.is_led:
+            self._join(queue, values)
+        elif self._counts_steps == "tracker":
+            queue.push_found(values, self._last_tracked)
+        else:
+            self._counts_steps = "training"
+            queue.push_found(values, step)
+            self._keys = tuple(values)
+            self._direct = queue.session.rows if self._is_direct(values) and not queue.polls else None
+        pending = queue.pending
+        if not self._found.issuperset(values) or (pending is not None and len(pending.overridden) != self._overridden):
+            self._mark(queue, values)
+
+    def _is_direct(self, values: dict[str, Any]) -> bool:
+        """Return whether the next values of these keys can be appended to the queue's rows at once."""
+        return self._tracked.isdisjoint(values) and all(type(value) in {int, float} for value in values.values())
+
+    def _join(self, queue: RowQueue, values: dict[str, Any]) -> None:
+        """Add values to the next push of the training code, whose steps count."""
+        if not self._joining:
+            queue.after_push(self._joining.clear)
+        self._joining.update((key, self._joining.get(key, 0) + values.get(key, 0)) for key in AMOUNTS)
+        queue.join_next_push({**values, **{key: sum_ for key, sum_ in self._joining.items() if sum_}})
+
+    def _mark(self, queue: RowQueue, values: dict[str, Any]) -> None:
+        """Send which keys the training watch has found."""
+        overridden = queue.pending_values().overridden
+        self._found.update(values)
+        self._overridden = len(overridden)
+        marked = tuple(sorted(self._found - overridden - self._tracked))
+        if marked != self._marked:
+            self._marked = marked
+            queue.session.describe(auto=marked)
+
+    def _is_counted_by_tracker(self, step: int) -> bool:
+        """Return whether the tracker's steps are those of the run: nothing else counts steps.
+
+        With PyTorch an optimizer may soon do so. It does not if the tracker gets a second step before.
+        """
+        before, self._last_tracked = self._last_tracked, step
+        if not self._counts_steps and ("torch" not in sys.modules or before not in {None, step}):
+            self._counts_steps = "tracker"
+        return self._counts_steps == "tracker"
+
+    def _forked(self) -> None:
+        """Begin anew in a forked child, whose parent keeps its run."""
+        self._queue, self._is_own, self._opens, self._muted, self._direct = None, False, True, 0, None
+
+
+def _numbers(values: Mapping[str, Any], separator: str, before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, int | float):
+            yield f"{before}{key}", value
+        elif separator and hasattr(value, "items"):
+            yield from _numbers(value, separator, f"{before}{key}{separator}")
+        elif hasattr(value, "__float__") and all(length == 1 for length in getattr(value, "shape", ())):
+            yield f"{before}{key}", value

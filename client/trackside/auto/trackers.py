@@ -1,0 +1,190 @@
+"""Trackers that the training reports to: their numbers are pushed too, with the trackers' own keys and steps."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from trackside.auto.hooks import auto_run
+from trackside.auto.patches import after
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class StepCounter:
+    """The steps of trackers that count them by themselves, by the tracker's run."""
+
+    def __init__(self) -> None:
+        self._next: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+
+    def step(self, run: Any, given: Any, *, ends: bool, key: str = "", first: int = 0) -> int:
+        """Return the step of a report.
+
+        Args:
+            run: The tracker's run.
+            given: The step that the training code gives, or None.
+            ends: The step ends with the report.
+            key: What is counted, for a tracker that counts each key.
+            first: The first step.
+        """
+        counts = self._next.setdefault(run, {})
+        now = max(counts.get(key, first), first if given is None else int(given))
+        counts[key] = now + ends
+        return now if given is None else int(given)
+
+    def is_new(self, run: Any) -> bool:
+        """Return whether a run has reported nothing yet."""
+        return run not in self._next
+
+
+_steps = StepCounter()
+
+
+def install(name: str) -> None:
+    """Install the hooks of a tracker's module."""
+    _INSTALLERS[name](sys.modules[name])
+
+
+def _wandb(module: Any) -> None:
+    def log(run: Any, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None, **_: Any) -> None:
+        if _steps.is_new(run):
+            auto_run().describe(config=dict(run.config))  # it may have grown
+        ends = (step is None and commit is None) or bool(commit)
+        auto_run().tracked(data, _steps.step(run, step, ends=ends, first=getattr(run, "starting_step", 0)), ".")
+
+    after(module.Run, "log", "wandb: Run.log", log)
+
+
+def _wandb_init(module: Any) -> None:
+    def init(*_: Any, name: str | None = None, **__: Any) -> None:
+        run = getattr(sys.modules["wandb"], "run", None)
+        if run is not None:
+            auto_run().describe(name=name or os.environ.get("WANDB_NAME"), config=dict(run.config), tags=run.tags)
+
+    after(module, "init", "wandb: init", init)
+
+
+def _tensorboard(module: Any) -> None:
+    def add_scalar(_: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any) -> None:
+        auto_run().tracked({tag: scalar_value}, int(global_step or 0))
+
+    def add_scalars(
+        _: Any, main_tag: str, tag_scalar_dict: Mapping[str, Any], global_step: Any = None, *__: Any, **___: Any
+    ) -> None:
+        values = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}
+        auto_run().tracked(values, int(global_step or 0))
+
+    def add_hparams(_: Any, hparam_dict: Mapping[str, Any], *__: Any, **___: Any) -> None:
+        auto_run().describe(config=hparam_dict)
+
+    for work in (add_scalar, add_scalars, add_hparams):
+        after(module.SummaryWriter, work.__name__, f"{module.__name__}: {work.__name__}", work)
+
+
+def _mlflow(module: Any) -> None:
+    # The functions of the package, such as `mlflow.log_metrics`, call the client.
+    def log_metric(
+        _: Any, run_id: str, key: str, value: Any, timestamp: Any = None, step: Any = None, *__: Any, **___: Any
+    ) -> None:
+        auto_run().tracked({key: value}, int(step or 0))
+
+    def log_batch(
+        _: Any, run_id: str, metrics: Any = (), params: Any = (), tags: Any = (), *__: Any, **___: Any
+    ) -> None:
+        by_step: dict[int, dict[str, Any]] = {}
+        for metric in metrics:
+            by_step.setdefault(int(metric.step), {})[metric.key] = metric.value
+        if params or tags:
+            _describe_mlflow({one.key: one.value for one in params}, [(one.key, one.value) for one in tags])
+        for step, values in by_step.items():
+            auto_run().tracked(values, step)
+
+    def log_param(_: Any, run_id: str, key: str, value: Any, *__: Any, **___: Any) -> None:
+        _describe_mlflow({key: value})
+
+    def set_tag(_: Any, run_id: str, key: str, value: Any, *__: Any, **___: Any) -> None:
+        _describe_mlflow({}, [(key, value)])
+
+    def create_run(
+        _: Any, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: str | None = None, **__: Any
+    ) -> None:
+        _describe_mlflow({}, [*(tags or {}).items(), *([("mlflow.runName", run_name)] if run_name else [])])
+
+    for work in (create_run, log_metric, log_batch, log_param, set_tag):
+        after(module.MlflowClient, work.__name__, f"mlflow: {work.__name__}", work)
+
+
+def _describe_mlflow(params: Mapping[str, Any], tags: Iterable[tuple[str, Any]] = ()) -> None:
+    """Describe the run by MLflow's parameters and tags; those of MLflow itself have its name."""
+    every = dict(tags)
+    ours = [f"{key}={value}" for key, value in every.items() if not key.startswith("mlflow.")]
+    auto_run().describe(name=every.get("mlflow.runName"), config=params, tags=ours)
+
+
+def _trackio(module: Any) -> None:
+    def log(run: Any, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        auto_run().tracked(metrics, _steps.step(run, step, ends=True))
+
+    after(module.Run, "log", "trackio: Run.log", log)
+
+
+def _swanlab(module: Any) -> None:
+    def log(run: Any, data: Mapping[str, Any], step: int | None = None) -> None:
+        if _steps.is_new(run):
+            auto_run().describe(config=dict(run.config))  # it may have grown
+        auto_run().tracked(data, _steps.step(run, step, ends=step is None), "/")
+
+    after(module.Run, "log", "swanlab: Run.log", log)
+
+
+def _init(module: Any) -> None:
+    """Install the hook of the function `init` of trackio and swanlab; a name that they make up is left out."""
+
+    def init(
+        *_: Any,
+        name: str | None = None,
+        experiment_name: str | None = None,
+        config: Any = None,
+        tags: Any = (),
+        **__: Any,
+    ) -> None:
+        config = config if hasattr(config, "items") else {}
+        auto_run().describe(name=name or experiment_name, config=config, tags=tags)
+
+    after(module, "init", f"{module.__name__}: init", init)
+
+
+def _aim(module: Any) -> None:
+    def track(run: Any, value: Any, name: str = "", step: Any = None, *_: Any, context: Any = None, **__: Any) -> None:
+        values = value if hasattr(value, "items") else {name: value}
+        prefix = "".join(f"{part}/" for part in (context or {}).values())  # such as {"subset": "train"}
+        for key, number in values.items():
+            whole = f"{prefix}{key}"
+            auto_run().tracked({whole: number}, _steps.step(run, step, ends=True, key=whole))
+
+    def add_tag(_: Any, value: str) -> None:
+        auto_run().describe(tags=(value,))
+
+    def set_item(_: Any, key: str, value: Any) -> None:
+        auto_run().describe(config=value if hasattr(value, "items") else {key: value})
+
+    after(module.Run, "add_tag", "aim: Run.add_tag", add_tag)
+    after(module.BasicRun, "track", "aim: Run.track", track)
+    after(module.BasicRun, "__setitem__", "aim: Run.__setitem__", set_item)
+
+
+_INSTALLERS = {
+    "aim.sdk.run": _aim,
+    "mlflow.tracking.client": _mlflow,
+    "swanlab": _init,
+    "swanlab.sdk.internal.run": _swanlab,
+    "tensorboardX.writer": _tensorboard,
+    "torch.utils.tensorboard.writer": _tensorboard,
+    "trackio": _init,
+    "trackio.run": _trackio,
+    "wandb.sdk.wandb_init": _wandb_init,
+    "wandb.sdk.wandb_run": _wandb,
+}

@@ -1,0 +1,257 @@
+"""Find the steps of a training and what belongs to them, by calls that every PyTorch training makes.
+
+- A *step* is a step of the first optimizer that steps. Others, as of a GAN, add their losses to it: ``loss/2``, ``loss/3``, …
+- The *loss* is the scalar whose backward pass runs before a step: as `GradScaler` gets it, and with the division undone that
+  accumulates gradients. Of several batches that a step accumulates, the last one counts; several losses of one batch, such
+  as those of a discriminator, are summed.
+- *Samples* and *tokens* are those of the batch that a backward pass follows: an evaluation's count for nothing.
+
+In: calls of hooks. Out: `AutoRun`. It imports nothing of PyTorch, whose objects it gets.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from threading import get_ident
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+from trackside.auto.hooks import auto_run
+from trackside.pytorch.batches import counts
+from trackside.pytorch.device_scalars import read_number
+from trackside.totals.phases import WAITED, WAITS, Mark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside.transport.session import Row
+
+OTHERS = 10  # steps of another optimizer after which it is the one whose steps count: the first one has stopped
+AHEAD = 2  # number of batches that a training can have fetched, Accelerate's loader one ahead
+CLOSE = 1e-3  # relative difference at which a divisor is a number of batches
+
+ROWS_WAITING = 32_768  # limit of queued rows, as of `trackside.row_queue`, which is not imported before a run is opened
+
+_EVALUATES = Mark(enters=True, phase="eval", automatic=True)
+_EVALUATED = Mark(enters=False, phase="eval", automatic=True)
+
+
+class TrainingWatch:
+    """The training of this process. One thread trains; others may call this at the cost of wrong values.
+
+    Args:
+        is_compiling: Returns whether PyTorch compiles the caller, so that nothing may be done.
+        records_gradients: Returns whether gradients are recorded; evaluations turn that off.
+
+    Attributes:
+        is_paused: A framework's callback pushes what this would find.
+    """
+
+    def __init__(self, is_compiling: Callable[[], bool], records_gradients: Callable[[], bool]) -> None:
+        self.is_paused = False
+        self._is_compiling = is_compiling
+        self._records_gradients = records_gradients
+        self._optimizer: weakref.ref[Any] | None = None
+        self._others: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._others_stepped = 0
+        self._steps = 0
+        self._losses = 0
+        self._first_loss: Any = None
+        self._loss: Any = None
+        self._divisor: float | None = None
+        self._usual_divisor: float | None = None
+        self._scaled: tuple[weakref.ref[Any], Any, float | None] | None = None
+        self._batches = self._batch_of_loss = 0
+        self._fetched: deque[tuple[int, int]] = deque(maxlen=AHEAD)
+        self._iterator: Callable[[], Any] = lambda: None
+        self._samples = self._tokens = 0
+        self._is_evaluating = False
+        self._run = auto_run
+        self._rows: deque[Row] | None = None
+        self._thread = 0
+
+    def scaled(self, loss: Any, product: Any) -> None:
+        """Remember the loss from which a gradient scaler has made a product, whose backward pass follows."""
+        if not self.is_paused and product is not loss and hasattr(loss, "numel") and loss.numel() == 1:
+            self._scaled = weakref.ref(product), _value(loss), self._find_divisor(loss)
+
+    def backward(self, tensors: Any) -> None:
+        """Note the loss of a backward pass, before it runs; the first argument of `torch.autograd.backward`."""
+        if self.is_paused:
+            return
+        total, divided = None, None
+        for loss in (tensors,) if hasattr(tensors, "numel") else tuple(tensors):
+            if loss.numel() != 1:
+                continue
+            scaled = self._scaled
+            if scaled is not None and scaled[0]() is loss:
+                _, value, divided = scaled
+                self._scaled = None
+            else:
+                value, divided = _value(loss), self._find_divisor(loss)
+            total = value if total is None or value is None else total + value
+        if total is not None:
+            self._add_loss(total, divided)
+
+    def stepped(self, optimizer: Any, args: Any = (), named: Any = None) -> None:
+        """Note the step of an optimizer, after it; arguments of a hook of `torch.optim.Optimizer`."""
+        if self._is_compiling() or self.is_paused:
+            return
+        self._steps += 1
+        losses, self._losses = self._losses, 0
+        first = None if self._optimizer is None else self._optimizer()
+        if first is not optimizer:
+            if first is not None and self._run().queue is not None:
+                if losses:
+                    self._other_stepped(optimizer, losses)
+                return
+            self._optimizer, self._usual_divisor = weakref.ref(optimizer), None  # another training begins
+        self._others_stepped = 0
+        values: dict[str, Any] = {}
+        if losses:  # a closure computes the loss again and again, first at the weights before the step
+            has_closure = len(args) > 1 or bool(named and "closure" in named)
+            values["loss"] = self._first_loss if has_closure else self._whole_loss(losses)
+        if (rate := optimizer.param_groups[0].get("lr")) is not None:
+            values["learning_rate"] = rate
+        if self._samples:
+            values["samples"], self._samples = self._samples, 0
+        if self._tokens:
+            values["tokens"], self._tokens = self._tokens, 0
+        if self._is_evaluating:
+            self._end_evaluation()
+        queue = self._run().found(values)
+        self._rows, self._thread = (None, 0) if queue is None else (queue.session.rows, queue.thread)
+
+    def forked(self) -> None:
+        """Begin anew in a forked child: nothing sends the rows of its parent's run there."""
+        self._rows, self._losses, self._is_evaluating = None, 0, False
+
+    def scaler_begins(self) -> int:
+        """Return the number of steps before that of a gradient scaler, for `scaler_stepped`."""
+        return self._steps
+
+    def scaler_stepped(self, before: int, optimizer: Any) -> None:
+        """Note the step of a gradient scaler, which skips the optimizer's if gradients overflow: a step all the same."""
+        if self._steps == before:
+            self.stepped(optimizer)
+
+    def waits(self) -> int:
+        """Note that the training waits for a batch of a data loader; return since when, in monotonic nanoseconds."""
+        since = monotonic_ns()
+        rows = self._rows
+        if rows is None or self.is_paused or get_ident() != self._thread:
+            return since
+        if not self._records_gradients():
+            self._begin_evaluation(since)
+        elif self._is_evaluating:
+            self._end_evaluation()
+        if not self._is_evaluating and len(rows) < ROWS_WAITING:
+            rows.append((since, WAITS, None))
+        return since
+
+    def waited(self, since: int, iterator: Any, batch: Any, *, first: bool) -> None:
+        """Note that a batch has come.
+
+        Args:
+            since: Result of `waits`.
+            iterator: The iterator of the data loader, which gets an attribute.
+            batch: The batch.
+            first: It is the first one of the iterator.
+        """
+        if self.is_paused or not self._records_gradients():
+            return
+        rows = self._rows
+        if rows is not None and get_ident() == self._thread:
+            now = monotonic_ns()
+            rows.append((now, WAITED._replace(waited=now - since, first=True) if first else now - since, None))
+        self._batches += 1
+        if first or iterator is not self._iterator():
+            if first:
+                iterator.trackside_fetched = deque(maxlen=AHEAD)
+            self._fetched = getattr(iterator, "trackside_fetched", self._fetched)
+            self._iterator = weakref.ref(iterator)
+        self._fetched.append(counts(batch))
+
+    def ran_out(self) -> None:
+        """Note that a wait has ended without a batch."""
+        if self.is_paused:
+            return
+        self._batches += 1
+        if self._is_evaluating:
+            self._end_evaluation()
+        elif (rows := self._rows) is not None and get_ident() == self._thread:
+            rows.append((monotonic_ns(), WAITED, None))
+
+    def _begin_evaluation(self, now: int) -> None:
+        if not self._is_evaluating and self._rows is not None:
+            self._is_evaluating = True
+            self._rows.append((now, _EVALUATES, None))
+
+    def _end_evaluation(self) -> None:
+        self._is_evaluating = False
+        if self._rows is not None:
+            self._rows.append((monotonic_ns(), _EVALUATED, None))
+
+    def _add_loss(self, value: Any, divided: float | None) -> None:
+        losses = self._losses = self._losses + 1
+        is_new_batch = self._batch_of_loss != self._batches
+        if is_new_batch and self._fetched:
+            count, length = self._fetched.popleft()
+            self._samples += count
+            self._tokens += length
+        if losses == 1:
+            self._first_loss = self._loss = value
+        elif not is_new_batch and self._batches:
+            self._loss = self._loss + value
+        else:
+            self._loss = value
+        self._batch_of_loss, self._divisor = self._batches, divided
+
+    def _find_divisor(self, loss: Any) -> float | None:
+        # The first loss of a step can be its only one, as nearly always.
+        return divisor(loss) if self._losses or self._usual_divisor is not None else None
+
+    def _whole_loss(self, losses: int) -> Any:
+        """Return the loss of a step without the division by the number of batches that it accumulates."""
+        if self._divisor is None:
+            return self._loss
+        if losses > 1 and abs(self._divisor - losses) < CLOSE * losses:
+            self._usual_divisor = self._divisor
+        # The last step of an epoch may accumulate fewer batches, and divide all the same.
+        is_usual = self._usual_divisor is not None and abs(self._divisor - self._usual_divisor) < CLOSE * losses
+        return self._loss * self._divisor if is_usual else self._loss
+
+    def _other_stepped(self, optimizer: Any, losses: int) -> None:
+        number = self._others.setdefault(optimizer, len(self._others) + 2)
+        self._others_stepped += 1
+        if self._others_stepped >= OTHERS:
+            self._optimizer = None
+        self._run().found_in_step({f"loss/{number}": self._whole_loss(losses)})
+
+
+def divisor(loss: Any) -> float | None:
+    """Return the number by which the last operation of a loss has divided, or by whose inverse it has multiplied.
+
+    None for another operation, and for a number that would have to be read from a device.
+    """
+    node = loss.grad_fn
+    name = "" if node is None else node.name()
+    if name not in {"DivBackward0", "MulBackward0"}:
+        return None
+    other = getattr(node, "_saved_other", None)  # PyTorch has no public way to the operands
+    if other is None or not other.is_cpu or other.numel() != 1:
+        return None
+    number = float(other)
+    if name == "MulBackward0":
+        number = 1 / number if number else 0.0
+    return number or None
+
+
+def _value(loss: Any) -> Any:
+    """Return a loss as a number; as a tensor without its graph if it is on a device; None while that captures a graph."""
+    if (number := read_number(loss)) is not None:
+        return number
+    import torch
+
+    return None if torch.cuda.is_current_stream_capturing() else loss.detach()

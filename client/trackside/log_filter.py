@@ -1,0 +1,40 @@
+"""A filter of `logging` that adds the run, the rank and the step to the training's own log lines."""
+
+from __future__ import annotations
+
+import logging
+
+from trackside.default_run import open_run
+
+NONE = "-"  # what the fields have without a run, or before the first step
+
+
+class LogFilter(logging.Filter):
+    """Adds fields to log records for formatters: ``run``, ``trackside_run_id``, ``rank`` and ``step``.
+
+    Without an open run they are ``-``. It opens no run and drops no record. Add it to a handler: a logger's filters do not
+    see the records of the loggers below it.
+
+    Example:
+        >>> handler = logging.StreamHandler()
+        >>> handler.addFilter(trackside.LogFilter())
+        >>> handler.setFormatter(logging.Formatter("%(run)s rank %(rank)s step %(step)s: %(message)s"))
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields, except those that the record has."""
+        run = open_run()
+        if run is None:
+            fields: dict[str, object] = dict.fromkeys(("run", "trackside_run_id", "rank", "step"), NONE)
+        else:
+            step = run.queue.session.newest_step()
+            fields = {
+                "run": run.name,
+                "trackside_run_id": run.id,
+                "rank": run.rank,
+                "step": NONE if step is None else step,
+            }
+        for name, value in fields.items():
+            if not hasattr(record, name):
+                setattr(record, name, value)
+        return True

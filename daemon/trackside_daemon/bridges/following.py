@@ -1,0 +1,180 @@
+"""Follow what other tools write while they write it, and push it to a daemon in a session for each run.
+
+The sessions are those of the client, so that the daemon treats the values as those of a training that pushes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trackside
+from trackside_daemon.bridges.finding import find_runs
+from trackside_daemon.bridges.foreign_run import ForeignRunError
+from trackside_daemon.history.files.items import EventItem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from trackside_daemon.bridges.foreign_run import ForeignRun
+    from trackside_daemon.history.files.items import Push
+
+MAX_RUNS = 64  # live runs of a daemon
+POLL_SECONDS = 0.25
+FIND_SECONDS = 2.0  # between two searches for new files
+FULL_SECONDS = 0.02
+
+Stored = dict[str, int]
+"""Number of samples of each key that the history has of a run."""
+
+
+class Follower:
+    """Follows the runs at some places.
+
+    Args:
+        places: Files and directories, which may not exist yet.
+        environ: Environment of `find_runs`.
+        stored: Returns what the history has of a run, by its id, so that nothing is pushed twice.
+        warn: Receives a line about each problem.
+        since: Only runs that were written at this Unix time or later.
+        name: Name of the runs; empty for that of each.
+        ending: Returns True when no time is left.
+    """
+
+    def __init__(
+        self,
+        places: Sequence[str],
+        environ: Mapping[str, str],
+        stored: Callable[[str], Stored],
+        warn: Callable[[str], None],
+        *,
+        since: float = 0.0,
+        name: str = "",
+        ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._places = places
+        self._environ = environ
+        self._stored = stored
+        self._warn = warn
+        self._since = since
+        self._name = name
+        self._ending = ending
+        self._runs: dict[str, _FollowedRun] = {}
+        self._find_at = 0.0
+        self._warned: set[str] = set()
+
+    def poll(self) -> int:
+        """Push what is new, and return the number of samples."""
+        if time.monotonic() >= self._find_at:
+            self._find()
+            self._find_at = time.monotonic() + FIND_SECONDS
+        pushed = 0
+        for followed in self._runs.values():
+            try:
+                pushed += followed.poll(self._ending)
+            except (ForeignRunError, OSError) as error:
+                self._warn_once(str(error))
+        return pushed
+
+    def close(self, status: str) -> list[str]:
+        """Push the rest, end the runs, and return their names."""
+        self._find_at = 0.0
+        self.poll()
+        return [followed.close(status) for followed in self._runs.values() if followed.is_open]
+
+    def _find(self) -> None:
+        for place in self._places:
+            if "://" not in place and not Path(place).exists():
+                continue
+            try:
+                found = find_runs(place, self._environ)
+            except (ForeignRunError, OSError) as error:
+                if not Path(place).is_dir():
+                    self._warn_once(str(error))
+                continue
+            for run in found:
+                if run.id in self._runs:
+                    self._runs[run.id].run.extend(run)
+                elif run.modified() >= self._since:
+                    self._add(run)
+
+    def _add(self, run: ForeignRun) -> None:
+        if len(self._runs) >= MAX_RUNS:
+            self._warn_once(f"{run.place}: not followed, since {MAX_RUNS} runs are followed already")
+        else:
+            self._runs[run.id] = _FollowedRun(run, self._name or run.name, self._stored(run.id))
+
+    def _warn_once(self, line: str) -> None:
+        if line not in self._warned and len(self._warned) < 100:
+            self._warned.add(line)
+            self._warn(line)
+
+
+class _FollowedRun:
+    """A run and its session, which begins with the first value."""
+
+    def __init__(self, run: ForeignRun, name: str, stored: Stored) -> None:
+        self.run = run
+        self._name = name
+        self._session: trackside.Run | None = None
+        self._described: dict[str, object] = {}
+        self._pushed = Counter(stored)
+        self._skip = Counter(stored)
+        self._read_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """A value was pushed, and the run has not ended."""
+        return self._session is not None and self._session.is_open
+
+    def poll(self, ending: Callable[[], bool]) -> int:
+        """Push what is new, and return the number of samples."""
+        if not self.run.live:  # a file that is read from its beginning each time
+            modified = self.run.modified()
+            if modified == self._read_at:
+                return 0
+            self._read_at = modified
+            self._skip = self._pushed.copy()
+        pushed = 0
+        for item in self.run.read():
+            if isinstance(item, EventItem):
+                if self._session is not None:
+                    self._session.event(str(item.fields["kind"]), **item.fields["fields"])
+                continue
+            values = dict(self._new(item))
+            if values:
+                pushed += len(values)
+                self._push(item, values, ending)
+        if self._session is not None:
+            if self.run.config != self._described:
+                self._described = dict(self.run.config)
+                self._session.queue.describe(self._described)
+            if self.run.ended:
+                self.close(self.run.state)
+        return pushed
+
+    def close(self, status: str) -> str:
+        """End the session, and return the run's name."""
+        if self._session is not None:
+            self._session.finish(status if status in ("finished", "failed") else "stopped")
+        self.run.close()
+        return self._name
+
+    def _new(self, push: Push) -> Iterator[tuple[str, float]]:
+        """Yield the values that the history does not have."""
+        for key, value in zip(push.keys, push.values, strict=True):
+            if self._skip[key] > 0:
+                self._skip[key] -= 1
+            else:
+                self._pushed[key] += 1
+                yield key, value
+
+    def _push(self, push: Push, values: dict[str, float], ending: Callable[[], bool]) -> None:
+        if self._session is None:
+            self._described = dict(self.run.config)
+            self._session = trackside.init(self._name, id=self.run.id, config=self._described, tags=self.run.tags)
+        moment = time.monotonic_ns() - (time.time_ns() - push.time * 1000)
+        while not self._session.queue.record(moment, push.step, values) and not ending():
+            time.sleep(FULL_SECONDS)

@@ -1,0 +1,179 @@
+"""Send what the history has to one target, from the position up to which the target has it, and retry what failed."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trackside_daemon.bridges.mirrors.target import MirroredRun, State
+from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent
+from trackside_daemon.history.database import open_reader
+from trackside_daemon.http_client.errors import SendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from trackside_daemon.bridges.mirrors.positions import Positions
+    from trackside_daemon.bridges.mirrors.target import Row, Target
+    from trackside_daemon.bridges.mirrors.unsent import Stream
+
+MAX_VALUES = 20_000  # values that are read and sent at once
+
+FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
+LONGEST_SECONDS = 60.0  # longest back-off; each is shortened by up to a half at random
+
+MACHINE = MirroredRun("", "", "running", (), 0.0, None, "", {}, {})
+
+
+class Status(msgspec.Struct):
+    """The counters of a mirror.
+
+    Attributes:
+        sent: Samples that the target has accepted.
+        lost: Samples that the history has deleted before.
+        rejected: Samples that the target will never accept.
+        failures: Requests that failed, and are retried.
+        oldest: Unix time of the oldest sample that waits; None for none.
+        success: Unix time of the last request that was accepted; None for none.
+        error: Error of the last request, in one line; empty if it was accepted.
+    """
+
+    sent: int = 0
+    lost: int = 0
+    rejected: int = 0
+    failures: int = 0
+    oldest: float | None = None
+    success: float | None = None
+    error: str = ""
+
+
+class Mirror:
+    """Mirrors the history to a target.
+
+    Args:
+        history: The history's file.
+        positions: Positions up to which the target has it.
+        target: The target.
+        every_rank: Mirror all ranks, not only the lowest.
+        ending: Returns True when no time is left.
+
+    Attributes:
+        status: Its counters.
+    """
+
+    def __init__(
+        self,
+        history: Path,
+        positions: Positions,
+        target: Target,
+        *,
+        every_rank: bool = False,
+        ending: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.status = Status()
+        self._history = history
+        self._positions = positions
+        self._target = target
+        self._every_rank = every_rank
+        self._ending = ending
+        self._begun: set[str] = set()
+        self._complete: dict[int, int] = {}
+        self._oldest: list[float] = []
+        self._backoff = 0.0
+
+    def poll(self) -> float:
+        """Send what is new, and return the seconds for which to wait after a failure; 0 after none."""
+        self._oldest = []
+        failed: SendError | None = None
+        try:
+            connection = open_reader(self._history)
+            try:
+                runs = list(mirrored_runs(connection, self._positions))
+                for run in [*([MACHINE] if self._target.machine else []), *runs]:
+                    try:
+                        self._mirror(connection, run)
+                    except SendError as error:
+                        failed = error
+                        if error.retry == "soon":  # the target does not answer: it would not for the others
+                            break
+                    if self._ending():
+                        break
+            finally:
+                connection.close()
+        except (sqlite3.Error, ValueError) as error:  # as on a network file system, which one process can open only
+            failed = SendError(f"the history cannot be read: {error}", "later")
+        self.status.oldest = min(self._oldest, default=None)
+        return self._handle_result(failed)
+
+    def _mirror(self, connection: sqlite3.Connection, run: MirroredRun) -> None:
+        for stream in streams(connection, run.id, every_rank=self._every_rank):
+            # The number of pushes grows with each batch, so a stream without new ones costs one query.
+            while self._complete.get(stream.id) != stream.pushes and not self._ending():
+                if self._send_next(connection, run, stream):
+                    self._complete[stream.id] = stream.pushes
+        if run.ended is not None and not self._ending():
+            state = self._target.end(run, self._prepared(run))
+            self._positions.finish(run.id, state, run.end)
+            self._begun.discard(run.id)
+
+    def _send_next(self, connection: sqlite3.Connection, run: MirroredRun, stream: Stream) -> bool:
+        """Send the next rows of a stream, and return whether there are no more."""
+        sent = self._positions.sent(stream.place)
+        connection.execute("BEGIN")
+        try:
+            if not run.id and not sent:  # the machine's samples from before the first start of this mirror
+                self._positions.advance(stream.place, totals(connection, stream), {})
+                return True
+            found = unsent(connection, stream, sent, MAX_VALUES)
+        finally:
+            connection.execute("ROLLBACK")
+        if found.oldest is not None:
+            self._oldest.append(found.oldest)
+        if found.rows:
+            state = self._deliver(run, found.rows, self._prepared(run))
+            self._positions.advance(stream.place, found.sent, state)
+            self._oldest.pop()
+        self.status.lost += found.lost
+        return found.complete
+
+    def _prepared(self, run: MirroredRun) -> State:
+        state = self._positions.state(run.id)
+        if run.id not in self._begun:
+            state = self._target.begin(run, state)
+            self._begun.add(run.id)
+        return state
+
+    def _deliver(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
+        """Send rows, and halve those that the target will never accept, until it is clear which ones these are."""
+        count = sum(len(row.values) for row in rows)
+        try:
+            state = self._target.send(run, rows, state)
+        except SendError as error:
+            if error.retry != "never":
+                raise
+            if len(rows) > 1:
+                half = len(rows) // 2
+                return self._deliver(run, rows[half:], self._deliver(run, rows[:half], state))
+            self.status.rejected += count
+            self.status.error = str(error)
+            return state
+        self.status.sent += count
+        self.status.success = time.time()
+        return state
+
+    def _handle_result(self, error: SendError | None) -> float:
+        if error is None:
+            self.status.error = ""
+            self._backoff = 0.0
+            return 0.0
+        self.status.failures += 1
+        self.status.error = str(error)
+        self._begun.clear()
+        longest = error.retry != "soon"  # a person must fix the cause
+        self._backoff = LONGEST_SECONDS if longest else min(max(2 * self._backoff, FIRST_SECONDS), LONGEST_SECONDS)
+        return self._backoff * (1 - random.random() / 2)  # noqa: S311  no secret

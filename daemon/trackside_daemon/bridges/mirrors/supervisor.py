@@ -1,0 +1,182 @@
+"""The workers of the mirrors as the daemon sees them: started, restarted, and counted on /metrics."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from trackside_daemon.bridges.mirrors.mirror import LONGEST_SECONDS, Status
+from trackside_daemon.bridges.mirrors.worker import FLUSH_SECONDS, Start
+from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
+from trackside_daemon.model.metric import Batch, Metric, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from trackside_daemon.bridges.mirrors.mirror_settings import MirrorSection
+
+ASK_SECONDS = 1.0
+ANSWER_SECONDS = 10.0  # a worker that does not answer for so long is restarted
+COMMAND = (sys.executable, "-m", "trackside_daemon.bridges.mirrors.worker")
+
+SENT = Metric(
+    "trackside_bridge_samples_total", "counter", "Samples that the mirror's target has accepted.", ("bridge",)
+)
+LOST = Metric(
+    "trackside_bridge_lost_total",
+    "counter",
+    "Samples that the mirror did not send: retention had deleted them, or the target refuses them.",
+    ("bridge",),
+)
+FAILED = Metric("trackside_bridge_failures_total", "counter", "Requests to the target that failed.", ("bridge",))
+LAG = Metric(
+    "trackside_bridge_lag_seconds",
+    "gauge",
+    "Age of the oldest sample that the target does not have; 0 if it has all.",
+    ("bridge",),
+    "seconds",
+)
+SUCCESS = Metric(
+    "trackside_bridge_last_success_timestamp_seconds",
+    "gauge",
+    "When the target last accepted samples, in Unix time.",
+    ("bridge",),
+    "seconds",
+)
+
+log = logging.getLogger("trackside")
+
+
+class Mirrors:
+    """All configured mirrors, served by one thread.
+
+    Args:
+        sections: Their settings by name.
+        history: The history's file; files with positions lie next to it.
+    """
+
+    def __init__(self, sections: Mapping[str, MirrorSection], history: Path) -> None:
+        self._mirrors = [_Worker(name, section, history) for name, section in sections.items()]
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trackside-bridges", daemon=True)
+
+    def start(self) -> None:
+        """Start the workers."""
+        if self._mirrors:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Send what is left, for some seconds at most, and end the workers; call it after the history has stopped."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def batch(self) -> Batch:
+        """Return the counters."""
+        samples = [sample for mirror in self._mirrors for sample in mirror.samples(time.time())]
+        return Batch("bridges", samples, complete=True)
+
+    def _run(self) -> None:
+        # The kernel ends the workers with this thread, which therefore starts them.
+        while not self._stopping.wait(ASK_SECONDS):
+            for mirror in self._mirrors:
+                mirror.ask()
+        closing = [threading.Thread(target=mirror.close) for mirror in self._mirrors]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+
+
+class _Worker:
+    def __init__(self, name: str, section: MirrorSection, history: Path) -> None:
+        settings = section.model_dump()
+        if settings.get("directory") == "":
+            settings["directory"] = str(history.with_name(f"{name}-mirror"))
+        # Another target begins anew; other settings, such as the interval, do not.
+        target = [value for key, value in sorted(settings.items()) if key in _TARGET]
+        digest = sha256(msgspec.json.encode(target)).hexdigest()[:8]
+        positions = history.with_name(f"bridge-{name}-{digest}.db")
+        self._name = name
+        self._start = msgspec.json.encode(Start(name, str(history), str(positions), settings))
+        self._process: WorkerProcess | None = None
+        self._status = Status()
+        self._before = Status()
+        self._error = ""
+        self._backoff = 0.0
+        self._retry = 0.0
+
+    def ask(self) -> None:
+        """Start the worker if it does not run, and read its status."""
+        try:
+            if self._process is None:
+                if time.monotonic() < self._retry:
+                    return
+                self._process = WorkerProcess(list(COMMAND))
+                self._process.send(self._start)
+            self._process.send(b"status")
+            answer = self._process.receive(time.monotonic() + ANSWER_SECONDS)
+        except (WorkerFailed, OSError) as error:
+            self._fail(str(error))
+            return
+        if answer is None:
+            self._fail(f"it has not answered for {ANSWER_SECONDS:g} s")
+            return
+        self._status = msgspec.json.decode(answer, type=Status)
+        self._backoff = 0.0
+        self._report(self._status.error)
+
+    def samples(self, now: float) -> list[Sample]:
+        """Return the counters, which continue if the worker is restarted."""
+        status, before, labels = self._status, self._before, (self._name,)
+        lost = status.lost + status.rejected + before.lost + before.rejected
+        samples = [
+            Sample(SENT, labels, float(status.sent + before.sent)),
+            Sample(LOST, labels, float(lost)),
+            Sample(FAILED, labels, float(status.failures + before.failures)),
+            Sample(LAG, labels, 0.0 if status.oldest is None else max(0.0, now - status.oldest)),
+        ]
+        success = status.success or before.success
+        return [*samples, Sample(SUCCESS, labels, success)] if success else samples
+
+    def close(self) -> None:
+        """End the worker, which sends what is left."""
+        if self._process is not None:
+            self._process.close(FLUSH_SECONDS + 1.0)
+
+    def _fail(self, error: str) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait_reaped()
+            self._process.is_reaped()  # closes the pipes
+            self._process = None
+            before, last = self._before, self._status
+            self._before = Status(
+                before.sent + last.sent,
+                before.lost + last.lost,
+                before.rejected + last.rejected,
+                before.failures + last.failures,
+                success=last.success or before.success,
+            )
+            self._status = Status(oldest=self._status.oldest)
+        self._backoff = min(max(2 * self._backoff, ASK_SECONDS), LONGEST_SECONDS)
+        self._retry = time.monotonic() + self._backoff
+        self._report(error)
+
+    def _report(self, error: str) -> None:
+        """Log an error once, and that it is over."""
+        if error and error != self._error:
+            log.warning("bridges: %s: %s", self._name, error)
+        elif self._error and not error:
+            log.info("bridges: %s works again", self._name)
+        self._error = error
+
+
+_TARGET = frozenset(("directory", "url", "experiment", "project", "entity", "mode"))

@@ -1,0 +1,99 @@
+"""The protocol of a target: one place that samples are mirrored to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+State = dict[str, Any]
+"""Facts of a target about a run, as JSON, which are stored with the positions."""
+
+
+class MirroredRun(NamedTuple):
+    """A run, as it is now.
+
+    Attributes:
+        id: Its id; empty for the machine.
+        name: Its name.
+        state: Its state.
+        tags: Its tags.
+        started: Unix time of its start.
+        ended: Unix time of its end; None while it lives.
+        end: Its end and its number of pushes, as text; empty while it lives. It changes if pushes arrive late.
+        config: Configuration of its last attempt.
+        about: Further facts about the last attempt.
+    """
+
+    id: str
+    name: str
+    state: str
+    tags: tuple[str, ...]
+    started: float
+    ended: float | None
+    end: str
+    config: dict[str, Any]
+    about: dict[str, Any]
+
+
+class Row(NamedTuple):
+    """Values of one rank, step and time.
+
+    Attributes:
+        attempt: The attempt.
+        rank: The rank.
+        lowest: Whether it is the lowest rank of the attempt.
+        step: The step.
+        time: Unix microseconds.
+        values: The values by key.
+    """
+
+    attempt: int
+    rank: int
+    lowest: bool
+    step: int
+    time: int
+    values: dict[str, float]
+
+    def named(self) -> dict[str, float]:
+        """Return the values by keys that also name the rank, if it is not the lowest."""
+        return self.values if self.lowest else {f"{key}/rank_{self.rank}": value for key, value in self.values.items()}
+
+
+class Target(Protocol):
+    """One place that samples are mirrored to. Its methods block, and are called by one thread.
+
+    Attributes:
+        machine: Whether it accepts the series of GPUs and host, too, as rows of a run without id.
+    """
+
+    machine: bool
+
+    def begin(self, run: MirroredRun, state: State) -> State:
+        """Make the target ready for a run; called before the first rows since the start, also for a run that it has.
+
+        Raises:
+            SendError: The target did not accept it.
+        """
+        ...
+
+    def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
+        """Send rows, in their order; once it returns, they are stored there.
+
+        Raises:
+            SendError: The target did not accept them; it may have some of them all the same.
+        """
+        ...
+
+    def end(self, run: MirroredRun, state: State) -> State:
+        """Record the end of a run, after its last rows.
+
+        Raises:
+            SendError: The target did not accept it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...

@@ -1,0 +1,153 @@
+"""Read from the history what a target does not have yet."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.bridges.mirrors.positions import RankPlace
+from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
+from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.history.files.merging import merge
+from trackside_daemon.history.read.series import LogTail, find, samples
+from trackside_daemon.history.schema import HOST
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Mapping
+
+    from trackside_daemon.bridges.mirrors.positions import Positions
+
+
+class Stream(NamedTuple):
+    """The samples of one rank of an attempt, or of the machine.
+
+    Attributes:
+        id: Its row.
+        place: The rank.
+        lowest: Whether it is the lowest rank of its attempt.
+        pushes: Number of its pushes so far.
+    """
+
+    id: int
+    place: RankPlace
+    lowest: bool
+    pushes: int
+
+
+class Unsent(NamedTuple):
+    """Consecutive rows of a stream that the target does not have.
+
+    Attributes:
+        rows: The rows, oldest first.
+        sent: Positions after them, by key.
+        lost: Samples that the history has deleted before they were sent.
+        oldest: Unix time of the first row; None without rows.
+        complete: There are no more for now.
+    """
+
+    rows: list[Row]
+    sent: dict[str, int]
+    lost: int
+    oldest: float | None
+    complete: bool
+
+
+def mirrored_runs(connection: sqlite3.Connection, positions: Positions) -> Iterator[MirroredRun]:
+    """Yield the runs that are alive, or whose end the target has not recorded; not imported ones."""
+    rows = connection.execute(
+        "SELECT uid, name, run.state, tags, run.started, run.ended, attempt.config, about, "
+        "(SELECT sum(pushes) FROM stream WHERE stream.run = run.id) FROM run "
+        "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND NOT imported AND coalesce(run.ended, ?1) >= ?1 "
+        "AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
+        (positions.since,),
+    ).fetchall()
+    for uid, name, state, tags, started, ended, config, about, pushes in rows:
+        end = "" if ended is None else f"{ended} {pushes}"
+        if not end or positions.ended(uid) != end:
+            named = tuple(json.loads(tags))
+            yield MirroredRun(uid, name, state, named, started, ended, end, _object(config), _object(about))
+
+
+def streams(connection: sqlite3.Connection, run: str, *, every_rank: bool) -> list[Stream]:
+    """Return the streams of a run, or that of the machine if *run* is empty."""
+    if not run:
+        (pushes,) = connection.execute("SELECT pushes FROM stream WHERE id = ?", (HOST,)).fetchone()
+        return [Stream(HOST, RankPlace("", 0, 0), lowest=True, pushes=pushes)]
+    rows = connection.execute(
+        "SELECT stream.id, attempt, rank, pushes, "
+        "rank = (SELECT min(rank) FROM stream AS other WHERE other.run = stream.run AND other.attempt = stream.attempt) "
+        "FROM stream JOIN run ON run.id = stream.run WHERE uid = ? ORDER BY attempt, rank",
+        (run,),
+    ).fetchall()
+    return [
+        Stream(id_, RankPlace(run, attempt, rank), bool(lowest), pushes)
+        for id_, attempt, rank, pushes, lowest in rows
+        if lowest or every_rank
+    ]
+
+
+def totals(connection: sqlite3.Connection, stream: Stream) -> dict[str, int]:
+    """Return the number of samples of a stream by key."""
+    tail = LogTail(connection, stream.id)
+    return {series.key: series.end + len(tail.read(series)[0]) for series in find(connection, stream.id, tail)}
+
+
+def unsent(connection: sqlite3.Connection, stream: Stream, sent: Mapping[str, int], most: int) -> Unsent:
+    """Return the first rows of a stream that the target does not have, with at least *most* values if there are as many.
+
+    Args:
+        connection: In a transaction, so that no push is read in part.
+        stream: The stream.
+        sent: Number of samples by key that the target has.
+        most: Number of values.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    tail = LogTail(connection, stream.id)
+    snapshot = _Snapshot(connection)
+    keys, places, chunks = [], [], []
+    lost = 0
+    for series in find(connection, stream.id, tail):
+        begin = sent.get(series.key, 0)
+        left = series.end + len(tail.read(series)[0]) - begin
+        if left > 0:
+            (trimmed,) = connection.execute("SELECT trimmed FROM series WHERE id = ?", (series.id,)).fetchone() or (0,)
+            skipped = max(0, min(left, trimmed * BLOCK - begin))
+            lost += skipped
+            keys.append(series.key)
+            places.append(begin + skipped)
+            chunks.append(samples(snapshot, series, tail, place=begin + skipped))
+    rows: list[Row] = []
+    count = 0
+    lines = merge(chunks)
+    for line in lines:
+        values = {keys[place]: value for place, value in zip(line.places, line.values, strict=True)}
+        rows.append(Row(stream.place.attempt, stream.place.rank, stream.lowest, line.step, line.time, values))
+        for place in line.places:
+            places[place] += 1
+        count += len(values)
+        if count >= most:
+            break
+    complete = next(islice(lines, 1), None) is None
+    oldest = rows[0].time / 1e6 if rows else None
+    return Unsent(rows, dict(zip(keys, places, strict=True)), lost, oldest, complete)
+
+
+class _Snapshot:
+    """An open transaction as a history that can be read."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        yield self._connection
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text) if text else {}
+    return value if isinstance(value, dict) else {"config": value}

@@ -1,0 +1,73 @@
+"""Read the runs in a SQLite database of MLflow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest
+from trackside_daemon.bridges.mlflow.tracked_run import TrackedRun, chunks, restored
+from trackside_daemon.bridges.sqlite_file import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trackside_daemon.history.files.merging import Chunk
+
+TABLES = {"runs", "metrics", "params", "tags", "experiments"}
+MAX_RUNS = 10_000
+
+
+class DatabaseRun(TrackedRun):
+    """A run in a database.
+
+    Args:
+        path: The database.
+        id: The run's id.
+        fields: See `TrackedRun`.
+    """
+
+    def __init__(self, path: Path, id: str, fields: dict[str, str]) -> None:  # noqa: A002  the field's word
+        super().__init__(id, f"{path} ({id})", fields)
+        self._path = path
+
+    def modified(self) -> float:
+        """See `ForeignRun`."""
+        return newest([self._path, self._path.with_name(f"{self._path.name}-wal")])
+
+    def _described(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        with reading(self._path) as connection:
+            params, tags = (
+                connection.execute(f"SELECT key, value FROM {table} WHERE run_uuid = ?", (self.id,)).fetchmany(MAX_KEYS)  # noqa: S608
+                for table in ("params", "tags")
+            )
+        return params, tags
+
+    def _metrics(self) -> list[str]:
+        query = "SELECT DISTINCT key FROM metrics WHERE run_uuid = ? ORDER BY key"
+        with reading(self._path) as connection:
+            return [str(key) for (key,) in connection.execute(query, (self.id,)).fetchmany(MAX_KEYS)]
+
+    def _samples(self, key: str) -> Iterator[Chunk]:
+        query = (
+            "SELECT step, timestamp, value, is_nan FROM metrics WHERE run_uuid = ? AND key = ? "
+            "AND typeof(step) = 'integer' AND typeof(timestamp) = 'integer' ORDER BY timestamp, step"
+        )
+        with reading(self._path) as connection:
+            rows = connection.execute(query, (self.id, key))
+            yield from chunks((step, time, restored(float(value), is_nan=bool(nan))) for step, time, value, nan in rows)
+
+
+def database_runs(path: Path) -> list[DatabaseRun]:
+    """Return the runs in a database, oldest first, without deleted ones.
+
+    Raises:
+        ForeignRunError: The file cannot be read.
+    """
+    query = "SELECT run_uuid, name, status, user_id FROM runs WHERE lifecycle_stage != 'deleted' ORDER BY start_time"
+    with reading(path) as connection:
+        rows = connection.execute(query).fetchmany(MAX_RUNS)
+    return [
+        DatabaseRun(path, str(id_), {"name": name, "status": status, "user_id": user})
+        for id_, name, status, user in rows
+    ]

@@ -1,0 +1,81 @@
+"""Requests to the REST API of an MLflow server: https://mlflow.org/docs/latest/rest-api.html."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from trackside_daemon.http_client import http_request
+from trackside_daemon.http_client.errors import SendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ANSWER_BYTES = 16 * 1024 * 1024
+PAGES = 100_000  # most pages of one list
+
+
+class RestClient:
+    """The API of one server.
+
+    Args:
+        url: Its address, perhaps with user and password.
+        headers: Further headers, such as that of a token.
+        context: Trusted certificates.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], context: ssl.SSLContext | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._headers = headers
+        self._context = context or ssl.create_default_context()
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """Return the answer to a query.
+
+        Raises:
+            SendError: The server does not give it.
+        """
+        return self._request("GET", f"{path}?{urlencode(query)}", None)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Send JSON, and return the answer.
+
+        Raises:
+            SendError: The server did not accept it.
+        """
+        return self._request("POST", path, json.dumps(body).encode())
+
+    def pages(self, path: str, name: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the elements of a list that the server sends in pages.
+
+        Raises:
+            SendError: The server does not give it.
+        """
+        token = ""
+        for _ in range(PAGES):
+            answer = self.post(path, {**body, "page_token": token} if token else body)
+            yield from answer.get(name) or ()
+            token = str(answer.get("next_page_token") or "")
+            if not token:
+                return
+
+    def _request(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
+        url = f"{self.url}/api/2.0/mlflow/{path}"
+        answer = http_request.request(method, url, body, self._headers, self._context, longest=ANSWER_BYTES)
+        try:
+            value = json.loads(answer) if answer.strip() else {}
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise SendError(f"{http_request.without_secrets(self.url)}: this is no MLflow server", "later")
+        return value
+
+
+def authorization(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the header of the token, or of user and password, in MLflow's own variables."""
+    if token := environ.get("MLFLOW_TRACKING_TOKEN"):
+        return {"Authorization": f"Bearer {token}"}
+    user, password = environ.get("MLFLOW_TRACKING_USERNAME"), environ.get("MLFLOW_TRACKING_PASSWORD")
+    return {"Authorization": http_request.basic_header(user, password)} if user and password else {}

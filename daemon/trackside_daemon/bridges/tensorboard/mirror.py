@@ -1,0 +1,133 @@
+"""Mirror runs to event files: one directory for each run, and one file for each attempt of a rank."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.bridges.protobuf import encoded_varint
+from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
+from trackside_daemon.bridges.tensorboard.event_file import WRITER
+from trackside_daemon.http_client.errors import SendError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State
+
+_VERSION = b"brain.Event:2"
+
+
+class EventFiles:
+    """See `trackside_daemon.bridges.mirrors.target.Target`.
+
+    The state of a run has the name and the size of each of its files. What a file has beyond that was written just before
+    the worker was killed: it is cut off, so that no value comes twice.
+
+    Args:
+        directory: The directory for all runs.
+    """
+
+    machine = False
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def begin(self, run: MirroredRun, state: State) -> State:
+        """See `Target`."""
+        name = re.sub(r"[^\w.=-]", "_", run.name)[:100].lstrip(".") or "run"
+        folder = state.get("folder") or f"{name}-{re.sub(r'[^A-Za-z0-9_]', '_', run.id)[:8]}"
+        try:
+            (self._directory / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _failed(error) from None
+        return {**state, "folder": folder, "files": dict(state.get("files", {}))}
+
+    def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
+        """See `Target`."""
+        del run
+        files = dict(state["files"])
+        by_file: dict[str, list[Row]] = {}
+        for row in rows:
+            by_file.setdefault(f"{row.attempt}.{row.rank}", []).append(row)
+        for key, part in by_file.items():
+            begun = int(part[0].time // 1_000_000)
+            name, size = files.get(key) or (f"events.out.tfevents.{begun}.{socket.gethostname()}.{WRITER}.{key}", 0)
+            records = b"".join(map(encoded_record, [*(_head(part[0]) if not size else ()), *map(encoded_event, part)]))
+            files[key] = [name, self._append(self._directory / state["folder"] / name, size, records)]
+        return {**state, "files": files}
+
+    def end(self, run: MirroredRun, state: State) -> State:
+        """See `Target`."""
+        del run
+        return state
+
+    def close(self) -> None:
+        """See `Target`."""
+
+    def _append(self, path: Path, size: int, records: bytes) -> int:
+        """Write records after the first *size* bytes of a file, and return its new size."""
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            try:
+                os.truncate(file, size)
+                view = memoryview(records)
+                while view:
+                    written = os.pwrite(file, view, size)
+                    size += written
+                    view = view[written:]
+                os.fdatasync(file)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise _failed(error) from None
+        return size
+
+
+def make_target(settings: dict[str, Any]) -> EventFiles:
+    """Return the target for some settings."""
+    return EventFiles(Path(settings["directory"]).expanduser())
+
+
+def _failed(error: OSError) -> SendError:
+    return SendError(f"{error.filename}: {(error.strerror or str(error)).lower()}")
+
+
+def encoded_record(event: bytes) -> bytes:
+    """Return an event as a record of a file."""
+    length = struct.pack("<Q", len(event))
+    return b"".join((length, struct.pack("<I", masked_crc(length)), event, struct.pack("<I", masked_crc(event))))
+
+
+def _head(row: Row) -> Iterator[bytes]:
+    """Yield the events that begin a file: its version, and for a further attempt the restart at its first step."""
+    time = b"\x09" + struct.pack("<d", row.time / 1e6)
+    yield time + _bytes(3, _VERSION) + _bytes(10, _bytes(1, WRITER.encode()))
+    if row.attempt:  # TensorBoard then leaves out what earlier files have from this step on
+        yield time + b"\x10" + encoded_varint(row.step) + _bytes(7, b"\x08\x01")
+
+
+def encoded_event(row: Row) -> bytes:
+    """Return the event of a row."""
+    values = (
+        _bytes(1, _bytes(1, key.encode("utf-8", "replace")) + b"\x15" + _single(value))
+        for key, value in row.named().items()
+    )
+    step = b"\x10" + encoded_varint(row.step) if row.step else b""
+    return b"\x09" + struct.pack("<d", row.time / 1e6) + step + _bytes(5, b"".join(values))
+
+
+def _single(value: float) -> bytes:
+    """Return a float of 32 bits; event files have no others."""
+    try:
+        return struct.pack("<f", value)
+    except OverflowError:
+        return struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return bytes([field << 3 | 2]) + encoded_varint(len(value)) + value

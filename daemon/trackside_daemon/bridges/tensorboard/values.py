@@ -1,0 +1,169 @@
+"""Decode the values of a summary: TensorFlow's summary.proto and tensor.proto, as TensorBoard's plugins use them."""
+
+from __future__ import annotations
+
+import struct
+from math import isfinite
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.bridges.protobuf import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    VARINT,
+    double,
+    fields,
+    message,
+    messages,
+    signed,
+    single,
+    text,
+    varint,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TAG, SIMPLE_VALUE, TENSOR, METADATA = 1, 2, 8, 9  # fields of Summary.Value
+OTHER_KINDS = {3: "histograms", 4: "images", 5: "histograms", 6: "audio"}
+
+# By dtype of a TensorProto: the field of its numbers, and their format in tensor_content.
+_NUMBERS = {1: (5, "<f"), 2: (6, "<d"), 3: (7, "<i"), 4: (7, "<B"), 6: (7, "<b"), 9: (10, "<q"), 10: (11, "<?")}
+_STRING = 7
+
+TEXT_BYTES = 64 * 1024  # longest text that is kept
+
+
+class Value(NamedTuple):
+    """A value that is no scalar.
+
+    Attributes:
+        kind: ``text``, ``hparams``, or what is not imported: ``images``, ``histograms``, …
+        tag: Its tag.
+        content: The text, or the hyperparameters.
+    """
+
+    kind: str
+    tag: str
+    content: Any = None
+
+
+class Number(NamedTuple):
+    """A scalar.
+
+    Attributes:
+        tag: Its tag.
+        value: Its value.
+        place: Index of the value as a float of 32 bits; None if it is encoded otherwise.
+    """
+
+    tag: str
+    value: float
+    place: int | None
+
+
+def decode(data: bytes, begin: int, end: int, plugins: dict[str, str]) -> Number | Value:
+    """Decode a Summary.Value.
+
+    Args:
+        data: Bytes of the message and around it.
+        begin: Index of its begin.
+        end: Index of its end.
+        plugins: Plugin of each tag, which only the first value of a tag needs to have.
+
+    Raises:
+        ProtobufError: The bytes are no such message.
+    """
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for field, kind, first, last in fields(data, begin, end):
+        found[field, kind] = first, last
+    tag = _bytes(data, found.get((TAG, BYTES))).decode("utf-8", "replace")
+    metadata = _bytes(data, found.get((METADATA, BYTES)))
+    other = next((OTHER_KINDS[field] for field, _ in found if field in OTHER_KINDS), "")
+    if metadata and len(plugins) < 100_000:
+        plugins.setdefault(tag, text(message(metadata, 1), 1))
+    if (number := found.get((SIMPLE_VALUE, FIXED32))) is not None:
+        return Number(tag, single(data, number[0]), number[0])
+    plugin = plugins.get(tag, "")
+    if plugin == "hparams":
+        return Value("hparams", tag, hyperparameters(message(message(metadata, 1), 2)))
+    if (tensor := found.get((TENSOR, BYTES))) is None:
+        return Value(other or plugin or "values of unknown kind", tag)
+    return _tensor(tag, plugin, data, *tensor)
+
+
+def _bytes(data: bytes, span: tuple[int, int] | None) -> bytes:
+    return b"" if span is None else data[span[0] : span[1]]
+
+
+def _tensor(tag: str, plugin: str, data: bytes, begin: int, end: int) -> Number | Value:
+    dtype, content, place, texts = 0, None, None, []
+    numbers: list[tuple[int, int, int]] = []
+    for field, kind, first, last in fields(data, begin, end):
+        if field == 1 and kind == VARINT:
+            dtype = varint(data, first)[0]
+        elif field == 4 and kind == BYTES:
+            content = first, last
+        elif field == 8 and kind == BYTES:
+            texts.append(data[first:last][:TEXT_BYTES].decode("utf-8", "replace"))
+        else:
+            numbers.append((field, first, last))
+    if dtype == _STRING:
+        return Value(plugin or "text", tag, "\n".join(texts)[:TEXT_BYTES])
+    if plugin not in ("scalars", "") or dtype not in _NUMBERS:
+        return Value(plugin or "tensors", tag)
+    field, layout = _NUMBERS[dtype]
+    if content is not None:
+        if content[1] - content[0] != struct.calcsize(layout):
+            return Value(plugin or "tensors", tag)
+        place = content[0]
+        value = float(struct.unpack_from(layout, data, place)[0])
+    else:
+        spans = [(first, last) for number, first, last in numbers if number == field]
+        value, place, alone = _typed(data, spans, dtype)
+        if not alone:
+            return Value(plugin or "tensors", tag)
+    return Number(tag, value, place if dtype == 1 else None)
+
+
+def _typed(data: bytes, spans: list[tuple[int, int]], dtype: int) -> tuple[float, int | None, bool]:
+    """Return the only number of a tensor, the index of it, and whether there is only one; none at all means 0."""
+    if not spans:
+        return 0.0, None, True
+    first, last = spans[0]
+    if dtype in (1, 2):
+        size = 4 if dtype == 1 else 8
+        value = (single if dtype == 1 else double)(data, first) if last - first >= size else 0.0
+        return value, first, len(spans) == 1 and last - first == size
+    number, after = varint(data, first)
+    return float(signed(number)), None, len(spans) == 1 and after == last
+
+
+def hyperparameters(content: bytes) -> dict[str, Any]:
+    """Return the values of a session in the data of the plugin hparams, and no others; empty without a session start.
+
+    Raises:
+        ProtobufError: The bytes are no such message.
+    """
+    pairs = messages(message(content, 3), 1)
+    return {text(pair, 1): _plain(message(pair, 2)) for pair in pairs}
+
+
+def _plain(value: bytes) -> Any:
+    """Return a google.protobuf.Value that is a number, a text or a boolean; others as None."""
+    convert: dict[tuple[int, int], Callable[[int, int], Any]] = {
+        (2, FIXED64): lambda begin, _: _finite(double(value, begin)),
+        (3, BYTES): lambda begin, end: value[begin:end].decode("utf-8", "replace"),
+        (4, VARINT): lambda begin, _: value[begin] != 0,
+    }
+    plain = None
+    for field, kind, begin, end in fields(value):
+        if (field, kind) in convert:
+            plain = convert[field, kind](begin, end)
+    return plain
+
+
+def _finite(number: float) -> float | int | str:
+    if not isfinite(number):
+        return str(number)
+    return int(number) if number == int(number) and abs(number) < 2**53 else number

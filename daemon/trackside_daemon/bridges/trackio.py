@@ -1,0 +1,91 @@
+"""Read the runs in a database of trackio, which has one for each project."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.bridges.foreign_run import ForeignRun, newest
+from trackside_daemon.bridges.sqlite_file import reading
+from trackside_daemon.bridges.wandb.log_run import flattened
+from trackside_daemon.history.files.json_format import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trackside_daemon.history.files.items import Push
+
+TABLES = {"metrics", "configs"}
+MAX_RUNS = 10_000
+
+
+class TrackioRun(ForeignRun):
+    """A run of trackio.
+
+    Args:
+        path: The database of its project.
+        name: Its name.
+        key: Its id, or its name in databases of older versions; *column* has it.
+        column: ``run_id`` or ``run_name``.
+    """
+
+    def __init__(self, path: Path, name: str, key: str, column: str) -> None:
+        super().__init__(key if column == "run_id" else f"{path.stem}/{key}", name, f"{path} ({name})", "trackio")
+        self._path, self._key, self._column = path, key, column
+
+    def modified(self) -> float:
+        """See `ForeignRun`."""
+        return newest([self._path, self._path.with_name(f"{self._path.name}-wal")])
+
+    def read(self) -> Iterator[Push]:
+        """See `ForeignRun`."""
+        with reading(self._path) as connection:
+            where = f"WHERE {self._column} = ?"
+            for (config,) in connection.execute(f"SELECT config FROM configs {where}", (self._key,)):  # noqa: S608
+                self.config.update({key: value for key, value in _object(config).items() if not key.startswith("_")})
+            rows = connection.execute(
+                f"SELECT timestamp, step, metrics FROM metrics {where} AND typeof(step) = 'integer' ORDER BY id",  # noqa: S608
+                (self._key,),
+            )
+            for timestamp, step, metrics in rows:
+                values: dict[str, float] = {}
+                for key, value in flattened(_object(metrics)):
+                    try:
+                        values[key] = number(value)
+                    except (TypeError, ValueError, OverflowError):
+                        self.leave_out("values that are not numbers", key)
+                if values and (push := self.push(0, step, _seconds(timestamp), values)) is not None:
+                    yield push
+
+
+def trackio_runs(path: Path) -> list[TrackioRun]:
+    """Return the runs in a database, oldest first.
+
+    Raises:
+        ForeignRunError: The file cannot be read.
+    """
+    with reading(path) as connection:
+        columns = {row[1] for row in connection.execute("PRAGMA table_info(metrics)")}
+        column = "run_id" if "run_id" in columns else "run_name"
+        query = f"SELECT {column}, max(run_name) FROM metrics GROUP BY {column} ORDER BY min(id)"  # noqa: S608
+        rows = connection.execute(query).fetchmany(MAX_RUNS)
+    return [TrackioRun(path, str(name), str(key), column) for key, name in rows]
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _seconds(text: str) -> float:
+    """Return the Unix time of an ISO date, which is in UTC if it has no zone; NaN for other texts."""
+    try:
+        moment = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return float("nan")
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

@@ -1,0 +1,89 @@
+"""A running process, as /proc describes it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside.environment.identity import start_time
+from trackside_daemon.cli.errors import CommandError
+from trackside_daemon.linux.child_process import output
+from trackside_daemon.linux.users import user_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROC = Path("/proc")
+VERSION_SECONDS = 10.0  # time limit for an interpreter to print its version
+
+_VERSION = "import sys; print(*sys.version_info[:2])"
+
+
+class Target(NamedTuple):
+    """A process of this user.
+
+    Attributes:
+        pid: Its id.
+        start: Its start, in clock ticks since boot.
+        command: The program and its arguments.
+        directory: Its working directory.
+        environ: Its environment when it started.
+        program: The path of its program.
+        version: Major and minor version of its Python; empty if it is no Python.
+    """
+
+    pid: int
+    start: int
+    command: tuple[str, ...]
+    directory: str
+    environ: Mapping[str, str]
+    program: str
+    version: tuple[int, ...]
+
+    @property
+    def script(self) -> str:
+        """The script, or what follows ``-m``; for another program its name."""
+        words = iter(self.command[1:] if self.version else ())
+        for word in words:
+            if word == "-m":
+                return next(words, "").rpartition(".")[2]
+            if word == "-c":
+                break
+            if word in {"-W", "-X"}:
+                next(words, None)
+            elif not word.startswith("-"):
+                return word
+        return Path(self.command[0]).name
+
+
+def read_target(pid: int) -> Target:
+    """Return the process with an id.
+
+    Raises:
+        CommandError: There is none, or it is another user's.
+    """
+    place = PROC / str(pid)
+    try:
+        owner = place.stat().st_uid
+        if owner != os.getuid():  # its program is run below, and it gets code
+            user = user_name(owner) or str(owner)
+            raise CommandError(f"process {pid} is of user {user}; run trackside attach as that user")
+        command = tuple(map(os.fsdecode, filter(None, (place / "cmdline").read_bytes().split(b"\0"))))
+        variables = (os.fsdecode(one).partition("=") for one in (place / "environ").read_bytes().split(b"\0"))
+        program = str((place / "exe").readlink())
+        directory = str((place / "cwd").readlink())
+    except FileNotFoundError:
+        raise CommandError(f"there is no process {pid}") from None
+    except OSError as error:
+        raise CommandError(f"process {pid} cannot be read: {(error.strerror or str(error)).lower()}") from None
+    if not command:
+        raise CommandError(f"process {pid} is of the kernel, or has ended")
+    environ = {name: value for name, sign, value in variables if sign}
+    return Target(pid, start_time(PROC, pid), command, directory, environ, program, _version(program))
+
+
+def _version(program: str) -> tuple[int, ...]:
+    if not Path(program).name.startswith("python"):
+        return ()
+    return tuple(map(int, output([program, "-I", "-c", _VERSION], VERSION_SECONDS).split()))

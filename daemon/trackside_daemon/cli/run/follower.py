@@ -1,0 +1,64 @@
+"""The process that follows files for `trackside run --follow`: ``python -m trackside_daemon.cli.run.follower SINCE PLACE…``.
+
+It pushes to the daemon of $TRACKSIDE_ENDPOINT until SIGTERM, after which the runs are finished, or SIGUSR1, after which they
+have failed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from trackside_daemon.bridges.finding import FOLLOWED
+from trackside_daemon.bridges.following import POLL_SECONDS, Follower, Stored
+from trackside_daemon.cli.sources.errors import SourceError
+from trackside_daemon.history.directory import HistoryError
+from trackside_daemon.history.read.reader import UnknownRunError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside_daemon.cli.sources.source import Source
+
+AUTOMATIC = "auto"
+"""Place that stands for `FOLLOWED` in the working directory."""
+
+
+def main() -> None:
+    """Follow the places until a signal."""
+    signals = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    since, *places = sys.argv[1:]
+    expanded = [one for place in places for one in (FOLLOWED if place == AUTOMATIC else [place])]
+    follower = Follower(expanded, os.environ, stored_in_daemon(), _warn, since=float(since))
+    follower.poll()
+    while (received := signal.sigtimedwait(signals, POLL_SECONDS)) is None:
+        follower.poll()
+    follower.close("failed" if received.si_signo == signal.SIGUSR1 else "finished")
+
+
+def stored_in_daemon(source: Source | None = None) -> Callable[[str], Stored]:
+    """Return a function that asks a daemon, by default the one that pushes go to, for the samples of a run."""
+    from trackside_daemon.cli.sources.daemon_lookup import find_local_daemon
+
+    def stored(run: str) -> Stored:
+        try:
+            asked = source or find_local_daemon().source
+            counts: Stored = {}
+            for metric in asked.run(run)["metrics"]:
+                counts[metric["key"]] = counts.get(metric["key"], 0) + int(metric["count"])
+        except (SourceError, HistoryError, UnknownRunError, OSError):  # mostly: the history has no such run
+            return {}
+        return counts
+
+    return stored
+
+
+def _warn(line: str) -> None:
+    print(f"trackside: --follow: {line}", file=sys.stderr)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

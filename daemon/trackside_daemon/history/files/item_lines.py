@@ -1,0 +1,48 @@
+"""Write the items of a run as the JSON lines that `json_format` reads."""
+
+from __future__ import annotations
+
+import json
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from trackside_daemon.history.files.items import AlertItem, EventItem, Item, Push, RunHeader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+CHUNK_LINES = 1000
+
+_encode = msgspec.json.Encoder().encode
+
+
+def chunks(items: Iterable[Item]) -> Iterator[bytes]:
+    """Yield the items as lines, several at a time."""
+    lines: list[bytes] = []
+    for item in items:
+        lines.append(_push(item) if isinstance(item, Push) else _other(item))
+        if len(lines) == CHUNK_LINES:
+            yield b"\n".join([*lines, b""])
+            lines = []
+    if lines:
+        yield b"\n".join([*lines, b""])
+
+
+def _push(push: Push) -> bytes:
+    values: dict[str, Any] = dict(zip(push.keys, push.values, strict=True))
+    if not isfinite(sum(push.values)):
+        values = {key: value if isfinite(value) else str(value) for key, value in values.items()}
+    fields = {"attempt": push.attempt, "rank": push.rank, "step": push.step, "time": push.time / 1e6, "values": values}
+    return _encode(fields)
+
+
+def _other(item: RunHeader | EventItem | AlertItem) -> bytes:
+    if isinstance(item, RunHeader):
+        fields = {"kind": "run", **item.run}
+    elif isinstance(item, EventItem):
+        fields = {**item.fields, "kind": "event", "event": item.fields["kind"]}
+    else:
+        fields = {"kind": "alert", **item.fields}
+    return json.dumps(fields).encode()

@@ -1,0 +1,24 @@
+"""Errors of requests and of the settings that they need; their texts are one line without secrets."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Retry = Literal["soon", "later", "never"]
+"""Retry policy: with a growing back-off; once a minute, because a person must fix the cause; or not for this message."""
+
+
+class SendError(Exception):
+    """A message could not be sent.
+
+    Attributes:
+        retry: When to retry.
+    """
+
+    def __init__(self, text: str, retry: Retry = "soon") -> None:
+        super().__init__(text)
+        self.retry = retry
+
+
+class SettingError(Exception):
+    """A setting cannot be used; the text names it and the remedy."""

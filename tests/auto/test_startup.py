@@ -1,0 +1,160 @@
+"""The start-up module in real processes: it chains, hooks what is imported, and leaves all other commands alone."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import ROOT, clean_environ
+
+from trackside.auto.environment import STARTUP, refusal, variables
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+REPORT = """
+import json, os, sys
+print(json.dumps({
+    "finders": [type(finder).__name__ for finder in sys.meta_path],
+    "imported": [name for name in sys.modules if name.startswith("trackside")],
+    "sitecustomize": getattr(sys.modules.get("sitecustomize"), "__file__", None),
+    "mark": getattr(sys.modules.get("sitecustomize"), "MARK", None),
+    "startup": [path for path in sys.path if path.endswith("startup")],
+    "threads": len(os.listdir("/proc/self/task")),
+}))
+"""
+TORCH = """
+import sys
+MARK = "imported"
+__version__ = "0"
+def loaded(): return type(__spec__.loader).__name__, type(__loader__).__name__
+"""
+
+
+def started(code: str, *flags: str, environ: Mapping[str, str] | None = None) -> Any:
+    """Return what a new Python prints as JSON."""
+    given = clean_environ(environ)
+    arguments = [sys.executable, *flags, "-c", code]
+    done = subprocess.run(arguments, env=given, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def on(**more: str) -> dict[str, str]:
+    environ = {"PYTHONPATH": os.pathsep.join(more.pop("path", "").split()), **more}
+    return {**environ, **variables(environ)}
+
+
+def test_a_command_without_pytorch_gets_a_finder_and_nothing_else() -> None:
+    found = started(REPORT, environ=on())
+    assert found["finders"][0] == "Finder"
+    assert found["imported"] == ["trackside_imports"]
+    assert (found["startup"], found["threads"]) == ([], 1)
+
+
+def test_another_sitecustomize_runs_as_if_it_were_the_first(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("MARK = 'theirs'")
+    found = started(REPORT, environ=on(path=str(tmp_path)))
+    assert (found["mark"], found["sitecustomize"]) == ("theirs", str(tmp_path / "sitecustomize.py"))
+    assert found["finders"][0] == "Finder"
+
+
+def test_an_error_in_another_sitecustomize_reads_as_without_trackside(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import nothing_of_this_name")
+    environs = [clean_environ({"PYTHONPATH": str(tmp_path)}), clean_environ(on(path=str(tmp_path)))]
+    alone, watched = (
+        subprocess.run([sys.executable, "-c", "print(1)"], env=environ, capture_output=True, text=True, check=True)
+        for environ in environs
+    )
+    assert (alone.stdout, alone.stderr) == (watched.stdout, watched.stderr)
+    assert "nothing_of_this_name" in watched.stderr
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_a_python_that_ignores_the_environment_gets_nothing(flag: str) -> None:
+    assert "Finder" not in started(REPORT, flag, environ=on())["finders"]
+
+
+def test_a_child_can_turn_it_off() -> None:
+    assert "Finder" not in started(REPORT, environ={**on(), "TRACKSIDE_AUTO": "0"})["finders"]
+
+
+def test_a_module_keeps_its_loader_and_a_hook_that_cannot_be_installed_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(TORCH)
+    code = "import json, torch, sys; print(json.dumps([torch.loaded(), torch.MARK, 'trackside.auto.hooks' in sys.modules]))"
+    arguments = [sys.executable, "-c", code]
+    environ = clean_environ(on(path=f"{tmp_path} {ROOT / 'client'}"))
+    done = subprocess.run(arguments, env=environ, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [["SourceFileLoader"] * 2, "imported", True]
+    [line] = done.stderr.splitlines()
+    assert line.startswith("trackside: auto: torch: ")
+    assert line.endswith("; training goes on without these values")
+
+
+def test_a_python_without_trackside_imports_pytorch_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "trackside.py").write_text("raise ImportError('broken')")
+    code = f"{REPORT.replace('import json', 'import torch, json')}"
+    found = started(code, environ=on(path=str(tmp_path)))
+    assert "Finder" not in found["finders"]
+
+
+def test_python_m_trackside_auto_runs_the_script_in_its_place(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"{REPORT}\nprint(json.dumps([sys.argv, sys.path[0], os.environ['TRACKSIDE_AUTO']]))\nsys.exit(3)"
+    )
+    arguments = [sys.executable, "-u", "-m", "trackside.auto", str(script), "--lr", "1"]
+    done = subprocess.run(arguments, env=clean_environ(), capture_output=True, text=True, check=False)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (done.returncode, done.stderr, first["finders"][0]) == (3, "", "Finder")
+    assert second == [[str(script), "--lr", "1"], str(tmp_path), "1"]
+
+
+def test_python_m_trackside_auto_says_how_it_is_used_and_what_it_cannot_do() -> None:
+    for arguments, status, text in (
+        ([], 2, "usage: "),
+        (["--help"], 0, "usage: "),
+        (["-I", "-c", "1"], 0, "-I ignores"),
+    ):
+        command = [sys.executable, "-m", "trackside.auto", *arguments]
+        done = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, check=False)
+        assert (done.returncode, text in done.stdout + done.stderr) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        ("train.py -I", ""),
+        ("-u train.py", ""),
+        ("-uI train.py", "-I"),
+        ("-X importtime -E train.py", "-E"),
+        ("-Xutf8 -m torch.distributed.run", ""),
+        ("-c I", ""),
+        ("-cI", ""),
+        ("-WIgnore -S x.py", "-S"),
+        ("", ""),
+    ],
+)
+def test_flags_of_python_that_hide_the_start_up_module(arguments: str, flag: str) -> None:
+    found = refusal(arguments.split())
+    assert (flag in found) if flag else found == ""
+
+
+def test_the_start_up_module_comes_first_and_once() -> None:
+    assert variables({"PYTHONPATH": f"a:{STARTUP}::b"})["PYTHONPATH"] == f"{STARTUP}:a:b"
+    assert variables({})["PYTHONPATH"] == STARTUP
+
+
+def test_the_start_up_module_has_the_syntax_of_old_versions() -> None:
+    text = Path(STARTUP, "sitecustomize.py").read_text("utf-8")
+    assert ast.parse(text, feature_version=(3, 4))
+    assert not any(
+        isinstance(node, ast.JoinedStr | ast.AnnAssign | ast.NamedExpr) for node in ast.walk(ast.parse(text))
+    )

@@ -1,0 +1,178 @@
+"""The hooks of trackers on classes with the trackers' signatures; test_public_scripts.py has the trackers themselves."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside.auto import trackers
+from trackside.auto.hooks import hooks
+from trackside.auto.trackers import StepCounter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Told:
+    """In place of the process's run: what the hooks push and describe."""
+
+    def __init__(self) -> None:
+        self.pushed: list[tuple[dict[str, Any], int]] = []
+        self.described: list[dict[str, Any]] = []
+
+    def tracked(self, values: Mapping[str, Any], step: int, _separator: str = "") -> None:
+        self.pushed.append((dict(values), step))
+
+    def describe(self, **details: Any) -> None:
+        self.described.append(details)
+
+
+class WandbRun:
+    """Class with the signatures of W&B's run."""
+
+    starting_step = 0
+
+    def __init__(self) -> None:
+        self.config = {"lr": 0.1}
+
+    def log(self, data: dict[str, Any], step: int | None = None, commit: bool | None = None) -> str:
+        """Log, and fail for no data."""
+        if not data:
+            raise ValueError("no data")
+        return f"{len(data)} {step} {commit}"
+
+
+class SummaryWriter:
+    """Class with the signatures of PyTorch's writer."""
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: Any = None, walltime: Any = None) -> None: ...
+    def add_scalars(self, main_tag: str, tag_scalar_dict: Any, global_step: Any = None) -> None: ...
+    def add_hparams(self, hparam_dict: Any, metric_dict: Any) -> None: ...
+
+
+class MlflowClient:
+    """Class with the signatures of MLflow's client."""
+
+    def create_run(
+        self, experiment_id: str, start_time: Any = None, tags: Any = None, run_name: Any = None
+    ) -> None: ...
+    def log_metric(self, run_id: str, key: str, value: Any, timestamp: Any = None, step: Any = None) -> None: ...
+    def log_batch(self, run_id: str, metrics: Any = (), params: Any = (), tags: Any = ()) -> None: ...
+    def log_param(self, run_id: str, key: str, value: Any) -> None: ...
+    def set_tag(self, run_id: str, key: str, value: Any) -> None: ...
+
+
+class AimRun:
+    """Class with the signatures of Aim's run."""
+
+    def track(
+        self, value: Any, name: Any = None, step: Any = None, epoch: Any = None, *, context: Any = None
+    ) -> None: ...
+    def add_tag(self, value: str) -> None: ...
+    def __setitem__(self, key: str, value: Any) -> None: ...
+
+
+def module(name: str, base: type, *aliases: str) -> ModuleType:
+    """Return a module with a class of its own, so that no other test gets hooks."""
+    made = ModuleType(name)
+    kind = type(base.__name__, (base,), dict(vars(base)))
+    for alias in aliases or (base.__name__,):
+        setattr(made, alias, kind)
+    return made
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    made = Told()
+    monkeypatch.setattr(trackers, "auto_run", lambda: made)
+    return made
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[ModuleType], Any]:
+    """A function that installs the hooks of a module, and returns it."""
+
+    def installed(made: ModuleType) -> ModuleType:
+        monkeypatch.setitem(sys.modules, made.__name__, made)
+        trackers.install(made.__name__)
+        return made
+
+    return installed
+
+
+def test_wandb_s_run_returns_raises_and_looks_as_before(told: Told, install: Callable[[ModuleType], Any]) -> None:
+    kind = install(module("wandb.sdk.wandb_run", WandbRun, "Run")).Run
+    run = kind()
+    assert run.log({"loss": 1.0}) == "1 None None"
+    assert run.log({"loss": 2.0}, 7, commit=False) == "1 7 False"
+    run.log({"acc": 3.0})
+    run.log({"loss": 4.0})
+    with pytest.raises(ValueError, match="no data"):
+        run.log({})
+    assert [step for _, step in told.pushed] == [0, 7, 7, 8]
+    assert told.described == [{"config": {"lr": 0.1}}]
+    assert inspect.signature(kind.log) == inspect.signature(WandbRun.log)
+    assert (kind.log.__name__, kind.log.__doc__) == ("log", WandbRun.log.__doc__)
+
+
+def test_a_failing_hook_of_a_tracker_is_off_and_the_tracker_works_on(
+    told: Told, install: Callable[[ModuleType], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = install(module("wandb.sdk.wandb_run", WandbRun, "Run")).Run()
+    reported: list[str] = []
+    monkeypatch.setattr("trackside.auto.hooks.report_failure", lambda hook, *_, **__: reported.append(hook))
+    for hook in hooks.values():
+        monkeypatch.setattr(hook, "work", lambda *_, **__: 1 / 0)
+    assert [run.log({"loss": 1.0}) for _ in range(2)] == ["1 None None"] * 2
+    assert reported == ["wandb: Run.log"]
+    assert told.pushed == []
+
+
+@pytest.mark.parametrize("name", ["torch.utils.tensorboard.writer", "tensorboardX.writer"])
+def test_summary_writers(told: Told, install: Callable[[ModuleType], Any], name: str) -> None:
+    writer = install(module(name, SummaryWriter)).SummaryWriter()
+    writer.add_scalar("loss", 1.0, 5)
+    writer.add_scalar("loss", 2.0)
+    writer.add_scalars("acc", {"train": 1, "val": 2}, global_step=6)
+    writer.add_hparams({"lr": 0.1}, {"acc": 1})
+    assert told.pushed == [({"loss": 1.0}, 5), ({"loss": 2.0}, 0), ({"acc/train": 1, "acc/val": 2}, 6)]
+    assert told.described == [{"config": {"lr": 0.1}}]
+
+
+def test_mlflow_s_client(told: Told, install: Callable[[ModuleType], Any]) -> None:
+    client = install(module("mlflow.tracking.client", MlflowClient)).MlflowClient()
+    client.create_run("0", tags={"mlflow.user": "me", "kind": "base"}, run_name="first")
+    client.log_metric("id", "loss", 1.0, step=3)
+    metrics = [
+        SimpleNamespace(key=key, value=value, step=step) for key, value, step in (("a", 1, 1), ("b", 2, 1), ("a", 3, 2))
+    ]
+    client.log_batch("id", metrics, [SimpleNamespace(key="lr", value="0.1")])
+    client.log_param("id", "layers", 2)
+    client.set_tag("id", "stage", "old")
+    assert told.pushed == [({"loss": 1.0}, 3), ({"a": 1, "b": 2}, 1), ({"a": 3}, 2)]
+    assert told.described == [
+        {"name": "first", "config": {}, "tags": ["kind=base"]},
+        {"name": None, "config": {"lr": "0.1"}, "tags": []},
+        {"name": None, "config": {"layers": 2}, "tags": []},
+        {"name": None, "config": {}, "tags": ["stage=old"]},
+    ]
+
+
+def test_aim_counts_each_key_by_itself(told: Told, install: Callable[[ModuleType], Any]) -> None:
+    run = install(module("aim.sdk.run", AimRun, "Run", "BasicRun")).Run()
+    run["hparams"] = {"lr": 0.1}
+    run.add_tag("old")
+    for value in (1.0, 2.0):
+        run.track(value, name="loss", context={"subset": "train"})
+    run.track({"acc": 0.5}, step=9)
+    assert told.pushed == [({"train/loss": 1.0}, 0), ({"train/loss": 2.0}, 1), ({"acc": 0.5}, 9)]
+    assert told.described == [{"config": {"lr": 0.1}}, {"tags": ("old",)}]
+
+
+def test_a_step_counter_goes_on_from_the_steps_that_are_given() -> None:
+    counter, run = StepCounter(), WandbRun()
+    assert [counter.step(run, given, ends=True) for given in (None, None, 10, None, 3, None)] == [0, 1, 10, 11, 3, 13]

@@ -1,0 +1,274 @@
+"""Steps and losses as real PyTorch loops make them, each seen by the watch alone."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, TensorDataset
+
+from trackside.auto import pytorch, training
+from trackside.auto.hooks import hooks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Found:
+    """In place of the process's run: the values of each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.queue = object()
+
+    def found(self, values: dict[str, Any]) -> None:
+        self.steps.append(values)
+
+    def found_in_step(self, values: dict[str, Any]) -> None:
+        self.steps[-1].update(values)
+
+    def column(self, key: str) -> list[Any]:
+        return [step.get(key) for step in self.steps]
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
+    """The hooks in this process, for one test."""
+    made = Found()
+    iterator = torch.utils.data.dataloader._BaseDataLoaderIter
+    owners: list[tuple[Any, str]] = [(torch.autograd, "backward"), (iterator, "__next__")]
+    owners += [(torch.amp.GradScaler, name) for name in ("scale", "step")]
+    for owner, name in owners:
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(training, "auto_run", lambda: made)
+    monkeypatch.setattr(pytorch, "watches", [])
+    after_steps = _global_hooks()
+    before = dict(after_steps)
+    hooks.clear()
+    pytorch.install("torch")
+    yield made
+    assert all(hook.is_on for hook in hooks.values())
+    after_steps.clear()
+    after_steps.update(before)
+    hooks.clear()
+
+
+def _global_hooks() -> Any:
+    from torch.optim import optimizer
+
+    return optimizer._global_optimizer_post_hooks
+
+
+def batches(count: int, size: int = 4) -> DataLoader[Any]:
+    torch.manual_seed(0)
+    inputs = torch.randn(count * size, 3)
+    return DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=size)
+
+
+def test_each_step_has_its_loss_rate_and_samples(found: Found) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    losses = []
+    for inputs, targets in batches(3):
+        loss = mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    assert found.column("loss") == losses
+    assert found.column("learning_rate") == [0.1, 0.05, 0.025]
+    assert found.column("samples") == [4, 4, 4]
+
+
+@pytest.mark.parametrize("divides", [True, False])
+@pytest.mark.parametrize("way", ["divide", "multiply"])
+def test_of_accumulated_batches_the_last_loss_counts_undivided(found: Found, way: str, *, divides: bool) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for number, (inputs, targets) in enumerate(batches(10), 1):  # of the last step, only two of four are there
+        loss = mse_loss(model(inputs), targets)
+        losses.append(loss.item())
+        if divides:
+            loss = loss / 4 if way == "divide" else loss * 0.25
+        loss.backward()
+        if number % 4 == 0 or number == 10:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert found.column("loss") == pytest.approx([losses[3], losses[7], losses[9]])
+    assert found.column("samples") == [16, 16, 8]
+
+
+def test_a_division_that_belongs_to_the_loss_stays(found: Found) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets in batches(2):
+        loss = (model(inputs) - targets).square().sum() / 4
+        loss.backward()
+        optimizer.step()
+        assert found.steps[-1]["loss"] == loss.item()
+
+
+def test_a_gradient_scaler_changes_neither_loss_nor_steps(found: Found) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)  # the first steps overflow
+    losses: list[float] = []
+    stepped: list[int] = []
+    optimizer.register_step_post_hook(lambda *_: stepped.append(len(losses)))
+    for inputs, targets in batches(6):
+        loss = mse_loss(model(inputs), targets)
+        scaler.scale(loss).backward()
+        losses.append(loss.item())
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert found.column("loss") == losses
+    assert 0 < len(stepped) < len(losses)
+
+
+def test_each_optimizer_of_a_gan_has_its_own_loss_and_the_first_one_s_losses_are_summed(found: Found) -> None:
+    first, second = nn.Linear(3, 1), nn.Linear(3, 1)
+    one, other = (torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second))
+    sums, others = [], []
+    for inputs, targets in batches(3):
+        parts = [mse_loss(first(inputs), targets), first(inputs).square().mean()]
+        for part in parts:
+            part.backward()
+        one.step()
+        loss = mse_loss(second(inputs), targets)
+        loss.backward()
+        other.step()
+        sums.append(sum(part.item() for part in parts))
+        others.append(loss.item())
+    assert found.column("loss") == pytest.approx(sums)
+    assert found.column("loss/2") == others
+
+
+def test_two_optimizers_of_one_loss_make_one_step(found: Found) -> None:
+    model = nn.Linear(3, 1)
+    optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+    for inputs, targets in batches(2):
+        mse_loss(model(inputs), targets).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert len(found.steps) == 2
+
+
+def test_an_optimizer_that_stops_leaves_the_steps_to_the_next(found: Found) -> None:
+    model = nn.Linear(3, 1)
+    first, second = (torch.optim.SGD(model.parameters(), lr=rate) for rate in (0.1, 0.01))
+    for number, (inputs, targets) in enumerate(batches(24)):
+        mse_loss(model(inputs), targets).backward()
+        (first if number < 4 else second).step()
+    assert found.column("learning_rate").count(0.01) == 20 - training.OTHERS
+    assert first is not second
+
+
+def test_a_closure_s_first_loss_counts(found: Found) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    [(inputs, targets)] = batches(1)
+    losses = []
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = mse_loss(model(inputs), targets)
+        loss.backward()
+        losses.append(loss.item())
+        return loss
+
+    optimizer.step(closure)
+    assert len(losses) > 1
+    assert found.column("loss") == losses[:1]
+
+
+def test_batches_of_an_evaluation_are_no_samples_also_with_gradients(found: Found) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        for inputs, targets in batches(2):
+            mse_loss(model(inputs), targets).backward()
+            optimizer.step()
+        for inputs, _ in batches(3, size=5):
+            model(inputs)
+        with torch.no_grad():
+            for inputs, _ in batches(3, size=5):
+                model(inputs)
+    assert found.column("samples") == [4] * 4
+
+
+def test_tokens_are_those_of_input_ids(found: Found) -> None:
+    model = nn.Embedding(9, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows = [{"input_ids": torch.arange(7), "labels": torch.tensor(1.0)} for _ in range(4)]
+    for batch in DataLoader(rows, batch_size=2):
+        model(batch["input_ids"]).mean().backward()
+        optimizer.step()
+    assert found.column("tokens") == [14, 14]
+    assert found.column("samples") == [2, 2]
+
+
+def test_what_is_not_a_scalar_is_no_loss_and_several_of_one_call_are_summed(found: Found) -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    (parameter * 2).backward(torch.ones(2))
+    optimizer.step()
+    losses = [(parameter * 3).sum(), (parameter * 4).sum()]
+    torch.autograd.backward(losses)
+    optimizer.step()
+    assert found.column("loss") == [None, losses[0].item() + losses[1].item()]
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own
+def test_compiled_code_has_the_same_graphs_and_its_steps_are_found(found: Found) -> None:
+    from torch._dynamo import reset
+    from torch._dynamo.utils import counters
+
+    def train() -> tuple[object, ...]:
+        reset()
+        counters.clear()
+        parameter = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+
+        def step() -> None:
+            (parameter * 2).sum().backward()
+            optimizer.step()
+
+        compiled = torch.compile(step, backend="eager")
+        for _ in range(3):
+            compiled()
+        graphs = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
+        return sum(counters["graph_break"].values()), graphs, parameter.tolist()
+
+    pytorch.install("torch._dynamo.trace_rules")
+    watched = train()
+    assert len(found.steps) == 3
+    for owner, name in ((torch.autograd, "backward"),):
+        setattr(owner, name, getattr(owner, name).__wrapped__)
+    _global_hooks().clear()
+    assert watched == train()
+    assert len(found.steps) == 3
+
+
+class Nested(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # mypy does not look into PyTorch
+    """A dataset whose items come from a loader of its own, in the worker."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor([float(len(batches(2))), float(len(pytorch.watches[0]._rows or ()))])
+
+
+def test_a_loader_s_worker_keeps_no_rows(found: Found) -> None:
+    watch = pytorch.watches[0]
+    watch._rows = deque([(0, 1, {})] * 3)
+    rows = [batch.tolist() for batch in DataLoader(Nested(), num_workers=1, multiprocessing_context="fork")]
+    assert rows == [[[2.0, 0.0]]] * 4

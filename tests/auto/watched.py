@@ -1,0 +1,36 @@
+"""Scripts one after the other in a process whose imports are watched, as by the start-up module; arguments as for in_turn.py.
+
+Each script has a run of its own. PyTorch is imported before, by a fork server, as it is in a process that is attached to. With
+``$BROKEN``, every hook raises.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from typing import NoReturn
+
+import trackside
+from trackside.auto.hooks import hooks
+from trackside.auto.startup.trackside_imports import watch
+
+THEN = "--then--"  # as in tests/integrations/in_turn.py
+
+
+def broken(*_: object, **__: object) -> NoReturn:
+    raise ArithmeticError("broken")
+
+
+if __name__ == "__main__":
+    watch()
+    for hook in hooks.values() if os.environ.get("BROKEN") else ():
+        hook.work = broken
+    left = sys.argv[1:]
+    while left:
+        end = left.index(THEN) if THEN in left else len(left)
+        sys.argv, left = left[:end], left[end + 1 :]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        trackside.finish()
+        if left:
+            print(THEN, flush=True)  # noqa: T201

@@ -1,0 +1,227 @@
+"""Runs of other tools in directories and files: recognised, imported, and not imported twice."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from shutil import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bridges.directories import BEGIN, events, file_name
+from histories import history
+
+from trackside_daemon.bridges.finding import find_runs
+from trackside_daemon.bridges.foreign_run import ForeignRunError
+from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
+from trackside_daemon.bridges.tensorboard.mirror import EventFiles
+from trackside_daemon.history.files.importing import RunFile, import_run
+from trackside_daemon.history.files.items import Push, RunHeader
+from trackside_daemon.history.read import reader
+
+if TYPE_CHECKING:
+    from trackside_daemon.bridges.foreign_run import ForeignRun
+
+FILES = Path(__file__).parent / "files"
+
+
+def found(place: Path) -> dict[str, list[ForeignRun]]:
+    runs: dict[str, list[ForeignRun]] = {}
+    for run in find_runs(str(place), {}):
+        runs.setdefault(run.name, []).append(run)
+    return runs
+
+
+def samples(run: ForeignRun) -> list[tuple[int, int, str, float]]:
+    """Return attempt, step, key and value of all samples."""
+    pushes = [item for item in run.items() if isinstance(item, Push)]
+    return [(p.attempt, p.step, key, value) for p in pushes for key, value in zip(p.keys, p.values, strict=True)]
+
+
+def header(run: ForeignRun) -> dict[str, Any]:
+    *_, last = run.items()
+    assert isinstance(last, RunHeader)
+    return dict(last.run)
+
+
+def test_directories_of_tensorboard_are_runs_and_those_of_one_writer_in_another_belong_together(tmp_path: Path) -> None:
+    events(tmp_path / "exp1" / file_name(), range(3))
+    events(tmp_path / "exp1" / "loss_a" / file_name(), range(2))  # of add_scalars
+    events(tmp_path / "exp1" / "1700000001.25" / file_name(), range(1), "accuracy")  # of add_hparams
+    events(tmp_path / "exp1" / "other" / file_name(pid=8), range(4))
+    events(tmp_path / "keras" / "train" / file_name(), range(2))
+    events(tmp_path / "keras" / "validation" / file_name(), range(2))
+    runs = found(tmp_path)
+    assert sorted(runs) == ["exp1", "exp1/other", "keras"]
+    assert {key for _, _, key, _ in samples(runs["exp1"][0])} == {"loss", "loss_a/loss", "accuracy"}
+    assert {key for _, _, key, _ in samples(runs["keras"][0])} == {"train/loss", "validation/loss"}
+    (alone,) = find_runs(str(tmp_path / "exp1" / "other"), {})
+    assert (alone.name, alone.id) == ("other", runs["exp1/other"][0].id)
+
+
+def test_steps_that_begin_again_are_the_next_attempt(tmp_path: Path) -> None:
+    events(tmp_path / "run" / file_name(BEGIN), range(10))
+    events(tmp_path / "run" / file_name(BEGIN + 100), range(6, 12), at=BEGIN + 100)
+    events(tmp_path / "run" / file_name(BEGIN + 200), range(12, 14), at=BEGIN + 200)
+    (run,) = find_runs(str(tmp_path / "run"), {})
+    assert [(attempt, step) for attempt, step, _, _ in samples(run)] == [
+        *((0, step) for step in range(10)),
+        *((1, step) for step in range(6, 14)),
+    ]
+    assert [one["state"] for one in header(find_runs(str(tmp_path / "run"), {})[0])["attempt_list"]] == [
+        "stopped",
+        "finished",
+    ]
+
+
+def test_a_mirror_of_trackside_is_not_followed_as_a_run_of_its_own(tmp_path: Path) -> None:
+    target = EventFiles(tmp_path)
+    run = MirroredRun("abc", "gpt", "running", (), 0.0, None, "", {}, {})
+    target.send(run, [Row(0, 0, True, 1, BEGIN * 10**6, {"loss": 1.0})], target.begin(run, {}))
+    (mirrored,) = find_runs(str(tmp_path), {})
+    assert list(mirrored.read()) == []
+    (path,) = tmp_path.glob("gpt-abc/*tfevents*")
+    assert samples(find_runs(str(path), {})[0]) == [(0, 1, "loss", 1.0)]
+
+
+def mlflow_store(place: Path) -> None:
+    directory = place / "mlruns" / "1" / "0123abcd"
+    for name, text in {
+        "meta.yaml": "run_id: 0123abcd\nrun_name: ml\nstatus: 4\nuser_id: ann\n",
+        "metrics/loss": f"{BEGIN}000 1.5 0\n{BEGIN}500 nan 1\nbroken\n",
+        "metrics/eval/acc": f"{BEGIN}500 0.5 1\n",
+        "params/lr": "0.1",
+        "params/act": "gelu",
+        "tags/team": "x",
+        "tags/mlflow.source.name": "train.py",
+    }.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+
+
+def mlflow_database(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            """
+            CREATE TABLE experiments (experiment_id, name);
+            CREATE TABLE runs (run_uuid, name, status, user_id, lifecycle_stage, start_time);
+            CREATE TABLE metrics (key, value, timestamp, run_uuid, step, is_nan);
+            CREATE TABLE params (key, value, run_uuid);
+            CREATE TABLE tags (key, value, run_uuid);
+            INSERT INTO runs VALUES ('r1', 'sql', 'FINISHED', 'ann', 'active', 1), ('r2', 'gone', 'FAILED', '', 'deleted', 2);
+            INSERT INTO metrics VALUES ('loss', 0.5, 1700000001000, 'r1', 1, 0), ('loss', 1.7976931348623157e308, 1700000002000,
+                'r1', 2, 0), ('loss', 0, 1700000000000, 'r1', 0, 1), ('loss', 3, 'now', 'r1', 'x', 0);
+            INSERT INTO params VALUES ('lr', '0.1', 'r1');
+            """
+        )
+
+
+def trackio_database(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.executescript(
+            """
+            CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id, timestamp, run_name, step INTEGER, metrics);
+            CREATE TABLE configs (id INTEGER PRIMARY KEY, run_id, run_name, config);
+            INSERT INTO configs VALUES (1, 'u1', 'brave-cat', '{"lr": 0.1, "_Group": null}');
+            INSERT INTO metrics VALUES (1, 'u1', '2023-11-14T22:13:20+00:00', 'brave-cat', 0, '{"loss": 2, "m": {"a": 1.5}}'),
+                (2, 'u1', '2023-11-14T22:13:21', 'brave-cat', 1, '{"loss": "NaN", "words": "x"}'), (3, 'u1', 'never', 'brave-cat', 2, '{"loss": 1}');
+            """
+        )
+
+
+TRAINER = {
+    "global_step": 20,
+    "max_steps": 20,
+    "log_history": [
+        {"epoch": 0.5, "loss": 2.5, "learning_rate": 1e-4, "step": 10},
+        {"epoch": 1.0, "eval_loss": 2.25, "step": 10},
+        {"epoch": 1.0, "loss": 2.0, "step": 20},
+        {"train_runtime": 3},
+    ],
+}
+
+
+def test_stores_of_mlflow_and_trackio_are_read(tmp_path: Path) -> None:
+    mlflow_store(tmp_path)
+    mlflow_database(tmp_path / "mlflow.db")
+    trackio_database(tmp_path / "project.db")
+    sqlite3.connect(tmp_path / "other.db").executescript("CREATE TABLE x (y)")
+    runs = {name: one for name, (one,) in found(tmp_path).items()}
+    assert sorted(runs) == ["brave-cat", "ml", "sql"]
+    assert repr(samples(runs["ml"])) == repr(
+        [(0, 0, "loss", 1.5), (0, 1, "loss", float("nan")), (0, 1, "eval/acc", 0.5)]
+    )
+    about = header(runs["ml"])
+    assert about["tags"] == ["team=x"]
+    (attempt,) = about["attempt_list"]
+    assert (attempt["state"], attempt["user"], attempt["command"]) == ("failed", "ann", "train.py")
+    assert attempt["config"] == {"lr": 0.1, "act": "gelu"}
+    assert any("damaged lines" in note for note in runs["ml"].notes())
+    assert repr([value for *_, value in samples(runs["sql"])]) == "[nan, 0.5, inf]"
+    assert repr(samples(runs["brave-cat"])) == repr(
+        [(0, 0, "loss", 2.0), (0, 0, "m.a", 1.5), (0, 1, "loss", float("nan"))]
+    )
+    assert len(runs["brave-cat"].notes()) == 2
+    assert header(runs["brave-cat"])["attempt_list"][0]["config"] == {"lr": 0.1}
+    with pytest.raises(ForeignRunError, match="neither of MLflow nor of trackio"):
+        find_runs(str(tmp_path / "other.db"), {})
+
+
+def test_states_of_a_trainer_tables_and_lightnings_csv_are_read(tmp_path: Path) -> None:
+    for step in (10, 20):
+        (tmp_path / "out" / f"checkpoint-{step}").mkdir(parents=True)
+        state = {**TRAINER, "log_history": TRAINER["log_history"][: step // 5 - 1]}  # type: ignore[index]
+        (tmp_path / "out" / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps(state))
+    (tmp_path / "version_0").mkdir()
+    (tmp_path / "version_0" / "metrics.csv").write_text("epoch,grad,lr,step,train_loss\n0,1,0.1,9,2.5\n0,,,19,2.25\n")
+    (tmp_path / "version_0" / "hparams.yaml").write_text("depth: 3\n")
+    runs = {name: one for name, (one,) in found(tmp_path).items()}
+    assert sorted(runs) == ["out/checkpoint-20", "version_0"]
+    assert [(step, key) for _, step, key, _ in samples(runs["out/checkpoint-20"])] == [
+        *((10, key) for key in ("epoch", "loss", "learning_rate", "epoch", "eval_loss")),
+        *((20, key) for key in ("epoch", "loss")),
+    ]
+    assert samples(runs["version_0"])[-1] == (0, 19, "train_loss", 2.25)
+    assert header(runs["version_0"])["attempt_list"][0]["config"] == {"depth": 3}
+    (tmp_path / "version_0" / "hparams.yaml").write_text("a: &a [1]\nb: [*a, *a]\n")
+    assert header(find_runs(str(tmp_path / "version_0"), {})[0])["attempt_list"][0]["config"] is None
+    rows: list[dict[str, Any]] = [
+        {"_step": 0, "_timestamp": BEGIN, "loss": 2.0},
+        {"_step": 1, "_timestamp": BEGIN + 1, "loss": None, "x": 1},
+    ]
+    columns = {
+        key: {str(at): row.get(key) for at, row in enumerate(rows)} for key in ("_step", "_timestamp", "loss", "x")
+    }
+    for name, document in (("rows.json", rows), ("columns.json", columns)):
+        (tmp_path / name).write_text(json.dumps(document))
+        (run,) = find_runs(str(tmp_path / name), {})
+        assert samples(run) == [(0, 0, "loss", 2.0), (0, 1, "x", 1.0)]
+
+
+def test_an_imported_run_has_its_samples_and_its_header_and_is_imported_once(tmp_path: Path) -> None:
+    copy(FILES / "torch-hparams.tfevents", tmp_path / file_name())
+    events(tmp_path / file_name(BEGIN + 1), range(600))
+    (run,) = find_runs(str(tmp_path), {})
+    with history(tmp_path / "history") as one:
+        result = import_run(one.writer, RunFile(run.items(), run.place, id=run.id, name="baseline"))
+        with one.database.reading() as connection:
+            stored = reader.run(connection, run.id)
+    assert result.samples == len(samples(find_runs(str(tmp_path), {})[0]))
+    (attempt,) = stored["attempt_list"]
+    assert attempt["config"] == {"lr": 0.1, "act": "gelu", "on": True}
+    assert (stored["name"], stored["state"], stored["cause"]) == ("baseline", "finished", "imported from TensorBoard")
+    (loss,) = [metric for metric in stored["metrics"] if metric["key"] == "loss"]
+    assert (loss["count"], loss["last"], loss["last_step"], loss["last_time"]) == (600, 299.5, 599, BEGIN + 599.0)
+
+
+def test_a_directory_without_runs_says_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    with pytest.raises(ForeignRunError, match="there are no runs in this directory; these are read: event files"):
+        find_runs(str(tmp_path), {})
+    assert find_runs(str(tmp_path / "notes.txt"), {}) == []
+    (tmp_path / "empty" / file_name()).parent.mkdir()
+    (tmp_path / "empty" / file_name()).write_bytes(b"")
+    with pytest.raises(ForeignRunError, match="it has no scalars"):
+        list(find_runs(str(tmp_path / "empty"), {})[0].items())

@@ -1,0 +1,323 @@
+"""Mirrors: each sample of the history is at the target once, whatever happens to the target, the worker or the daemon."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from bridges.mlflow_server import MlflowServer
+from histories import BEGIN, column, finished, history, ingested, opened
+from processes import eventually
+
+from trackside_daemon.bridges.finding import find_runs
+from trackside_daemon.bridges.mirrors import mirror as mirrors
+from trackside_daemon.bridges.mirrors.mirror import Mirror
+from trackside_daemon.bridges.mirrors.positions import Positions
+from trackside_daemon.bridges.mirrors.supervisor import FAILED, SENT, Mirrors
+from trackside_daemon.bridges.mlflow import mirror as mlflow
+from trackside_daemon.bridges.otlp import mirror as otlp
+from trackside_daemon.bridges.settings import BridgesSection
+from trackside_daemon.bridges.tensorboard.event_file import EventFile
+from trackside_daemon.bridges.tensorboard.mirror import EventFiles
+from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.http_client import http_exchange, http_request
+from trackside_daemon.http_client.errors import SendError
+from trackside_daemon.model.records import MachineSample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from histories import History
+
+    from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State, Target
+    from trackside_daemon.history.record.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _started_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let mirrors start before the runs of these tests, which began in 2023."""
+    monkeypatch.setattr("trackside_daemon.bridges.mirrors.positions.time", SimpleNamespace(time=lambda: BEGIN))
+
+
+def mirror_to(target: Target, one: History, **options: Any) -> Mirror:
+    """Return a mirror with the positions of the last one of this history."""
+    return Mirror(one.database.path, Positions(one.directory / "positions.db"), target, **options)
+
+
+def scalars(place: Path) -> list[tuple[str, int, float, float]]:
+    """Return all scalars in the event files below a directory, file by file."""
+    paths = sorted(place.rglob("*tfevents*"))
+    return [scalar for path in paths for events in EventFile(path).read() for scalar in events.scalars]
+
+
+class Recorded:
+    """A target that keeps rows in memory, and fails when it should.
+
+    Attributes:
+        fails: Raises the error to raise for some rows, or returns.
+    """
+
+    def __init__(self, *, machine: bool = False) -> None:
+        self.machine = machine
+        self.rows: list[tuple[str, Row]] = []
+        self.ended: list[tuple[str, str]] = []
+        self.fails: Callable[[Sequence[Row]], None] = lambda _: None
+
+    def begin(self, run: MirroredRun, state: State) -> State:
+        return state
+
+    def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
+        self.fails(rows)
+        self.rows += [(run.name, row) for row in rows]
+        return {"count": state.get("count", 0) + len(rows)}
+
+    def end(self, run: MirroredRun, state: State) -> State:
+        self.ended.append((run.name, run.state))
+        return state
+
+    def close(self) -> None:
+        pass
+
+    def steps(self, name: str = "a") -> list[int]:
+        return [row.step for run, row in self.rows if run == name]
+
+
+def test_rows_come_whole_in_order_and_once_also_when_they_are_packed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "MAX_VALUES", 700)
+    target = Recorded()
+    with history(tmp_path) as one:
+        running = mirror_to(target, one)
+        one.put([opened("a"), column("a", ["loss", "lr"], 1000)])
+        running.poll()
+        assert target.steps() == list(range(1000))
+        more = [(step, round((BEGIN + step) * 1e6), {"loss": step + 0.5}) for step in range(1000, BLOCK + 900)]
+        one.put([ingested("a", more, number=2)])
+        one.wait_until_packed()
+        running.poll()
+        one.put([finished("a", after=1.0), opened("b"), column("b", ["x"], 3)])
+        one.wait_until_packed()
+        running.poll()
+    assert target.steps() == list(range(BLOCK + 900))
+    assert all(len(row.values) == 2 for name, row in target.rows[:1000] if name == "a")
+    assert target.steps("b") == [0, 1, 2]
+    assert target.ended == [("a", "finished")]
+    assert (running.status.sent, running.status.lost, running.status.oldest) == (2000 + BLOCK - 100 + 3, 0, None)
+
+
+def test_what_retention_has_deleted_is_counted(tmp_path: Path) -> None:
+    target = Recorded()
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["loss"], BLOCK + 10), finished("a", after=1.0)])
+        one.wait_until_packed()
+        for change in ("UPDATE block SET data = NULL WHERE count = 4096", "UPDATE series SET trimmed = 1"):
+            one.writer.call(partial(_change, change)).result(60)
+        running = mirror_to(target, one)
+        running.poll()
+    assert target.steps() == list(range(BLOCK, BLOCK + 10))
+    assert (running.status.sent, running.status.lost) == (10, BLOCK)
+
+
+def test_runs_of_before_and_imported_ones_are_left_out_and_late_pushes_are_not(tmp_path: Path) -> None:
+    target = Recorded()
+    with history(tmp_path) as one:
+        one.put([opened("old", started=BEGIN - 50), column("old", ["x"], 2), finished("old", after=-10.0)])
+        one.import_file(b"step,time,x\n0,1800000000,1\n", id="imported")
+        one.put([opened("a"), column("a", ["x"], 2), finished("a", after=5.0)])
+        running = mirror_to(target, one)
+        running.poll()
+        assert {name for name, _ in target.rows} == {"a"}
+        one.put([ingested("a", [(7, round(BEGIN * 1e6), {"x": 1.0})], number=2)])  # from a spool
+        running.poll()
+        running.poll()
+    assert target.steps() == [0, 1, 7]
+    assert target.ended == [("a", "finished")] * 2
+
+
+def test_other_ranks_have_keys_of_their_own_if_they_are_wanted(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([record for rank in (1, 3) for record in (opened("a", rank=rank), column("a", ["x"], 1, rank=rank))])
+        lowest, every = Recorded(), Recorded()
+        Mirror(one.database.path, Positions(tmp_path / "1.db"), lowest).poll()
+        Mirror(one.database.path, Positions(tmp_path / "2.db"), every, every_rank=True).poll()
+    assert [row.named() for _, row in lowest.rows] == [{"x": 0.0}]
+    assert [row.named() for _, row in every.rows] == [{"x": 0.0}, {"x/rank_3": 0.0}]
+
+
+def test_a_row_that_the_target_refuses_costs_only_itself(tmp_path: Path) -> None:
+    target = Recorded()
+
+    def refuse(rows: Sequence[Row]) -> None:
+        if any(row.step == 37 for row in rows):
+            raise SendError("bad", "never")
+
+    target.fails = refuse
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["x"], 100)])
+        running = mirror_to(target, one)
+        assert running.poll() == 0.0
+    assert target.steps() == [step for step in range(100) if step != 37]
+    assert (running.status.sent, running.status.rejected) == (99, 1)
+
+
+def test_a_target_that_does_not_answer_is_asked_less_and_less_and_then_has_everything(tmp_path: Path) -> None:
+    target = Recorded()
+    down = True
+
+    def fail(_: Sequence[Row]) -> None:
+        if down:
+            raise SendError("nobody answers")
+
+    target.fails = fail
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["x"], 10)])
+        running = mirror_to(target, one)
+        pauses = [running.poll() for _ in range(9)]
+        assert all(2**n / 2 <= pause <= 2**n for n, pause in enumerate(pauses[:6]))
+        assert mirrors.LONGEST_SECONDS / 2 <= pauses[-1] <= mirrors.LONGEST_SECONDS
+        assert (running.status.error, running.status.failures, running.status.oldest) == ("nobody answers", 9, BEGIN)
+        down = False
+        assert running.poll() == 0.0
+    assert target.steps() == list(range(10))
+    assert (running.status.error, running.status.oldest) == ("", None)
+
+
+def test_event_files_have_each_sample_once_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+    class Killing(Positions):
+        """Positions of a worker that is killed right after the target has got rows."""
+
+        def advance(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    place = tmp_path / "tb"
+    with history(tmp_path) as one:
+        for number in range(1, 6):
+            pushes = [
+                (s, round((BEGIN + s) * 1e6), {"loss": s / 4, "lr": 0.5}) for s in range(10 * number, 10 * number + 10)
+            ]
+            one.put([opened("a", name="gpt/x"), ingested("a", pushes, number=number)])
+            if number % 2:
+                with pytest.raises(KeyboardInterrupt):
+                    Mirror(one.database.path, Killing(one.directory / "positions.db"), EventFiles(place)).poll()
+            mirror_to(EventFiles(place), one).poll()
+        one.put([opened("a", name="gpt/x", attempt=1), column("a", ["loss"], 30, attempt=1)])
+        mirror_to(EventFiles(place), one).poll()
+    first, second = sorted(place.glob("gpt_x-a/*"))
+    assert scalars(place)[:100] == [
+        (key, s, BEGIN + s, v) for s in range(10, 60) for key, v in (("loss", s / 4), ("lr", 0.5))
+    ]
+    assert [step for _, step, _, _ in scalars(place)[100:]] == list(range(30))
+    assert [events.restart for events in EventFile(second).read() if events.restart is not None] == [0]
+    (read,) = find_runs(str(first), {})
+    assert len(list(read.items())) == 101
+
+
+def test_mlflow_has_each_sample_once_after_every_kind_of_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_exchange, "PATIENCE_SECONDS", 0.3)
+    settings = {"url": "", "experiment": "e", "token_file": "", "ca_file": ""}
+    with MlflowServer() as server, history(tmp_path) as one:
+        settings["url"] = server.url
+        one.put([opened("a", name="gpt", config={"lr": 0.1, "model": {"depth": 3}}, tags=("x",))])
+        for number, mode in enumerate(("ok", "500", "lose", "slow", "ok", "lose"), 1):
+            pushes = [
+                (s, round((BEGIN + s) * 1e6), {"loss": s / 4, "a b/ü": -s}) for s in range(9 * number, 9 * number + 9)
+            ]
+            one.put([ingested("a", pushes, number=number)])
+            server.mode = mode
+            failed = mirror_to(mlflow.make_target(settings), one).poll()
+            assert bool(failed) is (mode != "ok")
+        server.mode = "ok"
+        server.continues.set()
+        one.put([finished("a", after=100.0)])
+        running = mirror_to(mlflow.make_target(settings), one)
+        assert running.poll() == 0.0
+        asked = server.requests
+        assert running.poll() == 0.0
+        assert server.requests == asked
+        expected = [(s, s / 4, round((BEGIN + s) * 1000)) for s in range(9, 63)]
+        assert server.metrics("loss") == expected
+        assert len(server.metrics("a b/_")) == len(expected)
+        (run,) = server.runs.values()
+        assert run["params"] == {"lr": "0.1", "model.depth": "3"}
+        assert (run["info"]["run_name"], run["info"]["status"], run["tags"]["trackside.run"]) == (
+            "gpt",
+            "FINISHED",
+            "a",
+        )
+        (back,) = find_runs(server.url, {})
+        assert sum(len(getattr(item, "keys", ())) for item in back.items()) == 2 * len(expected)
+        assert (back.name, back.state, back.config["lr"]) == ("gpt", "finished", 0.1)
+
+
+def test_otlp_requests_have_the_names_labels_and_values_of_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    posted: list[bytes] = []
+    monkeypatch.setattr(http_request, "post", lambda *arguments: posted.append(arguments[1]))
+    target = otlp.make_target({"url": "http://127.0.0.1:9/v1/metrics", "headers_file": "", "ca_file": ""})
+    values = {"loss": 2.5, "lr": 0.1, "tokens": 100.0, "eval/bleu": 31.0}
+    with history(tmp_path) as one:
+        one.put([MachineSample(BEGIN - 5, {"trackside_load1": 1.0})])  # before the first start of the mirror
+        running = mirror_to(target, one)
+        running.poll()
+        pushes = [(step, round((BEGIN + step) * 1e6), values) for step in (1, 2)]
+        power = 'trackside_gpu_power_watts{gpu="0",uuid="GPU-\\"1"}'
+        one.put([opened("a", name="gpt", rank=3), ingested("a", pushes, rank=3), MachineSample(BEGIN, {power: 300.0})])
+        running.poll()
+    series: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, float]]] = {}
+    for body in posted:
+        for metric in ExportMetricsServiceRequest.FromString(body).resource_metrics[0].scope_metrics[0].metrics:
+            assert metric.HasField("sum") is metric.name.endswith("_total")
+            for point in (metric.sum if metric.HasField("sum") else metric.gauge).data_points:
+                labels = tuple((one.key, one.value.string_value) for one in point.attributes)
+                series.setdefault((metric.name, labels), []).append((point.time_unix_nano / 1e9, point.as_double))
+    rank = (("run", "gpt"), ("rank", "3"))
+    times = (BEGIN + 1, BEGIN + 2)
+    assert series == {
+        ("trackside_gpu_power_watts", (("gpu", "0"), ("uuid", 'GPU-"1'))): [(BEGIN, 300.0)],
+        ("trackside_training_step", rank): [(times[0], 1.0), (times[1], 2.0)],
+        ("trackside_training_loss", rank): [(at, 2.5) for at in times],
+        ("trackside_training_learning_rate", rank): [(at, 0.1) for at in times],
+        ("trackside_training_tokens_total", rank): [(times[0], 100.0), (times[1], 200.0)],
+        ("trackside_training_value", (*rank, ("key", "eval/bleu"))): [(at, 31.0) for at in times],
+    }
+
+
+def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Path) -> None:
+    place = tmp_path / "tb"
+    sections = BridgesSection.model_validate({"tensorboard": {"directory": str(place), "interval": 0.1}}).configured()
+    with history(tmp_path) as one:
+        running = Mirrors(sections, one.database.path)
+        running.start()
+        now = time.time()
+        one.put([opened("a", started=now), *(ingested("a", [(1, round(now * 1e6), {"loss": 1.0})]),)])
+        eventually(lambda: _value(running, SENT) == 1.0)
+        (worker,) = running._mirrors
+        assert worker._process is not None
+        worker._process._process.kill()
+        one.put([ingested("a", [(2, round(now * 1e6), {"loss": 2.0})], number=2)])
+        eventually(lambda: len(scalars(place)) == 2)
+        eventually(lambda: _value(running, SENT) == 2.0)
+        one.put([ingested("a", [(3, round(now * 1e6), {"loss": 3.0})], number=3)])
+        running.stop()
+    assert [step for _, step, _, _ in scalars(place)] == [1, 2, 3]
+    assert _value(running, FAILED) == 0.0
+
+
+def _change(statement: str, store: Store) -> None:
+    store.connection.execute(statement)
+
+
+def _value(running: Mirrors, metric: object) -> float:
+    (value,) = [sample.value for sample in running.batch().samples if sample.metric is metric]
+    assert isinstance(value, float)
+    return value
