@@ -242,7 +242,11 @@ def sections() -> dict[str, list[Metric]]:
     ]
     ingest = [one for one in vars(message_counts).values() if isinstance(one, Metric)]
     return {
-        "training": [*dict.fromkeys([*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO, *rl_families.FAMILIES])],
+        "training": [
+            *dict.fromkeys(
+                [*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO, *rl_families.FAMILIES]
+            )
+        ],
         "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
         "captures": [CAPTURES, profiler_socket.REFUSED],
         "bridges": [one for one in vars(bridges).values() if isinstance(one, Metric)],

@@ -104,7 +104,7 @@ def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
         ("TruncationRising", "completions/clipped_ratio", [0.6] * 10, {"truncated_ratio": 0.7}, {}),
         ("TrainInferenceMismatch", "mismatch_kl", [0.5] * 10, {"mismatch_most": 0.6}, {}),
         ("TrainInferenceMismatch", "rollout_corr/rollout_is_mean", [0.4] * 20, {"importance_ratio_most": 3}, {}),
-        ("KlBlowup", "actor/kl_loss", [*[0.1] * 50, *[2.0] * 20], {"kl_most": 3}, {}),
+        ("KlBlowup", "actor/kl_loss", [*[0.1] * 50, *[0.9] * 20], {}, {"kl_most": 0.5}),
         ("RewardCollapse", "reward", [*[1.0] * 60, *[0.4] * 60], {"reward_collapse_ratio": 0.7}, {}),
     ],
 )

@@ -64,7 +64,7 @@ def test_the_severities_are_those_of_the_rules() -> None:
 
 def test_the_severities_are_those_in_the_code_of_the_detectors() -> None:
     found: dict[str, set[str]] = {}
-    for file in (*Path(detectors.__file__).parent.glob("*.py"), Path(process_memory_leaks.__file__)):
+    for file in (*Path(detectors.__file__).parent.rglob("*.py"), Path(process_memory_leaks.__file__)):
         nodes = ast.walk(ast.parse(file.read_text("utf-8")))
         texts = {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
         named, severities = texts & ROWS.keys(), texts & set(SEVERITIES)

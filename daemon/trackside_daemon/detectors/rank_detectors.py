@@ -166,7 +166,8 @@ class RankDetectors:
             if key not in self._of:
                 if len(self._of) >= KEYS:
                     continue
-                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role])
+                as_role = "objective" if role == "loss" and self._is_of_policy(key) else role
+                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[as_role])
             yield from self._detect(key, column)
             if role == "loss" and self._is_total(key) and not self._roles.stated(key):
                 self._note_reading(key)
@@ -195,6 +196,10 @@ class RankDetectors:
         if _preference(key) < _preference(known):
             self._total[role] = key
         return self._total[role] == key and (role not in _AMBIGUOUS or len(self._rl) > 1)
+
+    def _is_of_policy(self, key: str) -> bool:
+        """Return whether a loss is one of reinforcement learning, which has no level that it should fall to or stay at."""
+        return bool(self._rl - _AMBIGUOUS) and not self._roles.stated(key)
 
     def _is_part(self, key: str) -> bool:
         """Return whether a loss is a part of another, which may rise while their sum falls."""

@@ -16,7 +16,7 @@ ACCEPTED = 128  # samples after which the new level is the usual one
 class EntropyCollapse(LevelAlert):
     """`EntropyCollapse`: the median of 16 samples is a third of that of the 96 samples before, or three times as high."""
 
-    alert = "EntropyCollapse"
+    alerts: tuple[str, ...] = ("EntropyCollapse",)
     severity = "info"
 
     def __init__(self) -> None:

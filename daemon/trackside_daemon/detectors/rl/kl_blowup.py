@@ -18,7 +18,8 @@ class KlBlowup(LevelAlert):
         most: The limit, in nats a token.
     """
 
-    alert = "KlBlowup"
+    alerts: tuple[str, ...] = ("KlBlowup",)
+    severity = "warning"
 
     def __init__(self, most: float = 1.0) -> None:
         super().__init__()

@@ -67,23 +67,18 @@ class LevelAlert:
     """A detector that evaluates each finite sample, and fires from one of them to a later one. Subclasses define `judge`.
 
     Attributes:
-        alert: The alert's name.
+        alerts: The alert's name.
         severity: Its severity.
         firing: It fires.
         firing_for: The samples for which it has fired.
     """
 
-    alert: str
-    severity: Severity = "warning"
+    alerts: tuple[str, ...]
+    severity: Severity
 
     def __init__(self) -> None:
         self.firing = False
         self.firing_for = 0
-
-    @property
-    def alerts(self) -> tuple[str, ...]:
-        """Return the alerts that it can detect."""
-        return (self.alert,)
 
     def judge(self, step: int, value: float) -> str | None:
         """Return why the alert fires at this sample, or while it fires, why it ends; None if nothing changes."""
@@ -97,7 +92,7 @@ class LevelAlert:
             self.firing_for += self.firing
             text = self.judge(step, value)
             if text is not None:
-                yield Detection(self.alert, self.severity, at, text, over=self.firing)
+                yield Detection(self.alerts[0], self.severity, at, text, over=self.firing)
                 self.firing = not self.firing
                 self.firing_for = 0
 

@@ -20,7 +20,8 @@ class Mismatch(LevelAlert):
         most: The limit, in nats.
     """
 
-    alert = "TrainInferenceMismatch"
+    alerts: tuple[str, ...] = ("TrainInferenceMismatch",)
+    severity = "warning"
 
     def __init__(self, most: float = 0.3) -> None:
         super().__init__()
@@ -57,7 +58,8 @@ class ImportanceRatio(LevelAlert):
         most: The factor from 1, up or down.
     """
 
-    alert = "TrainInferenceMismatch"
+    alerts: tuple[str, ...] = ("TrainInferenceMismatch",)
+    severity = "warning"
 
     def __init__(self, most: float = 2.0) -> None:
         super().__init__()

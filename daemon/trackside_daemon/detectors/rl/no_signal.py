@@ -18,7 +18,8 @@ class ZeroVariance(LevelAlert):
         most: The share.
     """
 
-    alert = "NoLearningSignal"
+    alerts: tuple[str, ...] = ("NoLearningSignal",)
+    severity = "warning"
 
     def __init__(self, most: float = 0.8) -> None:
         super().__init__()
@@ -40,7 +41,8 @@ class ZeroVariance(LevelAlert):
 class ZeroSpread(LevelAlert):
     """`NoLearningSignal`: the standard deviation of the rewards is zero for 32 samples."""
 
-    alert = "NoLearningSignal"
+    alerts: tuple[str, ...] = ("NoLearningSignal",)
+    severity = "warning"
 
     def __init__(self) -> None:
         super().__init__()

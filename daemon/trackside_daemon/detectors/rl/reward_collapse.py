@@ -28,7 +28,8 @@ class RewardCollapse(LevelAlert):
         share: The share.
     """
 
-    alert = "RewardCollapse"
+    alerts: tuple[str, ...] = ("RewardCollapse",)
+    severity = "warning"
 
     def __init__(self, share: float = 0.5) -> None:
         super().__init__()

@@ -23,7 +23,8 @@ class Truncation(LevelAlert):
         most: The threshold.
     """
 
-    alert = "TruncationRising"
+    alerts: tuple[str, ...] = ("TruncationRising",)
+    severity = "warning"
 
     def __init__(self, most: float = 0.5) -> None:
         super().__init__()
@@ -48,7 +49,7 @@ class Truncation(LevelAlert):
 class LengthBlowup(LevelAlert):
     """`TruncationRising`: the length of the responses has grown suddenly. Without the limit, that is only information."""
 
-    alert = "TruncationRising"
+    alerts: tuple[str, ...] = ("TruncationRising",)
     severity = "info"
 
     def __init__(self) -> None:
