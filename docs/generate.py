@@ -29,6 +29,7 @@ from trackside_daemon.collectors.host.time import TimeCollector
 from trackside_daemon.collectors.host.vmstat import VmstatCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
+from trackside_daemon.collectors.ray.families import FAMILIES as RAY
 from trackside_daemon.config.environment import variables
 from trackside_daemon.config.names import describe
 from trackside_daemon.detectors.straggler import RATIO
@@ -255,6 +256,7 @@ def sections() -> dict[str, list[Metric]]:
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
         **{one.name: list(one.metrics) for one in HOST},
+        "ray": list(RAY),
         "sampler": list(Sampler.metrics),
         "ingest": [*ingest, families.SERIES_REJECTED],
         "pipeline": [pipeline.FAILURES],

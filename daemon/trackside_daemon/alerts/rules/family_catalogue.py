@@ -20,6 +20,7 @@ from trackside_daemon.collectors.host.time import TimeCollector
 from trackside_daemon.collectors.host.vmstat import VmstatCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
+from trackside_daemon.collectors.ray.families import FAMILIES as RAY
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.model import training_families as families
@@ -55,6 +56,7 @@ def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
         *training,
         *families.KNOWN.values(),
         *families.MEMORY.values(),
+        *RAY,
         writer.SIZE,
         writer.SAMPLES,
         writer.EXCESS,

@@ -1,0 +1,250 @@
+"""The collector of Ray: nodes and actors of a process tree, a dashboard that answers, hangs, lies or is gone."""
+
+from __future__ import annotations
+
+import json
+import socket
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import eventually
+from scripted_workers import Clock
+
+from trackside_daemon.collectors.base import NothingToCollect, StillBusy
+from trackside_daemon.collectors.ray.dashboard import actor_role
+from trackside_daemon.collectors.ray.local_nodes import actor_class
+from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, STALE_SECONDS, RayCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HEAD, OTHER = "f3" * 28, "14" * 28
+PAGE = """# TYPE ray_resources gauge
+ray_resources{Component="raylet",Name="CPU",NodeAddress="10.0.0.1",State="USED",WorkerId=""} 1.0
+ray_resources{Component="raylet",Name="CPU",NodeAddress="10.0.0.1",State="AVAILABLE",WorkerId=""} 1.0
+ray_object_store_used_memory{Component="raylet"} 2.5e7
+ray_object_store_available_memory{Component="raylet"} 7.5e7
+ray_tasks{Component="core_worker",Name="f",State="RUNNING"} 2.0
+ray_tasks{Component="core_worker",Name="g",State="RUNNING"} 1.0
+ray_tasks{Component="core_worker",Name="g",State="FINISHED"} 9.0
+"""
+
+
+class Ray:
+    """Two nodes of Ray on a machine: processes in a directory, and a server for the dashboard and both metrics ports."""
+
+    def __init__(self, place: Path) -> None:
+        self.proc, self.session = place / "proc", place / "session"
+        self.session.mkdir()
+        self.proc.mkdir()
+        self.states = {HEAD: "ALIVE", OTHER: "ALIVE"}
+        self.messages: dict[str, str] = {}
+        self.restarts, self.garbled = "1", False
+        self.answers = 0
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = service.answer(self.path)
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+                """Print nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        for pid, node in ((100, HEAD), (200, OTHER)):
+            self.start(pid, f"/x/raylet\0--node_id={node}\0--session_dir={self.session}\0--labels=\0")
+            (self.session / f"metrics_export_port_{node}").write_text(f"{self.port}")
+        self.start(101, "ray::RolloutWorker.spin\0\0\0", parent=100)
+        self.start(102, "ray::IDLE\0", parent=100)
+        self.start(103, "ray::count_words()\0", parent=100)
+        self.start(201, "ray::Learner\0", parent=200)
+        self.start(1, "init\0")
+
+    def start(self, pid: int, line: str, parent: int = 1) -> None:
+        (self.proc / f"{pid}").mkdir()
+        (self.proc / f"{pid}" / "cmdline").write_text(line)
+        (self.proc / f"{pid}" / "stat").write_text(f"{pid} (a) b) S {parent} 1 1 0")
+
+    def kill(self, pid: int) -> None:
+        (self.proc / f"{pid}" / "cmdline").write_text("")
+
+    def answer(self, path: str) -> bytes:
+        if path == "/metrics":
+            return PAGE.encode()
+        self.answers += 1
+        if self.garbled:
+            return b'{"data": {"result": [1, 2]}}'
+        if path == "/logical/actors":
+            address, pid = {"nodeId": HEAD}, 101
+            one = {
+                "address": address,
+                "pid": pid,
+                "name": "sampler-0",
+                "className": "RolloutWorker",
+                "jobId": "01000000",
+            }
+            return json.dumps(
+                {"data": {"actors": {"a": {**one, "state": "ALIVE", "numRestarts": self.restarts}}}}
+            ).encode()
+        nodes = [
+            {
+                "node_id": node,
+                "state": state,
+                "state_message": self.messages.get(node),
+                "resources_total": {"CPU": 2.0, "memory": 1e9, "node:10.0.0.1": 1.0},
+            }
+            for node, state in self.states.items()
+        ]
+        return json.dumps({"data": {"result": {"result": nodes}}}).encode()
+
+
+@pytest.fixture
+def ray(tmp_path: Path) -> Iterator[Ray]:
+    one = Ray(tmp_path)
+    yield one
+    one.server.shutdown()
+    one.server.server_close()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def collector(ray: Ray, clock: Clock) -> Iterator[RayCollector]:
+    one = RayCollector(f"http://127.0.0.1:{ray.port}/", ray.proc, clock=clock)
+    yield one
+    one.close()
+
+
+def page(collector: RayCollector) -> dict[str, Any]:
+    """Return the values by family without the prefix, and labels; empty as long as nothing has answered."""
+    try:
+        found = collector.collect()
+    except StillBusy:
+        return {}
+    return {"|".join((one.metric.name.removeprefix("trackside_ray_"), *one.labels)): one.value for one in found}
+
+
+def test_resources_nodes_actors_and_tasks(ray: Ray, collector: RayCollector) -> None:
+    eventually(lambda: page(collector))
+    assert page(collector) == {
+        f"node_up|{HEAD}": 1.0,
+        f"node_up|{OTHER}": 1.0,
+        f"actor_info|101|sampler-0|RolloutWorker|generate|01000000|{HEAD}": 1.0,
+        f"actor_info|201||Learner|train||{OTHER}": 1.0,
+        "node_deaths_total": 0.0,
+        "nodes|alive": 2.0,
+        "nodes|dead": 0.0,
+        "cluster_resources|CPU": 4.0,
+        "cluster_resources|memory": 2e9,
+        "actors|alive": 1.0,
+        "actor_restarts_total": 1.0,
+        **{f"node_resources|{node}|CPU|{state}": 1.0 for node in (HEAD, OTHER) for state in ("used", "available")},
+        **{f"object_store_used_bytes|{node}": 2.5e7 for node in (HEAD, OTHER)},
+        **{f"object_store_size_bytes|{node}": 1e8 for node in (HEAD, OTHER)},
+        "tasks|running": 6.0,
+    }
+
+
+def test_a_node_that_is_killed_counts_before_ray_notices(ray: Ray, collector: RayCollector, clock: Clock) -> None:
+    eventually(lambda: page(collector))
+    ray.kill(200)
+    clock.now += SCAN_SECONDS
+    found = eventually(lambda: (now := page(collector))["node_deaths_total"] and now)
+    assert (found[f"node_up|{OTHER}"], found["nodes|alive"], found["nodes|dead"]) == (0.0, 1.0, 1.0)
+    assert found["cluster_resources|CPU"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("message", "deaths"), [("Expected termination: SIGTERM", 0.0), ("Unexpected: health check", 1.0)]
+)
+def test_only_a_node_that_nobody_stopped_is_a_death(
+    ray: Ray, collector: RayCollector, clock: Clock, message: str, deaths: float
+) -> None:
+    eventually(lambda: page(collector))
+    ray.states[OTHER], ray.messages[OTHER] = "DEAD", message
+    ray.kill(200)
+    clock.now += SCAN_SECONDS
+    found = eventually(lambda: (now := page(collector))["nodes|dead"] and now)
+    assert found["node_deaths_total"] == deaths
+
+
+def test_a_node_that_was_dead_before_the_daemon_began_is_none(ray: Ray, collector: RayCollector) -> None:
+    ray.states["dd" * 28] = "DEAD"
+    found = eventually(lambda: page(collector))
+    assert (found["nodes|dead"], found["node_deaths_total"]) == (1.0, 0.0)
+
+
+def test_answers_of_no_dashboard_cost_only_themselves(
+    ray: Ray, collector: RayCollector, caplog: pytest.LogCaptureFixture
+) -> None:
+    ray.garbled = True
+    found = eventually(lambda: page(collector))
+    assert "nodes|alive" not in found
+    assert found["tasks|running"] == 6.0
+    assert sum("the dashboard of Ray is left out" in one.message for one in caplog.records) == 1
+
+
+def test_a_server_that_hangs_holds_up_no_tick(ray: Ray, clock: Clock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, and nobody answers
+        (ray.session / f"metrics_export_port_{HEAD}").write_text(f"{silent.getsockname()[1]}")
+        collector = RayCollector(f"http://127.0.0.1:{silent.getsockname()[1]}", ray.proc, clock=clock)
+        for _ in range(50):
+            with pytest.raises(StillBusy):
+                collector.collect()
+            clock.now += 1.0
+        collector.close()
+
+
+def test_old_answers_are_not_shown(ray: Ray, collector: RayCollector, clock: Clock) -> None:
+    eventually(lambda: page(collector))
+    ray.server.shutdown()
+    ray.server.server_close()
+    clock.now += STALE_SECONDS + 1
+    assert page(collector) == {}
+
+
+def test_without_ray_there_is_nothing_to_collect(tmp_path: Path, clock: Clock) -> None:
+    collector = RayCollector("", tmp_path, clock=clock)
+    with pytest.raises(NothingToCollect, match="no raylet runs on this machine"):
+        collector.collect()
+    collector.close()
+
+
+def test_what_another_user_writes_as_port_is_refused(ray: Ray, collector: RayCollector) -> None:
+    (ray.session / f"metrics_export_port_{HEAD}").write_text("80/../x")
+    (ray.session / f"metrics_export_port_{OTHER}").unlink()
+    found = eventually(lambda: page(collector))
+    assert "tasks|running" not in found
+    assert found["nodes|alive"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "role"),
+    [
+        ("", "vLLMRolloutWorker", "generate"),
+        ("reward-3", "Worker", "reward"),
+        ("", "RewardModelRayActor", "reward"),
+        ("", "SingleAgentEnvRunner", "generate"),
+        ("", "RayTrainWorker", "train"),
+        ("", "Counter", ""),
+    ],
+)
+def test_the_role_of_an_actor(name: str, kind: str, role: str) -> None:
+    assert actor_role(name, kind) == role
+
+
+def test_classes_in_titles() -> None:
+    titles = ("RolloutWorker.spin", "IDLE", "f()", "train_fn", "DashboardAgent", "Learner")
+    assert [actor_class(one) for one in titles] == ["RolloutWorker", "", "", "", "", "Learner"]
