@@ -78,8 +78,10 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. OMP_NUM_THREADS=1 $(BIN)/python bench/hangs.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/gate.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/auto.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/captures.py
 
 # PYTHON is the one that has PyTorch. Everything is installed into a temporary directory. Without make, run the command itself.
 gpu:
@@ -155,6 +157,7 @@ $(SERVERS)/.fetched:
 
 $(VENV)/.soak: $(VENV)/.dev
 	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[soak]'
+	@$(BIN)/python -m pip install $(QUICK) --no-deps HolisticTraceAnalysis==0.5.0  # it lists JupyterLab, which its parser does not need
 	@touch $@
 
 # The oldest frameworks precede the packages of the tests; site.addsitedir also finds trackside, which is an editable install.

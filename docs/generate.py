@@ -239,7 +239,9 @@ Times are Unix seconds. This page is generated from the daemon's OpenAPI documen
 def sections() -> dict[str, list[Metric]]:
     """Return every exported family, grouped by the source that it comes from."""
     training = [
-        one for one in vars(families).values() if isinstance(one, Metric) and one is not families.SERIES_REJECTED
+        one
+        for one in vars(families).values()
+        if isinstance(one, Metric) and one not in {families.SERIES_REJECTED, *families.AUDITED}
     ]
     ingest = [one for one in vars(message_counts).values() if isinstance(one, Metric)]
     return {
@@ -250,6 +252,7 @@ def sections() -> dict[str, list[Metric]]:
         ],
         "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
         "captures": [CAPTURES, profiler_socket.REFUSED],
+        "checkpoints": list(families.AUDITED),
         "bridges": [one for one in vars(bridges).values() if isinstance(one, Metric)],
         "notifications": [one for one in vars(delivery).values() if isinstance(one, Metric)],
         "gpu": list(GpuCollector.metrics),

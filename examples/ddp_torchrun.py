@@ -5,9 +5,9 @@ attempts::
 
     trackside daemon
     export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarted ranks may read addresses of dead ones (PyTorch 2.13)
-    torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/ddp_torchrun.py --checkpoint last.pt
+    torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/ddp_torchrun.py --checkpoints checkpoints
 
-Two lines are enough. The lines marked `more` record the waits for data, the checkpoints and the resume, and end the run.
+Two lines are enough. The lines marked `more` record the waits for data, save and load checkpoints, and end the run.
 """
 
 from __future__ import annotations
@@ -59,32 +59,12 @@ def build_model(vocabulary: int) -> nn.Module:
     )
 
 
-def save(path: Path, training: dict[str, Any], step: int) -> None:
-    """Write a checkpoint to a new file and rename it, so that a complete checkpoint exists at any time."""
-    with trackside.phase("checkpoint"):  # more
-        beside = path.with_suffix(".new")
-        torch.save({"step": step} | {name: part.state_dict() for name, part in training.items()}, beside)
-        beside.replace(path)
-    trackside.event("checkpoint", path=str(path), bytes=path.stat().st_size)  # more
-
-
-def load(path: Path, training: dict[str, Any], device: torch.device) -> int:
-    """Load the last checkpoint, if one exists, and return its step; otherwise return 0."""
-    if not path.exists():
-        return 0
-    kept = torch.load(path, map_location=device)
-    for name, part in training.items():
-        part.load_state_dict(kept[name])
-    trackside.event("resume", path=str(path), step=kept["step"])  # more
-    return int(kept["step"])
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small character model on several ranks.")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=128, help="samples per step and rank")
     parser.add_argument("--workers", type=int, default=0, help="data loader workers of each rank")
-    parser.add_argument("--checkpoint", type=Path, help="checkpoint file; without it, none is written")
+    parser.add_argument("--checkpoints", type=Path, help="directory of the checkpoints; without it, none is written")
     parser.add_argument("--save-every", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--nan-at", type=int, help="step whose loss becomes NaN, so that you can see the alert")
     return parser.parse_args()
@@ -105,13 +85,16 @@ def main() -> None:
     model = DistributedDataParallel(build_model(characters.vocabulary).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     training = {"model": model, "optimizer": optimizer}
-    step = load(options.checkpoint, training, device) if options.checkpoint else 0
+    checkpoints = trackside.Checkpoints(options.checkpoints, keep=2) if options.checkpoints else None  # more
+    if checkpoints is not None:
+        checkpoints.load(training)  # the newest intact one, on all ranks
+    step = checkpoints.step if checkpoints is not None else 0
 
     while step < options.steps:
-        epoch = step // len(loader)
+        epoch, trained = divmod(step, len(loader))
         sampler.set_epoch(epoch)
         batches = trackside.data(loader)  # more
-        for x, y in islice(batches, options.steps - step):
+        for x, y in islice(batches, trained, trained + options.steps - step):  # without those before the checkpoint
             step += 1
             loss = cross_entropy(model(x.to(device)), y.to(device))
             if step == options.nan_at:
@@ -123,10 +106,11 @@ def main() -> None:
             trackside.push(step=step, loss=loss, grad_norm=norm, epoch=epoch, samples=len(x))  # 2 of 2
             if rank == 0 and step % 50 == 0:
                 print(f"step {step}  loss of rank 0 {loss.item():.4f}  gradient norm {norm.item():.4f}", flush=True)
-            if rank == 0 and options.checkpoint and step % options.save_every == 0:
-                save(options.checkpoint, training, step)
-    # It also gives gloo's threads the time to free their last collective. PyTorch 2.13 deadlocks if the model goes first.
-    trackside.finish()  # more: sends the last pushes
+            if checkpoints is not None and step % options.save_every == 0:
+                checkpoints.save(training, step)
+    # It sends the last pushes. It also gives gloo's threads the time to free their last collective: PyTorch 2.13
+    # deadlocks if the model goes first.
+    trackside.finish()  # more
     distributed.destroy_process_group()
 
 

@@ -14,11 +14,11 @@ def straggler_ratio(token: str) -> str:
     The daemon's metric compares only its own ranks, and is 1 for each of them if a whole machine is slow. The query needs
     no recording rule.
     """
-    median = f"quantile by (job, run) (0.5, {_own_time('RUN')}) > 0 and count by (job, run) ({_own_time('RUN')}) > 1"
-    return f"{_own_time(token)} / on (job, run) group_left () ({median})"
+    median = f"quantile by (job, run) (0.5, {own_time('RUN')}) > 0 and count by (job, run) ({own_time('RUN')}) > 1"
+    return f"{own_time(token)} / on (job, run) group_left () ({median})"
 
 
-def _own_time(token: str) -> str:
+def own_time(token: str) -> str:
     """Return the query of the recording rule: waiting for other ranks is a phase of its own, or else part of backward."""
     always, if_synced, sync_phases = (
         f'rate({PHASES}{{{selector}, phase=~"{"|".join(phases)}"}}[$__rate_interval])'

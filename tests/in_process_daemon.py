@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 class InProcessDaemon:
     """All stages between a message or a sample and an alert.
 
+    Args:
+        place: The directory of the history.
+        section: The settings of the alerts.
+        machine: The sources whose samples the history keeps.
+        listeners: Returns further listeners of alerts.
+
     Attributes:
         after: Seconds since the beginning.
         alerts: The alerts that fired, in order.
@@ -65,8 +71,11 @@ class InProcessDaemon:
             self.state, section or AlertsSection(), [], lambda: moment(self.after).monotonic, wall
         )
         found = [*listeners(self.state, self.history), self]
-        self.pipeline = Pipeline(self.state, self.history, watchers, ActiveAlerts(), listeners=found, wall=wall)
-        self._sessions = Sessions(Runs(Limits(), 3600.0), self.history.session)
+        runs = Runs(Limits(), 3600.0, last_attempt=self.history.last_attempt, before=self.history.earlier_attempts)
+        self.pipeline = Pipeline(
+            self.state, self.history, watchers, ActiveAlerts(), listeners=found, stalls=runs.accept_stalls, wall=wall
+        )
+        self._sessions = Sessions(runs, self.history.session)
         self._machine = Machine([])
         simulated = Simulated(self._machine, "h100", ())
         self._gpus = GpuCollector(cast("Nvml", simulated), timeout=1.0)

@@ -14,10 +14,24 @@ import sys as _sys
 from atexit import register as _register
 from typing import TYPE_CHECKING
 
-__all__ = ["LogFilter", "Run", "alert", "data", "event", "finish", "init", "phase", "push", "watch"]
+__all__ = [
+    "Checkpoints",
+    "LogFilter",
+    "Run",
+    "alert",
+    "data",
+    "event",
+    "finish",
+    "init",
+    "phase",
+    "push",
+    "summary",
+    "watch",
+]
 
 if TYPE_CHECKING:
-    from trackside.default_run import alert, data, event, finish, init, phase, push, watch
+    from trackside.checkpoints.checkpoints import Checkpoints
+    from trackside.default_run import alert, data, event, finish, init, phase, push, summary, watch
     from trackside.log_filter import LogFilter
     from trackside.run import Run
 else:
@@ -28,8 +42,14 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from trackside import default_run, log_filter, run
 
-        classes = {"LogFilter": log_filter, "Run": run}
-        globals().update({public: getattr(classes.get(public, default_run), public) for public in __all__})
+        if name == "Checkpoints":
+            from trackside.checkpoints.checkpoints import Checkpoints
+
+            globals()[name] = Checkpoints
+        else:
+            classes = {"LogFilter": log_filter, "Run": run}
+            public = [one for one in __all__ if one != "Checkpoints"]
+            globals().update({one: getattr(classes.get(one, default_run), one) for one in public})
         return globals()[name]
 
     def __dir__() -> list[str]:

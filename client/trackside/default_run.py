@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from trackside.captures.plan import plan
 from trackside.environment.config import as_json
 from trackside.environment.exit_status import STATUSES
 from trackside.environment.identity import identify
@@ -48,6 +49,7 @@ def init(
     enabled: bool = True,
     ranks: Literal["all", "zero"] | None = None,
     roles: Mapping[str, str] | None = None,
+    profile: Mapping[str, Any] | None = None,
 ) -> Run:
     """Open a run, and make it the default run, which `push`, `finish` and the other functions of the package use.
 
@@ -76,13 +78,17 @@ def init(
         roles: What keys are, where their names do not show it: ``{"loss": "objective"}``. Keys may have ``*`` and ``?``. A
             role is ``loss``, ``objective`` (it may rise in a healthy run), ``reward``, ``evaluation``, ``gradient``,
             ``rate``, ``update``, ``duration`` or ``memory``; others are left out, with a warning.
+        profile: Plan of profiles: ``{"epochs": [1, 5], "steps": 50, "warmup": 5}`` records 50 optimizer steps about 5 steps
+            after the pushed ``epoch`` has reached 1 and 5; without ``epochs`` once, after 5 steps. ``shapes``, ``stacks``
+            and ``memory`` are options of the profile. To be set before PyTorch is imported, so that PyTorch records
+            itself: the variables of docs/captures.md, as `trackside run` does. Otherwise the client records.
 
     Returns:
         The run.
 
     Raises:
         TypeError: ``total_steps`` is not a whole number.
-        ValueError: ``total_steps`` is negative or beyond int64, or ``ranks`` is another word.
+        ValueError: ``total_steps`` is negative or beyond int64, ``ranks`` is another word, or ``profile`` is no such plan.
 
     Example:
         >>> run = trackside.init("baseline", config=args, total_steps=10_000)
@@ -99,7 +105,9 @@ def init(
     enabled = enabled and os.environ.get("TRACKSIDE_DISABLED", "").lower() in OFF
     pushing = _pushing_ranks(ranks)
     work = flops(flops_per_step, flops_per_token, parameters, peak_flops)
-    session = Session(identify(name, id), as_json(config), words, total_steps, flops=work, roles=stated(roles))
+    session = Session(
+        identify(name, id), as_json(config), words, total_steps, flops=work, roles=stated(roles), profile=plan(profile)
+    )
     with _process.lock:
         sender = None
         if enabled and (pushing == "all" or session.identity.rank == 0):
@@ -143,6 +151,11 @@ def watch(model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | No
 def event(kind: str, /, **fields: Any) -> None:
     """Record an event in the default run, as `Run.event`."""
     _default().event(kind, **fields)
+
+
+def summary(values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+    """Set results of the default run, as `Run.summary`."""
+    _default().summary(values, **named)
 
 
 def alert(title: str, text: str = "", severity: str = "warning") -> None:

@@ -22,7 +22,7 @@ from trackside.pytorch.device_scalars import TEXT, DeviceScalars, local_part, re
 from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
 from trackside.transport.session import HEAVY, Session
-from trackside.wire import TrainingAlert, TrainingEvent
+from trackside.wire import SUMMARY, TrainingAlert, TrainingEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -231,6 +231,11 @@ class RowQueue:
         moment = monotonic_ns()
         self.append(moment, TrainingEvent(writable(str(kind))[:TEXT_LENGTH], moment, None, text))
 
+    def summary(self, values: Mapping[str, Any] | None, named: dict[str, Any]) -> None:
+        """Queue an event for each result: see `Run.summary`."""
+        for key, value in (named if values is None else self._merge(values, named)).items():
+            self.event(SUMMARY, {key: value})
+
     def alert(self, title: str, text: str, severity: str) -> None:
         """Queue an alert: see `Run.alert`."""
         if severity not in _SEVERITIES:
@@ -387,7 +392,7 @@ class RowQueue:
         try:
             return {**values, **named}
         except Exception:  # noqa: BLE001  a mapping of the user's own may raise anything, and training must go on
-            self.refuse(1, type(values), f"push cannot read numbers by key from a {type(values).__name__}")
+            self.refuse(1, type(values), f"cannot read values by key from a {type(values).__name__}")
             return named
 
     def _whole_step(self, step: Any) -> int | None:

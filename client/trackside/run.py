@@ -152,7 +152,8 @@ class Run:
 
         Values: ``grad_norm``, ``param_norm`` and ``update_ratio`` (norm of a step's weight change over the norm of the
         weights, from a sample of the weights). For a sharded model the ranks send ``grad_norm_local_squared``, and the
-        daemon computes ``grad_norm``. Event: ``nonfinite_gradients``, with the first such layer. Phases: ``forward``,
+        daemon computes ``grad_norm``. Events: ``model``, with the parameters
+        by module, and ``nonfinite_gradients``, with the first such layer. Phases: ``forward``,
         ``backward`` and ``optimizer``, on a GPU also by its own clock. On GPUs: memory in use.
 
         Nothing waits for a device, and no collective is started. Norms are sampled every 2ⁿ steps and short steps are
@@ -190,6 +191,19 @@ class Run:
             >>> run.event("checkpoint", path=path, seconds=12.5)
         """
         self.queue.event(kind, fields)
+
+    def summary(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Set results of the run, which lists and comparisons show. The last value of each key wins; None removes it.
+
+        Args:
+            values: Results by key, for keys that are not Python names. A result is a number, a text, or anything that JSON
+                has. A tensor without dimensions is read at once, which waits for its device.
+            named: Results by key.
+
+        Example:
+            >>> run.summary(best_eval_loss=1.83)
+        """
+        self.queue.summary(values, named)
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Raise an alert from the training code.

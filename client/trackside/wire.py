@@ -63,9 +63,10 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """Session, kind and number of a message.
 
     Attributes:
-        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``pong``; from
-            the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the commands ``stacks?``, ``flight?``,
-            ``ping`` and ``layers?``. The last one has no answer, and older clients ignore it.
+        kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``steps``,
+            ``profile``, ``memory``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
+            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping`` and ``layers?``. The last one has
+            no answer, and older clients ignore it.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
             command and its answer; the number of steps of ``layers?``; else 0.
@@ -242,6 +243,20 @@ class Totals(msgspec.Struct, omit_defaults=True):
     saves: CheckpointTotals | None = None
 
 
+class ProfilePlan(msgspec.Struct, omit_defaults=True, frozen=True):
+    """A plan of profiles: *steps* optimizer steps, *warmup* steps after each of *epochs* has begun, or the run without them.
+
+    The other fields are those of `trackside_daemon.model.capture.ProfileOptions`.
+    """
+
+    steps: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    warmup: Count = 0
+    epochs: Annotated[tuple[Count, ...], msgspec.Meta(max_length=1000)] = ()
+    shapes: bool = False
+    stacks: bool = False
+    memory: bool = False
+
+
 class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of the process when its first session began, and what it states of the run; unknown fields are absent.
 
@@ -261,6 +276,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         auto: Keys whose values trackside found without the training code's help (`trackside.auto.training`).
         correlation: Id by which other systems refer to the job (``$TRACKSIDE_CORRELATION_ID``, ``$TRACEPARENT``).
         environ: Environment variables that change the speed of a training, without what looks like a secret, at most 64.
+        profile: When to profile the run; None for the daemon's plan.
     """
 
     command: tuple[str, ...] = ()
@@ -278,6 +294,7 @@ class ProcessInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     auto: tuple[str, ...] = ()
     correlation: str = ""
     environ: dict[str, str] = {}
+    profile: ProfilePlan | None = None
 
 
 class ResourceUsage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -367,11 +384,15 @@ class Block(msgspec.Struct, omit_defaults=True):
         return unpack("q", self.steps), unpack("q", self.times), unpack("d", self.values)
 
 
+SUMMARY = "summary"
+"""The kind of an event whose fields are results of the run."""
+
+
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
     """An event that the training code reports.
 
     Attributes:
-        kind: ``checkpoint``, ``resume`` or any word.
+        kind: ``checkpoint``, ``resume``, `SUMMARY` or any word.
         time: Nanoseconds of the client's monotonic clock.
         step: Current step; None before the first push.
         fields: Details, as a JSON object; empty for none.
@@ -521,13 +542,74 @@ class Flight(msgspec.Struct, omit_defaults=True):
     groups: list[FlightGroup] = []
 
 
+class OptimizerSteps(msgspec.Struct, omit_defaults=True):
+    """The number of optimizer steps that PyTorch's profiler has counted in a process; 0 if it does not count them."""
+
+    count: Count = 0
+
+
+class ProfileQuestion(msgspec.Struct, omit_defaults=True):
+    """A request for a profile of the next *seconds*, by options as in `trackside_daemon.model.capture.ProfileOptions`."""
+
+    seconds: Amount
+    shapes: bool = False
+    stacks: bool = False
+    memory: bool = False
+
+
+class Profile(msgspec.Struct, omit_defaults=True):
+    """A trace of PyTorch's profiler, compressed by gzip; or why there is none, in one line."""
+
+    trace: bytes = b""
+    error: str = ""
+
+
+class AllocationSite(msgspec.Struct, array_like=True, frozen=True):
+    """Allocations by one stack, as lines ``FILE:LINE FUNCTION``, the innermost call first; empty if it was not recorded."""
+
+    frames: list[str]
+    bytes: int
+    count: int
+
+
+class Allocator(msgspec.Struct, omit_defaults=True):
+    """An allocator such as ``cuda:0`` or ``tracemalloc``: bytes in use, bytes that it holds, and its largest sites."""
+
+    name: str
+    allocated: int
+    reserved: int
+    sites: list[AllocationSite] = []
+
+
+class MemorySnapshot(msgspec.Struct, omit_defaults=True):
+    """The memory of a process; *errors* are the reasons for which allocators are missing."""
+
+    allocators: list[Allocator]
+    errors: list[str] = []
+
+
 class Refused(msgspec.Struct, omit_defaults=True):
     """The refusal of a message in a version that this daemon does not read; *reads* has those that it reads."""
 
     reads: list[int]
 
 
-Body = Hello | Pushes | Skip | Heartbeat | Bye | Stacks | Flight | Nack | Refused | None
+Body = (
+    Hello
+    | Pushes
+    | Skip
+    | Heartbeat
+    | Bye
+    | Stacks
+    | Flight
+    | OptimizerSteps
+    | ProfileQuestion
+    | Profile
+    | MemorySnapshot
+    | Nack
+    | Refused
+    | None
+)
 
 BODIES: dict[str, type[msgspec.Struct] | None] = {
     "hello": Hello,
@@ -537,6 +619,9 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "bye": Bye,
     "stacks": Stacks,
     "flight": Flight,
+    "steps": OptimizerSteps,
+    "profile": Profile,
+    "memory": MemorySnapshot,
     "pong": None,
     "welcome": None,
     "hello?": None,
@@ -545,6 +630,9 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "refused": Refused,
     "stacks?": None,
     "flight?": None,
+    "steps?": None,
+    "profile?": ProfileQuestion,
+    "memory?": None,
     "ping": None,
     "layers?": None,
 }

@@ -10,7 +10,9 @@ directory=/tmp/trackside-$SLURM_JOB_UID-$SLURM_JOB_ID
 cleared() {
   timeout 30 setpriv --reuid="$SLURM_JOB_UID" --regid="$SLURM_JOB_GID" --clear-groups sh -c '
     [ -O "$1" ] && [ ! -L "$1" ] || exit 0
-    [ ! -e "$1/history/history.db" ] || cp "$1"/history/history.db* "$(cat "$1/kept")/" || exit
+    kept=$(cat "$1/kept")
+    [ ! -e "$1/history/history.db" ] || cp "$1"/history/history.db* "$kept/" || exit
+    [ ! -d "$1/history/captures" ] || cp -R "$1/history/captures" "$kept/" || exit
     rm -rf -- "$1"' sh "$directory" 2>/dev/null
 }
 

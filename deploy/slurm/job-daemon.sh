@@ -24,7 +24,9 @@ daemon=$!
 until wait "$daemon"; status=$?; ! kill -0 "$daemon" 2>/dev/null; do :; done
 
 # A killed daemon leaves part of its history in the WAL files next to history.db.
-if cp "$directory"/history/history.db* "$kept/"; then
+set -- "$directory"/history/history.db*
+[ ! -d "$directory/history/captures" ] || set -- "$@" "$directory/history/captures"
+if cp -R "$@" "$kept/"; then
   rm -rf "$directory"
 else
   echo "job-daemon.sh: the history could not be copied to $kept; it stays in $directory/history of $SLURMD_NODENAME" >&2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from grafana.board import Row
-from grafana.panels import Query, lines, spread
+from grafana.panels import Query, below, lines, spread
+from grafana.stragglers import own_time
 
 LOST = "trackside_training_lost_seconds_total"
 SAVE = "trackside_training_checkpoint_duration_seconds"
@@ -16,16 +17,25 @@ def row() -> Row:
 
 def _goodput() -> list[object]:
     lost = f"rate({LOST}{{RANK}}[$__rate_interval])"
+    waits = f"max({own_time('RANK')}) - avg({own_time('RANK')})"
+    running = 'trackside_training_rank_state{RANK, state="running"} == 1'
     flops = "rate(trackside_training_model_flops_total{RANK}[$__rate_interval])"
     return [
         lines(
-            "Goodput and lost time",
-            "Share of the ranks' time in which they train, and the causes of the rest. A restart counts at once, with the time since "
-            "the previous attempt; select a long range to see its cost.",
+            "Ledger of time",
+            "Shares of the ranks' time: useful compute (goodput), what was lost by cause, and the mean wait for the slowest rank, by the "
+            "phases in which ranks wait for no other. A restart counts at once, with the time since the previous attempt; select a "
+            "long range to see its cost. `trackside why` has the ledger of the whole run.",
             "percentunit",
-            Query(f"clamp_min(1 - avg(sum without (cause) ({lost})), 0)", "goodput"),
+            Query(
+                f"clamp_min(1 - (sum(avg by (cause) ({lost})) or vector(0)) - ({waits} or vector(0)), 0) and on () ({running})",
+                "useful compute",
+            ),
             Query(f"avg by (cause) ({lost})", "{{cause}}"),
+            Query(waits, "wait for the slowest rank"),
+            stacked=True,
             minimum=0,
+            maximum=1,
         ),
         lines(
             "Model FLOPs utilization",
@@ -62,6 +72,32 @@ def _checkpoints() -> list[object]:
             "s",
             "time() - max by (rank) (trackside_training_last_checkpoint_timestamp_seconds{RANK})",
             "rank {{rank}}",
+            minimum=0,
+            width=8,
+        ),
+        lines(
+            "Age of the last good checkpoint",
+            "Time since the newest checkpoint that an audit has found intact. If it is much older than the last checkpoint, that one is "
+            "damaged or not read yet.",
+            "s",
+            Query("time() - max(trackside_training_last_good_checkpoint_timestamp_seconds{RUN})", "age"),
+            minimum=0,
+            width=8,
+        ),
+        lines(
+            "Checkpoints on disk",
+            "Checkpoints by what the audits found. A damaged one raises CheckpointDamaged.",
+            "short",
+            Query("max by (state) (trackside_training_stored_checkpoints{RUN})", "{{state}}"),
+            minimum=0,
+            width=8,
+        ),
+        lines(
+            "Room for the next checkpoint",
+            "Free space of the directory over the size of the next checkpoint. Below 100 % it does not fit, and DiskFilling fires.",
+            "percentunit",
+            Query("min by (directory) (trackside_training_checkpoint_room_ratio{RUN})", "{{directory}}"),
+            levels=below(1, "red"),
             minimum=0,
             width=8,
         ),

@@ -165,6 +165,12 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
     ("DiskFilling", "warning", 70, lambda _: {AVAILABLE: 4e10}),
     ("DiskFilling", "warning", 4500, lambda since: {AVAILABLE: 3e11 - 2e7 * since}),
     (
+        "DiskFilling",
+        "warning",
+        12,
+        lambda _: {"trackside_training_checkpoint_room_ratio{run=r,directory=/data}": 0.4},
+    ),
+    (
         "FilesystemDead",
         "critical",
         12,

@@ -21,6 +21,7 @@ from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.history.record.sanitize import to_json
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.answer import Answer
+from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.metric import Batch, Distribution, Metric, Sample
 from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.state import State
@@ -49,7 +50,13 @@ class Scene:
         self.seen: list[Process] = []
         self.told: list[Any] = []
         self.sources = Sources(
-            self.state, kept.database, self._ask, lambda: self.seen, lambda: kept.writer.flush(30), lambda _: None
+            self.state,
+            kept.database,
+            self._ask,
+            lambda: self.seen,
+            lambda: kept.writer.flush(30),
+            lambda _: None,
+            diagnose=lambda run: [f"time of {run}: useful compute 90%", "1. data_wait: …", "   try: more workers"],
         )
         self.evidence = EvidenceGatherer(self.sources, self._tell, wall=lambda: NOW)
 
@@ -123,10 +130,40 @@ def test_durations_that_are_not_kept_come_from_the_times_of_the_steps(scene: Sce
     assert [(step, value) for step, _, value in found["points"]] == [(step, 2.0) for step in range(4)]
 
 
+def test_an_alert_about_speed_has_the_diagnosis_of_its_run(scene: Scene) -> None:
+    found = scene.gather(about("DataLoaderBottleneck", rank="0"))
+    assert found["diagnosis"] == ["time of net-1: useful compute 90%", "1. data_wait: …", "   try: more workers"]
+    assert "diagnosis" not in scene.gather(about())
+
+
 def test_a_key_without_samples_is_listed_as_missing(scene: Scene) -> None:
     found = scene.gather(about(key="loss", rank="0"))
     assert found == {
         "missing": ["ranks: /metrics no longer has values of them", "samples: the history has none of loss"]
+    }
+
+
+@pytest.mark.parametrize("name", ["NonFinite", "TrainingProcessDied", "LossDiscontinuity"])
+def test_the_last_good_checkpoint_before_the_alert(scene: Scene, name: str) -> None:
+    scene.kept.put([opened("net-1", name="net")])
+    assert "checkpoint" not in scene.gather(about(name))
+    scene.kept.put(
+        [
+            Checkpoint("net-1", f"/runs/step-{step}.pt", 0, NOW - 500 + step, "event", state, step, "torch", 7, checked)
+            for step, state, checked in (
+                (100, "complete", NOW),
+                (200, "complete", NOW),
+                (300, "complete", None),
+                (400, "damaged", NOW),
+                (900, "complete", NOW),
+            )
+        ]
+    )
+    assert scene.gather(about(name))["checkpoint"] == {
+        "path": "/runs/step-200.pt",
+        "step": 200,
+        "age_seconds": 300.0,
+        "bytes": 7,
     }
 
 

@@ -12,9 +12,11 @@ from trackside_daemon.captures.automatic import AGAIN_SECONDS, WARM_UP_SECONDS, 
 from trackside_daemon.captures.captures import DISTURBED_SECONDS, Request
 from trackside_daemon.model.capture import AlertLink, Capture
 from trackside_daemon.model.finding import Finding
-from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.state import State
+from trackside_daemon.model.training_families import MEMORY
 
 PROCESS = RankProcess("train", "id-1", 2, 0, 0, "", 17)
 
@@ -25,7 +27,8 @@ class Automatic:
     def __init__(self) -> None:
         self.now = 0.0
         self.asked: list[Request] = []
-        self.automatic = AutomaticCaptures(self._ask, lambda: [PROCESS], clock=lambda: self.now)
+        self.state = State()
+        self.automatic = AutomaticCaptures(self._ask, lambda: [PROCESS], self.state, clock=lambda: self.now)
 
     def _ask(self, request: Request) -> Any:
         self.asked.append(request)
@@ -69,7 +72,21 @@ def test_the_reference_is_recorded_once_after_the_warm_up_while_nothing_is_slow(
     one.tick(WARM_UP_SECONDS - 1)
     assert one.asked == []
     one.tick(2 * WARM_UP_SECONDS)
-    assert one.asked == [Request("id-1", 2, trigger="alert")]
+    assert one.asked == [Request("id-1", 2, trigger="alert"), Request("id-1", 2, "memory", trigger="alert")]
+
+
+def test_a_leak_and_a_gpu_that_is_full_have_the_memory_recorded() -> None:
+    one = Automatic()
+    one.alert("GpuMemoryLeak", 1.0)
+    assert [(request.kind, request.cause.alert) for request in one.asked if request.cause] == [
+        ("memory", "GpuMemoryLeak")
+    ]
+    for count in (2.0, 2.0, 3.0, 4.0):
+        one.state.update(Batch("training", [Sample(MEMORY["out_of_memory"], ("train", "0", "GPU-a"), count)]))
+        one.tick(1)
+    assert [(request.kind, request.cause.alert) for request in one.asked[1:] if request.cause] == [
+        ("memory", "DeviceOutOfMemory")
+    ]
 
 
 def test_the_alert_gets_its_capture_and_what_changed_since_the_reference() -> None:
@@ -79,11 +96,23 @@ def test_the_alert_gets_its_capture_and_what_changed_since_the_reference() -> No
     cause = AlertLink("SlowStep", 5.0, {"run": "train"})
     slow = Capture("slow", "id-1", 0, "profile", "alert", 6.0, cause=cause, summary={"ranks": {}})
     stored = [Capture("reference", "id-1", 0, "profile", "alert", 1.0, state="summarised", summary=reference_summary)]
-    ended = compare(slow, lambda: stored, lambda batch: published.extend(batch.records))  # type: ignore[arg-type]
+    (ended,) = compare(slow, lambda: stored, lambda batch: published.extend(batch.records))  # type: ignore[arg-type]
     assert (ended.summary["reference"], ended.summary["difference"]) == ("reference", [])
     evidence = {"capture": {"id": "slow", "changes": []}}
     assert published == [AlertNote("SlowStep", 5.0, "id-1", {"run": "train"}, evidence)]
-    assert compare(reference, lambda: stored, lambda _: None) is reference
+    assert compare(reference, list, lambda _: None) == [reference]
+
+
+def test_without_a_reference_the_healthy_window_after_the_recovery_serves() -> None:
+    published: list[AlertNote] = []
+    summary = scripted_summary(Capture("", "id-1", 0, "profile", "alert", 1.0), {0: Path()})
+    cause = AlertLink("SlowStep", 5.0, {"run": "train"})
+    slow = Capture("slow", "id-1", 0, "profile", "alert", 6.0, cause=cause, state="summarised", summary=summary)
+    reference = Capture("later", "id-1", 0, "profile", "alert", 9.0, state="summarised", summary=summary)
+    first, late = compare(reference, lambda: [slow], lambda batch: published.extend(batch.records))  # type: ignore[arg-type]
+    assert first == reference
+    assert (late.id, late.summary["reference"], late.summary["difference"]) == ("slow", "later", [])
+    assert [note.alert for note in published] == ["SlowStep"]
 
 
 def test_an_alert_that_a_capture_may_cause_waits_until_it_is_over(tmp_path: Path, monkeypatch: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from histories import history, opened
 from processes import DEADLINE
-from scripted_recorder import CapturesHarness
+from scripted_recorder import CapturesHarness, answering
 
 from trackside.wire import Flight, FlightEntry, FlightGroup
 from trackside_daemon.captures import stacks, summaries
@@ -141,7 +141,7 @@ def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
         return Flight({"MainThread 1": ["/x/train.py:3 main"]}, [FlightGroup("gloo", "0", "default_pg", [], [entry])])
 
     answers = [Answer(0, 0.1, flight(32, "started")), Answer(1, 0.1, flight(31, "completed"))]
-    harness.captures._recorders = [stacks.StacksRecorder(lambda _, __, ranks: (ranks, answers))]
+    harness.captures._recorders = [stacks.StacksRecorder(answering(*answers))]
     request = REQUEST._replace(kind="flight_recorder")
     ended = harness.wait(harness.captures.ask(request).id)
     assert (ended.state, [file.kind for file in ended.files]) == ("summarised", ["flight_recorder"] * 2)
@@ -150,7 +150,8 @@ def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
         "rank 0: train.py:3 in main; in all_reduce number 32 of default_pg, for 30.0 s",
         "rank 1: train.py:3 in main",
     ]
-    answers[:] = [Answer(0, 0.1, flight(32, "started", float("inf")))]  # which JSON does not have
+    hostile = Answer(0, 0.1, flight(32, "started", float("inf")))  # which JSON does not have
+    harness.captures._recorders = [stacks.StacksRecorder(answering(hostile))]
     failed = harness.wait(harness.captures.ask(request).id)
     assert failed.reason.startswith("rank 0: flight_recorder_0.json.gz cannot be read: ")
 
@@ -158,7 +159,7 @@ def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
 def test_without_a_profiler_the_stacks_that_were_asked_for_are_recorded(kept: History) -> None:
     harness = CapturesHarness(kept.database, kept.writer)
     threads: Any = type("Body", (), {"threads": {"MainThread 1": ["a.py:1 f", "b.py:2 g"]}})
-    recorder = stacks.StacksRecorder(lambda _, __, ranks: (ranks, [Answer(0, 0.1, threads)]))
+    recorder = stacks.StacksRecorder(answering(Answer(0, 0.1, threads)))
     harness.recorder.refused = {0: "no PyTorch", 1: "no PyTorch"}
     harness.captures._recorders = [harness.recorder, recorder]
     ended = harness.wait(harness.captures.ask(REQUEST._replace(options=ProfileOptions(stacks=True))).id)

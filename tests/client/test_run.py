@@ -206,6 +206,22 @@ class Unprintable:
     __str__ = __repr__
 
 
+def test_results_are_events_one_for_each_and_odd_ones_become_text(nowhere: str) -> None:
+    run = trackside.init(endpoint=nowhere)
+    with undrained(run):
+        run.summary(best=Decimal("1.5"), note="no warm-up", scores=[1, 2])
+        trackside.summary({"eval/bleu": NAN}, best=None)
+        events: list[Any] = [message for _, message, _ in run.queue.session.rows]
+    assert [json.loads(event.fields) for event in events] == [
+        {"best": "1.5"},
+        {"note": "no warm-up"},
+        {"scores": [1, 2]},
+        {"eval/bleu": "nan"},
+        {"best": None},
+    ]
+    assert {event.kind for event in events} == {"summary"}
+
+
 @pytest.mark.parametrize(
     "values", [3, "loss", [("loss", 0.5)], {"loss"}, object(), Unreadable(loss=1.0)], ids=lambda v: type(v).__name__
 )
@@ -219,9 +235,7 @@ def test_what_is_no_mapping_is_dropped_and_the_named_values_are_kept(
     assert rows == [(1, {"lr": 0.1}), (2, {"lr": 0.1})]
     assert totals.dropped == 2
     name = type(values).__name__
-    assert warnings(caplog) == [
-        f"push cannot read numbers by key from a {name}; it is dropped, and so are further ones"
-    ]
+    assert warnings(caplog) == [f"cannot read values by key from a {name}; it is dropped, and so are further ones"]
 
 
 def test_a_key_that_cannot_be_shown_raises_nothing(nowhere: str) -> None:

@@ -64,7 +64,7 @@ def backward(model: Any, times: int = 1) -> torch.Tensor:
 def said(run: trackside.Run) -> list[Any]:
     """Return the events of a run that has ended and had no daemon."""
     bodies = [decode_body("batch", one.frames[2]) for one in [*run.queue.session.pending][:-1]]
-    return [one for body in bodies for one in body.events]
+    return [one for body in bodies for one in body.events if one.kind != "model"]
 
 
 def norm(parameters: Iterator[Any]) -> float:

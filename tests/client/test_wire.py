@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from trackside import wire
 from trackside.packing import pack, writable
 from trackside.wire import (
+    AllocationSite,
+    Allocator,
     Block,
     Bye,
     Clock,
@@ -25,8 +27,13 @@ from trackside.wire import (
     Hello,
     Histogram,
     Identity,
+    MemorySnapshot,
     Nack,
+    OptimizerSteps,
     ProcessInfo,
+    Profile,
+    ProfilePlan,
+    ProfileQuestion,
     Pushes,
     Refused,
     ResourceUsage,
@@ -162,6 +169,27 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
             b"\xa7entries\x91\x97\x07\xaaall_reduce\xa7started\xa3[4]\x04\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00\xc2"
         ),
     ),
+    "steps": (
+        4,
+        OptimizerSteps(70),
+        b"\x93\xa5steps" + SESSION_BYTES + b"\x04",
+        b"\x81\xa5count\x46",
+    ),
+    "profile": (
+        4,
+        Profile(b"\x1f\x8b"),
+        b"\x93\xa7profile" + SESSION_BYTES + b"\x04",
+        b"\x81\xa5trace\xc4\x02\x1f\x8b",
+    ),
+    "memory": (
+        4,
+        MemorySnapshot([Allocator("cuda:0", 5, 6, [AllocationSite(["train.py:3 main"], 5, 1)])], ["none"]),
+        b"\x93\xa6memory" + SESSION_BYTES + b"\x04",
+        (
+            b"\x82\xaaallocators\x91\x84\xa4name\xa6cuda:0\xa9allocated\x05\xa8reserved\x06"
+            b"\xa5sites\x91\x93\x91\xaftrain.py:3 main\x05\x01\xa6errors\x91\xa4none"
+        ),
+    ),
     "pong": (4, None, b"\x93\xa4pong" + SESSION_BYTES + b"\x04", b""),
     "welcome": (7, None, b"\x93\xa7welcome" + SESSION_BYTES + b"\x07", b""),
     "hello?": (0, None, b"\x93\xa6hello?" + SESSION_BYTES + b"\x00", b""),
@@ -170,6 +198,14 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     "refused": (0, Refused([1]), b"\x93\xa7refused" + SESSION_BYTES + b"\x00", b"\x81\xa5reads\x91\x01"),
     "stacks?": (4, None, b"\x93\xa7stacks?" + SESSION_BYTES + b"\x04", b""),
     "flight?": (4, None, b"\x93\xa7flight?" + SESSION_BYTES + b"\x04", b""),
+    "steps?": (4, None, b"\x93\xa6steps?" + SESSION_BYTES + b"\x04", b""),
+    "profile?": (
+        4,
+        ProfileQuestion(0.5, stacks=True),
+        b"\x93\xa8profile?" + SESSION_BYTES + b"\x04",
+        b"\x82\xa7seconds\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00\xa6stacks\xc3",
+    ),
+    "memory?": (4, None, b"\x93\xa7memory?" + SESSION_BYTES + b"\x04", b""),
     "ping": (4, None, b"\x93\xa4ping" + SESSION_BYTES + b"\x04", b""),
     "layers?": (100, None, b"\x93\xa7layers?" + SESSION_BYTES + b"\x64", b""),
 }
@@ -185,7 +221,7 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
         msgspec.structs.replace(FROZEN["hello"][1], about=ABOUT),
         b"\x8c",
         (
-            b"\xa5about\x86\xa7command\x92\xa6python\xa8train.py\xa9directory\xa8/home/me\xa6python\xa63.11.7"
+            b"\xa5about\xde\x00\x06\xa7command\x92\xa6python\xa8train.py\xa9directory\xa8/home/me\xa6python\xa63.11.7"
             b"\xa8platform\xb2Linux 6.1.0 x86_64\xa8packages\x81\xa5torch\xa62.13.0\xa9git_dirty\xc2"
         ),
     ),
@@ -193,7 +229,7 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
         "hello",
         msgspec.structs.replace(FROZEN["hello"][1], about=ProcessInfo()),
         b"\x8c",
-        b"\xa5about\x80",
+        b"\xa5about\xde\x00\x00",
     ),
     "what waits": (
         "beat",
@@ -213,7 +249,13 @@ ADDED: dict[str, tuple[str, Any, bytes, bytes]] = {
             FROZEN["hello"][1], about=ProcessInfo(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main")
         ),
         b"\x8c",
-        b"\xa5about\x83\xa7k8s_pod\xa7train-0\xadk8s_namespace\xa2ml\xadk8s_container\xa4main",
+        b"\xa5about\xde\x00\x03\xa7k8s_pod\xa7train-0\xadk8s_namespace\xa2ml\xadk8s_container\xa4main",
+    ),
+    "a plan": (
+        "hello",
+        msgspec.structs.replace(FROZEN["hello"][1], about=ProcessInfo(profile=ProfilePlan(50, 5, (1, 5), stacks=True))),
+        b"\x8c",
+        b"\xa5about\xde\x00\x01\xa7profile\x84\xa5steps\x32\xa6warmup\x05\xa6epochs\x92\x01\x05\xa6stacks\xc3",
     ),
     "room in a batch": ("batch", msgspec.structs.replace(FROZEN["batch"][1], room=ROOM), b"\x84", ROOM_BYTES),
     "room in a hello": ("hello", msgspec.structs.replace(FROZEN["hello"][1], room=ROOM), b"\x8c", ROOM_BYTES),

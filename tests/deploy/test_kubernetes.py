@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jsonschema
 import kubernetes_validate
@@ -17,12 +18,10 @@ from deploy.kustomize import build, built, canonical, containers, has_kubectl, p
 from documents import generator
 from processes import ROOT
 
+from trackside.captures import kineto
 from trackside_daemon import __version__
 from trackside_daemon.config.environment import CLIENT_VARIABLES, variables
 from trackside_daemon.service.config import Config
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 DASHBOARDS = ROOT / "grafana" / "dashboards"
@@ -130,7 +129,7 @@ def test_images_of_ours_are_of_this_version(one: dict[str, Any]) -> None:
 @pytest.mark.parametrize("one", WITH_PODS)
 def test_every_variable_is_read_by_the_code(one: dict[str, Any]) -> None:
     names = {variable["name"] for container in containers(one) for variable in container.get("env", ())}
-    assert names <= {*variables(Config), *CLIENT_VARIABLES, *OTHERS}
+    assert names <= {*variables(Config), *CLIENT_VARIABLES, *OTHERS, *kineto.variables(Path())}
 
 
 def test_the_daemon_accepts_pushes_from_the_configured_group() -> None:
@@ -140,6 +139,21 @@ def test_the_daemon_accepts_pushes_from_the_configured_group() -> None:
         (group,) = {arg.partition("=")[2] for one in args for arg in one.get("args", ()) if "--push.group=" in arg}
         trainers = [pod(one) for name, one in OBJECTS if name.startswith("training-") and one["kind"] == "Job"]
         assert all(one["securityContext"]["supplementalGroups"] == [int(group)] for one in trainers)
+
+
+def test_a_training_with_captures_asks_its_sidecar_and_both_are_one_user_with_the_same_files() -> None:
+    (spec,) = (pod(one) for name, one in OBJECTS if name == "training-with-captures" and one["kind"] == "Job")
+    (sidecar,), (training,) = spec["initContainers"], spec["containers"]
+    (endpoint,) = (arg.partition("=ipc://")[2] for arg in sidecar["args"] if "--push.endpoint=" in arg)
+    environ = {one["name"]: one["value"] for one in training["env"] if "value" in one}
+    expected = kineto.variables(kineto.socket_directory(Path(endpoint)))
+    assert {name: value for name, value in environ.items() if name.startswith("KINETO_")} == expected
+    assert sidecar["securityContext"]["runAsUser"] == spec["securityContext"]["runAsUser"]
+    mounts = {one["mountPath"]: one for one in training["volumeMounts"]}
+    for one in sidecar["volumeMounts"]:
+        if one["mountPath"] != "/tmp":
+            assert mounts[one["mountPath"]]["name"] == one["name"]
+            assert not mounts[one["mountPath"]].get("readOnly")
 
 
 def violations(spec: dict[str, Any]) -> set[str]:
@@ -166,6 +180,7 @@ def violations(spec: dict[str, Any]) -> set[str]:
         ("cluster", "DaemonSet", {"hostPath", "own: root", "own: capabilities", "hostPID", "hostNetwork"}),
         ("training-on-node", "Job", {"hostPath"}),
         ("training-with-sidecar", "Job", set()),
+        ("training-with-captures", "Job", set()),
     ],
 )
 def test_a_pod_needs_no_more_rights_than_the_page_states(directory: str, kind: str, more: set[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from session_records import batch_ingested, session_opened
@@ -10,6 +11,7 @@ from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.detectors.run_watch import RunWatch
 from trackside_daemon.model import training_families as f
+from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.metric import Batch, Distribution, Sample
 from trackside_daemon.model.records import USER_ALERT, Event, SessionOpened
 from trackside_daemon.model.session import RankRef, SessionRef
@@ -117,6 +119,15 @@ class Running:
     def tell(self, kind: str, rank: int | None = None, time: float | None = None, **fields: Any) -> list[Finding]:
         """Process an event of the run; return the findings."""
         return self.take(Batch("training", records=[self.event(kind, rank, time, **fields)]))
+
+    def audit(self, step: int, state: str, *, reported: bool = False) -> None:
+        """Process a checkpoint that an audit has read, after the event that reports it if there is one."""
+        found = "event" if reported else "open"
+        if reported:
+            self.take(Batch("training", records=[replace(self.event("checkpoint", 0), step=step)]))
+        path = f"/runs/step-{step}.pt"
+        record = Checkpoint(ID, path, self.attempt, self.now, found, state, step, "torch", 10, self.now)
+        self.take(Batch("checkpoints", records=[record]))
 
     def losses(self, first: int, *losses: float, key: str = "loss") -> None:
         """Push losses of rank 0."""

@@ -37,6 +37,13 @@ def test_a_run_that_finishes_is_said_once_with_how_long_it_took_and_its_losses()
     assert not run.trouble
 
 
+def test_the_end_of_a_run_names_its_report() -> None:
+    run = Running(report="report: /srv/{}.html".format)
+    run.push(3)
+    run.marks("finished")
+    assert run.said("RunFinished")[0].summary.endswith(f": report: /srv/{ID}.html")
+
+
 def test_the_end_of_a_short_run_that_waited_for_data_says_so() -> None:
     run = Running()
     run.push(1, wait=0.0)

@@ -164,6 +164,34 @@ def test_a_checkpoint_that_does_not_come_is_overdue() -> None:
     assert run.said("CheckpointOverdue", over=True)
 
 
+def test_a_damaged_checkpoint_does_not_count() -> None:
+    run = Running()
+    for second in range(2500):
+        run.push(second)
+        if second % 600 == 0 and second < 2000:
+            run.audit(second, "complete" if second < 1800 else "damaged", reported=True)
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert alarm.summary == (
+        "run net has saved no good checkpoint for 20 min 1 s, at step 1,200; the one of step 1,800 is damaged; before, "
+        "it saved one every 10 min"
+    )
+    run.audit(2500, "complete", reported=True)
+    run.wait(1)
+    assert run.said("CheckpointOverdue", over=True)
+
+
+def test_checkpoints_that_no_event_reports_count_when_they_are_intact() -> None:
+    run = Running()
+    for second in range(4000):
+        run.push(second)
+        if second % 600 == 0 and second < 2000:
+            run.audit(second, "complete")
+        run.wait(1)
+    (alarm,) = run.trouble
+    assert "has saved no checkpoint for 20 min 1 s, at step 1,800; before, it saved one every 10 min" in alarm.summary
+
+
 def test_checkpoints_in_time_and_short_delays_are_nothing() -> None:
     run = Running()
     for second in range(4000):

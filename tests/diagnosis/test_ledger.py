@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from trackside_daemon.diagnosis.ledger import RankSpan, Slowed, ledger
 from trackside_daemon.model.records import Account
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 SECONDS = st.floats(0, 1000)
+
+
+def whole(spans: list[RankSpan], lost: Sequence[Slowed] = ()) -> dict[str, float]:
+    """Return the means over the ranks."""
+    return ledger(spans, lost).whole
 
 
 def span(attempt: int = 0, rank: int = 0, began: float = 0.0, **fields: Any) -> RankSpan:
@@ -43,29 +51,29 @@ def slowed(draw: st.DrawFn) -> Slowed:
 
 @given(attempts(), st.lists(slowed(), max_size=3))
 def test_the_ledger_sums_to_the_wall_time_and_no_account_is_negative(spans: list[RankSpan], lost: list[Slowed]) -> None:
-    entries = ledger(spans, lost)
+    entries = whole(spans, lost)
     wall = spans[-1].ended - spans[0].started
     assert abs(sum(entries.values()) - wall) <= 1e-6 * wall + 1e-9
     assert all(seconds > 0 for seconds in entries.values())
 
 
 def test_start_and_end_are_the_time_before_the_first_and_after_the_last_push() -> None:
-    assert ledger([span()]) == {"compute": 90, "start": 5, "end": 5}
+    assert whole([span()]) == {"compute": 90, "start": 5, "idle_after": 5}
 
 
 def test_phases_are_taken_from_the_time_between_the_pushes() -> None:
-    entries = ledger([span(phases={"data": 20, "checkpoint": 8, "save": 2, "validation": 9, "forward": 30})])
-    assert entries == {"compute": 51, "data": 20, "checkpoint": 10, "eval": 9, "start": 5, "end": 5}
+    entries = whole([span(phases={"data": 20, "checkpoint": 8, "save": 2, "validation": 9, "forward": 30})])
+    assert entries == {"compute": 51, "data": 20, "checkpoint": 10, "eval": 9, "start": 5, "idle_after": 5}
 
 
 def test_a_stall_at_the_end_is_no_idle_end() -> None:
-    entries = ledger([span(last=40.0, account=Account(stall=55))])
-    assert entries == {"stall": 55, "compute": 35, "start": 5, "end": 5}
+    entries = whole([span(last=40.0, account=Account(stall=55))])
+    assert entries == {"stall": 55, "compute": 35, "start": 5, "idle_after": 5}
 
 
 def test_a_restart_is_a_gap_a_start_and_repeated_steps() -> None:
     again = span(attempt=1, began=130.0, account=Account(restart=30 + 5 + 20, caught=True), phases={"data": 45})
-    entries = ledger([span(), again])
+    entries = whole([span(), again])
     assert entries["gap"] == 30
     assert entries["repeated"] == 20
     assert abs(entries["data"] - 45 * 70 / 90) < 1e-9, "the waits of the repeated steps are a part of them"
@@ -74,7 +82,7 @@ def test_a_restart_is_a_gap_a_start_and_repeated_steps() -> None:
 
 def test_ranks_wait_for_the_slowest_one() -> None:
     spans = [span(rank=rank, phases={"forward": seconds}) for rank, seconds in ((0, 20), (1, 20), (2, 50), (3, 20))]
-    assert ledger(spans)["communication"] == 3 * 30 / 4
+    assert whole(spans)["communication"] == 3 * 30 / 4
 
 
 def test_a_rank_that_reports_its_waits_is_not_slow_by_them() -> None:
@@ -82,13 +90,13 @@ def test_a_rank_that_reports_its_waits_is_not_slow_by_them() -> None:
         span(rank=0, phases={"forward": 20, "backward": 30, "all_reduce": 20}),
         span(rank=1, phases={"forward": 20, "backward": 50}),
     ]
-    assert ledger(spans)["communication"] == (70 - 50) / 2
+    assert whole(spans)["communication"] == (70 - 50) / 2
 
 
 def test_a_rank_without_pushes_is_starting() -> None:
-    assert ledger([span(first=None, last=None)]) == {"start": 100}
+    assert whole([span(first=None, last=None)]) == {"start": 100}
 
 
 def test_slow_stretches_take_their_share_of_the_compute_time() -> None:
-    entries = ledger([span()], [Slowed("wasted", 50, 1000, 1.0), Slowed("throttled", 5, 50, 0.5)])
-    assert entries == {"wasted": 45, "throttled": 22.5, "compute": 22.5, "start": 5, "end": 5}
+    entries = whole([span()], [Slowed("wasted", 50, 1000, 1.0), Slowed("throttled", 5, 50, 0.5)])
+    assert entries == {"wasted": 45, "throttled": 22.5, "compute": 22.5, "start": 5, "idle_after": 5}

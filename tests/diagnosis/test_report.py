@@ -18,8 +18,11 @@ from trackside_daemon.diagnosis.report import contents
 from trackside_daemon.diagnosis.report.lines import charts
 from trackside_daemon.diagnosis.report.markdown import markdown
 from trackside_daemon.diagnosis.report.page import page
+from trackside_daemon.diagnosis.report.png import png
 from trackside_daemon.diagnosis.report.svg import svg
+from trackside_daemon.diagnosis.report.tables import Bar, findings
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.model.capture import Capture
 from trackside_daemon.model.records import Alert, Event
 
 if TYPE_CHECKING:
@@ -171,6 +174,61 @@ def test_an_svg_of_odd_values_is_drawn(values: list[float | None]) -> None:
     assert "nan" not in text
     assert "inf" not in text
     ET.fromstring(text)
+
+
+def test_a_report_has_results_captures_and_what_changed(kept: History) -> None:
+    again = replace(
+        opened("again", name="gpt-small", attempt=0, started=BEGIN + 5000, config={"lr": 0.3, "text": None})
+    )
+    kept.put(
+        [
+            replace(again, about={"command": ["train.py", HOSTILE], "git_commit": "f00", "packages": {"torch": "2.9"}}),
+            column("again", ["loss"], 9),
+            Event("again", 0, BEGIN + 5001, "summary", 0, 1, {HOSTILE: HOSTILE, "best": 1.25}),
+            Capture("c" * 12, "again", 0, "stacks", "person", BEGIN + 5030, state="failed", reason=HOSTILE),
+            finished("again", state="failed", after=5060),
+            opened("again", name="gpt-small", attempt=1, started=BEGIN + 6000, config={"lr": 0.4}),
+            finished("again", attempt=1, after=6060),
+        ]
+    )
+    kept.wait_until_packed()
+    (report,) = read(kept, "again")
+    assert report["since"]["id"] == "plain"
+    text = markdown([report])
+    for line in (
+        r"| best | 1.25 |",
+        r"| lr | 0.1 | 0.4 |",  # since the baseline
+        r"| lr | 0.3 | 0.4 |",  # since the first attempt
+        r"| package torch | 2.9 | \- |",
+        "## What changed in attempt 1 of gpt-small\n",
+        "## What changed in gpt-small since run plain\n",
+    ):
+        assert line.replace(r"\-", "-") in text, line
+    found = Elements(page([report]))
+    assert [tag for tag, _ in found.tags].count("script") == 2
+    assert "</script><script>alert(1)" in found.text
+
+
+def test_the_bars_of_the_accounts_follow_each_other(kept: History) -> None:
+    (report,) = read(kept, "plain")
+    table = next(one for one in findings([report]) if one.title == "Where the time went")
+    (_, whole), *rows = table.rows
+    assert isinstance(whole, Bar)
+    parts = [row[1].parts[0] for row in rows if isinstance(row[1], Bar)]
+    assert list(whole.parts) == parts
+    assert parts[0][0] == 0.0
+    assert [begin for begin, *_ in parts[1:]] == [end for _, end, _ in parts[:-1]]
+    assert parts[-1][1] == pytest.approx(1.0)
+
+
+def test_a_png_is_drawn_of_what_runs_wrote(kept: History) -> None:
+    reports = read(kept, "plain", "evil")
+    chart = charts(reports)[0]
+    odd = {"key": "$x_{$", "lines": [{**line, "label": "_$\\alpha"} for line in chart["lines"]]}
+    for one in (chart, odd):
+        drawn = png(one, [report["axes"] for report in reports])
+        assert drawn.startswith(b"\x89PNG")
+        assert drawn[16:24] == (1440).to_bytes(4, "big") + (720).to_bytes(4, "big")
 
 
 def test_a_run_that_pushed_nothing_has_a_report(kept: History) -> None:

@@ -59,7 +59,8 @@ class Sandbox:
         (place / "etc" / "trackside" / "trackside.yml").write_text(CONFIGURATION)
         (place / "trackside.yml").write_text(CONFIGURATION)
         with ExitStack() as ends:
-            self.daemon = Daemon(place / "trackside", "--collector.gpu.simulate=2", environ=self._environ())
+            prices = {"TRACKSIDE_COST__GPU_HOUR": "*=2", "TRACKSIDE_COST__CURRENCY": "EUR"}
+            self.daemon = Daemon(place / "trackside", "--collector.gpu.simulate=2", environ=self._environ(prices))
             ends.callback(self.daemon.stop)
             self._train("gpt-wide")
             self._train("gpt-small", ends)

@@ -13,7 +13,7 @@ import yaml
 from documents import documented
 from processes import ROOT, command
 
-from trackside_daemon import detectors
+from trackside_daemon import checkpoints, detectors
 from trackside_daemon.alerts import process_memory_leaks
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.rules import builtin
@@ -64,7 +64,8 @@ def test_the_severities_are_those_of_the_rules() -> None:
 
 def test_the_severities_are_those_in_the_code_of_the_detectors() -> None:
     found: dict[str, set[str]] = {}
-    for file in (*Path(detectors.__file__).parent.rglob("*.py"), Path(process_memory_leaks.__file__)):
+    packages = (Path(str(package.__file__)).parent for package in (detectors, checkpoints))
+    for file in (*(one for package in packages for one in package.rglob("*.py")), Path(process_memory_leaks.__file__)):
         nodes = ast.walk(ast.parse(file.read_text("utf-8")))
         texts = {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
         named, severities = texts & ROWS.keys(), texts & set(SEVERITIES)

@@ -37,6 +37,7 @@ from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.bridges.mirrors import supervisor
 from trackside_daemon.captures.captures import CAPTURES
 from trackside_daemon.captures.kineto.profiler_socket import REFUSED as DATAGRAMS_REFUSED
+from trackside_daemon.checkpoints import reports
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
@@ -45,11 +46,14 @@ from trackside_daemon.collectors.process.ranks import RanksCollector
 from trackside_daemon.collectors.ray.families import FAMILIES as ray  # noqa: N811
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.detectors.straggler import RATIO
+from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
+from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.record.writer import EXCESS, SIZE
 from trackside_daemon.history.record.writer import SAMPLES as STORED
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
 from trackside_daemon.model import rl_families
+from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.records import Silence
@@ -88,6 +92,10 @@ WALL = 1_760_000_000 * SECOND
 NOW = Moment(wall=WALL / SECOND, monotonic=5_000.0)
 
 GIB = 1024**3
+MEMBER = RankProcess(
+    "char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",), "train-0", "ml", "main"
+)
+
 #: The newest of each key, by rank.
 VALUES = (
     {
@@ -152,6 +160,9 @@ def machine() -> State:
         state.update(batch)
         for said in book.accept(watch.accept(batch), NOW.wall):
             state.update(said)
+    prices = CostSection(gpu_hour=("*H100*=2.5",), currency="EUR", kwh=0.25)
+    begin = Begin(NOW.wall - 600, (), {_gpu(0, 0).uuid: 123456789.125})
+    state.update(LiveCosts(state, lambda: (MEMBER,), lambda _: begin, prices).batch(NOW.monotonic, NOW.wall))
     return state
 
 
@@ -166,16 +177,15 @@ def _about_itself() -> Iterator[Batch]:
     yield Batch("captures:kineto", [Sample(DATAGRAMS_REFUSED, ("user",), 3)])
     own = [Sample(RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
     yield Batch("stragglers", own, complete=True)
+    saved = Checkpoint("1", "/saved/step-3.pt", 0, NOW.wall, "event", COMPLETE, 3, bytes=3 * GIB, checked=NOW.wall)
+    yield Batch("checkpoints", reports.samples({"char-model": [saved]}, {"/saved": 12 * GIB}), complete=True)
 
 
 def _sampled() -> list[Batch]:
     nvml = cast("Nvml", Driver())
     gpu = GpuCollector(nvml, timeout=1.0)
     counts = NvmlCollector(nvml, gpu, expected=0, sys=SYS)
-    member = RankProcess(
-        "char-model", "launch-10.0.0.1-29500-4711-99", 0, 0, 0, "815", 4711, ("0",), "train-0", "ml", "main"
-    )
-    ranks = RanksCollector(lambda: gpu.snapshot.gpus, lambda: (member,), proc=PROC)
+    ranks = RanksCollector(lambda: gpu.snapshot.gpus, lambda: (MEMBER,), proc=PROC)
     eventually(lambda: "root" in ranks.collect()[-1].labels)
     collectors = (CpuCollector(PROC), MemoryCollector(PROC), gpu, counts, ranks)
     ticks = iter(range(100))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import processes
+import psutil
 import pytest
 from processes import DEADLINE, clean_environ, command, eventually
 
@@ -364,7 +365,15 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     assert said[1].startswith("trackside: second: finished, step 0 after ")
     assert said[2:] == ["trackside: details: trackside show second"]
     assert _text(Path(f"/proc/{started.daemon()}/cmdline")) != ""
+    profiler = started.place / "push.kineto" / "dynolog"
+    assert profiler.is_socket()
+    children = psutil.Process(started.daemon()).children()
+    for child in children:  # one of which would remove the socket
+        child.suspend()
     os.kill(started.daemon(), signal.SIGKILL)
+    for child in children:
+        child.kill()
+    eventually(lambda: not profiler.exists())
     _, complaints = first.communicate("on\n" * 3, timeout=DEADLINE)
     assert first.returncode == 0
     assert f"with status -9; see its log {started.history}/daemon.log" in complaints

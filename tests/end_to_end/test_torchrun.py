@@ -76,7 +76,7 @@ def pids(daemon: Daemon, rank: int) -> list[int]:
 def test_four_ranks_are_each_kept_as_they_are_printed(
     daemon: Daemon, torchrun: Callable[..., Process], tmp_path: Path
 ) -> None:
-    flags = ("--steps=60", f"--checkpoint={tmp_path / 'last.pt'}", "--save-every=25", "--nan-at=51")
+    flags = ("--steps=60", f"--checkpoints={tmp_path}", "--save-every=25", "--nan-at=51")
     printed = finish(torchrun(daemon, 4, (), *flags), LONG)
     eventually(
         lambda: series(daemon, "state", 'state="finished"') and by_rank(daemon, "state", 'state="finished"') == [1]
@@ -89,9 +89,10 @@ def test_four_ranks_are_each_kept_as_they_are_printed(
     assert by_rank(daemon, "data_wait_seconds_count") == [59] * 4
     (run,) = daemon.api("runs").json()["runs"]
     assert run["world_size"] == 4
-    assert [one["fields"]["bytes"] for one in events(daemon, run["id"], "checkpoint")] == [
-        (tmp_path / "last.pt").stat().st_size
-    ] * 2
+    paths = [tmp_path / f"step-{step:08}" for step in (25, 50)]
+    sizes = [sum(file.stat().st_size for file in path.iterdir()) for path in paths]
+    saved = [one["fields"] for one in events(daemon, run["id"], "checkpoint")]
+    assert [(one["path"], one["bytes"]) for one in saved] == list(zip(map(str, paths), sizes, strict=True))
     assert by_rank(daemon, "phase_seconds_total", 'phase="checkpoint"')[0] > 0
     kept = [daemon.values(run["id"], key) for key in ("loss", "grad_norm")]
     told = [tuple(f"{values[50]:.4f}" for values in kept)]
@@ -102,7 +103,7 @@ def test_four_ranks_are_each_kept_as_they_are_printed(
 def test_what_torchrun_restarts_after_a_rank_was_killed_is_the_same_run(
     daemon: Daemon, torchrun: Callable[..., Process], tmp_path: Path
 ) -> None:
-    flags = ("--steps=50", f"--checkpoint={tmp_path / 'last.pt'}", "--save-every=20")
+    flags = ("--steps=50", f"--checkpoints={tmp_path}", "--save-every=20")
     launcher = ("--max-restarts=1", "--monitor-interval=0.1", "tests/end_to_end/killable_script.py")
     training = torchrun(daemon, 2, launcher, *flags)
     run = eventually(lambda: daemon.api("runs").json()["runs"], LONG)[0]["id"]

@@ -14,7 +14,8 @@ from history.builders import Bench, block, session_id
 
 from trackside_daemon.history import log_rows
 from trackside_daemon.history.files import export as module
-from trackside_daemon.history.files.export import FORMATS, Format, Selection, TooManyKeysError, count, export
+from trackside_daemon.history.files.export import FORMATS, Format, TooManyKeysError, export
+from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.records import Alert, Event
@@ -123,7 +124,7 @@ def test_json_is_one_document(tmp_path: Path) -> None:
     with history(tmp_path) as one:
         one.put([opened("a"), ingested("a", [(0, T, {"x": 1.0, "y": -inf}), (1, T + 1, {"x": 2.0})])])
         found = json.loads(one.export("a", "json"))
-        assert set(found) == {"run", "series", "events", "alerts"}
+        assert set(found) == {"run", "series", "events", "alerts", "captures"}
     assert found["series"] == [
         {"attempt": 0, "rank": 0, "key": "x", "points": [[0, BEGIN, 1.0], [1, BEGIN + 1e-6, 2.0]]},
         {"attempt": 0, "rank": 0, "key": "y", "points": [[0, BEGIN, "-inf"]]},

@@ -7,6 +7,8 @@ import io
 import json
 import re
 import tempfile
+from dataclasses import replace
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,20 +17,29 @@ import pytest
 from histories import BEGIN, column, finished, history, ingested, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processes import ROOT
+from processes import ROOT, eventually
 
+from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.files import importing
-from trackside_daemon.history.files.export import FORMATS
+from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.files.formats import parse
 from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
+from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.resources import machine_stream, read_resources
+from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.run_changes import delete, pin
-from trackside_daemon.model.records import Alert, Event, Record
+from trackside_daemon.model.capture import AlertLink, Capture, CaptureFile, ProfileOptions
+from trackside_daemon.model.records import Alert, Event, MachineSample, Record
 
 if TYPE_CHECKING:
     from histories import History
+
+    from trackside_daemon.history.files.export import Format
+
+WITH = Selection(resources=True)
 
 DATA = ROOT.parent / "shared" / "data" / "dev"
 
@@ -98,6 +109,70 @@ def test_what_an_export_writes_comes_back_equal_in_all_three_forms(records: list
                 assert other.export(imported.run, form) == exports[form]
                 if form != "csv":
                     assert other.exports("a") == exports
+
+
+def test_the_last_result_of_each_key_counts_and_comes_back_from_an_export(tmp_path: Path) -> None:
+    with history(tmp_path / "first") as first:
+        first.put([opened("a"), Event("a", 0, BEGIN, "summary", 0, 1, {"best": 2.0, "worst": 9, "note": "x"})])
+        first.put([Event("a", 0, BEGIN, "summary", 1, 2, {"best": 1.5, "worst": None}), finished("a")])
+        first.put([Event("a", 0, BEGIN, "summary", 1, 2, {"long": "x" * 70_000})])
+        assert told(first, "a")["summary"] == {"best": 1.5, "note": "x"}
+        exports = first.exports("a")
+        with first.database.reading() as connection:
+            assert [len(event["fields"]) for event in reader.events(connection, "a")] == [1]  # what has no room
+    for form in ("json", "jsonl"):
+        with history(tmp_path / form) as other:
+            other.import_file(exports[form], f"a.{form}")
+            assert other.exports("a") == exports
+            with other.database.reading() as connection:
+                assert reader.runs(connection)[0]["summary"] == {"best": 1.5, "note": "x"}
+
+
+def test_resources_of_the_time_of_a_run_come_back_and_stay_with_it(tmp_path: Path) -> None:
+    own, other = (f'trackside_dataloader_workers{{rank="0",run="{run}"}}' for run in ("a", "b"))
+    with history(tmp_path / "first") as first:
+        first.put([opened("a"), column("a", ["loss"], 3), finished("a", after=60)])
+        for second in range(-30, 90, 5):
+            power = {'trackside_gpu_power_watts{gpu="0"}': 100.0 + second, own: 4.0, other: 8.0}
+            late = {"trackside_host_load1": nan} if second > 20 else {}
+            first.put([MachineSample(BEGIN + second + 0.123456, {**power, **late})])
+        first.wait_until_packed()
+        exports = {form: b"".join(export(first.database, "a", form, WITH)) for form in FORMATS}
+        assert count(first.database, "a", WITH) == 3 + 2 * 12 + 7
+    for form in FORMATS:
+        with history(tmp_path / form) as second_history:
+            second_history.put([MachineSample(BEGIN + 1, {"trackside_host_load1": 9.0})])  # of another machine
+            imported = second_history.import_file(exports[form], f"a.{form}")
+            second_history.wait_until_packed()
+            assert imported.samples == 34
+            assert b"".join(export(second_history.database, imported.run, form, WITH)) == exports[form]
+            with second_history.database.reading() as connection:
+                window = Window("time", BEGIN, BEGIN + 60)
+                stream = machine_stream(connection, imported.run)
+                (power_,) = read_resources(connection, ["trackside_gpu_power_watts"], window, 100, stream=stream)
+                assert (len(power_.points), power_.points[0]) == (12, (BEGIN + 0.123456, 100.0))
+            second_history.writer.call(partial(delete, uid=imported.run)).result(60)
+            eventually(partial(only_the_host_is_left, second_history))
+
+
+def only_the_host_is_left(one: History) -> bool:
+    with one.database.reading() as connection:
+        streams: list[tuple[int, int]] = connection.execute("SELECT id, run FROM stream").fetchall()
+    return streams == [(0, 0)]
+
+
+def test_an_imported_run_without_resources_has_none(tmp_path: Path) -> None:
+    with history(tmp_path) as one:
+        one.put([MachineSample(BEGIN + 1, {"trackside_host_load1": 9.0})])
+        one.import_file(b"step,time,loss\n0,%d,1\n1,%d,1\n" % (BEGIN, BEGIN + 2), id="a")
+        with one.database.reading() as connection:
+            assert machine_stream(connection, "a") is None
+            assert list(reader.series(connection, "a", ["trackside_host_load1"])) == []
+
+
+def test_resources_without_a_run_are_refused(tmp_path: Path) -> None:
+    with history(tmp_path) as one, pytest.raises(FormatError, match="it begins with resources"):
+        one.import_file(b'{"kind":"resources","time":1,"values":{"x":1}}\n', "run.jsonl")
 
 
 def table(one: History, run: str) -> list[list[str]]:
@@ -338,11 +413,37 @@ def test_what_is_no_number_in_another_tools_lines_is_left_out_and_said(tmp_path:
     assert notes == ["2 values that are not numbers were skipped, such as those of 'who', 'nested'"]
 
 
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_captures_come_along_without_their_files(tmp_path: Path, form: Format) -> None:
+    cause = AlertLink("SlowStep", 3.0, {"run": "train"})
+    options = ProfileOptions(None, 1.0, stacks=True)
+    made = Capture(
+        "0" * 12, "a", 0, "profile", "alert", 5.0, (1, 3), options, "summarised", cause=cause, step=7, ended=6.0
+    )
+    reference = replace(made, id="1" * 12, cause=None, asked=4.0, summary={"ranks": {}})
+    made = replace(made, files=(CaptureFile(1, "a.gz", 9, "trace"),), summary={"ranks": {}, "reference": reference.id})
+    with history(tmp_path) as one:
+        one.put([opened("a"), column("a", ["x"], 3), finished("a"), reference, made])
+        one.import_file(one.export("a", form), f"a.{form}", id="b")
+        with one.database.reading() as connection:
+            first, second = captures(connection, "b")
+            assert len(captures(connection, "a")) == 2
+    assert (first.id != reference.id, second.summary["reference"]) == (True, first.id)
+    moved = "its files stayed where it was recorded"
+    assert second == replace(made, id=second.id, run="b", files=(), reason=moved, summary=second.summary)
+
+
+def test_a_capture_that_is_none_is_refused(tmp_path: Path) -> None:
+    for capture in ("5", '{"id": "x"}', '{"id": "x", "kind": "film", "trigger": "api", "asked": 1}'):
+        with pytest.raises(FormatError, match=r"line 1: "):
+            taken_in(tmp_path, f'{{"kind":"capture","capture":{capture}}}\n', "a.jsonl")
+
+
 def test_a_json_document_may_be_laid_out_in_any_way(tmp_path: Path) -> None:
     with history(tmp_path / "1") as first, history(tmp_path / "2") as second:
         first.put([opened("a"), column("a", ["x", "y"], 3000), finished("a")])
         document = json.loads(first.export("a", "json"))
-        turned = {name: document[name] for name in ("run", "alerts", "series", "events")}
+        turned = {name: document[name] for name in ("run", "captures", "alerts", "series", "events")}
         second.import_file(json.dumps(turned, indent=3).encode(), "a.json")
         assert second.exports("a") == first.exports("a")
 

@@ -15,7 +15,7 @@ from histories import column, finished, history, opened
 from trackside_daemon.history import schema
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import HistoryError
-from trackside_daemon.history.files.export import count
+from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
 

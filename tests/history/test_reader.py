@@ -14,7 +14,7 @@ import pytest
 from history.builders import SECOND, WALL, block, session_id
 
 from trackside.wire import ProcessInfo
-from trackside_daemon.history.files.export import count
+from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import attempts, live_values, reader, sessions
 from trackside_daemon.history.read.live_values import LatestValues
 from trackside_daemon.history.read.reader import RunFilter, UnknownRunError

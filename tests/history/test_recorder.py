@@ -198,7 +198,9 @@ def test_a_run_that_was_given_up_has_ended_before_that_is_written(start: Callabl
     second.close()
 
 
-def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives(start: Callable[..., Recorder]) -> None:
+def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives_and_at_its_end(
+    start: Callable[..., Recorder],
+) -> None:
     recorder = start(interval=10.0)
     tick(recorder, 0.0)
     write(recorder, opened("a"))
@@ -208,8 +210,8 @@ def test_gpu_and_host_are_kept_once_an_interval_while_a_run_lives(start: Callabl
     for second in range(36, 60):
         tick(recorder, float(second))
     assert machine(recorder) == {
-        'trackside_gpu_temperature_celsius{gpu="0"}': [51.0, 60.0, 70.0, 80.0],
-        "trackside_host_cpu_seconds_total": [1.0, 10.0, 20.0, 30.0],
+        'trackside_gpu_temperature_celsius{gpu="0"}': [51.0, 60.0, 70.0, 80.0, 86.0],
+        "trackside_host_cpu_seconds_total": [1.0, 10.0, 20.0, 30.0, 36.0],
     }
 
 
@@ -226,9 +228,10 @@ def test_of_several_runs_the_last_that_lives_keeps_gpu_and_host_going(recorder: 
     tick(recorder, 0.0)
     write(recorder, finished("b"))
     tick(recorder, 20.0)
+    tick(recorder, 30.0)
     write(recorder, RunState("b", 0, "running"))
     tick(recorder, 40.0)
-    assert machine(recorder, "b")["trackside_host_cpu_seconds_total"] == [0.0, 40.0]
+    assert machine(recorder, "b")["trackside_host_cpu_seconds_total"] == [0.0, 20.0, 40.0]
 
 
 def test_labels_are_written_as_on_the_page(recorder: Recorder) -> None:

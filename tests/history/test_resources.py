@@ -26,7 +26,7 @@ def test_the_series_of_the_wanted_families_in_a_window(tmp_path: Path) -> None:
             (newest,) = read_resources(connection, ["trackside_gpu_clock_hertz"], window, 100, newest=4)
             assert read_resources(connection, ["trackside_gpu_clock_hertz"], Window("time", 0.0, 1.0), 100) == []
     points = [(BEGIN + second, float(second)) for second in range(2, 8)]
-    assert clock == Resource("trackside_gpu_clock_hertz", {"gpu": "0"}, points)
+    assert clock == Resource("trackside_gpu_clock_hertz", {"gpu": "0"}, points, 2.0, 7.0)
     assert newest.points == points[-3:], "four rows of the log, of which the last is after the window"
     assert clock.increase == 5.0
     assert clock.mean == 4.5

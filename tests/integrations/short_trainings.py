@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import json
+import os
+import subprocess
 import sys
 import time
 import warnings
@@ -108,6 +110,21 @@ def led(trainer: Any) -> list[str]:
     )
 
 
+def torn_then_resumed(folder: Path) -> int:
+    """Train, cut off the last checkpoint, and resume from that which the command prints; return the step of it."""
+    trainer("torn", folder, TracksideCallback(), save_strategy="steps", save_steps=2, max_steps=4).train()
+    (weights,) = (folder / "torn/checkpoint-4").glob("model.*")
+    os.truncate(weights, weights.stat().st_size - 100)
+    asked = ("checkpoints", "latest", "torn", "--good", f"--storage.path={folder}/history")
+    printed = ""
+    while not printed:  # until the daemon has the events of the run
+        command = [sys.executable, "-m", "trackside_daemon", *asked]
+        printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    again = trainer("torn", folder, TracksideCallback(), max_steps=5)
+    again.train(resume_from_checkpoint=printed)
+    return int(printed.rpartition("-")[2])
+
+
 def main(folder: Path) -> None:
     """Train; print the values that the process itself has recorded."""
     found: dict[str, Any] = {}
@@ -148,6 +165,8 @@ def main(folder: Path) -> None:
     trainer("carried", folder, TracksideCallback(), save_strategy="steps", save_steps=2).train()
     again = trainer("carried", folder, TracksideCallback(), max_steps=5)
     again.train(resume_from_checkpoint=True)
+
+    found["resumed"] = torn_then_resumed(folder)
 
     broken = trainer("broken", folder, TracksideCallback(), max_steps=2)
     with (

@@ -131,6 +131,7 @@ def test_a_script_like_accelerates_own_takes_two_lines(looped: Trained) -> None:
     assert [Path(one["fields"]["path"]).name for one in looped.events("changed", "checkpoint")] == [
         f"epoch_{epoch}" for epoch in range(3)
     ]
+    assert looped.intact("changed") == {f"epoch_{epoch}": "accelerate" for epoch in range(3)}
     assert looped.config("changed")["batch_size"] == 64
 
 

@@ -69,6 +69,7 @@ def test_checkpoints_are_told_with_their_size_and_how_long_they_took(fitted: Tra
     events = [one["fields"] for one in fitted.events("lightning_fit", "checkpoint")]
     assert {one["path"]: one["bytes"] for one in events} == {str(path): path.stat().st_size for path in written}
     assert all(one["seconds"] > 0 for one in events)
+    assert fitted.intact("lightning_fit") == {path.name: "lightning" for path in written}
     assert [one["step"] for one in fitted.events("both", "checkpoint")] == [4, 8]
     assert sorted(one["fields"]["bytes"] for one in fitted.events("both", "checkpoint")) == sorted(
         said["both"]["bytes"]

@@ -115,6 +115,7 @@ def test_evaluations_and_checkpoints_are_there_with_time_and_size(trained: Train
     assert trained.series("eval/loss") == pytest.approx(evaluated)
     for rank in range(RANKS):
         assert trained.on_page("phase_seconds_total", rank=rank, phase="eval") > 0
+    assert trained.all.intact("gpt2-tiny") == {f"checkpoint-{step}": "transformers" for step in (10, 20, 30)}
     saved = trained.all.events("gpt2-tiny", "checkpoint")
     assert [one["step"] for one in saved] == [10, 20, 30]
     for one in saved:
@@ -203,6 +204,14 @@ def test_a_resume_from_a_checkpoint_is_the_next_attempt_of_its_run(trained: Trai
     assert list(trained.series("loss", name="carried")) == [1, 2, 3, 4, 5]
     [resumed] = trained.all.events("carried", "resume")
     assert (resumed["attempt"], resumed["fields"]) == (1, {"step": 3})
+
+
+def test_a_torn_checkpoint_is_left_out_of_the_resume(trained: Trained) -> None:
+    """`resume_from_checkpoint` got the path that ``trackside checkpoints latest RUN --good`` prints."""
+    assert trained.found["resumed"] == 2
+    [resumed] = trained.all.events("torn", "resume")
+    assert (resumed["attempt"], resumed["fields"]) == (1, {"step": 2})
+    assert list(trained.series("loss", name="torn")) == [1, 2, 3, 4, 5]
 
 
 def test_who_keeps_the_callback_does_not_keep_the_model(trained: Trained) -> None:

@@ -13,6 +13,9 @@ from urllib.parse import quote
 from integrations.in_turn import THEN
 from processes import ROOT, Daemon, alarms, clean_environ, start
 
+from trackside_daemon.checkpoints.audit.audit import audit
+from trackside_daemon.checkpoints.audit.request import AuditRequest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -57,6 +60,12 @@ class Trained(NamedTuple):
         return [
             one for one in self.daemon.api("events").json()["events"] if one["name"] == name and one["kind"] == kind
         ]
+
+    def intact(self, name: str) -> dict[str, str]:
+        """Return the format of each checkpoint of a run in which an audit finds nothing wrong, by the last part of its path."""
+        paths = [one["fields"]["path"] for one in self.events(name, "checkpoint")]
+        audits = {Path(path).name: audit(AuditRequest(path)) for path in paths}
+        return {path: one.format for path, one in audits.items() if not (one.problem or one.unread or one.gone)}
 
     def alarms(self, name: str) -> dict[str, float]:
         """Return the alerts of a run so far with a severity of warning or critical."""

@@ -121,6 +121,8 @@ class Fake:
     Attributes:
         overview: The answer to a request for the overview; a test may replace it, also by an invalid one.
         asked: The queries for series, oldest first.
+        begun: The requests for captures.
+        recorded: A capture has ended.
         url: The URL with the token.
         token: The token that requests must have.
     """
@@ -128,6 +130,8 @@ class Fake:
     def __init__(self) -> None:
         self.overview: Any = overview()
         self.asked: list[dict[str, list[str]]] = []
+        self.begun: list[str] = []
+        self.recorded = False
         self.url = ""
         self.token = TOKEN
 
@@ -140,6 +144,12 @@ class Fake:
             return 200, {"version": "0.1.0"}
         if parts.path == "/api/v1/overview":
             return 200, self.overview
+        if parts.path == "/api/v1/runs/gpt-small-1/captures":
+            self.begun.append(parts.path)
+            return 200, {"id": "c1", "state": "recording"}
+        if parts.path == "/api/v1/captures/c1":
+            lines = ["profile c1: summarised", *(f"[b]{number}" for number in range(40))]
+            return 200, {"id": "c1", "state": "summarised" if self.recorded else "recording", "text": lines}
         query = parse_qs(parts.query)
         self.asked.append(query)
         first, last = (int(query.get(name, [default])[0]) for name, default in (("from", "1"), ("to", "1000")))
@@ -165,6 +175,8 @@ def serving(fake: Fake, port: int = 0) -> Iterator[Fake]:
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
+
+        do_POST = do_GET  # noqa: N815  of `http.server`
 
         def log_message(self, *_: Any) -> None:
             """Write nothing."""

@@ -10,12 +10,13 @@ import pytest
 from processes import DEADLINE
 from terminal.driving import driven, text, until
 from terminal.fake import Fake, alert, gpu, overview, run, serving
+from textual.containers import ScrollableContainer
 from textual.events import Key
 from textual.geometry import Region
 
 from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.cli.sources import daemon_lookup
-from trackside_daemon.terminal.panes import Help
+from trackside_daemon.terminal.panes import Help, Report
 from trackside_daemon.terminal.polling import Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.view import View
 
@@ -142,6 +143,24 @@ def test_help_has_every_key_and_any_key_ends_it(fake: Fake) -> None:
         await until(pilot, lambda: not isinstance(app.screen, Help))
         await pilot.pause()
         assert app.is_running
+
+    driven(fake, play)
+
+
+def test_c_records_the_chosen_run_once_and_shows_the_summary_which_scrolls(fake: Fake) -> None:
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press("c", "c")
+        assert "records 10 steps of gpt-small" in text(app, "status")
+        fake.recorded = True
+        await until(pilot, lambda: isinstance(app.screen, Report))
+        assert len(fake.begun) == 1
+        scroll = app.screen.query_one(ScrollableContainer)
+        await until(pilot, lambda: scroll.max_scroll_y > 10)
+        await pilot.press("pagedown")
+        await until(pilot, lambda: scroll.scroll_y > 0)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, Report)
+        await until(pilot, lambda: "q quit" in text(app, "status"))
 
     driven(fake, play)
 
@@ -316,6 +335,9 @@ class Late:
     def series(self, asked: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
         assert asked
         return []
+
+    def record(self, run: str) -> list[str]:
+        return [run]
 
 
 def test_the_poller_polls_on_demand_and_finds_a_daemon_that_starts_later() -> None:

@@ -13,13 +13,18 @@ from wire_messages import RunsHarness
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.collectors.host.cpu import CPUS
+from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.checkpoints import CheckpointsApi
+from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -71,6 +76,7 @@ class Site:
         forgotten: How often the GPUs were to be forgotten.
         history: A real one, on disk.
         recorded: Captures of it.
+        checkpoints: Those that are followed: none.
         silences: Those that last.
         trial: Raises test alerts.
         pushed: What the pipeline was given.
@@ -82,6 +88,7 @@ class Site:
 
     def __init__(self, directory: Path, state: State) -> None:
         self.state = state
+        self.pushed: list[Batch] = []
         self.token = Token(directory / "push.token", directory / "api.token")
         self.wrong = ""
         self.ready = True
@@ -93,9 +100,9 @@ class Site:
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
         self.recorded = CapturesHarness(self.history.database, self.history.writer)
+        self.checkpoints = Checkpoints(CheckpointSection(), "", tuple, self.pushed.append)
         self.silences = Silences()
         self.trial = AlertTester()
-        self.pushed: list[Batch] = []
         self.history.start()
         self.rates = RateTracker(state)
         self.firing = FiringAlerts()
@@ -140,8 +147,10 @@ class Site:
             ready=lambda: self.ready,
             status=lambda: {"version": "1"},
             history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
+            diagnosis=DiagnosisApi(kept, CostSection),
             alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
             captures=CapturesApi(self.recorded.captures, kept, lambda _: 0),
+            checkpoints=CheckpointsApi(self.checkpoints, kept),
             gpu=GpuApi(self.nvml, self._forget),
             processes=ProcessesApi(lambda: self.processes),
             overview=self.pages,

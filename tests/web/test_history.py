@@ -20,8 +20,8 @@ from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
 from trackside.wire import Stacks
-from trackside_daemon.history.files.export import count
 from trackside_daemon.history.files.importing import ImportResult, RunFile
+from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record import run_changes

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.captures.flight_recorder import flight
+from trackside.captures.kineto import optimizer_steps
 from trackside.stacks import stacks
 from trackside.wire import Stacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.wire import Body
+    from trackside.wire import Body, MemorySnapshot, Profile, ProfileQuestion
 
 
 class Answer(NamedTuple):
@@ -29,8 +30,25 @@ class Answer(NamedTuple):
     is_slow: bool = False
 
 
+def memory() -> MemorySnapshot:
+    """Return a snapshot of memory."""
+    from trackside.captures.memory import memory
+
+    return memory()
+
+
+def profile(question: ProfileQuestion) -> Profile:
+    """Record a profile."""
+    from trackside.captures import profiler  # which the fewest processes need
+
+    return profiler.profile(question)
+
+
 ANSWERS = {
     "stacks?": Answer("stacks", lambda _: Stacks(stacks())),
     "flight?": Answer("flight", lambda _: flight()),
+    "steps?": Answer("steps", lambda _: optimizer_steps()),
+    "profile?": Answer("profile", profile, is_slow=True),
+    "memory?": Answer("memory", lambda _: memory(), is_slow=True),
     "ping": Answer("pong", lambda _: None),
 }

@@ -1,4 +1,4 @@
-"""PyTorch's own profiler at the end of a process."""
+"""PyTorch's own profiler, as it serves the daemon: the steps that it counts, and the end of a process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,90 @@ import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+from trackside.wire import OptimizerSteps
+
+# Minor versions. Others are left alone: 2.1 to 2.4 crash at the start (pytorch#125705), 2.7 did with CUDA (pytorch#163545).
+TESTED = ("2.10", "2.13", "2.15")
+
+
+SOCKET = "dynolog"  # PyTorch's name for the socket of its daemon
+CONFIG = "kineto.conf"
+OTHER_DAEMON = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")  # with one of them, the user has chosen another daemon
+
+
+def socket_directory(push_socket: Path) -> Path:
+    """Return the directory of the daemon's socket for PyTorch, which is next to its push socket."""
+    return push_socket.with_suffix(".kineto")
+
+
+def serves_this_user(directory: Path) -> bool:
+    """Return whether a daemon of this user has its socket in a directory."""
+    try:
+        return directory.lstat().st_uid == os.getuid() and (directory / SOCKET).is_socket()
+    except OSError:
+        return False
+
+
+def variables(directory: Path) -> dict[str, str]:
+    """Return the variables with which PyTorch asks at the socket in a directory."""
+    return {
+        "KINETO_USE_DAEMON": "1",
+        "KINETO_IPC_SOCKET_DIR": str(directory),
+        "KINETO_CONFIG": str(directory / CONFIG),
+        "KINETO_ONDEMAND_TRACE_DIR": str(directory),
+        "KINETO_LOG_LEVEL": "99",  # otherwise each process writes some lines to standard error
+    }
+
+
+def is_tested(version: str) -> bool:
+    """Return whether a version of PyTorch is one of those with which its profiler was tested."""
+    return ".".join(version.split(".")[:2]) in TESTED
+
+
+_counted = [0]  # optimizer steps that `count_cheaply` has counted
+
+
+def count_cheaply() -> bool:
+    """Replace the hook by which PyTorch counts optimizer steps for its daemon by one that takes a third of the time.
+
+    Returns:
+        Whether there is nothing left to do: the hook is replaced, or this process has none.
+    """
+    if not os.environ.get("KINETO_USE_DAEMON"):
+        return True
+    with suppress(Exception):  # PyTorch is not there yet, or this part of it has changed
+        torch, optimizer = sys.modules["torch"], sys.modules["torch.optim.optimizer"]
+        hooks, count = optimizer._global_optimizer_post_hooks, torch.autograd.profiler._kineto_step  # noqa: SLF001
+
+        def step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+            count()
+            _counted[0] += 1
+
+        step._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001  not to be compiled anew at each step
+        for key, hook in list(hooks.items()):
+            if hook is torch.profiler._optimizer_post_hook:  # noqa: SLF001
+                hooks[key] = step  # the same key, since the training may iterate over them now
+                return True
+    return False
+
+
+def optimizer_steps() -> OptimizerSteps:
+    """Return the optimizer steps of this process, which PyTorch counts if its environment names a daemon for profiles."""
+    with suppress(Exception):  # PyTorch is not there, or this part of it has changed
+        tracked = sys.modules["torch.autograd.profiler"].KinetoStepTracker.current_step()
+        return OptimizerSteps(_counted[0] + max(0, tracked))
+    return OptimizerSteps()
 
 
 def cancel_recording() -> None:
-    """Cancel what the daemon has PyTorch record; otherwise the end of the process crashes it (SIGSEGV in PyTorch 2.10 to 2.15).
+    """Cancel what is recorded of this process; otherwise its end crashes it (SIGSEGV in PyTorch 2.10 to 2.15).
 
     It takes a millisecond. A recording has a file that PyTorch renames at its end.
     """
+    if (own := sys.modules.get("trackside.captures.profiler")) is not None:
+        own.cancel()
     directory, torch = os.environ.get("KINETO_IPC_SOCKET_DIR"), sys.modules.get("torch")
     if not directory or torch is None:
         return

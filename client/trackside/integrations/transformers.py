@@ -38,6 +38,7 @@ class TracksideCallback(TrainerCallback):
 
     Args:
         watch: Also watch the model, as `trackside.watch` does.
+        profile: Plan of profiles for a run that this opens, as for `trackside.init`.
 
     Attributes:
         is_carried: Checkpoints carry the run, so that a resume continues it.
@@ -47,8 +48,9 @@ class TracksideCallback(TrainerCallback):
     is_carried = True
     yields = False
 
-    def __init__(self, *, watch: bool = False) -> None:
+    def __init__(self, *, watch: bool = False, profile: Mapping[str, Any] | None = None) -> None:
         self._watches = watch
+        self._profile = profile
         self._adapter: RunAdapter | None = None
         self._run: Run | None = None
         self._hooks: TrainerHooks | None = None
@@ -67,7 +69,9 @@ class TracksideCallback(TrainerCallback):
         while _training:  # the last training ended by an exception
             _training.pop().end(status="failed")
         total = state.max_steps if state.max_steps > 0 else None
-        self._adapter = RunAdapter(_name(args, state), {"config": _config(args, model), "total_steps": total})
+        self._adapter = RunAdapter(
+            _name(args, state), {"config": _config(args, model), "total_steps": total, "profile": self._profile}
+        )
         carried = state.stateful_callbacks  # saved with the state: of a resumed checkpoint it has the checkpoint's run
         if not state.is_hyper_param_search:  # a trial that continues another's checkpoint is a run of its own
             self._adapter.resume(carried.get("trackside"))

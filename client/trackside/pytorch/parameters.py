@@ -68,7 +68,7 @@ class Parameters:
             self._named = []
             return
         # A frozen one may be trained later.
-        every = [(_plain_name(name), one) for name, one in model.named_parameters()]
+        every = [(plain_name(name), one) for name, one in model.named_parameters()]
         flat = _is_flat(model)
         self.sharded = flat or any(_is_sharded(one) for _, one in every)
         first = flat or (self._rank == 0 and not _is_replica(model))
@@ -169,9 +169,10 @@ def layer_positions(layers: Iterable[tuple[str, list[str]]], names: Sequence[str
     return {layer: own for layer, own in positions.items() if own}
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Return the name of a parameter or module without the parts that wrappers insert."""
     parts = [part for part in name.split(".") if part not in _WRAPPERS]
-    return ".".join(parts[1:] if parts[0] == "module" and len(parts) > 1 else parts)
+    return ".".join(parts[1:] if parts[:1] == ["module"] and len(parts) > 1 else parts)
 
 
 def _grouped(names: Sequence[str]) -> list[tuple[str, list[str]]]:

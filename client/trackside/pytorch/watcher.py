@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.log import warn
 from trackside.pending_values import STEP_SKIPPED
+from trackside.pytorch.architecture import KIND, architecture
 from trackside.pytorch.device_scalars import is_on_device
 from trackside.pytorch.hooks import unwrapped
 from trackside.pytorch.norms import Norms, WeightSample
@@ -90,6 +91,7 @@ class Watcher:
             self._parameters = Parameters(model, queue.session.identity.rank)
             if queue.is_open:
                 self._attach(model, optimizer)
+                self._describe(model)
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may raise anything
             self._fail(error)
 
@@ -130,6 +132,13 @@ class Watcher:
             optimizer = None
         # Its hook comes last, so that what this does before a step is no part of the optimizer's time.
         self._time_stages(model, optimizer)
+
+    def _describe(self, model: Any) -> None:
+        try:
+            if self._queue.session.identity.rank == 0:
+                self._queue.event(KIND, architecture(model))
+        except Exception as error:  # noqa: BLE001  parameters that have no shape yet, for example
+            warn(f"the modules of the model are not recorded: {type(error).__name__}: {str(error)[:200]}")
 
     def _time_stages(self, model: Any, optimizer: Any) -> None:
         try:

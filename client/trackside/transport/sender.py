@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from trackside.captures.answers import ANSWERS
+from trackside.captures.kineto import count_cheaply
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
 from trackside.transport import discovery
@@ -88,6 +89,7 @@ class Sender:
         self._beat_at = 0.0
         self._logged: set[str] = set()
         self._log_lines: list[str] = []
+        self._counts_cheaply = False
         self._answering: Startable | None = None
         self._answers: deque[list[bytes]] = deque()
         self._stopping = False
@@ -315,6 +317,7 @@ class Sender:
             self._answers.popleft()
         clock, moment = now(), time.monotonic()
         beat = moment >= self._beat_at
+        self._counts_cheaply = self._counts_cheaply or (beat and count_cheaply())
         for session in self._sessions:
             if not session.greeted:
                 if moment - session.asked_at >= BEAT_SECONDS and self._send(session.hello(clock)):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.totals.flops import Flops
-    from trackside.wire import Identity, ProcessInfo, Totals
+    from trackside.wire import Identity, ProcessInfo, ProfilePlan, Totals
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
@@ -56,6 +56,7 @@ class Session(Outbox):
         spool: Directory of its spool; None for `trackside.transport.paths.spool_directory`.
         flops: Operations of a step or a token.
         roles: Roles that the user states, by key.
+        profile: When to profile the run.
         about: State of the process; None for that of this one.
         resources: Measures its resources; None for those of this process.
 
@@ -80,6 +81,7 @@ class Session(Outbox):
         *,
         flops: Flops = NONE,
         roles: Mapping[str, str] = MappingProxyType({}),
+        profile: ProfilePlan | None = None,
         about: ProcessInfo | None = None,
         resources: ResourceMonitor | None = None,
     ) -> None:
@@ -92,7 +94,7 @@ class Session(Outbox):
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._auto: tuple[str, ...] = ()
         self._started = time.time_ns()
-        self._flops, self._roles = flops, roles
+        self._flops, self._roles, self._profile = flops, roles, profile
         self._counts = SessionTotals(time.monotonic_ns(), flops)
         self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
@@ -117,7 +119,15 @@ class Session(Outbox):
     def successor(self) -> Session:
         """Return a session of the same process and run, for the next attempt."""
         identity = replace(self.identity, attempt=self.identity.attempt + 1)
-        session = Session(identity, self._config, self._tags, self._total_steps, flops=self._flops, roles=self._roles)
+        session = Session(
+            identity,
+            self._config,
+            self._tags,
+            self._total_steps,
+            flops=self._flops,
+            roles=self._roles,
+            profile=self._profile,
+        )
         session.gpus, session._auto = self.gpus, self._auto
         return session
 
@@ -167,7 +177,9 @@ class Session(Outbox):
                 last=self._last(),
                 step=self._counts.step,
                 progress_age=self._progress_age(clock),
-                about=replace(self._about or process_info(), roles=dict(self._roles), auto=self._auto),
+                about=replace(
+                    self._about or process_info(), roles=dict(self._roles), profile=self._profile, auto=self._auto
+                ),
                 phase=self._counts.phases.reported,
                 room=self._resources.usage(clock.monotonic),
             ),

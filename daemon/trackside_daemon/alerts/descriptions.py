@@ -116,9 +116,20 @@ DETECTED = {
         "Check the number of data loader workers, their CPU time, and the disk or network that the data comes from.",
     ),
     "CheckpointOverdue": AlertText(
-        "The training has saved no checkpoint for a long time.",
-        "It used to save more often. A crash now loses all work since the last checkpoint. Check the disk, and the output of "
-        "the training for errors.",
+        "The training has saved no good checkpoint for a long time.",
+        "It used to save more often, or its last checkpoints are damaged. A crash now loses all work since the last good one. "
+        "Check the disk, and the output of the training for errors.",
+    ),
+    "CheckpointDamaged": AlertText(
+        "A checkpoint is damaged.",
+        "A file of it is missing or cut off, or its content has changed. A training that loads it fails, or continues from wrong "
+        "weights. `trackside checkpoints latest RUN --good` prints the path of the newest intact one. Check the disk, and how "
+        "the checkpoint is written.",
+    ),
+    "LossDiscontinuity": AlertText(
+        "A resumed training does not continue where it was.",
+        "Its loss, gradient norm or learning rate differ from the steps before by more than they usually do, up or down. The "
+        "alert names the likely cause: weights, optimizer, scheduler or data that were not restored.",
     ),
     "TrainingProcessDied": AlertText(
         "A training process has died.",

@@ -66,7 +66,10 @@ class AlertListener(Protocol):
 
 
 def sources(
-    section: AlertsSection, fired: Sequence[Alert] = (), attempt: Callable[[str], int] = lambda _: 0
+    section: AlertsSection,
+    fired: Sequence[Alert] = (),
+    attempt: Callable[[str], int] = lambda _: 0,
+    report: Callable[[str], str] = lambda _: "",
 ) -> list[FindingSource]:
     """Return the finding sources over pushed values.
 
@@ -74,6 +77,7 @@ def sources(
         section: The settings.
         fired: Alerts that fired when the earlier daemon ended.
         attempt: Returns the last attempt of a run, by its id, that the earlier daemon saw.
+        report: See `RunWatch`.
     """
     roles = key_roles(section)
     ranks = RankWatch(section.thresholds, roles)
@@ -84,6 +88,7 @@ def sources(
         slow_steps=ranks.slow_steps,
         readings=ranks.readings,
         roles=roles,
+        report=report,
     )
     for alert in fired:
         runs.restore(alert, attempt(alert.run))

@@ -1,4 +1,4 @@
-"""Captures that nobody asks for: of a healthy run once, and when it becomes slow, so that the two can be compared."""
+"""Captures that nobody asks for: of a healthy run once, and when it becomes slow or loses memory, so that the two can be compared."""
 
 from __future__ import annotations
 
@@ -8,23 +8,32 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trackside_daemon.captures import memory
 from trackside_daemon.captures.captures import CaptureError, Request
-from trackside_daemon.captures.summary.difference import difference
+from trackside_daemon.captures.summary import difference as profiles
 from trackside_daemon.model.capture import AlertLink
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
+from trackside_daemon.model.training_families import MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.rank_process import RankProcess
+    from trackside_daemon.model.state import State
 
-CAUSES = frozenset(("SlowStep", "ThroughputRegression", "StragglerRank", "GpuUnderutilized", "DataLoaderBottleneck"))
+SLOW = ("SlowStep", "ThroughputRegression", "StragglerRank", "GpuUnderutilized", "DataLoaderBottleneck")
+FULL = ("HostMemoryLeak", "GpuMemoryLeak")
+KINDS = {**dict.fromkeys(SLOW, "profile"), **dict.fromkeys(FULL, "memory")}  # of the capture, by its cause
+OUT_OF_MEMORY = "DeviceOutOfMemory"  # the cause that is no alert: a training that goes on counts it
+DIFFERENCES = {"profile": profiles.difference, "memory": memory.difference}
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one cause
 WARM_UP_SECONDS = (
     120.0  # time from a run's first tick to its reference: compilation, caches and data loaders have settled
 )
+REFERENCES = ("profile", "memory")  # in this order, the second *APART_SECONDS* later
+APART_SECONDS = 60.0
 RUNS = 1024  # most runs that are remembered
 CHANGES = 5  # changes that an alert gets
 
@@ -32,11 +41,12 @@ log = logging.getLogger("trackside")
 
 
 class AutomaticCaptures:
-    """Listener of alerts in the pipeline's thread, which never blocks, and of ticks.
+    """Listener of the alerts in `KINDS` in the pipeline's thread, which never blocks, and of ticks.
 
     Args:
         ask: Begins a capture.
         processes: Returns the training processes of this machine.
+        state: The newest values.
         clock: Monotonic clock, in seconds.
     """
 
@@ -44,20 +54,23 @@ class AutomaticCaptures:
         self,
         ask: Callable[[Request], Capture],
         processes: Callable[[], Iterable[RankProcess]],
+        state: State,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask = ask
         self._processes = processes
+        self._state = state
         self._clock = clock
         self._captured: OrderedDict[tuple[str, str], float] = OrderedDict()  # when, by run and cause
         self._firing: dict[str, set[tuple[str, float]]] = {}
-        self._healthy: OrderedDict[str, float] = OrderedDict()  # since when, by run; infinite once it has a reference
+        self._healthy: OrderedDict[str, tuple[float, int]] = OrderedDict()  # since when, and its references, by run
+        self._exhausted: dict[str, float] = {}  # failed allocations on GPUs, by the name of the run
 
     def accept(self, batch: Batch) -> None:
-        """Record each run for which one of `CAUSES` begins."""
+        """Record each run for which one of the alerts begins."""
         for record in batch.records:
-            if not isinstance(record, Alert) or record.alert not in CAUSES or not record.run:
+            if not isinstance(record, Alert) or record.alert not in KINDS or not record.run:
                 continue
             key = record.alert, record.started
             firing = self._firing.setdefault(record.run, set())
@@ -66,25 +79,37 @@ class AutomaticCaptures:
             elif key not in firing:
                 firing.add(key)
                 cause = AlertLink(record.alert, record.started, dict(record.labels))
-                self._begin(record.run, record.alert, cause)
+                self._begin(record.run, KINDS[record.alert], cause)
 
     def tick(self) -> None:
-        """Record a reference of each run that has been healthy since its warm-up."""
-        runs = {process.run_id for process in self._processes()}
+        """Record references of each run that has been healthy since its warm-up, and the memory of one that has run out of it."""
+        runs = {process.run_id: process.run for process in self._processes()}
         now = self._clock()
         for run in runs:
-            since = self._healthy.setdefault(run, now)
+            since, taken = self._healthy.setdefault(run, (now, 0))
             if self._firing.get(run):
-                self._healthy[run] = max(since, now)
-            elif now - since >= WARM_UP_SECONDS:
-                self._healthy[run] = float("inf")
-                self._begin(run, "", None)
-        for ended in (self._healthy.keys() | self._firing.keys()) - runs:
+                self._healthy[run] = now, taken
+            elif taken < len(REFERENCES) and now - since >= WARM_UP_SECONDS + taken * APART_SECONDS:
+                self._healthy[run] = since, taken + 1
+                self._begin(run, REFERENCES[taken], None)
+        for ended in (self._healthy.keys() | self._firing.keys()) - runs.keys():
             self._healthy.pop(ended, None)
             self._firing.pop(ended, None)
+        self._record_exhausted(runs)
 
-    def _begin(self, run: str, cause: str, link: AlertLink | None) -> None:
+    def _record_exhausted(self, runs: Mapping[str, str]) -> None:
+        (counts,) = self._state.values(time.monotonic(), MEMORY["out_of_memory"])
+        failures: dict[str, float] = {}
+        for (name, *_), count in counts.items():
+            failures[name] = failures.get(name, 0.0) + float(count)  # type: ignore[arg-type]  # a counter
+        for run, name in runs.items():
+            if failures.get(name, 0.0) > self._exhausted.get(name, failures.get(name, 0.0)):
+                self._begin(run, "memory", AlertLink(OUT_OF_MEMORY, time.time(), {"run": name}))
+        self._exhausted = failures
+
+    def _begin(self, run: str, kind: str, link: AlertLink | None) -> None:
         now = self._clock()
+        cause = kind if link is None else link.alert
         if now - self._captured.get((run, cause), -AGAIN_SECONDS) < AGAIN_SECONDS:
             return
         self._captured[run, cause] = now
@@ -92,33 +117,52 @@ class AutomaticCaptures:
             self._captured.popitem(last=False)
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
         try:
-            self._ask(Request(run, attempt, trigger="alert", cause=link))
+            self._ask(Request(run, attempt, kind, trigger="alert", cause=link))
         except CaptureError as error:
-            log.info("run %s is not recorded for %s: %s", run, cause or "a reference", error)
+            log.info("run %s is not recorded for %s: %s", run, cause, error)
 
 
-def compare(capture: Capture, stored: Callable[[], Sequence[Capture]], publish: Callable[[Batch], object]) -> Capture:
-    """Return a capture of an alert with what changed since the reference, and give that to the alert.
+def compare(
+    capture: Capture, stored: Callable[[], Sequence[Capture]], publish: Callable[[Batch], object]
+) -> list[Capture]:
+    """Return a capture with what changed since the reference; a reference with the earlier captures that it serves.
+
+    Alerts get what has changed, too. The reference of a snapshot of memory is the one before.
 
     Args:
         capture: A capture that was summarised.
         stored: Returns all captures that the history has, oldest first.
         publish: Receives batches of records.
     """
-    if capture.cause is None or capture.kind != "profile":
-        return capture
-    summary = {**capture.summary}
-    references = [one for one in stored() if one.run == capture.run and is_reference(one)]
-    if references:
-        summary["difference"] = difference(references[-1].summary, summary)
-        summary["reference"] = references[-1].id
-    changes = [change["text"] for change in summary.get("difference", ())][:CHANGES]
-    evidence = {"capture": {"id": capture.id, "changes": changes}}
-    alert, started, labels = capture.cause
-    publish(Batch("captures", records=[AlertNote(alert, started, capture.run, labels, evidence)]))
-    return replace(capture, summary=summary)
+    others = [one for one in stored() if _is_comparable(one, capture)]
+    if is_reference(capture):
+        late = [one for one in others if one.cause is not None and "difference" not in one.summary]
+        return [capture, *(_compared(one, capture, publish) for one in late if one.kind == "profile")]
+    references = [one for one in others if one.kind == "memory" or is_reference(one)]
+    return [_compared(capture, references[-1] if references else None, publish)]
+
+
+def _is_comparable(one: Capture, capture: Capture) -> bool:
+    return (
+        (one.run, one.kind, one.options.stacks) == (capture.run, capture.kind, capture.options.stacks)
+        and one.kind in DIFFERENCES
+        and one.state == "summarised"
+        and one.id != capture.id
+    )
+
+
+def _compared(capture: Capture, reference: Capture | None, publish: Callable[[Batch], object]) -> Capture:
+    if reference is not None:
+        changes = DIFFERENCES[capture.kind](reference.summary, capture.summary)
+        capture = replace(capture, summary={**capture.summary, "difference": changes, "reference": reference.id})
+    if capture.cause is not None and capture.kind in DIFFERENCES:
+        texts = [change["text"] for change in capture.summary.get("difference", ())][:CHANGES]
+        evidence = {"capture": {"id": capture.id, "changes": texts}}
+        alert, started, labels = capture.cause
+        publish(Batch("captures", records=[AlertNote(alert, started, capture.run, labels, evidence)]))
+    return capture
 
 
 def is_reference(capture: Capture) -> bool:
-    """Return whether a capture shows a healthy run."""
+    """Return whether a profile shows a healthy run."""
     return (capture.trigger, capture.cause, capture.kind, capture.state) == ("alert", None, "profile", "summarised")

@@ -30,6 +30,7 @@ DISTURBED_SECONDS = 5.0
 AT_ONCE = 4  # captures that run at the same time
 REMEMBERED = 64  # ended captures that are kept here until the history surely has them
 NOTHING = "no process of the run is connected to this daemon"
+ABSENT = "it is not connected to this daemon"
 STOPPED = "the daemon stopped before it was complete"
 
 log = logging.getLogger("trackside")
@@ -61,7 +62,7 @@ class Captures:
         ranks: Returns the ranks of a run, by its id, that are connected.
         publish: Receives batches of records.
         stored: Returns all captures that the history has.
-        finished: Completes the summary of a capture that was summarised.
+        finished: Completes the summary of a capture that was summarised; returns it and others that change with it.
         summarize: Summarises files by rank.
     """
 
@@ -73,7 +74,7 @@ class Captures:
         publish: Callable[[Batch], object],
         stored: Callable[[], Sequence[Capture]],
         *,
-        finished: Callable[[Capture], Capture] = lambda capture: capture,
+        finished: Callable[[Capture], Iterable[Capture]] = lambda capture: [capture],
         summarize: Callable[[Capture, Mapping[int, Path]], dict[str, Any]] = summaries.summarize,
     ) -> None:
         self.store = store
@@ -146,12 +147,14 @@ class Captures:
 
     def _run(self, capture: Capture) -> None:
         try:
-            wanted = capture.ranks or tuple(self._ranks(capture.run))
-            ranks, busy = self._reserve(capture, wanted)
+            known = tuple(self._ranks(capture.run))
+            wanted = capture.ranks or known
+            ranks, busy = self._reserve(capture, [rank for rank in wanted if rank in known])
+            busy |= dict.fromkeys(set(wanted) - set(known), ABSENT)
             directory = self.store.make(capture.id)
             capture = self._change(replace(capture, state="recording"))
             capture, outcomes = self._record(capture, ranks, directory)
-            reason = _reasons(outcomes | busy) if wanted else NOTHING
+            reason = _reasons(outcomes | busy) if known else NOTHING
             self._complete(replace(capture, reason=reason), outcomes, directory)
         except OSError as error:
             self._end(capture, f"{error.filename or capture.id}: {(error.strerror or str(error)).lower()}")
@@ -200,9 +203,12 @@ class Captures:
         capture = self._change(replace(capture, state="written", files=files))
         if capture.kind != "profile":
             summary = self._summarize(capture, {file.rank: paths[file.rank].with_name(file.name) for file in files})
-        if summary.get("ranks") or capture.kind == "memory":
+        if summary.get("ranks"):
             ended = replace(capture, state="summarised", summary=summary, ended=time.time())
-            self._change(self._finished(ended))
+            ended, *others = self._finished(ended)
+            self._change(ended)
+            for other in others:
+                self._replace(other)
         else:
             self._end(capture, _reasons({int(rank): why for rank, why in summary.get("failed", {}).items()}))
         self._make_room()
@@ -219,7 +225,7 @@ class Captures:
             ended = [id_ for id_, known in self._known.items() if known.state in FINAL]
             for id_ in ended[:-REMEMBERED]:
                 del self._known[id_]
-            if capture.state in FINAL and capture.ended:
+            if capture.state in FINAL:
                 self._ended[capture.trigger, capture.state] += 1
         self._publish(Batch("captures", records=[capture]))
         return capture
@@ -232,9 +238,13 @@ class Captures:
             gone = replace(
                 capture, files=(), reason="its files made room for others: capture.quota_mib, capture.quota_run_mib"
             )
-            with self._lock:
-                self._known[capture.id] = gone
-            self._publish(Batch("captures", records=[gone]))
+            self._replace(gone)
+
+    def _replace(self, capture: Capture) -> None:
+        """Publish a capture that had ended before, with something changed."""
+        with self._lock:
+            self._known[capture.id] = capture
+        self._publish(Batch("captures", records=[capture]))
 
     def _reserve(self, capture: Capture, ranks: Sequence[int]) -> tuple[list[int], dict[int, Path | str]]:
         """Return the ranks that are this capture's until `_release`, and why the others are not."""

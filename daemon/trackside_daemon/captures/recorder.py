@@ -9,7 +9,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from trackside.wire import Body
+    from trackside_daemon.model.answer import Answer
     from trackside_daemon.model.capture import Capture
+
+
+class AskRanks(Protocol):
+    """Asks ranks of a run, by its id, a kind of question; returns the asked ranks and their answers, within 3 s by default."""
+
+    def __call__(  # noqa: D102
+        self, kind: str, run: str, ranks: frozenset[int] | None = None, body: Body = None, seconds: float = ...
+    ) -> tuple[frozenset[int], Sequence[Answer]]: ...
 
 
 class Recorder(Protocol):

@@ -10,10 +10,10 @@ import msgspec
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from trackside_daemon.model.answer import Answer
+    from trackside_daemon.captures.recorder import AskRanks
     from trackside_daemon.model.capture import Capture
 
 FRAMES = 12  # innermost calls of a thread in the text
@@ -28,7 +28,7 @@ class StacksRecorder:
         ask: Asks ranks of a run, by its id, a kind of question, and waits for a few seconds at most.
     """
 
-    def __init__(self, ask: Callable[[str, str, frozenset[int]], tuple[frozenset[int], Sequence[Answer]]]) -> None:
+    def __init__(self, ask: AskRanks) -> None:
         self._ask = ask
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.captures import stacks
+from trackside_daemon.captures import memory, stacks
 from trackside_daemon.captures.hang import summary as hang_summary
 from trackside_daemon.captures.summary.report import text as profile_text
 from trackside_daemon.captures.summary.summarize import summarize as summarize_profile
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 DIFFERENCES = 8  # lines about changes since the reference
 
 
-def summarize(capture: Capture, files: Mapping[int, Path]) -> dict[str, Any]:
+def summarize(capture: Capture, files: Mapping[int, Path], world_size: int | None = None) -> dict[str, Any]:
     """Return the summary of files by rank, which a worker process makes for profiles; it blocks until then."""
     if capture.kind == "profile":
-        return summarize_profile(files, capture.options.steps)
-    make = {"stacks": stacks.summarize, "flight_recorder": hang_summary.summarize}.get(capture.kind)
-    return make(files) if make is not None else {}
+        return summarize_profile(files, capture.options.steps, world_size)
+    makers = {
+        "stacks": stacks.summarize,
+        "flight_recorder": hang_summary.summarize,
+        "memory": memory.summarize,
+    }
+    return makers[capture.kind](files)
 
 
 def text(capture: Capture) -> list[str]:
@@ -34,6 +38,11 @@ def text(capture: Capture) -> list[str]:
     changes = capture.summary.get("difference", ())
     lines += [f"changed: {change['text']}" for change in changes[:DIFFERENCES]]
     if "ranks" in capture.summary:
-        makers = {"profile": profile_text, "stacks": stacks.text, "flight_recorder": hang_summary.text}
+        makers = {
+            "profile": profile_text,
+            "stacks": stacks.text,
+            "flight_recorder": hang_summary.text,
+            "memory": memory.text,
+        }
         lines += makers[capture.kind](capture.summary)
     return lines

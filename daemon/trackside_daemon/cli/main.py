@@ -66,7 +66,16 @@ COMMANDS = {
         "capture:capture", "Record a run for some steps; print where their time goes.", "gpt-small --steps 20 --stacks"
     ),
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
-    "compare": _Command("runs:app", "Compare runs: their configurations and results."),
+    "checkpoints": _Command(
+        "checkpoints:checkpoints",
+        "List the checkpoints of a run; print the path of the latest or best.",
+        "latest gpt-small --good",
+    ),
+    "compare": _Command(
+        "compare:compare",
+        "Compare runs and seeds: results, configurations, speed; a gate for CI.",
+        "baseline wider --fail-if 'loss > 1.02 * baseline'",
+    ),
     "export": _Command("runs:app", "Export a run with every sample."),
     "import": _Command(
         "import_runs:import_",

@@ -56,9 +56,13 @@ def nested(flags: Flags) -> dict[str, Any]:
 
 
 def arguments(flags: Flags) -> list[str]:
-    """Return flags as on the command line: ``--sample.interval=2s``; a list has one argument per item."""
+    """Return flags as on the command line: ``--sample.interval=2s``, ``--capture.auto``; a list has one argument per item."""
     several = {path: value if isinstance(value, list) else [value] for path, value in flags.items()}
-    return [f"--{dotted(path)}={value}" for path, values in several.items() for value in values]
+    return [_argument(dotted(path), value) for path, values in several.items() for value in values]
+
+
+def _argument(name: str, value: str | bool) -> str:
+    return f"--{name}={value}" if isinstance(value, str) else f"--{name}" if value else f"--no-{name}"
 
 
 def _option(path: tuple[str, ...]) -> Any:

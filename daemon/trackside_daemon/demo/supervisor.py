@@ -73,6 +73,8 @@ def run(web: WebSection, endpoints: Sequence[str], options: DemoOptions) -> int:
         sys.stderr.write(f"trackside: {str(error).replace('--web.listen-address', 'TRACKSIDE_WEB__LISTEN_ADDRESS')}\n")
         return 2
     settings = SETTINGS | dict(TROUBLES[options.trouble].settings if options.trouble else {})
+    if not options.ranks:  # simulated ranks have nothing to profile
+        settings["TRACKSIDE_CAPTURE__AUTO"] = "true"
     if options.trouble:  # the demo itself prints the alerts
         settings["TRACKSIDE_ALERTS__SINKS__LOG__SEVERITY"] = "off"
     for name, value in settings.items():

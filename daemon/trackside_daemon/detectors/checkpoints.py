@@ -1,4 +1,4 @@
-"""Detect a run that has not saved a checkpoint for too long."""
+"""Detect a run that has not saved a good checkpoint for too long."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.wording import span
+from trackside_daemon.model.checkpoint import DAMAGED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from trackside_daemon.detectors.clock import Clock
     from trackside_daemon.detectors.run_view import RunProgress
+    from trackside_daemon.model.checkpoint import Checkpoint
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.records import Alert, Event
 
@@ -25,7 +27,7 @@ OVERDUE, LEAST = 2.0, 600.0
 
 
 class Checkpoints:
-    """`CheckpointOverdue` of one run, from the ``checkpoint`` events of the training.
+    """`CheckpointOverdue` of one run, from the ``checkpoint`` events of the training, and from what the audits find.
 
     Args:
         run: The run.
@@ -41,6 +43,9 @@ class Checkpoints:
         self._intervals: deque[float] = deque(maxlen=INTERVALS)
         self._last: float | None = None
         self._step: int | None = None
+        self._before: tuple[float | None, int | None] = None, None
+        self._damaged = ""
+        self._found = (0.0, 0)
         self._firing = False
         self._restored: Alert | None = None
 
@@ -50,11 +55,25 @@ class Checkpoints:
 
     def saved(self, event: Event, at: float) -> None:
         """Record a checkpoint that was reported at *at*, in watched seconds."""
+        self._save(event.step, at)
+
+    def _save(self, step: int | None, at: float) -> None:
         if self._last is not None:
             if at - self._last < SAME:
                 return
             self._intervals.append(at - self._last)
-        self._last, self._step = at, event.step
+        self._before = self._last, self._step
+        self._last, self._step, self._damaged = at, step, ""
+
+    def audited(self, checkpoint: Checkpoint, at: float) -> None:
+        """Record what an audit has found: one that no event reports, or that the last one is damaged."""
+        before, step = self._before
+        if checkpoint.good and checkpoint.found != "event" and checkpoint.order > self._found:
+            self._found = checkpoint.order
+            self._save(checkpoint.step, at)
+        elif checkpoint.state == DAMAGED and checkpoint.step == self._step and before is not None:
+            self._last, self._step, self._before = before, step, (None, None)
+            self._damaged = f"; the one {'' if checkpoint.step is None else f'of step {checkpoint.step:,} '}is damaged"
 
     def evaluate(self, clock: Clock) -> Iterator[Finding]:
         """Yield what changed since the last call."""
@@ -85,8 +104,10 @@ class Checkpoints:
     def _finding(self, passed: float, usual: float, clock: Clock) -> Finding:
         run = self._run
         step = "" if self._step is None else f", at step {self._step:,}"
+        good = "good " if self._damaged else ""
         summary = (
-            f"run {run.name} has saved no checkpoint for {span(passed)}{step}; before, it saved one every {span(usual)}"
+            f"run {run.name} has saved no {good}checkpoint for {span(passed)}{step}{self._damaged}; before, it saved one "
+            f"every {span(usual)}"
         )
         text = (
             "A crash would lose all work since then. Check whether the disk for checkpoints is full or slow, and what the "

@@ -21,6 +21,7 @@ from trackside_daemon.detectors.stalled import FLOOR, RankSilent, Stalled
 from trackside_daemon.detectors.straggler import SECONDS
 from trackside_daemon.detectors.user_alerts import UserAlerts
 from trackside_daemon.model import training_families as f
+from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.records import ENDED, USER_ALERT, BatchIngested, Event, SessionOpened
 from trackside_daemon.model.session import RankRef
@@ -62,6 +63,7 @@ class RunWatch:
         slow_steps: Returns the slow steps of a run and its attempt.
         readings: Returns why losses of a run and its attempt are read as objectives, by key.
         roles: The roles of keys for runs that do not state others.
+        report: Returns words about the report of a run, by its id; empty if there will be none.
     """
 
     def __init__(
@@ -73,9 +75,10 @@ class RunWatch:
         slow_steps: Callable[[str, int], SlowSteps] = lambda *_: SlowSteps(),
         readings: Callable[[str, int], Mapping[str, str]] = lambda *_: {},
         roles: Roles = BY_NAME,
+        report: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._thresholds = thresholds
-        self._slow_steps, self._readings, self._roles = slow_steps, readings, roles
+        self._slow_steps, self._readings, self._roles, self._report = slow_steps, readings, roles, report
         self._floor = stall_after
         self._straggler_window = straggler_window
         self._clock = Clock()
@@ -257,6 +260,7 @@ class RunWatch:
             loss.text(self._readings(run.id, run.attempt).get(loss.key, "")) if loss else "",
             waits(run, time, self._thresholds.data_wait_ratio),
             slowness(self._slow_steps(run.id, run.attempt)),
+            self._report(run.id),
         )
         more = "; ".join(filter(None, texts))
         text = last_words(run, started or run.started, steps + run.steps, time, more)
@@ -267,6 +271,10 @@ class RunWatch:
             self._best_loss(record)
         elif isinstance(record, Event):
             yield from self._event(record)
+        elif isinstance(record, Checkpoint):
+            watched = self._runs.get(RankRef(record.run, record.attempt))
+            if watched is not None:
+                watched.checkpoints.audited(record, self._clock.at)
         elif isinstance(record, SessionOpened):
             self._name(RankRef(record.session.run, record.session.attempt), record.session.name)
             if record.hello.about is not None:

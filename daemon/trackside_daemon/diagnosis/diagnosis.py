@@ -4,53 +4,108 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.causes import account_causes, as_json
-from trackside_daemon.diagnosis.costs import FAMILIES as COUNTERS
-from trackside_daemon.diagnosis.costs import costs, energy
+from trackside_daemon.diagnosis.account_causes import account_causes
+from trackside_daemon.diagnosis.causes import Pools, as_json
+from trackside_daemon.diagnosis.comparison import read_comparison
+from trackside_daemon.diagnosis.costs import costs, energy, total_joules
 from trackside_daemon.diagnosis.facts import read_facts
-from trackside_daemon.diagnosis.ledger import Slowed, ledger
-from trackside_daemon.diagnosis.resource_causes import FAMILIES, resource_causes, throttled
+from trackside_daemon.diagnosis.gpu_causes import gpu_causes, throttled, with_busy
+from trackside_daemon.diagnosis.host_causes import host_causes
+from trackside_daemon.diagnosis.ledger import ACCOUNTS, Slowed, ledger
+from trackside_daemon.diagnosis.measures import read_measures, with_usage
+from trackside_daemon.diagnosis.resources import resources
+from trackside_daemon.diagnosis.resume_causes import resume_causes
+from trackside_daemon.diagnosis.suggestions import suggestions
+from trackside_daemon.diagnosis.trend import trends
+from trackside_daemon.diagnosis.trouble import trouble
+from trackside_daemon.diagnosis.unknown import unknown
 from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.records import STALLS
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
+    from trackside_daemon.diagnosis.causes import Cause
     from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.diagnosis.ledger import Ledger
     from trackside_daemon.diagnosis.settings import CostSection
 
 _BAD_LOSS = ("NonFinite", "LossDiverging")
 
 
-def diagnose(connection: sqlite3.Connection, uid: str, prices: CostSection) -> dict[str, Any]:
+def diagnose(
+    connection: sqlite3.Connection,
+    uid: str,
+    prices: CostSection,
+    *,
+    baseline: Collection[str] = (),
+    keys: Collection[str] = (),
+) -> dict[str, Any]:
     """Return the diagnosis of a run, by its id, as JSON.
 
+    Args:
+        connection: In a transaction.
+        uid: The run's id.
+        prices: The configured prices.
+        baseline: Runs or tags to compare with; empty for the run's own baseline.
+        keys: Keys whose trend and comparison to add.
+
     Returns:
-        ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``ledger``: wall seconds by account, which sum to the wall time;
-        ``causes``: the costliest first, those without measured seconds last; ``energy`` and ``costs``.
+        ``run``, ``name``, ``wall_seconds``, ``ranks``; ``hang``: the verdict on it if it hangs now, else None; ``resumes``: the
+        verdicts on its resumes; ``ledger``: wall seconds by account, means over the ranks, which sum to the wall time;
+        ``accounts``: the words of each; ``ledger_by_rank``: those of each rank;
+        ``causes``: the costliest first, those without measured seconds last; ``unknown``: what is not measured, and why;
+        ``energy`` and ``costs``; ``resources``; ``suggestions``; ``trends``; ``comparison`` with the baseline.
 
     Raises:
-        UnknownRunError: There is no run with this id.
+        UnknownRunError: There is no run with this id, or a baseline is unknown.
         ValueError: A block is damaged.
     """
-    facts = read_facts(connection, uid, (*FAMILIES, *COUNTERS))
+    tails = LogTails(connection)
+    facts = read_facts(connection, uid, tails)
+    facts = facts._replace(spans=with_busy(facts))
     accounts = ledger(facts.spans, [*_wasted(facts), *throttled(facts)])
-    causes = [*account_causes(facts, accounts), *resource_causes(facts)]
-    causes.sort(key=lambda cause: -(cause.lost_seconds or 0.0))
     joules = energy(facts)
-    cost = costs(facts, joules, prices)
+    measures = read_measures(connection, uid, tails)
+    cost = costs(facts, joules, accounts.whole, measures, prices)
+    whole = total_joules(joules)
+    measures = with_usage(measures, facts, whole, cost["cost"])
+    noise = measures.noise * facts.wall
+    causes = [
+        as_json(one, facts, noise, cost["gpu_hour"], whole) for one in _causes(connection, facts, accounts, tails)
+    ]
+    rows = resources(facts)
     return {
         "run": uid,
         "name": facts.run["name"],
         "wall_seconds": facts.wall,
         "ranks": facts.ranks,
         "hang": _hang(connection, facts),
-        "ledger": accounts,
-        "causes": [as_json(cause, facts.ranks, cost["gpu_hour"]) for cause in causes],
+        "resumes": [dict(resume) for resume in facts.resumes],
+        "ledger": accounts.whole,
+        "accounts": {account: ACCOUNTS[account] for account in accounts.whole},
+        "ledger_by_rank": {str(rank): entries for rank, entries in accounts.by_rank.items()},
+        "causes": sorted(causes, key=lambda cause: -(cause["gpu_hours"] or 0.0)),
+        "unknown": [{"what": what, "why": why} for what, why in unknown(facts, joules)],
         "energy": joules,
         "costs": cost,
+        "resources": rows,
+        "suggestions": [as_json(one, facts, noise, None, None) for one in suggestions(facts, rows, accounts.whole)],
+        "trends": trends(connection, uid, keys, tails),
+        "comparison": read_comparison(
+            connection, [uid], list(baseline), keys, prices, known={uid: measures}, tails=tails
+        ),
     }
+
+
+def _causes(connection: sqlite3.Connection, facts: Facts, accounts: Ledger, tails: LogTails) -> list[Cause]:
+    """Return the causes; the special ones draw their seconds from the accounts first, and the accounts are causes for the rest."""
+    pools = Pools(accounts, facts.wall)
+    causes = [*host_causes(facts, pools), *gpu_causes(facts, pools), *account_causes(facts, pools)]
+    causes += resume_causes(facts)
+    return [*causes, *trouble(connection, facts, pools, causes, tails)]
 
 
 def _hang(connection: sqlite3.Connection, facts: Facts) -> dict[str, Any] | None:
@@ -63,7 +118,11 @@ def _hang(connection: sqlite3.Connection, facts: Facts) -> dict[str, Any] | None
 
 
 def _wasted(facts: Facts) -> Iterator[Slowed]:
-    """Yield the times in which a critical alert about the loss fired, until the end of the attempt if it never ended."""
-    for alert in facts.alerts:
-        if alert["alert"] in _BAD_LOSS and alert["severity"] == "critical":
-            yield Slowed("wasted", alert["started"], facts.ended if alert["ended"] is None else alert["ended"], 1.0)
+    """Yield the times in which a critical alert about the loss fired, without overlap, until the end if it never ended."""
+    bad = [alert for alert in facts.alerts if alert["alert"] in _BAD_LOSS and alert["severity"] == "critical"]
+    until = 0.0
+    for alert in sorted(bad, key=lambda alert: float(alert["started"])):
+        ended = facts.ended if alert["ended"] is None else alert["ended"]
+        if ended > until:
+            yield Slowed("wasted", max(until, alert["started"]), ended, 1.0)
+            until = ended

@@ -1,14 +1,16 @@
-"""Read what a diagnosis needs from the history: the times of the ranks, the alerts, and the machine's series."""
+"""Read what a diagnosis needs from the history: the times of the ranks, the alerts, captures, and the machine's series."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside_daemon.diagnosis.families import FAMILIES, PROCESS_INFO, RANK_INFO, is_read
 from trackside_daemon.diagnosis.ledger import RankSpan
+from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.resources import Resource, read_resources
-from trackside_daemon.history.read.series import LogTail, Window
+from trackside_daemon.history.read.resources import Resource, machine_stream, read_resources
+from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.schema import BLOCK_BITS
 from trackside_daemon.history.time_accounting import rank_times
 
@@ -16,11 +18,28 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Mapping, Sequence
 
-POINTS = 600  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
+    from trackside_daemon.history.read.series import LogTails
+    from trackside_daemon.model.capture import Capture
+
+POINTS = 300  # most points of a series; a diagnosis reads as many as a chart, whatever the length of the run
+LASTING = 600.0  # seconds of an attempt from which its failure is not one of a new script
+LAST_TICK = 2.0  # seconds after the end of a run in which the last sample of its machine comes
 
 _FIRST = "SELECT time_min FROM block WHERE id >= series.id << {0} AND id < series.id + 1 << {0} ORDER BY id LIMIT 1"
 _LAST = "SELECT time_max FROM block WHERE id >= series.id << {0} AND id < series.id + 1 << {0} ORDER BY id DESC LIMIT 1"
 _PACKED = f"SELECT min(({_FIRST})), max(({_LAST})) FROM series WHERE stream = ?".format(BLOCK_BITS)  # noqa: S608
+
+
+class Reliability(NamedTuple):
+    """Failures of attempts: of this run, and of others that had lasted, since a script that fails at once has a bug.
+
+    Attributes:
+        failures: Their number.
+        seconds: The time of all attempts, with those that did not fail.
+    """
+
+    failures: int
+    seconds: float
 
 
 class Facts(NamedTuple):
@@ -29,16 +48,24 @@ class Facts(NamedTuple):
     Attributes:
         run: The run, without metrics.
         spans: Its ranks by attempt.
-        alerts: Its alerts and those of the machine in its time, oldest first.
+        alerts: Its alerts, oldest first.
+        events: Its newest events, oldest first.
+        profile: Its newest profile that is summarised; None without one.
+        reliability: Failures in this history.
         resources: Series of the machine.
         ended: The run's end, or now, in Unix seconds.
+        resumes: The verdicts on its resumes, oldest first.
     """
 
     run: Mapping[str, Any]
     spans: Sequence[RankSpan]
     alerts: Sequence[Mapping[str, Any]]
+    events: Sequence[Mapping[str, Any]]
+    profile: Capture | None
+    reliability: Reliability
     resources: Sequence[Resource]
     ended: float
+    resumes: Sequence[Mapping[str, Any]] = ()
 
     @property
     def wall(self) -> float:
@@ -50,17 +77,51 @@ class Facts(NamedTuple):
         """The number of ranks."""
         return max(1, len({span.rank for span in self.spans}))
 
-    def of(self, family: str) -> list[Resource]:
-        """Return the series of a family that have samples."""
-        return [resource for resource in self.resources if resource.family == family]
+    @property
+    def api(self) -> str:
+        """The path of the run in the API."""
+        return f"/api/v1/runs/{self.run['id']}"
+
+    def of(self, family: str, **labels: str) -> list[Resource]:
+        """Return the series of a family that have samples and these labels."""
+        return [
+            resource
+            for resource in self.resources
+            if resource.family == family and labels.items() <= resource.labels.items()
+        ]
+
+    def gpu_ranks(self) -> dict[str, set[int]]:
+        """Return the ranks of the run on each GPU, by its UUID; empty if no rank was seen on one."""
+        ranks: dict[str, set[int]] = {}
+        for info in self.of(RANK_INFO, run=self.run["name"]):
+            ranks.setdefault(info.labels["uuid"], set()).add(int(info.labels["rank"]))
+        return ranks
+
+    def processes(self) -> dict[str, int]:
+        """Return the ranks of the run by pid, with the processes that they started."""
+        infos = self.of(PROCESS_INFO, run_id=self.run["id"])
+        return {info.labels["pid"]: int(info.labels["rank"]) for info in infos}
+
+    def gpus(self, family: str, **labels: str) -> list[Resource]:
+        """Return the series of the run's GPUs: of those with a rank, or of all if no rank was seen on one."""
+        used = self.gpu_ranks()
+        return [one for one in self.of(family, **labels) if not used or one.labels.get("uuid") in used]
+
+    def cgroups(self, family: str, **labels: str) -> list[Resource]:
+        """Return the series of the cgroups of the run's processes, or of all if they are unknown."""
+        paths = {info.labels.get("cgroup") for info in self.of(PROCESS_INFO, run_id=self.run["id"])}
+        return [one for one in self.of(family, **labels) if not paths or one.labels.get("cgroup") in paths]
 
 
-def read_facts(connection: sqlite3.Connection, uid: str, families: Collection[str]) -> Facts:
+def read_facts(
+    connection: sqlite3.Connection, uid: str, tails: LogTails, families: Collection[str] = FAMILIES
+) -> Facts:
     """Return the facts about a run, by its id.
 
     Args:
         connection: In a transaction.
         uid: The run's id.
+        tails: Logs of streams.
         families: Metric families of the machine to read.
 
     Raises:
@@ -69,28 +130,60 @@ def read_facts(connection: sqlite3.Connection, uid: str, families: Collection[st
     """
     run = reader.head(connection, uid)
     ended = time.time() if run["ended"] is None else float(run["ended"])
+    window = Window("time", float(run["started"]), ended + LAST_TICK)
+    profiles = [one for one in captures(connection, uid) if one.kind == "profile" and one.summary.get("ranks")]
+    return Facts(
+        run,
+        _spans(connection, run, ended, tails),
+        reader.alerts(connection, reader.AlertFilter(uid, evidence=False)),
+        reader.events(connection, uid),
+        profiles[-1] if profiles else None,
+        _reliability(connection, uid),
+        read_resources(connection, families, window, POINTS, only=is_read, stream=machine_stream(connection, uid)),
+        ended,
+        _resumes(connection, uid),
+    )
+
+
+def _resumes(connection: sqlite3.Connection, uid: str) -> Sequence[Mapping[str, Any]]:
     (row,) = connection.execute("SELECT id FROM run WHERE uid = ?", (uid,)).fetchone()
+    return reader.resumes(connection, row)
+
+
+def _reliability(connection: sqlite3.Connection, uid: str) -> Reliability:
+    """Return the failures of the attempts in the history."""
+    failures, seconds = connection.execute(
+        "SELECT total(attempt.state IN ('failed', 'lost')), total(attempt.ended - attempt.started) FROM attempt "
+        "JOIN run ON run.id = attempt.run WHERE attempt.ended IS NOT NULL AND NOT run.deleted "
+        "AND (run.uid = ? OR attempt.ended - attempt.started > ?)",
+        (uid, LASTING),
+    ).fetchone()
+    return Reliability(int(failures), seconds)
+
+
+def _spans(connection: sqlite3.Connection, run: Mapping[str, Any], ended: float, tails: LogTails) -> list[RankSpan]:
+    (row,) = connection.execute("SELECT id FROM run WHERE uid = ?", (run["id"],)).fetchone()
     attempts = {attempt["attempt"]: attempt for attempt in run["attempt_list"]}
-    pushes = _pushes(connection, row)
+    pushes = _pushes(connection, row, tails)
     spans = []
     for times in rank_times(connection, row):
         attempt = attempts[times.attempt]
         until = ended if attempt["ended"] is None else attempt["ended"]
         first, last = pushes[times.attempt, times.rank]
+        began = attempt["started"]
         spans.append(
-            RankSpan(times.attempt, times.rank, attempt["started"], until, first, last, times.phases, times.account)
+            RankSpan(times.attempt, times.rank, began, until, first, last, times.phases, times.account, times.host)
         )
-    window = Window("time", float(run["started"]), ended)
-    resources = read_resources(connection, families, window, POINTS)
-    own = reader.alerts(connection, reader.AlertFilter(uid, evidence=False))
-    return Facts(run, spans, own, resources, ended)
+    return spans
 
 
-def _pushes(connection: sqlite3.Connection, run: int) -> dict[tuple[int, int], tuple[float | None, float | None]]:
+def _pushes(
+    connection: sqlite3.Connection, run: int, tails: LogTails
+) -> dict[tuple[int, int], tuple[float | None, float | None]]:
     """Return the Unix times of first and last push by attempt and rank."""
     times = {}
     for stream, attempt, rank in connection.execute("SELECT id, attempt, rank FROM stream WHERE run = ?", (run,)):
-        tail = LogTail(connection, stream)
+        tail = tails[stream]
         packed = connection.execute(_PACKED, (stream,)).fetchone()
         known = [time for time in (*packed, tail.first_time(), tail.last_time()) if time is not None]
         times[attempt, rank] = (min(known) / 1e6, max(known) / 1e6) if known else (None, None)

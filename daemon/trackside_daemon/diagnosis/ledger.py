@@ -9,7 +9,7 @@ from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackside_daemon.model.records import Account
 
@@ -17,14 +17,16 @@ ACCOUNTS = {
     "compute": "useful compute",
     "data": "data wait",
     "communication": "wait for the slowest rank",
+    "exchange": "communication between ranks",
     "throttled": "clocks held down",
     "checkpoint": "checkpoints",
     "eval": "evaluation",
     "start": "start-up",
+    "idle_before": "GPUs idle before the first step",
     "gap": "between attempts",
     "repeated": "steps done again after a restart",
     "stall": "stalled",
-    "end": "after the last step",
+    "idle_after": "after the last step",
     "wasted": "steps after divergence or NaN",
 }
 """The accounts, each with the words that people read."""
@@ -42,6 +44,9 @@ class RankSpan(NamedTuple):
         last: The time of its last push.
         phases: Seconds by phase.
         account: Its stall and its restart, as the daemon measured them.
+        host: The name of its machine; empty if unknown.
+        busy: Share of the time between its pushes in which its GPUs worked, from 0 to 1; None if it is not measured.
+        busy_before: The same of the time before its first push.
     """
 
     attempt: int
@@ -52,6 +57,9 @@ class RankSpan(NamedTuple):
     last: float | None
     phases: Mapping[str, float]
     account: Account
+    host: str = ""
+    busy: float | None = None
+    busy_before: float | None = None
 
 
 class Slowed(NamedTuple):
@@ -62,70 +70,137 @@ class Slowed(NamedTuple):
         began: Unix seconds.
         ended: Unix seconds.
         share: The share of the compute time that is lost, from 0 to 1.
+        ranks: The ranks that it slowed down; empty for all.
     """
 
     account: str
     began: float
     ended: float
     share: float
+    ranks: frozenset[int] = frozenset()
 
 
-def ledger(spans: Sequence[RankSpan], slowed: Sequence[Slowed] = ()) -> dict[str, float]:
-    """Return seconds by account, largest first; they sum to the run's wall time.
+class Ledger(NamedTuple):
+    """Seconds by account, the largest first.
 
-    The accounts of an attempt are the means over its ranks.
+    Attributes:
+        whole: The mean over the ranks of each attempt; they sum to the wall time.
+        by_rank: Those of each rank, in the attempts that it was part of.
+    """
+
+    whole: dict[str, float]
+    by_rank: dict[int, dict[str, float]]
+
+
+def ledger(spans: Sequence[RankSpan], slowed: Sequence[Slowed] = ()) -> Ledger:
+    """Return seconds by account.
 
     Args:
         spans: The ranks of all attempts.
         slowed: What took compute time of the ranks. Where they overlap, the first ones win.
     """
     total: dict[str, float] = {}
+    by_rank: dict[int, dict[str, float]] = {}
     before: float | None = None
     for attempt in sorted({span.attempt for span in spans}):
-        ranks = [span for span in spans if span.attempt == attempt]
+        ranks = [_after(span, before) for span in spans if span.attempt == attempt]
         gap = 0.0 if before is None else max(0.0, ranks[0].started - before)
-        _add(total, {"gap": gap})
-        own = _own_seconds(ranks)
-        for span, seconds in zip(ranks, own, strict=True):
-            _add(total, _rank_ledger(span, gap, max(own) - seconds, slowed), 1 / len(ranks))
+        for span, waits in zip(ranks, _waits(ranks), strict=True):
+            entries = {"gap": gap, **_rank_ledger(span, gap, waits, slowed)}
+            _add(total, entries, 1 / len(ranks))
+            _add(by_rank.setdefault(span.rank, {}), entries)
         before = max(ranks[0].ended, before or 0.0)
-    return dict(sorted(((name, seconds) for name, seconds in total.items() if seconds), key=lambda item: -item[1]))
+    return Ledger(_sorted(total), {rank: _sorted(entries) for rank, entries in by_rank.items()})
 
 
-def _own_seconds(ranks: Sequence[RankSpan]) -> list[float]:
-    """Return for each rank the seconds of the phases in which it waits for no other one."""
-    synced = any(not SYNC_PHASES.isdisjoint(span.phases) for span in ranks)
-    own = OWN + OWN_WITH_SYNC if synced else OWN
-    return [sum(span.phases.get(phase, 0.0) for phase in own) for span in ranks]
+def _after(span: RankSpan, before: float | None) -> RankSpan:
+    """Return a rank without the time before the end of the attempt before, which may live on while the next one starts."""
+    if before is None or span.started >= before:
+        return span
+    first = None if span.first is None else max(before, span.first)
+    last = None if span.last is None else max(before, span.last)
+    return span._replace(started=before, ended=max(before, span.ended), first=first, last=last)
 
 
-def _rank_ledger(span: RankSpan, gap: float, waited: float, slowed: Iterable[Slowed]) -> dict[str, float]:
+def own_seconds(ranks: Sequence[RankSpan]) -> list[float]:
+    """Return for each rank the seconds in which it waits for no other one.
+
+    Without a phase for the waits, they are a part of backward. The slowest rank does not wait, so that its backward is all
+    its own, and that of another rank is as much longer than its forward as the slowest one's.
+    """
+    if _synced(ranks):
+        return [_spent(span, *OWN, *OWN_WITH_SYNC) for span in ranks]
+    slowest = max(ranks, key=lambda span: _spent(span, *OWN))
+    forward = _spent(slowest, "forward")
+    ratio = _spent(slowest, *OWN_WITH_SYNC) / forward if forward else 0.0
+    return [_spent(span, *OWN) + min(ratio * _spent(span, "forward"), _spent(span, *OWN_WITH_SYNC)) for span in ranks]
+
+
+def _spent(span: RankSpan, *phases: str) -> float:
+    return sum(span.phases.get(phase, 0.0) for phase in phases)
+
+
+def _synced(ranks: Sequence[RankSpan]) -> bool:
+    return any(not SYNC_PHASES.isdisjoint(span.phases) for span in ranks)
+
+
+def _waits(ranks: Sequence[RankSpan]) -> list[dict[str, float]]:
+    """Return for each rank the seconds that it waited for the slowest one, and those of the communication itself."""
+    if not _synced(ranks):
+        own = own_seconds(ranks)
+        return [{"communication": max(own) - seconds} for seconds in own]
+    synced = [_spent(span, *SYNC_PHASES) for span in ranks]
+    # The rank that waits least is the slowest one, and all of its time is communication.
+    return [{"communication": seconds - min(synced), "exchange": min(synced)} for seconds in synced]
+
+
+def _rank_ledger(span: RankSpan, gap: float, waits: Mapping[str, float], slowed: Sequence[Slowed]) -> dict[str, float]:
     entries = _Entries(span.ended - span.started)
+    entries.put("stall", span.account.stall)
     if span.first is None or span.last is None:
-        entries.put("stall", span.account.stall)
-        entries.put("start", entries.left)
+        _put_start(entries, entries.left, span)
         return entries.seconds
     start = span.first - span.started
     # A rank that hangs pushes nothing more, so its stall is a part of the time after its last push.
-    entries.put("stall", span.account.stall)
-    entries.put("start", start)
-    entries.put("end", span.ended - span.last - span.account.stall)
-    middle = entries.left
+    _put_start(entries, start, span)
+    entries.put("idle_after", span.ended - span.last - span.account.stall)
+    middle, length = entries.left, span.last - span.first
     entries.put("repeated", span.account.restart - gap - start if span.account.caught else 0.0)
-    # The phases of the repeated steps are a part of them.
+    wasted = sum(_part(loss, span) for loss in slowed if loss.account == "wasted")
+    entries.put("wasted", middle * wasted)
+    # The phases of the repeated and the wasted steps are a part of them.
     share = entries.left / middle if middle > 0 else 0.0
-    for account, phases in (("data", ("data",)), ("checkpoint", SAVES), ("eval", EVALS)):
-        entries.put(account, share * sum(span.phases.get(phase, 0.0) for phase in phases))
-    # Ranks that are faster than the slowest wait for it at the next collective.
-    entries.put("communication", share * waited)
+    idle = length if span.busy is None else (1 - span.busy) * length
+    for account, phases, most in (("data", ("data",), idle), ("checkpoint", SAVES, length), ("eval", EVALS, length)):
+        entries.put(account, share * min(most, sum(span.phases.get(phase, 0.0) for phase in phases)))
+    for account, seconds in waits.items():
+        entries.put(account, share * seconds)
     compute = entries.left
-    length = span.last - span.first
     for loss in slowed:
-        overlap = min(loss.ended, span.last) - max(loss.began, span.first)
-        if overlap > 0 < length:
-            entries.put(loss.account, compute * loss.share * overlap / length)
+        if loss.account != "wasted":
+            entries.put(loss.account, compute * loss.share * min(1.0, _part(loss, span) / max(1e-9, 1 - wasted)))
     entries.put("compute", entries.left)
     return entries.seconds
+
+
+def _put_start(entries: _Entries, seconds: float, span: RankSpan) -> None:
+    """Divide the time before the first push into that in which the GPUs worked and the rest."""
+    idle = 0.0 if span.busy_before is None else 1 - span.busy_before
+    before = min(max(0.0, seconds), entries.left)
+    entries.put("idle_before", idle * before)
+    entries.put("start", (1 - idle) * before)
+
+
+def _part(loss: Slowed, span: RankSpan) -> float:
+    """Return the share of the time between the pushes of a rank that overlaps with a stretch of time."""
+    if (
+        span.first is None
+        or span.last is None
+        or span.last <= span.first
+        or (loss.ranks and span.rank not in loss.ranks)
+    ):
+        return 0.0
+    return max(0.0, min(loss.ended, span.last) - max(loss.began, span.first)) / (span.last - span.first)
 
 
 class _Entries:
@@ -145,3 +220,7 @@ class _Entries:
 def _add(total: dict[str, float], entries: Mapping[str, float], weight: float = 1.0) -> None:
     for account, seconds in entries.items():
         total[account] = total.get(account, 0.0) + weight * seconds
+
+
+def _sorted(total: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(((name, seconds) for name, seconds in total.items() if seconds), key=lambda item: -item[1]))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
 
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import Texts, bound
 from trackside_daemon.model.wildcards import matches_wildcards
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def _parse(entry: str) -> tuple[str, float]:
@@ -36,7 +39,7 @@ class CostSection(Section):
         Texts,
         AfterValidator(_prices),
         Field(
-            description="Price of a GPU for an hour by the GPU's name, with the wildcards * and ?; the first match counts.",
+            description="Price of a GPU for an hour by the GPU's name, its host or a tag of the run, with the wildcards * and ?; the first match counts.",
             examples=["*H100*=2.5,*=1.2"],
         ),
     ] = ()
@@ -53,7 +56,11 @@ class CostSection(Section):
         ""
     )
 
-    def price(self, gpu: str) -> float | None:
-        """Return the price of a GPU for an hour, by the GPU's name; None if it has none."""
-        prices = (price for pattern, price in map(_parse, self.gpu_hour) if matches_wildcards(gpu, pattern))
+    def price(self, names: Sequence[str]) -> float | None:
+        """Return the price of a GPU for an hour, by names of GPUs, of their host, and tags; None if it has none."""
+        prices = (
+            price
+            for pattern, price in map(_parse, self.gpu_hour)
+            if any(matches_wildcards(name, pattern) for name in names)
+        )
         return next(prices, None)

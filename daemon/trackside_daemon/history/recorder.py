@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history import time_accounting
 from trackside_daemon.history.capture_rows import captures
+from trackside_daemon.history.checkpoint_rows import recent_checkpoints
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.wire import Identity
+    from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
     from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.capture import Capture
@@ -100,6 +102,7 @@ class Recorder:
         )
         self._machine = frozenset(machine)
         self._last_slots: dict[str, int] = {}
+        self._ending: set[str] = set()
         self._attempts_lock = threading.Lock()
         self._live: set[tuple[str, int]] = set()
         self._last_attempts: OrderedDict[str, tuple[int, float | None]] = OrderedDict()
@@ -179,6 +182,10 @@ class Recorder:
         """Return the captures of all runs, oldest first; none if reading fails."""
         return self._read_all(captures)
 
+    def checkpoints(self, since: float) -> list[StoredCheckpoint]:
+        """Return the checkpoints of runs that have not ended before *since*, in Unix seconds; none if reading fails."""
+        return self._read_all(lambda connection: recent_checkpoints(connection, since))
+
     def silences(self, since: float) -> list[Silence]:
         """Return the silences that end after *since*, in Unix seconds; none if reading fails."""
         return self._read_all(lambda connection: reader.silences(connection, since))
@@ -254,7 +261,11 @@ class Recorder:
         elif isinstance(record, RunState):
             key = record.run, record.attempt
             self._cache_attempt(*key, record.ended or 0.0 if record.state in ENDED else None)
-            self._live.discard(key) if record.state in ENDED else self._set_live(key)
+            if record.state in ENDED:
+                self._live.discard(key)
+                self._ending.update(self._machine)
+            else:
+                self._set_live(key)
 
     def _is_stale(self, record: object) -> bool:
         """Return whether a record is a late end of a rank whose attempt is live."""
@@ -268,19 +279,21 @@ class Recorder:
             self._last_attempts.popitem(last=False)
 
     def _set_live(self, key: tuple[str, int]) -> None:
+        if key not in self._live:
+            self._last_slots.clear()
         self._live.add(key)
         self._abandoned.discard(key)
 
     def _sample(self, batch: Batch) -> None:
-        """Queue one batch of each source per interval, while a run is live."""
+        """Queue one batch of each source per interval while a run is live, and one more when an attempt begins or ends."""
         slot = int(batch.time // self.interval)
-        if not self._live or self._last_slots.get(batch.source) == slot:
+        ends = batch.source in self._ending
+        if not ends and (not self._live or self._last_slots.get(batch.source) == slot):
             return
+        self._ending.discard(batch.source)
         self._last_slots[batch.source] = slot
         values = {
-            _series_name(sample): sample.value
-            for sample in batch.samples
-            if isinstance(sample.value, int | float) and sample.metric.kind in {"gauge", "counter"}
+            _series_name(sample): sample.value for sample in batch.samples if isinstance(sample.value, int | float)
         }
         if values:
             self.writer.put([MachineSample(batch.time, values)])

@@ -34,6 +34,9 @@ LOG_BITS = 32
 
 HOST = 0  # the stream of GPU and host series, which belong to no run
 
+# The stream of the GPU and host series that came with an imported run, by the run's row: its own run is HOST too.
+IMPORTED_HOST = f"SELECT id FROM stream WHERE run = {HOST} AND attempt = ? AND id != {HOST}"  # noqa: S608
+
 MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
     (
         "the beginning",
@@ -192,6 +195,24 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
                 record TEXT NOT NULL
             )""",
             "CREATE INDEX capture_run ON capture (run, asked)",
+        ),
+    ),
+    (
+        "results that runs state of themselves, as a JSON object",
+        ("ALTER TABLE run ADD COLUMN summary TEXT NOT NULL DEFAULT '{}'",),
+    ),
+    ("the host of each session", ("ALTER TABLE session ADD COLUMN host TEXT NOT NULL DEFAULT ''",)),
+    (
+        "checkpoints, as JSON",
+        (
+            """CREATE TABLE checkpoint (
+                id INTEGER PRIMARY KEY,
+                run INTEGER NOT NULL,
+                path TEXT NOT NULL,
+                time REAL NOT NULL,
+                record TEXT NOT NULL,
+                UNIQUE (run, path)
+            )""",
         ),
     ),
 )

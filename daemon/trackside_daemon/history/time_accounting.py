@@ -20,12 +20,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RankTime(NamedTuple):
-    """The time of one rank of one attempt: seconds by phase, and the daemon's account of the rank."""
+    """The time of one rank of one attempt: seconds by phase, and the daemon's account of the rank, on its host."""
 
     attempt: int
     rank: int
     phases: dict[str, float]
     account: Account
+    host: str = ""
 
     @property
     def lost(self) -> dict[str, float]:
@@ -45,12 +46,12 @@ def write_account(connection: sqlite3.Connection, run: int | None, record: Accou
 def rank_times(connection: sqlite3.Connection, run: int) -> list[RankTime]:
     """Return the times by attempt and rank, each summed over the rank's sessions."""
     times: dict[tuple[int, int], RankTime] = {}
-    for attempt, rank, account, text in connection.execute(
-        "SELECT attempt, rank, account, phases FROM stream LEFT JOIN session ON session.stream = stream.id "
+    for attempt, rank, account, text, host in connection.execute(
+        "SELECT attempt, rank, account, phases, host FROM stream LEFT JOIN session ON session.stream = stream.id "
         "WHERE run = ? ORDER BY attempt, rank",
         (run,),
     ):
-        time = times.setdefault((attempt, rank), RankTime(attempt, rank, {}, _account(account)))
+        time = times.setdefault((attempt, rank), RankTime(attempt, rank, {}, _account(account), host or ""))
         for phase, seconds in json.loads(text or "{}").items():
             time.phases[phase] = time.phases.get(phase, 0.0) + seconds
     return list(times.values())

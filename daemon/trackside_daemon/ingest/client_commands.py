@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 ANSWERS = {
     "stacks": "stacks?",
     "flight": "flight?",
+    "steps": "steps?",
+    "profile": "profile?",
+    "memory": "memory?",
     "pong": "ping",
 }  # the kinds of answers, each with the kind of its question
 SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no commands

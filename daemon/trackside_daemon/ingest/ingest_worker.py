@@ -12,8 +12,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from trackside.captures.kineto import SOCKET, socket_directory
 from trackside.wire import MESSAGE_BYTES
-from trackside_daemon.captures.kineto.socket_file import NAME, directory
 from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.endpoint import EndpointError
@@ -182,7 +182,7 @@ class IngestWorker:
             "listeners": listeners,
             "keys": self._push_socket.keys,
             "frame_bytes": FRAME_BYTES,
-            "profiler": str(directory(self._push_socket.token) / NAME),
+            "profiler": str(socket_directory(self._push_socket.token) / SOCKET),
         }
         # -m would put the working directory, full of a user's files, before the standard library.
         safe_path = ["-P"] if sys.version_info >= (3, 11) else []

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003  msgspec needs it at run time
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
 
 KINDS = ("profile", "stacks", "flight_recorder", "memory")
 STATES = ("asked", "recording", "written", "summarised", "failed")
@@ -96,6 +98,46 @@ class Capture:
     ended: float | None = None
     files: tuple[CaptureFile, ...] = ()
     summary: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _Link(msgspec.Struct):
+    alert: str
+    started: float
+    labels: dict[str, str] = {}
+
+
+class _Options(msgspec.Struct):
+    steps: int | None = 10
+    seconds: float | None = None
+    shapes: bool = False
+    stacks: bool = False
+    memory: bool = False
+
+
+class CaptureJson(msgspec.Struct):
+    """A capture as `as_json` returns it; unknown fields are ignored."""
+
+    id: str
+    kind: Literal["profile", "stacks", "flight_recorder", "memory"]
+    trigger: Literal["person", "api", "alert", "plan"]
+    asked: float
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    ranks: tuple[int, ...] = ()
+    options: _Options = msgspec.field(default_factory=_Options)
+    state: Literal["asked", "recording", "written", "summarised", "failed"] = "asked"
+    reason: str = ""
+    cause: _Link | None = None
+    step: int | None = None
+    ended: float | None = None
+    files: list[Any] = []
+    summary: dict[str, Any] = {}
+
+    def record(self, run: str, id_: str) -> Capture:
+        """Return the capture as one of a run, with another id and without files."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        link = None if self.cause is None else AlertLink(**msgspec.structs.asdict(self.cause))
+        options = ProfileOptions(**msgspec.structs.asdict(self.options))
+        return Capture(**{**fields, "id": id_, "run": run, "cause": link, "options": options, "files": ()})
 
 
 def as_json(capture: Capture) -> dict[str, Any]:

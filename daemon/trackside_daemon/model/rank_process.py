@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from trackside.wire import ResourceUsage
+    from trackside.wire import ProfilePlan, ResourceUsage
 
 
 class RankProcess(NamedTuple):
@@ -19,6 +19,7 @@ class RankProcess(NamedTuple):
         k8s_pod: Its pod, as in `trackside.wire.About`; likewise namespace and container.
         room: The last report of its shared memory and files; None before the first.
         peak_flops: Peak FLOP/s of its GPUs, if the user has set it.
+        plan: When the user wants the run to be profiled.
     """
 
     run: str
@@ -34,6 +35,7 @@ class RankProcess(NamedTuple):
     k8s_container: str = ""
     room: ResourceUsage | None = None
     peak_flops: float | None = None
+    plan: ProfilePlan | None = None
 
 
 class RankProcesses:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trackside.totals.phases import EVALS, SAVES
 from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,12 @@ ENDED = frozenset(ENDS)
 
 # The kind of event that a training raises with `run.alert`; its fields are `title`, `severity` and `text`.
 USER_ALERT = "user_alert"
+
+# The kind of the event with the verdict on a resumed attempt; its fields are those of `checkpoints.resumes`.
+CONTINUITY = "continuity"
+
+# The kind of the event with the modules of a watched model: `trackside.pytorch.architecture`.
+MODEL = "model"
 
 # The most phases of a client, and the longest name of one in UTF-8: a client has 128 characters at most, of 4 bytes.
 # `bounded` drops the rest, so that another program on the socket cannot fill the page.
@@ -64,6 +71,9 @@ class Account(NamedTuple):
         caught: The rank has made that first step, so that ``restart`` is final.
         flops: Floating-point operations of the model, as the client counts them.
         peak: Peak FLOP/s of the rank's GPUs.
+        first_wait: Seconds that it waited for the first batches of epochs.
+        saves: Number of its checkpoints.
+        saved_at: When it wrote the last one, in Unix seconds.
     """
 
     restart: float = 0.0
@@ -71,6 +81,9 @@ class Account(NamedTuple):
     caught: bool = False
     flops: float | None = None
     peak: float | None = None
+    first_wait: float = 0.0
+    saves: int = 0
+    saved_at: float | None = None
 
 
 class EarlierAttempts(NamedTuple):
@@ -270,10 +283,15 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class MachineSample:
-    """GPU and host at one moment: the value of each series, whose name is written as on /metrics."""
+    """GPU and host at one moment: the value of each series, whose name is written as on /metrics.
+
+    Attributes:
+        run: The id of the imported run that it came with; empty for this machine.
+    """
 
     time: float
     values: Mapping[str, float]
+    run: str = ""
 
 
 Record = (
@@ -287,4 +305,5 @@ Record = (
     | MachineSample
     | AccountUpdated
     | Capture
+    | Checkpoint
 )

@@ -126,11 +126,61 @@ CHECKPOINT_AT = Metric(
     RANK,
     "seconds",
 )
+STORED_CHECKPOINTS = Metric(
+    "trackside_training_stored_checkpoints",
+    "gauge",
+    "Checkpoints on disk by state (writing, complete, damaged), as the daemon's audits find them.",
+    ("run", "state"),
+)
+LAST_GOOD_CHECKPOINT = Metric(
+    "trackside_training_last_good_checkpoint_timestamp_seconds",
+    "gauge",
+    "When the newest checkpoint that an audit has found intact was written, in Unix time.",
+    ("run",),
+    "seconds",
+)
+LAST_GOOD_STEP = Metric(
+    "trackside_training_last_good_checkpoint_step",
+    "gauge",
+    "Step of the newest checkpoint that an audit has found intact.",
+    ("run",),
+)
+NEXT_CHECKPOINT_BYTES = Metric(
+    "trackside_training_next_checkpoint_bytes",
+    "gauge",
+    "Expected size of the next checkpoint: that of the last one.",
+    ("run",),
+    "bytes",
+)
+CHECKPOINT_ROOM = Metric(
+    "trackside_training_checkpoint_room_ratio",
+    "gauge",
+    "Free space of the checkpoints' directory, within the user's quota, over the expected size of the next one.",
+    ("run", "directory"),
+    "ratio",
+)
+# The families that the daemon's audits of checkpoints export.
+AUDITED = (STORED_CHECKPOINTS, LAST_GOOD_CHECKPOINT, LAST_GOOD_STEP, NEXT_CHECKPOINT_BYTES, CHECKPOINT_ROOM)
 MODEL_FLOPS = Metric(
     "trackside_training_model_flops_total",
     "counter",
     "Floating-point operations of the model on the rank, if the run sets how many a step or token needs.",
     RANK,
+)
+ENERGY = Metric(
+    "trackside_training_energy_joules_total",
+    "counter",
+    "Energy of the rank's GPUs since its run began, the difference of nvmlDeviceGetTotalEnergyConsumption; a GPU that several "
+    "ranks share is divided; absent if a GPU of the rank has no counter.",
+    RANK,
+    "joules",
+)
+COST = Metric(
+    "trackside_training_cost_total",
+    "counter",
+    "Costs of the rank since its run began, by the configured prices: its GPUs by time, and their energy with PUE; absent "
+    "without a price.",
+    (*RANK, "currency"),
 )
 # The families of a `trackside.wire.Memory`, by its fields.
 MEMORY = {

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.model.state import State
     from trackside_daemon.service.hangs import Ask
+    from trackside_daemon.service.reports import Reports
 
 _log = logging.getLogger("trackside")
 
@@ -63,6 +64,9 @@ class Alerting:
         capture: Begins a capture.
         proc: Path of procfs.
         postpones: See `ActiveAlerts`.
+        diagnose: Returns the lines of a run's diagnosis, by its id.
+        reports: Writes the reports of runs that end; None for no reports.
+        more: Further finding sources.
 
     Attributes:
         silences: The silences.
@@ -91,7 +95,10 @@ class Alerting:
         command: Callable[[str, int], object],
         capture: Callable[[Request], object],
         postpones: Callable[[Finding], bool],
+        diagnose: Callable[[str], Sequence[str]] = lambda _: (),
+        reports: Reports | None = None,
         proc: str = "/proc",
+        more: Sequence[FindingSource] = (),
     ) -> None:
         now = time.time()
         kept = history.firing(now)
@@ -118,15 +125,25 @@ class Alerting:
         self.tester = AlertTester()
         self.sources: list[FindingSource] = [
             correlations,
-            *finding_sources(state, section, fired, attempt=partial(last_attempt, history)),
+            *finding_sources(
+                state,
+                section,
+                fired,
+                attempt=partial(last_attempt, history),
+                report=reports.link if reports else lambda _: "",
+            ),
+            *more,
             self.tester,
+            *([reports] if reports else []),
         ]
         restore_sources(self.sources, history.database, fired, section)
         self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])
         flush = partial(history.writer.flush, WRITTEN_SECONDS)
-        sources = Sources(state, history.database, partial(ask, "stacks?"), processes, flush, proc=proc)
+        sources = Sources(
+            state, history.database, partial(ask, "stacks?"), processes, flush, diagnose=diagnose, proc=proc
+        )
         self._evidence = EvidenceGatherer(sources, lambda batch: push([batch]))
         self.hangs = Hangs(ask, state, processes, lambda batch: push([batch]), capture)
         self.firing = FiringAlerts(fired)

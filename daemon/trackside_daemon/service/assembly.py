@@ -9,17 +9,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.environment.identity import boot_id
+from trackside.wire import ProfilePlan
 from trackside_daemon.alerts.rules.custom import RuleError
+from trackside_daemon.alerts.settings import key_roles
 from trackside_daemon.alerts.sinks.sink import DaemonInfo, SinkError
 from trackside_daemon.bridges.mirrors.supervisor import Mirrors
 from trackside_daemon.captures.automatic import AutomaticCaptures
+from trackside_daemon.captures.client_profiles import ClientProfiles
 from trackside_daemon.captures.kineto.kineto import Kineto
+from trackside_daemon.captures.plan import PlannedCaptures
+from trackside_daemon.checkpoints.checkpoints import Checkpoints
+from trackside_daemon.checkpoints.resumes import Resumes
+from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
-from trackside_daemon.history.directory import named_directory, prepare
+from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.live_costs import LiveCosts
+from trackside_daemon.diagnosis.text import lines
+from trackside_daemon.history.directory import named_directory, prepare, writable_directory
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
@@ -35,9 +45,11 @@ from trackside_daemon.pipeline.batch_queue import BatchQueue
 from trackside_daemon.pipeline.pipeline import Pipeline
 from trackside_daemon.sampling.collectors import PROC, collectors
 from trackside_daemon.sampling.sampler import Sampler
-from trackside_daemon.service.alerting import Alerting
+from trackside_daemon.service.alerting import WRITTEN_SECONDS, Alerting
 from trackside_daemon.service.captures import make_captures
 from trackside_daemon.service.hardware import hardware
+from trackside_daemon.service.reports import Reports
+from trackside_daemon.service.run_begins import RunBegins
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
@@ -46,11 +58,16 @@ from trackside_daemon.web.api.overview.rates import RateTracker
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trackside_daemon.alerts.stages import FindingSource
     from trackside_daemon.captures.captures import Captures
+    from trackside_daemon.captures.settings import CaptureSection
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.service.config import Config
+
+
+DIAGNOSIS_LINES = 12  # with the two costliest causes, and the line that is left out
 
 
 class StartError(Exception):
@@ -78,13 +95,17 @@ class Parts:
         history: The history; *mirrors* send it to other tools.
         liveness: Looks up processes.
         alerting: Finding sources, active alerts and their listeners.
-        captures: The captures; *automatic* has who begins those that nobody asks for.
+        reports: Writes the reports of runs that end; None without `reports.path`.
+        captures: The captures; *automatic* and *planned* have who begins those that nobody asks for.
+        checkpoints: The checkpoints of the runs on this machine.
+        resumes: The verdicts on new attempts.
         runs: The runs.
         pipeline: The path of all batches.
         spools: Spools of processes that are gone.
         sessions: The protocol with the clients.
         ingest: The thread of the push socket.
         kineto: The socket for PyTorch's profiler.
+        costs: Counts energy and costs of live runs.
         sampler: The tick.
 
     Raises:
@@ -118,13 +139,39 @@ class Parts:
         self.mirrors = Mirrors(config.bridges.configured(), self.history.database.path)
         self.liveness = Liveness()
         queue = BatchQueue()
+        step_seconds = partial(_step_seconds, self.rates)
         self.kineto = Kineto(
-            push_socket.token, self.ranks.get, partial(_step_seconds, self.rates), enabled=config.capture.kineto
+            push_socket.token, self.ranks.get, step_seconds, self.requests.ask, enabled=config.capture.kineto
         )
         self.captures = make_captures(
-            config.capture, directory, self.history, self.requests, push=queue.push, recorders=[self.kineto.recorder]
+            config.capture,
+            directory,
+            self.history,
+            self.requests,
+            state=self.state,
+            push=queue.push,
+            processes=self.ranks.get,
+            recorders=[
+                self.kineto.recorder,
+                ClientProfiles(self.kineto.recorder, self.requests.ask, step_seconds),
+            ],
         )
-        self.automatic = [AutomaticCaptures(self.captures.ask, self.ranks.get)] if config.capture.auto else []
+        self.automatic = (
+            [AutomaticCaptures(self.captures.ask, self.ranks.get, self.state)] if config.capture.auto else []
+        )
+        self.planned = PlannedCaptures(self.captures.ask, self.ranks.get, self.state, _plan(config.capture))
+        self.reports = _reports(config, directory, self.history)
+        boot = boot_id(Path("/proc"))
+        self.checkpoints = Checkpoints(
+            config.checkpoint, boot, self.ranks.get, lambda batch: queue.push([batch]), proc=Path(config.path.procfs)
+        )
+        self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))
+        self.resumes = Resumes(
+            self.history.database,
+            partial(self.history.writer.flush, WRITTEN_SECONDS),
+            lambda batch: queue.push([batch]),
+            roles=key_roles(config.alerts),
+        )
         self.alerting = _alerting(
             config,
             self.state,
@@ -134,6 +181,8 @@ class Parts:
             queue=queue,
             process=self.process,
             captures=self.captures,
+            found=[self.checkpoints, self.resumes],
+            reports=self.reports,
         )
         self.runs = Runs(
             Limits(**config.limits.model_dump()),
@@ -161,7 +210,7 @@ class Parts:
         self.sessions = Sessions(
             self.runs,
             self.history.session,
-            boot_id(Path("/proc")),
+            boot,
             watch.follow,
             rejected,
             owners=self.owners,
@@ -175,6 +224,9 @@ class Parts:
             lambda: self.history.writer.stuck,
             requests=self.requests,
             watch=watch,
+        )
+        self.costs = LiveCosts(
+            self.state, self.ranks.get, RunBegins(self.history.database), config.cost, config.run.linger
         )
         deliver = partial(_deliver_tick, self)
         self.sampler = Sampler(self.collectors, deliver, config.sample.interval, reports=self.process.reports)
@@ -210,6 +262,13 @@ def _history(
     )
 
 
+def _reports(config: Config, directory: Path, history: Recorder) -> Reports | None:
+    if not config.reports.path:
+        return None
+    place = writable_directory(Path(config.reports.path).absolute(), "reports.path", make=True)
+    return Reports(place, directory, lambda: config.cost, history.writer.flush)
+
+
 def _alerting(
     config: Config,
     state: State,
@@ -220,6 +279,8 @@ def _alerting(
     queue: BatchQueue,
     process: ProcessCollector,
     captures: Captures,
+    reports: Reports | None,
+    found: Sequence[FindingSource],
 ) -> Alerting:
     try:
         return Alerting(
@@ -233,15 +294,28 @@ def _alerting(
             command=requests.command_layers,
             capture=captures.ask,
             postpones=captures.disturbs,
+            diagnose=partial(_diagnosis, config, history),
+            reports=reports,
+            more=found,
             proc=config.path.procfs,
         )
     except (RuleError, SinkError) as error:
         raise StartError(str(error)) from error
 
 
+def _diagnosis(config: Config, history: Recorder, run: str) -> list[str]:
+    """Return the first lines of a run's diagnosis, without its name."""
+    with history.database.reading() as connection:
+        return list(lines(diagnose(connection, run, config.cost)))[1:DIAGNOSIS_LINES]
+
+
 def _peak_flops(state: State, run: str, rank: int) -> object:
     """Return the exported peak FLOP/s of a rank's GPUs; None if there is no such series."""
     return state.some(time.monotonic(), [(PEAK_FLOPS, (run, str(rank)))])[0]
+
+
+def _plan(section: CaptureSection) -> ProfilePlan | None:
+    return ProfilePlan(**section.plan.model_dump()) if section.plan.steps else None
 
 
 def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, int]:
@@ -254,10 +328,11 @@ def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
 
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
-    """Pass the samples of a tick, and those of sinks and captures, to the pipeline; record the rates of the tick before."""
-    parts.pipeline.tick(
-        [*batches, parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch()]
-    )
+    """Pass the samples of a tick and of the parts to the pipeline; record the rates of the tick before."""
+    own = (parts.alerting.batch(), parts.captures.samples(), parts.kineto.batch(), parts.mirrors.batch())
+    costs = parts.costs.batch(time.monotonic(), time.time())
+    parts.pipeline.tick([*batches, *own, parts.checkpoints.samples(), costs])
     for automatic in parts.automatic:
         automatic.tick()
+    parts.planned.tick()
     parts.rates.record(time.monotonic())

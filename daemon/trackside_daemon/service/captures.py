@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.automatic import compare
 from trackside_daemon.captures.captures import Captures
+from trackside_daemon.captures.memory import MemoryRecorder
 from trackside_daemon.captures.stacks import StacksRecorder
 from trackside_daemon.captures.store import MIB, CaptureStore
+from trackside_daemon.captures.summaries import summarize
+from trackside_daemon.model.training_families import RUN_INFO
+from trackside_daemon.sampling.collectors import PROC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,6 +24,12 @@ if TYPE_CHECKING:
     from trackside_daemon.history.recorder import Recorder as History
     from trackside_daemon.ingest.requests import IngestRequests
     from trackside_daemon.model.metric import Batch
+    from trackside_daemon.model.rank_process import RankProcess
+    from trackside_daemon.model.state import State
+
+PING_SECONDS = (
+    0.5  # the ranks that are asked count, not those that answer: their recorders find out why they are silent
+)
 
 
 def make_captures(
@@ -27,15 +38,31 @@ def make_captures(
     history: History,
     requests: IngestRequests,
     *,
+    state: State,
     push: Callable[[Sequence[Batch]], None],
+    processes: Callable[[], Sequence[RankProcess]],
     recorders: Sequence[Recorder] = (),
 ) -> Captures:
-    """Return the captures of a daemon, with *recorders* of profiles and that of stacks."""
+    """Return the captures of a daemon, with *recorders* of profiles and those of stacks and of memory."""
     return Captures(
         CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
-        [*recorders, StacksRecorder(requests.ask)],
-        lambda run: sorted(requests.ask("ping", run)[0]),
+        [*recorders, StacksRecorder(requests.ask), MemoryRecorder(requests.ask, processes, PROC)],
+        partial(_ranks, requests, processes),
         lambda batch: push([batch]),
         history.captures,
+        summarize=lambda capture, files: summarize(capture, files, _world_size(state, capture.run)),
         finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
     )
+
+
+def _world_size(state: State, run: str) -> int | None:
+    """Return the number of ranks of a live run, by its id; None if it is not known."""
+    (infos,) = state.values(time.monotonic(), RUN_INFO)
+    found = (dict(zip(RUN_INFO.labels, labels, strict=True)) for labels in infos)
+    return next((int(info["world_size"]) for info in found if info["run_id"] == run), None)
+
+
+def _ranks(requests: IngestRequests, processes: Callable[[], Sequence[RankProcess]], run: str) -> list[int]:
+    """Return the ranks of a run, by its id, that are connected or train on this machine."""
+    connected, _ = requests.ask("ping", run, seconds=PING_SECONDS)
+    return sorted(connected | {process.rank for process in processes() if process.run_id == run and process.pid > 0})

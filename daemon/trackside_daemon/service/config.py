@@ -10,8 +10,10 @@ from pydantic import Field
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.bridges.settings import BridgesSection
 from trackside_daemon.captures.settings import CaptureSection
+from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.collectors.settings import CollectorsSection, PathSection
 from trackside_daemon.config.loading import ConfigError, Settings
+from trackside_daemon.diagnosis.report.settings import ReportsSection
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.settings import StorageSection
 from trackside_daemon.ingest.settings import PushSection
@@ -46,14 +48,16 @@ class Config(Settings):
     limits: LimitsSection = LimitsSection()
     alerts: AlertsSection = AlertsSection()
     cost: CostSection = CostSection()
+    reports: ReportsSection = ReportsSection()
     capture: CaptureSection = CaptureSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     bridges: BridgesSection = BridgesSection()
     require_gpu: Annotated[bool, Field(description="Do not start without a GPU.")] = False
 
 
 def needs_restart(old: Config, new: Config) -> list[str]:
     """Return the names of the settings that differ and that a running daemon cannot change."""
-    whole = ("path", "web", "push", "collector", "limits", "capture", "bridges")
+    whole = ("path", "web", "push", "collector", "limits", "capture", "checkpoint", "bridges", "reports")
     changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
     single = {"storage": ("path", "jsonl", "synchronous"), "alerts": ("enabled", "stall_after", "thresholds", "rules")}
     return changed + [

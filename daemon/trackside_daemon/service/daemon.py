@@ -36,6 +36,8 @@ from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import UNKNOWN
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
+from trackside_daemon.web.api.checkpoints import CheckpointsApi
+from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
@@ -67,6 +69,7 @@ SOURCES = (
     "alerts",
     "notifications",
     "captures",
+    "checkpoints",
     "bridges",
     "ingest",
     "pipeline",
@@ -187,7 +190,8 @@ class Daemon:
             if fixed := needs_restart(self._config, config):
                 logger.warning("changes of %s need a restart", ", ".join(fixed))
             log.set_up(config.log.level, config.log.format)
-            self._parts.runs.linger = config.run.linger
+            self._parts.runs.linger = self._parts.costs.linger = config.run.linger
+            self._parts.costs.prices = config.cost
             self._parts.history.writer.set_bounds(Bounds(config.storage.retention.size, config.storage.retention.age))
             self._parts.history.interval = config.storage.interval
             self._parts.alerting.reconfigure(config.alerts, sinks)
@@ -218,9 +222,9 @@ class Daemon:
                 parts.requests.ask,
                 parts.requests.ask_layers,
                 lambda: self._config.cost,
-                hang=parts.alerting.hangs.judge_now,
                 deleted=parts.captures.sweep,
             ),
+            diagnosis=DiagnosisApi(access, lambda: self._config.cost, hang=parts.alerting.hangs.judge_now),
             alerts=AlertsApi(
                 access,
                 parts.alerting.silences,
@@ -229,6 +233,7 @@ class Daemon:
                 alert_names(self._config.alerts),
             ),
             captures=CapturesApi(parts.captures, access, partial(last_attempt, parts.history)),
+            checkpoints=CheckpointsApi(parts.checkpoints, access),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
             processes=ProcessesApi(lambda: parts.process.processes),
             overview=self._overview,
@@ -247,6 +252,10 @@ class Daemon:
         parts.pipeline.start()
         parts.pipeline.tick([build_info(reloaded=self._reloaded, at=self._reloaded_at)])
         parts.captures.start()
+        parts.checkpoints.start()
+        parts.resumes.start()
+        if parts.reports is not None:
+            parts.reports.start()
         parts.mirrors.start()
         parts.ingest.start()
         parts.spools.start()
@@ -292,9 +301,13 @@ class Daemon:
             parts.spools.stop()
             parts.alerting.stop_evidence()
             parts.captures.stop()
+            parts.checkpoints.stop()
+            parts.resumes.stop()
             parts.ingest.stop()
             parts.pipeline.stop()
             parts.alerting.stop()
+            if parts.reports is not None:
+                parts.reports.stop()
             parts.history.stop()
             parts.mirrors.stop()  # they send what was written last
         parts.ingest.close()

@@ -77,6 +77,7 @@ def finding_sources(
     wall: Callable[[], float] = time.time,
     *,
     attempt: Callable[[str], int] = lambda _: 0,
+    report: Callable[[str], str] = lambda _: "",
 ) -> list[FindingSource]:
     """Return the finding sources of one daemon; none if alerts are disabled.
 
@@ -87,6 +88,7 @@ def finding_sources(
         clock: Seconds of the monotonic clock.
         wall: Unix time in seconds.
         attempt: Returns the last attempt of a run, by its id, that the earlier daemon saw.
+        report: See `RunWatch`.
 
     Raises:
         RuleError: As `rules`.
@@ -98,4 +100,4 @@ def finding_sources(
     for alert in fired:
         evaluated.restore(alert)
         leaks.restore(alert)
-    return [*sources(section, fired, attempt), evaluated, leaks]
+    return [*sources(section, fired, attempt, report), evaluated, leaks]

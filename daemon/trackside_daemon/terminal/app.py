@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,20 +15,21 @@ from trackside_daemon.model.text import shown
 from trackside_daemon.terminal import snapshot
 from trackside_daemon.terminal.frame import DaemonData, Frame, plot_columns, render_frame
 from trackside_daemon.terminal.once import no_colour
-from trackside_daemon.terminal.panes import FilterLine, Help, Pane
-from trackside_daemon.terminal.polling import Daemon, Poller, PollResult
+from trackside_daemon.terminal.panes import FilterLine, Help, Pane, Report
+from trackside_daemon.terminal.polling import Daemon, Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.runs import first_visible
 from trackside_daemon.terminal.styled_lines import Line, fit
 from trackside_daemon.terminal.view import View, Window
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from textual import events
     from textual.app import ComposeResult
     from textual.widgets import Input
 
-KEYS = "q quit  s snapshot  r reset  / filter  Enter expand  +/- zoom  ? help"
+KEYS = "q quit  c record  s snapshot  r reset  / filter  Enter expand  +/- zoom  ? help"
 MIN_LINES = 6  # lines of the lowest frame; a lower terminal cuts it off
 
 
@@ -47,6 +49,9 @@ class Top(App[None]):
     FilterLine { dock: bottom; height: 1; border: none; padding: 0; display: none; }
     FilterLine > .input--cursor { color: ansi_default; background: ansi_default; text-style: reverse; }
     Help { align: center middle; }
+    Report { align: center middle; }
+    Report > ScrollableContainer { width: auto; max-width: 100%; height: auto; max-height: 100%; border: round ansi_default; }
+    Report Static { width: auto; padding: 0 1; text-wrap: nowrap; }
     Help > Static { width: auto; max-width: 100%; height: auto; border: round ansi_default; padding: 0 1; }
     """
     AUTO_FOCUS = None  # otherwise the filter's input gets the keys
@@ -54,6 +59,7 @@ class Top(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
         Binding("ctrl+c", "quit", "quit", priority=True),  # by default, Textual only shows how to quit
+        Binding("c", "record", "record"),
         Binding("s", "save", "snapshot"),
         Binding("r", "reset", "reset"),
         Binding("slash", "filter", "filter"),
@@ -77,6 +83,13 @@ class Top(App[None]):
             super().__init__()
             self.result = result
 
+    class Recorded(Message):
+        """A capture has ended; its summary as lines of text."""
+
+        def __init__(self, lines: Sequence[str]) -> None:
+            super().__init__()
+            self.lines = lines
+
     def __init__(self, daemon: Daemon, interval: float = 1.0, directory: Path | None = None) -> None:
         if no_colour():
             # Textual reads this variable, but not the names of terminals without colour.
@@ -89,6 +102,8 @@ class Top(App[None]):
         self._error = ""
         self._silent_since = time.time()
         self._note: Line = []
+        self._daemon = daemon
+        self._recording = False
         self._panes = {name: Pane(id=name) for name in (*Frame._fields, "status")}
         self._filter = FilterLine(compact=True, placeholder="part of a run's name, id or state")
         # Textual permits post_message in any thread, such as the poller's, but not most other methods.
@@ -120,6 +135,12 @@ class Top(App[None]):
             self._data = data
             self.view.update_selection(data.overview)
         self._draw()
+
+    def on_top_recorded(self, message: Recorded) -> None:
+        """Show the summary of a capture."""
+        self._recording, self._note = False, []
+        self._draw()
+        self.push_screen(Report([shown(line) for line in message.lines]))
 
     def on_resize(self, event: events.Resize) -> None:
         """See Textual."""
@@ -184,6 +205,22 @@ class Top(App[None]):
         """Show the input of the filter."""
         self._filter.display = True
         self._filter.focus()
+
+    def action_record(self) -> None:
+        """Record some steps of the selected run, in a thread."""
+        run = self.view.selected_run(self._overview)
+        if run is not None and not self._recording:
+            self._recording = True
+            self._note = [(f"records 10 steps of {shown(run.get('name'))}; their summary follows", "info")]
+            threading.Thread(target=self._record, args=(str(run.get("id")),), daemon=True).start()
+        self._draw()
+
+    def _record(self, run: str) -> None:
+        try:
+            lines = self._daemon.record(run)
+        except UnansweredError as error:
+            lines = [str(error)]
+        self.post_message(self.Recorded(lines))
 
     def action_help(self) -> None:
         """Show the help."""

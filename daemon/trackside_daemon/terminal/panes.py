@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.containers import ScrollableContainer
 from textual.content import Content
 from textual.message import Message
 from textual.screen import ModalScreen
@@ -35,6 +36,8 @@ Enter, Esc   expand the selected run, and go back to the list
 +, -         show fewer or more steps in the plots
 left, right  move back or forward by half a window
 r            show all steps
+c            record 10 steps of the selected run, and show where
+             their time goes
 /            filter by name, id or state; Esc clears the filter
 s            save a snapshot (JSON) in the working directory
 ?            show this help
@@ -90,6 +93,22 @@ class FilterLine(Input):
         """Clear the filter."""
         self.value = ""
         self.post_message(self.Submitted(self, ""))
+
+
+class Report(ModalScreen[None]):
+    """Lines of text, which scroll; Escape, Enter and q close them."""
+
+    AUTO_FOCUS = "ScrollableContainer"  # which gets the keys
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,q,c", "dismiss", "close")]
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__()
+        self._text = "\n".join(lines)
+
+    def compose(self) -> ComposeResult:
+        """See Textual."""
+        with ScrollableContainer():
+            yield Static(self._text, markup=False)
 
 
 class Help(ModalScreen[None]):

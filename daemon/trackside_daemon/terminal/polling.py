@@ -20,7 +20,7 @@ class UnansweredError(Exception):
 
 
 class Daemon(Protocol):
-    """The daemon's API; both methods raise `UnansweredError`."""
+    """The daemon's API; all methods raise `UnansweredError`."""
 
     def overview(self) -> dict[str, Any]:
         """Return the response of `/api/v1/overview`."""
@@ -28,6 +28,10 @@ class Daemon(Protocol):
 
     def series(self, parameters: Sequence[tuple[str, str]], /) -> list[dict[str, Any]]:
         """Return the response of `/api/v1/series`."""
+        ...
+
+    def record(self, run: str) -> list[str]:
+        """Record some steps of a run, by its id, and return the summary as lines of text, or why there is none."""
         ...
 
 

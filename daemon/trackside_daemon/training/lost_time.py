@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.model.records import Account, EarlierAttempts, lost_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from trackside.wire import Clock
+    from trackside.wire import Clock, Totals
     from trackside_daemon.model.columns import Columns
 
 STORE_SECONDS = 10.0
@@ -67,10 +67,16 @@ class LostTime:
         """Seconds by cause, including those that are not stored yet."""
         return self._summed(self._now)
 
-    def update(self, phases: Mapping[str, float], flops: float | None) -> None:
+    def update(self, totals: Totals) -> None:
         """Apply the client's totals."""
-        self._phases = lost_in(phases)
-        self._now = self._now._replace(flops=flops)
+        self._phases = lost_in(totals.phases)
+        first = None if totals.data_wait is None else totals.data_wait.first
+        self._now = self._now._replace(
+            flops=None if totals.device is None else totals.device.flops,
+            first_wait=0.0 if first is None else first.sum,
+            saves=0 if totals.saves is None else totals.saves.count,
+            saved_at=None if totals.saves is None else totals.saves.at,
+        )
         self._over = False
 
     def reach(self, clock: Clock, pushed: Iterable[Columns], wall: float) -> None:

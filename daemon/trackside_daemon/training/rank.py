@@ -145,7 +145,7 @@ class RankStatus:
         session.totals = max(_cut(totals), totals if session.totals is None else session.totals, key=_age)
         every = _cut(summed(self._all_totals()))
         self.peak_flops = None if every.device is None else every.device.peak_flops
-        self.lost_time.update(every.phases, None if every.device is None else every.device.flops)
+        self.lost_time.update(every)
         samples = [
             *self.lost_samples(),
             Sample(f.PUSHES, self.labels, every.pushes),

@@ -23,7 +23,7 @@ from trackside_daemon.training.whole_norms import WholeNorms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trackside.wire import Bye, Heartbeat, Hello, Identity, Pushes, ResourceUsage
+    from trackside.wire import Bye, Heartbeat, Hello, Identity, ProfilePlan, Pushes, ResourceUsage
     from trackside_daemon.model.stall import Stall
     from trackside_daemon.training.rank import End, RankStatus
     from trackside_daemon.training.verdict import Exit
@@ -55,6 +55,7 @@ class RankSession(SessionTotals):
         daemonic: Its process is one that its parent ends by SIGTERM.
         elsewhere: The client is alive but its pid does not exist here: its process has its own pid namespace.
         k8s: Pod, namespace and container.
+        plan: When to profile the run.
         room: The last report of its shared memory and files, at *room_at* nanoseconds of its monotonic clock.
     """
 
@@ -75,6 +76,7 @@ class RankSession(SessionTotals):
         self.daemonic = False
         self.elsewhere = False
         self.k8s = ("", "", "")
+        self.plan: ProfilePlan | None = None
         self.room: ResourceUsage | None = None
         self.room_at = -inf
 
@@ -82,10 +84,11 @@ class RankSession(SessionTotals):
         """Return a batch with samples of its rank."""
         return self.run.batch(self.identity.rank, samples)
 
-    def update_identity(self, identity: Identity, k8s: tuple[str, str, str]) -> None:
-        """Apply a repeated hello: of the identity only the GPUs may have changed."""
+    def update_identity(self, identity: Identity, k8s: tuple[str, str, str], plan: ProfilePlan | None) -> None:
+        """Apply a hello, which may be a repeated one: of the identity only the GPUs may have changed."""
         self.identity = replace(self.identity, gpus=identity.gpus)
         self.k8s = k8s
+        self.plan = plan
 
     def update_room(self, message: Hello | Pushes | Heartbeat) -> list[Sample]:
         """Apply the message's report of shared memory and files, unless a newer one is known."""
@@ -115,6 +118,7 @@ class RankSession(SessionTotals):
             k8s_container=container,
             room=self.room,
             peak_flops=self.rank.peak_flops,
+            plan=self.plan,
         )
 
 

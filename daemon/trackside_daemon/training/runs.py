@@ -113,7 +113,8 @@ class Runs:
             session.process = process
             session.elsewhere = False
         session.daemonic = hello.about is not None and hello.about.daemonic
-        session.update_identity(identity, pod(hello.about, self._limits.label_bytes))
+        plan = None if hello.about is None else hello.about.profile
+        session.update_identity(identity, pod(hello.about, self._limits.label_bytes), plan)
         before = session.rank.state
         samples = session.rank.open(session, hello) + session.update_room(hello)
         batches += [*revived, session.batch(samples)]

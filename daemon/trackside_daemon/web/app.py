@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from trackside_daemon.model.state import State
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
+    from trackside_daemon.web.api.checkpoints import CheckpointsApi
+    from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
@@ -58,8 +60,10 @@ class WebApp:
         status: Returns the content of ``/api/v1/status``.
         reload: Reloads the configuration and returns the problem, or an empty text; None when not permitted.
         history: Endpoints of runs.
+        diagnosis: Endpoints of diagnoses.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
+        checkpoints: Endpoints of checkpoints.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
@@ -73,8 +77,10 @@ class WebApp:
         ready: Callable[[], bool],
         status: Callable[[], dict[str, Any]],
         history: HistoryApi,
+        diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
+        checkpoints: CheckpointsApi,
         gpu: GpuApi,
         processes: ProcessesApi,
         overview: OverviewApi,
@@ -88,8 +94,10 @@ class WebApp:
         self._apis = {
             "daemon": self,
             "history": history,
+            "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
+            "checkpoints": checkpoints,
             "gpu": gpu,
             "processes": processes,
             "overview": overview,

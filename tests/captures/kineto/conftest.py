@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from trackside.captures.kineto import socket_directory
 from trackside_daemon.captures.kineto.pollers import Pollers
 from trackside_daemon.captures.kineto.profiler_socket import ProfilerSocket
-from trackside_daemon.captures.kineto.socket_file import directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ def pollers() -> Pollers:
 @pytest.fixture
 def profiler(place: Path) -> Path:
     """The directory of the socket."""
-    return directory(place / "push.sock")
+    return socket_directory(place / "push.sock")
 
 
 @pytest.fixture

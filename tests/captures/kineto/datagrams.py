@@ -8,8 +8,8 @@ import struct
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from trackside.captures.kineto import SOCKET
 from trackside_daemon.captures.kineto.protocol import DATAGRAM_BYTES
-from trackside_daemon.captures.kineto.socket_file import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Client:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(name or f"{directory}/dynoconfigclient{uuid4()}")
         self._socket.settimeout(60.0)
-        self._daemon = str(directory / NAME)
+        self._daemon = str(directory / SOCKET)
 
     def send(self, *datagrams: bytes) -> None:
         for one in datagrams:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from processes import clean_environ
 
-from trackside_daemon.captures.kineto.environment import (
-    TESTED,
-    interpreter,
-    missing_variables,
-    torch_version,
-    variables,
-)
+from trackside.captures.kineto import TESTED, variables
+from trackside_daemon.captures.kineto.environment import interpreter, missing_variables, torch_version
 from trackside_daemon.captures.kineto.socket_file import DIRECTORY_BYTES
 
 if TYPE_CHECKING:
@@ -81,3 +79,28 @@ def test_a_script_of_python_is_recognized(tmp_path: Path, monkeypatch: pytest.Mo
 def test_libkinetos_own_socket_fits_into_an_address() -> None:
     uuid = "01234567-0123-4012-8012-012345678901"
     assert len(f"{'d' * DIRECTORY_BYTES}/dynoconfigclient{uuid}\0") == 108
+
+
+def exported(endpoint: Path, **more: str) -> tuple[str, str]:
+    """Return what the client prints for shells, and why it prints nothing."""
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": f"ipc://{endpoint}", **more})
+    done = subprocess.run([PYTHON, "-m", "trackside.captures"], env=environ, capture_output=True, text=True, check=True)
+    return done.stdout, done.stderr
+
+
+def test_the_client_prints_the_variables_for_a_shell_or_why_there_are_none(
+    place: Path, profiler: Path, served: ProfilerSocket, installed: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as push:
+        push.bind(str(place / "push.sock"))
+        push.listen()
+        printed, _ = exported(place / "push.sock")
+        assert dict(line.removeprefix("export ").split("=", 1) for line in printed.splitlines()) == variables(profiler)
+        assert exported(place / "push.sock", KINETO_USE_DAEMON="1") == (
+            "",
+            "trackside: KINETO_USE_DAEMON is set already\n",
+        )
+        install(installed, "2.4.0")
+        assert exported(place / "push.sock")[1].startswith("trackside: PyTorch 2.4.0 is left alone")
+        install(installed, f"{TESTED[0]}.1")
+    assert exported(place / "other.sock") == ("", "trackside: no daemon of this user on this machine serves PyTorch\n")

@@ -14,9 +14,10 @@ from captures.kineto.datagrams import Client, counts, datagram, registration, re
 from fuzz.mutation import mutants
 from processes import eventually
 
+from trackside.captures.kineto import SOCKET
 from trackside_daemon.captures.kineto.profiler_socket import ProfilerSocket
 from trackside_daemon.captures.kineto.protocol import DATAGRAM_BYTES, DatagramError, decode
-from trackside_daemon.captures.kineto.socket_file import NAME, DirectoryError, remove_after, remove_stale
+from trackside_daemon.captures.kineto.socket_file import DirectoryError, remove_after, remove_stale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,7 @@ def test_a_stranger_is_refused_and_disturbs_nobody(
         pytest.skip("sends as another user, which root alone can")
     number = count(500, 50_000)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connected:
-        connected.connect(str(profiler / NAME))  # the directory is closed to the stranger
+        connected.connect(str(profiler / SOCKET))  # the directory is closed to the stranger
         command = [sys.executable, "-I", "-S", "-c", SEND, str(connected.fileno())]
         with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(connected.fileno(),)) as sender:
             assert sender.stdin is not None
@@ -119,7 +120,7 @@ def test_another_directory_is_not_answered(
 def test_the_file_goes_with_the_socket_and_the_next_daemon_clears_up(profiler: Path, pollers: Pollers) -> None:
     for _ in range(2):
         ProfilerSocket(profiler, pollers).stop()
-        assert not (profiler / NAME).exists()
+        assert not (profiler / SOCKET).exists()
     killed, alive = Client(profiler), Client(profiler)
     killed.close()
     (profiler / "0123456789ab").symlink_to(profiler)
@@ -129,7 +130,7 @@ def test_the_file_goes_with_the_socket_and_the_next_daemon_clears_up(profiler: P
 
 
 def test_the_file_of_a_killed_daemon_is_removed_and_that_of_a_living_one_stays(place: Path) -> None:
-    path = place / NAME
+    path = place / SOCKET
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as living:
         living.bind(str(path))
         remove_stale(path)

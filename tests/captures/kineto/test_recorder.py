@@ -6,15 +6,18 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import eventually
 
+from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto import recorder as module
 from trackside_daemon.captures.kineto import recording
 from trackside_daemon.captures.kineto.recorder import UNREACHED, KinetoRecorder
 from trackside_daemon.captures.kineto.recording import BUSY
+from trackside_daemon.captures.kineto.windows import Windows
+from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.rank_process import RankProcess
 
@@ -39,8 +42,15 @@ class Machine:
         self.sockets = place / "push.kineto"
         for path in (self.directory, self.sockets):
             path.mkdir()
-        self.recorder = KinetoRecorder(self.sockets, pollers, lambda: self.ranks, lambda *_: STEP)
+        self.recorder = KinetoRecorder(
+            self.sockets, pollers, lambda: self.ranks, Windows(pollers, lambda *_: STEP, self._ask)
+        )
+        self.steps: list[dict[int, int]] = []
         self._pool = ThreadPoolExecutor(1)
+
+    def _ask(self, *_: Any, **__: Any) -> Any:
+        counts = self.steps.pop(0) if self.steps else {}
+        return frozenset(counts), [Answer(rank, 0.0, OptimizerSteps(count)) for rank, count in counts.items()]
 
     def capture(self, kind: str = "profile", **options: object) -> Capture:
         chosen = ProfileOptions(**options)  # type: ignore[arg-type]
@@ -103,6 +113,33 @@ def test_several_ranks_start_together_and_record_long_enough(machine: Machine) -
     machine.write(second, 1)
     machine.write(first, 0)
     assert set(future.result()) == {0, 1}
+
+
+def test_ranks_that_step_together_record_the_same_steps(machine: Machine) -> None:
+    for rank in (0, 1):
+        machine.pollers.answer(1000 + rank, accepts=True)
+    machine.steps = [{0: 500, 1: 500}, {0: 600, 1: 601}]
+    future = machine.start(0, 1, steps=7)
+    first, second = machine.ask(0), machine.ask(1)
+    assert first["PROFILE_START_ITERATION"] == second["PROFILE_START_ITERATION"]
+    assert (
+        601 + 1000 < int(first["PROFILE_START_ITERATION"]) < 601 + 10_000
+    )  # 1,000 steps a second, which ask within 5 s
+    assert first["ACTIVITIES_ITERATIONS"] == second["ACTIVITIES_ITERATIONS"] == "7"
+    machine.write(second, 1)
+    machine.write(first, 0)
+    assert set(future.result()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "steps", [[{0: 500}, {0: 600}], [{0: 500, 1: 100}, {0: 600, 1: 200}], [{0: 0, 1: 0}, {0: 0, 1: 0}], []]
+)
+def test_ranks_that_do_not_step_together_start_at_the_same_moment(
+    machine: Machine, steps: list[dict[int, int]]
+) -> None:
+    machine.steps = steps
+    machine.start(0, 1, steps=7)
+    assert "PROFILE_START_TIME" in machine.ask(0)
 
 
 def test_a_rank_that_ends_does_not_cost_the_other(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Classes of bottleneck in hand-made traces; test_planted.py has real ones."""
+"""Classes of bottleneck in hand-made traces; test_pytorch.py and tests/end_to_end/test_captures.py have real ones."""
 
 from __future__ import annotations
 
@@ -58,6 +58,12 @@ def gloo_wait(writer: Writer) -> None:
     writer.now += 9000.0
 
 
+def gloo_wait_in_a_function(writer: Writer) -> None:
+    writer.add("train.py(34): main", writer.now, 12000.0, "python_function")
+    gloo_wait(writer)
+    writer.call("train.py(12): augment", 3000.0, "python_function")
+
+
 def large_operators(writer: Writer) -> None:
     writer.call("aten::convolution", 9000.0)
 
@@ -69,8 +75,8 @@ def allocations(writer: Writer) -> None:
 @pytest.mark.parametrize(
     ("planted", "expected", "name"),
     [
-        (data_wait, "data", "loader.py:88"),
-        (slow_function, "host", "train.py:12"),
+        (data_wait, "data", "loader.py:88 in __getitem__"),
+        (slow_function, "host", "train.py:12 in augment"),
         (no_stacks, "host", "aten::sum"),
         (tiny_operators, "host", "aten::add"),
         (interrupted_tiny_operators, "host", "aten::add"),
@@ -176,3 +182,9 @@ def test_ranks_that_wait_for_nobody_have_no_last_one() -> None:
 
 def test_without_ranks_there_is_no_bottleneck() -> None:
     assert capture()["bottleneck"] == {}
+
+
+def test_the_time_of_a_function_is_not_that_in_which_it_waits_for_other_ranks() -> None:
+    functions = {row["name"]: row["seconds"] for row in summary(training(gloo_wait_in_a_function))["functions"]}
+    assert functions["train.py:34 in main"] < 0.0001
+    assert functions["train.py:12 in augment"] == pytest.approx(0.003)

@@ -39,16 +39,16 @@ def test_the_source_of_a_call_is_the_users_innermost_function() -> None:
     writer.add("aten::addmm", 20, 30)
     writer.add("aten::mm", 70, 10)
     calls = {call.event.name: call for call in nest(decode(writer.text()).events)}
-    assert calls["aten::addmm"].source == calls["aten::mm"].source == "train.py:20"
+    assert calls["aten::addmm"].source == calls["aten::mm"].source == "train.py:20 in main"
 
 
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("loader.py(88): __getitem__", "loader.py:88"),
-        ("/home/user/my project/train.py(3): <module>", "/home/user/my project/train.py:3"),
-        ("/tmp/ipykernel_5/77.py(1): <cell line: 1>", "/tmp/ipykernel_5/77.py:1"),
-        ("transformers/trainer.py(9): train", "transformers/trainer.py:9"),
+        ("loader.py(88): __getitem__", "loader.py:88 in __getitem__"),
+        ("/home/user/my project/train.py(3): <module>", "/home/user/my project/train.py:3 in <module>"),
+        ("/tmp/ipykernel_5/77.py(1): <cell line: 1>", "/tmp/ipykernel_5/77.py:1 in <cell line: 1>"),
+        ("transformers/trainer.py(9): train", "transformers/trainer.py:9 in train"),
         ("torch/nn/modules/linear.py(130): forward", ""),
         ("threading.py(5): wait", ""),
         ("<frozen abc>(117): __instancecheck__", ""),

@@ -36,7 +36,7 @@ def test_the_source_of_a_change_is_named() -> None:
             writer.optimizer()
         return writer
 
-    assert "loader.py:88 1.0 → 9.0 ms a step" in texts(training(1), training(9))
+    assert "loader.py:88 in read 1.0 → 9.0 ms a step" in texts(training(1), training(9))
 
 
 def test_healthy_pairs_are_silent(count: Callable[[int, int], int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trackside_daemon.captures.summary.parts import KINDS, PARTS, divide
+from trackside_daemon.captures.summary.parts import KINDS, PARTS, divide, without
 
 
 def one(spans: dict[str, list[tuple[float, float]]], *, gpu: bool) -> dict[str, float]:
@@ -69,3 +69,9 @@ def test_the_parts_sum_to_the_step(spans: Any, edges: list[float], gpu: bool) ->
     for step in steps:
         assert sum(step[part] for part in PARTS) == pytest.approx(step["seconds"])
         assert 0 <= step["after_sync"] <= step["idle"] * (1 + 1e-9)
+
+
+def test_spans_without_others() -> None:
+    assert without([(0, 10), (5, 20), (30, 40)], [(8, 12), (35, 50)]) == [(0, 5), (5, 8), (12, 20), (30, 35)]
+    assert without([(0, 10)], []) == [(0, 10)]
+    assert without([(0, 10)], [(0, 10)]) == without([], [(0, 10)]) == []

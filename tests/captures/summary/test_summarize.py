@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
 import sys
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -35,7 +33,7 @@ def test_two_ranks_are_cut_to_the_same_steps_and_marked(tmp_path: Path) -> None:
     for event in late.events[1:]:
         event["ts"] += 4000.0  # less than half a step
     files = {0: written(tmp_path / "a.json", healthy(0, steps=20, noise=0.0)), 3: written(tmp_path / "b.json", late)}
-    summary = summarize(files, 5, world_size=8, backend="gloo")
+    summary = summarize(files, 5, world_size=8)
     assert summary["failed"] == {}
     assert summary["files"] == {"0": "a.json.gz", "3": "b.json.gz"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "b.json.gz"]
@@ -43,7 +41,7 @@ def test_two_ranks_are_cut_to_the_same_steps_and_marked(tmp_path: Path) -> None:
     assert summary["bottleneck"]["class"] == "compute"
     traces = [json.loads(gzip.decompress((tmp_path / name).read_bytes())) for name in summary["files"].values()]
     assert [one["distributedInfo"] for one in traces] == [
-        {"backend": "gloo", "rank": rank, "world_size": 8} for rank in (0, 3)
+        {"backend": "", "rank": rank, "world_size": 8} for rank in (0, 3)
     ]
     marks = [[one for one in each["traceEvents"] if one["name"].startswith("ProfilerStep#")] for each in traces]
     assert [mark["name"] for mark in marks[0]] == [f"ProfilerStep#{index}" for index in range(5)]
@@ -74,16 +72,6 @@ def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_worker_that_cannot_be_started_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMAND", (str(tmp_path / "none"),))
     assert "cannot be started" in summarize({0: tmp_path / "a.json"}, 10)["failed"]["0"]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc is read")
-def test_the_worker_limits_itself() -> None:
-    code = (
-        "import os, psutil, resource; from trackside_daemon.captures.summary.__main__ import _limit; _limit();"
-        "print(resource.getrlimit(resource.RLIMIT_AS)[1], os.nice(0), psutil.Process().ionice().ioclass.name)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(worker.MEMORY_BYTES), "19", "IOPRIO_CLASS_IDLE"]
 
 
 def reason(path: Path) -> str:
@@ -152,7 +140,9 @@ def test_a_trace_that_has_marks_keeps_its_own(tmp_path: Path) -> None:
     assert kept["distributedInfo"] == info
     assert sum(event["name"].startswith("ProfilerStep#") for event in kept["traceEvents"]) == 1
     assert kept["traceName"] == "x"
-    assert len(decode(json.dumps(kept).encode()).events) == len(writer.events) - 1
+    left = decode(json.dumps(kept).encode()).events
+    assert all(event.ts < 9000.0 and event.end > 1000.0 for event in left)
+    assert 1 < len(left) < len(writer.events) - 1
 
 
 def test_reading_no_trace_raises(tmp_path: Path) -> None:

@@ -20,10 +20,22 @@ if TYPE_CHECKING:
 TRAINING = "import sys, trackside; trackside.init('seen', id='seen-1').push(step=1, loss=1.0); sys.stdin.read()"
 STEP = {"compute": 0.006, "overlapped": 0, "exposed": 0, "copies": 0, "data": 0.003, "idle": 0.001, "other": 0}
 OPERATOR = {"name": "aten::mm", "cpu": 0.005, "gpu": 0, "share": 0.5, "count": 3, "shapes": "", "source": "train.py:9"}
+FUNCTION = {"name": "train.py:9 in augment", "seconds": 0.002, "share": 0.2, "count": 1, "inner": "<built-in sum>"}
+CALLS = [
+    {"name": "train.py:9 in augment", "seconds": 0.002, "children": []},
+    {"name": "aten::mm", "seconds": 0.005, "children": []},
+]
 PROFILE = {
-    "ranks": {"0": {"steps": [{"seconds": 0.01, **STEP}] * 3, "operators": [OPERATOR]}},
+    "ranks": {
+        "0": {
+            "steps": [{"seconds": 0.01, **STEP}] * 3,
+            "operators": [OPERATOR],
+            "functions": [FUNCTION],
+            "flame": {"name": "step", "seconds": 0.01, "children": CALLS},
+        }
+    },
     "bottleneck": {"text": "compute: 6 of 10 ms a step"},
-    "difference": [{"text": "aten::mm 1 → 5 ms a step"}],
+    "difference": [{"name": "aten::mm", "before": 0.001, "after": 0.005, "rank": 0, "source": "train.py:9 in main"}],
 }
 
 
@@ -57,8 +69,18 @@ def test_a_capture_is_begun_followed_shown_and_downloaded(
     expect(row.locator(".run-capture-step").first).to_have_attribute(
         "aria-label", "10 ms: compute 60 %, data wait 30 %, device idle 10 %"
     )
-    expect(row.locator("li")).to_have_text(["aten::mm 1 → 5 ms a step"])
-    expect(row.locator("tbody tr")).to_have_text(["aten::mm550 %3train.py:9"])
+    expect(row.locator("tbody tr")).to_have_text(
+        [
+            "aten::mm1 ms5 ms+4 ms0train.py:9 in main",
+            "aten::mm550 %3train.py:9",
+            "train.py:9 in augment220 %1<built-in sum>",
+        ]
+    )
+    row.get_by_text("Calls of the training thread").click()
+    row.get_by_role("button", name="aten::mm: 5 ms, 50 % of a step").click()
+    expect(row.locator(".flame-call")).to_have_text(["aten::mm"])
+    row.get_by_role("button", name="Whole step").click()
+    expect(row.locator(".flame-call")).to_have_text(["step", "train.py:9 in augment", "aten::mm"])
     assert violations(page) == []
     training.stdin.close()  # type: ignore[union-attr]
     training.wait()

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.alerts.escalation import Escalation
+from trackside_daemon.alerts.evidence.checkpoints import last_good_checkpoint
 from trackside_daemon.alerts.evidence.deaths import deaths
 from trackside_daemon.alerts.evidence.gpus import gpus
 from trackside_daemon.alerts.evidence.machine import cgroups, cpu, host, io, memory
@@ -43,6 +44,8 @@ _GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
     "host": host,
     "cgroups": cgroups,
     "causes": causes,
+    "checkpoint": last_good_checkpoint,
+    "diagnosis": lambda case: {"diagnosis": list(case.sources.diagnose(case.alert.run))},
 }
 
 log = logging.getLogger("trackside")

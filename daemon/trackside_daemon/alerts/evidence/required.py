@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from typing import Literal
 
-Part = Literal["ranks", "samples", "stacks", "memory", "cpu", "io", "host", "cgroups", "gpus", "deaths", "causes"]
+Part = Literal[
+    "ranks",
+    "samples",
+    "stacks",
+    "memory",
+    "cpu",
+    "io",
+    "host",
+    "cgroups",
+    "gpus",
+    "deaths",
+    "causes",
+    "checkpoint",
+    "diagnosis",
+]
 
 # Parts of every alert about a run; samples exist only if it is about a key.
 OF_RUNS: tuple[Part, ...] = ("ranks", "samples")
 
 _MEMORY: tuple[Part, ...] = ("memory", "host", "cgroups")
-_DEATH: tuple[Part, ...] = ("deaths", *_MEMORY)
+_DEATH: tuple[Part, ...] = ("checkpoint", "deaths", *_MEMORY)
 
 _PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingStalled", "RankSilent"), ("stacks",)),
-    **dict.fromkeys(("SlowStep", "ThroughputRegression"), ("causes", "gpus")),
-    "GpuUnderutilized": ("causes",),
-    "StragglerRank": ("causes", "gpus", "stacks"),
+    **dict.fromkeys(("SlowStep", "ThroughputRegression"), ("causes", "gpus", "diagnosis")),
+    "GpuUnderutilized": ("causes", "diagnosis"),
+    "StragglerRank": ("causes", "gpus", "stacks", "diagnosis"),
+    **dict.fromkeys(("NonFinite", "LossDiverging", "LossDiscontinuity"), ("checkpoint",)),
     **dict.fromkeys(("TrainingProcessDied", "OomKilled", "DataLoaderDied"), _DEATH),
     **dict.fromkeys(("HostMemoryPressure", "ContainerMemoryPressure", "HostMemoryLeak", "ShmFull"), _MEMORY),
     "CpuSaturated": ("cpu", "cgroups"),
-    "DataLoaderBottleneck": ("cpu",),
+    "DataLoaderBottleneck": ("cpu", "diagnosis"),
     "IoBottleneck": ("io", "host"),
 }
 

@@ -32,6 +32,7 @@ class Sources(NamedTuple):
         processes: Returns the processes of the training as of the last tick.
         wait_written: Waits until the history has committed all records so far, for a few seconds at most.
         pause: Waits for a number of seconds, or until the daemon stops.
+        diagnose: Returns the lines of a run's diagnosis, by its id.
         phases: Returns the recent seconds by phase of the ranks of a run, by its name.
         proc: Path of procfs.
     """
@@ -42,6 +43,7 @@ class Sources(NamedTuple):
     processes: Callable[[], Sequence[Process]]
     wait_written: Callable[[], object]
     pause: Callable[[float], object] = time.sleep
+    diagnose: Callable[[str], Sequence[str]] = lambda _: ()
     phases: Callable[[str], Sequence[Resource]] = lambda _: ()
     proc: str = "/proc"
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures.kineto.socket_file import CONFIG, NAME
+from trackside.captures.kineto import OTHER_DAEMON, is_tested, serves_this_user, variables
+from trackside.environment.identity import start_time
 from trackside_daemon.linux.child_process import output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Minor versions. Others are left alone: 2.1 to 2.4 crash at the start (pytorch#125705), 2.7 did with CUDA (pytorch#163545).
-TESTED = ("2.10", "2.13", "2.15")
-
-OTHER_DAEMON = ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")  # with one of them, the user has chosen another daemon
+FIRST_REQUEST_SECONDS = 60.0  # PyTorch first asks 6 s after its import, which may take long
 
 VERSION_SECONDS = 10.0  # time limit for an interpreter to print the version
 
@@ -25,17 +24,6 @@ VERSION_SECONDS = 10.0  # time limit for an interpreter to print the version
 _VERSION = "import sys; sys.path[:] = filter(None, sys.path); import importlib.metadata as m; print(m.version('torch'))"
 _PYTHON = re.compile(r"python[\d.]*")
 _SHEBANG = re.compile(rb"#!\s*(?:\S+/env\s+)?(\S*python[\d.]*)\s")
-
-
-def variables(directory: Path) -> dict[str, str]:
-    """Return the variables with which PyTorch asks at the socket in a directory."""
-    return {
-        "KINETO_USE_DAEMON": "1",
-        "KINETO_IPC_SOCKET_DIR": str(directory),
-        "KINETO_CONFIG": str(directory / CONFIG),
-        "KINETO_ONDEMAND_TRACE_DIR": str(directory),
-        "KINETO_LOG_LEVEL": "99",  # otherwise each process writes some lines to standard error
-    }
 
 
 def missing_variables(directory: Path, command: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
@@ -55,9 +43,14 @@ def missing_variables(directory: Path, command: Sequence[str], environ: Mapping[
     return {name: value for name, value in variables(directory).items() if name not in environ}
 
 
-def is_tested(version: str) -> bool:
-    """Return whether a version of PyTorch is one of the tested ones."""
-    return ".".join(version.split(".")[:2]) in TESTED
+def will_ask(pid: int, directory: Path, proc: Path = Path("/proc")) -> bool:
+    """Return whether a process that has not asked yet has just been started with the variables for a directory."""
+    try:
+        environ = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or belongs to another user
+        return False
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - start_time(proc, pid) / os.sysconf("SC_CLK_TCK")
+    return b"KINETO_IPC_SOCKET_DIR=" + os.fsencode(directory) in environ and age < FIRST_REQUEST_SECONDS
 
 
 def torch_version(program: str) -> str:
@@ -80,11 +73,3 @@ def interpreter(program: str) -> str:
     except OSError:
         return ""
     return (shutil.which(os.fsdecode(shebang[1])) or "") if shebang else ""
-
-
-def serves_this_user(directory: Path) -> bool:
-    """Return whether a daemon of this user has its socket in a directory."""
-    try:
-        return directory.lstat().st_uid == os.getuid() and (directory / NAME).is_socket()
-    except OSError:
-        return False

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from trackside.captures.kineto import socket_directory
 from trackside_daemon.captures.kineto.pollers import Pollers
 from trackside_daemon.captures.kineto.profiler_socket import ProfilerSocket
 from trackside_daemon.captures.kineto.recorder import KinetoRecorder
-from trackside_daemon.captures.kineto.socket_file import DirectoryError, directory
+from trackside_daemon.captures.kineto.socket_file import DirectoryError
+from trackside_daemon.captures.kineto.windows import Windows
 from trackside_daemon.model.metric import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from trackside_daemon.captures.recorder import AskRanks
     from trackside_daemon.model.rank_process import RankProcess
 
 log = logging.getLogger("trackside")
@@ -26,7 +29,7 @@ class Kineto:
     Args:
         push_socket: The push socket or a file next to it, which determines the directory.
         processes: Returns the ranks of this machine.
-        step_seconds: As for `KinetoRecorder`.
+        step_seconds: As for `Windows`; *ask* likewise.
         enabled: False for no socket.
 
     Attributes:
@@ -38,11 +41,12 @@ class Kineto:
         push_socket: Path,
         processes: Callable[[], Sequence[RankProcess]],
         step_seconds: Callable[[str, int], float | None],
+        ask: AskRanks,
         *,
         enabled: bool,
     ) -> None:
-        pollers, place = Pollers(), directory(push_socket)
-        self.recorder = KinetoRecorder(place, pollers, processes, step_seconds)
+        pollers, place = Pollers(), socket_directory(push_socket)
+        self.recorder = KinetoRecorder(place, pollers, processes, Windows(pollers, step_seconds, ask))
         self._socket: ProfilerSocket | None = None
         if enabled:
             try:

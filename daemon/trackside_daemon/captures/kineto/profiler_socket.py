@@ -10,8 +10,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trackside.captures.kineto import SOCKET
 from trackside_daemon.captures.kineto.protocol import DATAGRAM_BYTES, DatagramError, decode, encode
-from trackside_daemon.captures.kineto.socket_file import NAME, DirectoryError, prepare
+from trackside_daemon.captures.kineto.socket_file import DirectoryError, prepare
 from trackside_daemon.linux.pid_namespaces import own_pid
 from trackside_daemon.model.metric import Metric, Sample
 
@@ -54,7 +55,7 @@ class ProfilerSocket:
         self._pollers = pollers
         self._proc = proc
         self._directory = str(directory)
-        self._path = directory / NAME
+        self._path = directory / SOCKET
         self._stopping = False
         self._refused = Counter(dict.fromkeys(REASONS, 0))
         self._thread = threading.Thread(target=self._run, name="trackside-kineto", daemon=True)

@@ -40,11 +40,13 @@ class Window(NamedTuple):
         steps: Number of optimizer steps; None to record for *seconds*.
         seconds: Duration.
         start: Unix seconds; 0 for at once.
+        after: Number of the optimizer step, of all in the process, after which *steps* are recorded; 0 for at once.
     """
 
     steps: int | None = None
     seconds: float = 0.0
     start: float = 0.0
+    after: int = 0
 
 
 def decode(datagram: bytes) -> Request | None:
@@ -87,7 +89,7 @@ def configuration(file: str, window: Window, options: ProfileOptions) -> str:
     """
     lines = {"ACTIVITIES_LOG_FILE": file, "ACTIVITIES_WARMUP_PERIOD_SECS": 0}  # the default warm-up takes 5 s
     if window.steps is not None:
-        lines |= {"PROFILE_START_ITERATION": 0, "ACTIVITIES_ITERATIONS": window.steps}
+        lines |= {"PROFILE_START_ITERATION": max(0, window.after - 1), "ACTIVITIES_ITERATIONS": window.steps}
     else:
         lines |= {
             "PROFILE_START_TIME": round(window.start * 1000),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures.kineto.environment import TESTED
-from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, POLL_SECONDS
-from trackside_daemon.captures.kineto.protocol import Window, configuration
+from trackside.captures.kineto import TESTED
+from trackside_daemon.captures.kineto.environment import will_ask
+from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS
+from trackside_daemon.captures.kineto.protocol import configuration
 from trackside_daemon.captures.kineto.recording import BUSY, Recording
+from trackside_daemon.captures.kineto.windows import LOOP_SECONDS
 
 if TYPE_CHECKING:
     import threading
@@ -16,19 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.captures.kineto.pollers import Pollers
+    from trackside_daemon.captures.kineto.protocol import Window
+    from trackside_daemon.captures.kineto.windows import Windows
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.rank_process import RankProcess
 
 CHECK_SECONDS = 0.05  # how often files are looked up
-LOOP_SECONDS = 1.0  # libkineto's loop: a configuration has to arrive that much before its start time
-MARGIN_SECONDS = 0.5  # how late a process may ask when several start together
 WRITE_SECONDS = 30.0  # time limit for the file, after the end of the recording
-
-# A window has to contain all steps, which take longer while they are recorded. The summary is cut to the steps asked for.
-SLOWNESS = 1.5
-LONGEST_SECONDS = 120.0  # maximum duration of a window
-STEP_SECONDS = 0.2  # duration of a step in a run whose speed is unknown, for windows
-SLOW_STEP_SECONDS = 5.0  # likewise, for the time limit
 
 UNREACHED = (
     "its PyTorch does not ask for profiles: start it with `trackside run -- python …`, and one of the tested versions of"
@@ -39,14 +35,11 @@ UNREACHED = (
 class KinetoRecorder:
     """Records ranks of this machine whose PyTorch asks for configurations.
 
-    One rank records as many optimizer steps as asked for. Several record for a time that contains as many, so that they start
-    within milliseconds of each other.
-
     Args:
         directory: The directory of the socket.
         pollers: The processes that ask.
         processes: Returns the ranks of this machine.
-        step_seconds: Returns the duration of a run's steps, by the run's id and attempt; None if it is unknown.
+        windows: When they record.
     """
 
     def __init__(
@@ -54,12 +47,12 @@ class KinetoRecorder:
         directory: Path,
         pollers: Pollers,
         processes: Callable[[], Sequence[RankProcess]],
-        step_seconds: Callable[[str, int], float | None],
+        windows: Windows,
     ) -> None:
         self._directory = directory
         self._pollers = pollers
         self._processes = processes
-        self._step_seconds = step_seconds
+        self._windows = windows
 
     def refuse(self, capture: Capture, ranks: Sequence[int]) -> dict[int, str]:
         """Return the ranks that it cannot record, each with the reason; see `Recorder`."""
@@ -74,8 +67,9 @@ class KinetoRecorder:
     ) -> dict[int, Path | str]:
         """Record ranks; see `Recorder`."""
         pids = self._pids(capture.run)
-        window = self._window(capture, [pids.get(rank, 0) for rank in ranks])
-        seconds = self._seconds(capture, window) + WRITE_SECONDS
+        recorded = [pids.get(rank, 0) for rank in ranks]
+        window = self._windows.window(capture, ranks, recorded)
+        seconds = self._windows.limit(capture, window, recorded) + WRITE_SECONDS
         recordings = {rank: Recording(rank, pids.get(rank, 0), directory, self._pollers, seconds) for rank in ranks}
         # libkineto may be allowed to write below this directory alone, and no path of the store can confuse its configuration.
         link = self._directory / capture.id
@@ -112,37 +106,12 @@ class KinetoRecorder:
     def _reason(self, pid: int) -> str:
         """Return why a process cannot be recorded; empty if it can."""
         poller = self._pollers.get(pid)
-        if poller is None or poller.silent:
-            return UNREACHED
-        return "" if poller.accepts else BUSY
-
-    def _asks_in(self, pid: int) -> float:
-        """Return in how many seconds a process is due to ask."""
-        poller = self._pollers.get(pid)
-        return POLL_SECONDS if poller is None else max(0.0, poller.at + poller.interval - time.monotonic())
-
-    def _window(self, capture: Capture, pids: Sequence[int]) -> Window:
-        """Return when to record: one process when it asks, several at a moment by which all have asked."""
-        options = capture.options
-        if len(pids) == 1:
-            return Window(options.steps, options.seconds or 0.0)
-        seconds = options.seconds or 0.0
-        if options.steps is not None:
-            seconds = (
-                (options.steps + 1) * (self._step_seconds(capture.run, capture.attempt) or STEP_SECONDS) * SLOWNESS
-            )
-        delay = max(map(self._asks_in, pids)) + MARGIN_SECONDS + LOOP_SECONDS
-        return Window(None, min(seconds, LONGEST_SECONDS), time.time() + delay)
-
-    def _seconds(self, capture: Capture, window: Window) -> float:
-        """Return how long a recording takes at most, from when a process has asked."""
-        if window.steps is not None:
-            step = self._step_seconds(capture.run, capture.attempt) or SLOW_STEP_SECONDS
-            return window.steps * step * 2 * SLOWNESS
-        return window.seconds + max(0.0, window.start - time.time()) + LOOP_SECONDS
+        if poller is None:
+            return "" if will_ask(pid, self._directory) else UNREACHED
+        return UNREACHED if poller.silent else "" if poller.accepts else BUSY
 
     def _patience(self, pid: int, window: Window) -> float:
         """Return how long a process may take to ask; libkineto does not record if its start time has come."""
         if window.start:
             return window.start - LOOP_SECONDS - time.time()
-        return self._asks_in(pid) + DELAY_SECONDS
+        return self._windows.asks_in(pid) + DELAY_SECONDS

@@ -14,11 +14,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from trackside.captures.kineto import CONFIG
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-NAME = "dynolog"  # libkineto's name for the socket
-CONFIG = "kineto.conf"
 
 # libkineto copies the path of its own socket to the 108 bytes of sockaddr_un without a check: DIRECTORY/dynoconfigclientUUID
 # and a NUL.
@@ -30,11 +29,6 @@ _USABLE = re.compile(r"/(?!.*\.(?:json|\.))[\w./-]+", re.ASCII)
 
 class DirectoryError(Exception):
     """The directory cannot be used; the message states why."""
-
-
-def directory(push_socket: Path) -> Path:
-    """Return the directory that belongs to a push socket, or to another file next to it with the same stem."""
-    return push_socket.with_suffix(".kineto")
 
 
 def require_usable(path: Path) -> None:

@@ -6,15 +6,12 @@ and its time, and uses processors and disks only when nothing else does.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import resource
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 
 from trackside_daemon.captures.summary import marks
 from trackside_daemon.captures.summary.profile import profile
@@ -22,7 +19,12 @@ from trackside_daemon.captures.summary.request import Answer, Request
 from trackside_daemon.captures.summary.steps import cut
 from trackside_daemon.captures.summary.trace import TraceError, decode, read_text
 from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.process_limits import limit_this_process, limit_time
 from trackside_daemon.linux.signals import reset_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 MEMORY_BYTES = 3 << 30  # RLIMIT_AS; the longest text with its events needs two thirds of it
 CPU_SECONDS = 90
@@ -32,8 +34,9 @@ def main() -> int:
     """Answer requests until the end of the input."""
     reset_signals()
     end_with_parent(None, signal.SIGKILL)
-    _limit()
+    limit_this_process(MEMORY_BYTES)
     for line in sys.stdin.buffer:
+        limit_time(CPU_SECONDS)  # of each request
         sys.stdout.buffer.write(msgspec.json.encode(answer(msgspec.json.decode(line, type=Request))) + b"\n")
         sys.stdout.buffer.flush()
     return 0
@@ -48,7 +51,8 @@ def answer(request: Request) -> Answer:
         summary = profile(trace, steps)
         begin = trace.base / 1000 + steps.edges[0]
         del trace
-        marks.write(Path(request.output), marks.marked(text, steps, request.distributed))
+        distributed = {"backend": _backend(summary), **request.distributed}
+        marks.write(Path(request.output), marks.marked(text, steps, distributed))
     except TraceError as error:
         return Answer(error=str(error))
     except OSError as error:
@@ -58,17 +62,10 @@ def answer(request: Request) -> Answer:
     return Answer(summary, begin)
 
 
-def _limit() -> None:
-    for name, most in (
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        with contextlib.suppress(OSError, ValueError):  # a lower limit stays
-            resource.setrlimit(name, (most, most))
-    os.nice(19)
-    if sys.platform == "linux":
-        psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+def _backend(summary: Mapping[str, Any]) -> str:
+    """Return the backend of torch.distributed, by the collectives of a rank."""
+    names = " ".join(row["name"] for row in summary["communication"])
+    return next((backend for backend in ("nccl", "gloo", "mpi", "ucc", "xccl") if backend in names), "")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ LOADER = "enumerate(DataLoader)"  # begin of the mark in which a loop waits for 
 
 ROUNDING = 1.0  # microseconds by which a call may end after the one that holds it
 
-_FUNCTION = re.compile(r"(.+)\((\d+)\): ")
+_FUNCTION = re.compile(r"(.+)\((\d+)\): (.*)", re.DOTALL)
 _LIBRARIES = {"torch", "torchvision", "lib", "site-packages", "threading"} | sys.stdlib_module_names
 
 
@@ -27,7 +27,7 @@ class Call(msgspec.Struct, gc=False):
 
     Attributes:
         own: Microseconds in which no call inside it ran.
-        source: The user's innermost function that encloses it, or is it, as ``path/file.py:88``; empty if not recorded.
+        source: The user's innermost function that encloses it, or is it, as ``path/file.py:88 in name``; empty if not recorded.
         in_loader: It waits for the next batch, or a call that does encloses it.
         in_operator: An operator encloses it.
     """
@@ -44,7 +44,7 @@ def nest(events: Iterable[Event]) -> list[Call]:
     calls: list[Call] = []
     enclosing: list[Call] = []
     for event in sorted(events, key=lambda event: (event.ts, -event.dur)):
-        while enclosing and not _encloses(enclosing[-1].event, event):
+        while enclosing and not encloses(enclosing[-1].event, event):
             enclosing.pop()
         call = _call(event, enclosing[-1] if enclosing else None)
         calls.append(call)
@@ -52,7 +52,7 @@ def nest(events: Iterable[Event]) -> list[Call]:
     return calls
 
 
-def _encloses(outer: Event, event: Event) -> bool:
+def encloses(outer: Event, event: Event) -> bool:
     """Return whether a call holds another. A function that begins a mark ends before it, and does not hold it."""
     return event.ts < outer.end and event.end <= outer.end + ROUNDING
 
@@ -69,11 +69,11 @@ def _call(event: Event, parent: Call | None) -> Call:
 
 @lru_cache(4096)
 def user_source(name: str) -> str:
-    """Return ``path/file.py:88`` of a function named ``path/file.py(88): name``; empty for PyTorch and standard library."""
+    """Return ``path/file.py:88 in name`` of a function named ``path/file.py(88): name``; empty for PyTorch and standard library."""
     found = _FUNCTION.match(name)
     if found is None or name.startswith("<frozen "):
         return ""
     parts = found[1].split("/")
     if parts[0].removesuffix(".py") in _LIBRARIES or "site-packages" in parts:
         return ""
-    return f"{found[1]}:{found[2]}"
+    return f"{found[1]}:{found[2]} in {found[3]}"

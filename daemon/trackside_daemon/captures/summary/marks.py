@@ -1,4 +1,4 @@
-"""Add to a trace what HTA, the TensorBoard plug-in and Perfetto need: whose it is, and where its steps begin."""
+"""Cut a trace to its steps, and add what HTA, the TensorBoard plug-in and Perfetto need: whose it is, and the marks of steps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from trackside_daemon.captures.summary.steps import Steps
 
 
+class _Event(msgspec.Struct, gc=False):
+    """The place of an event in time."""
+
+    ph: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
 def marked(text: bytes, steps: Steps, distributed: dict[str, Any]) -> bytes:
-    """Return the text of a trace with ``distributedInfo`` and ``ProfilerStep#`` marks, which it keeps if it has them.
+    """Return a trace of its steps alone, with ``distributedInfo`` and ``ProfilerStep#`` marks, which it keeps if it has them.
 
     Args:
         text: The trace, which `trace.decode` accepts.
@@ -24,12 +36,14 @@ def marked(text: bytes, steps: Steps, distributed: dict[str, Any]) -> bytes:
         distributed: ``rank``, ``world_size`` and ``backend``.
     """
     fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    events = bytes(fields.pop("traceEvents")).strip()
+    events = msgspec.json.decode(fields.pop("traceEvents"), type=list[msgspec.Raw])
+    if steps.whole:
+        events = [event for event in events if _overlaps(event, steps.edges)]
     # HTA searches for the rank with a space before the number.
     own = ", ".join(f'"{key}": {msgspec.json.encode(value).decode()}' for key, value in distributed.items())
     head = {"distributedInfo": msgspec.Raw(f"{{{own}}}".encode())} | fields
-    marks = b"" if b'"ProfilerStep#' in events or not steps.whole else b",".join(_marks(steps)) + b","
-    return msgspec.json.encode(head)[:-1] + b',"traceEvents":[' + marks + events[1:] + b"}"
+    marks = [] if b'"ProfilerStep#' in text or not steps.whole else _marks(steps)
+    return msgspec.json.encode(head | {"traceEvents": [*marks, *events]})
 
 
 def write(path: Path, text: bytes) -> None:
@@ -47,9 +61,13 @@ def write(path: Path, text: bytes) -> None:
         part.unlink(missing_ok=True)
 
 
-def _marks(steps: Steps) -> list[bytes]:
+def _overlaps(event: msgspec.Raw, edges: list[float]) -> bool:
+    """Return whether an event happens during the steps, or at no time."""
+    found = _decode(event)
+    return found.ph == "M" or (found.ts < edges[-1] and found.ts + found.dur > edges[0])
+
+
+def _marks(steps: Steps) -> Iterator[dict[str, Any]]:
     mark = {"ph": "X", "cat": "user_annotation", "pid": steps.pid, "tid": steps.tid}
-    return [
-        msgspec.json.encode(mark | {"name": f"ProfilerStep#{index}", "ts": begin, "dur": end - begin, "args": {}})
-        for index, (begin, end) in enumerate(pairwise(steps.edges))
-    ]
+    for index, (begin, end) in enumerate(pairwise(steps.edges)):
+        yield mark | {"name": f"ProfilerStep#{index}", "ts": begin, "dur": end - begin, "args": {}}

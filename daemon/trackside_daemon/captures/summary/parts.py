@@ -51,6 +51,23 @@ def divide(spans: Mapping[str, Sequence[Span]], edges: Sequence[float], *, gpu: 
     return steps
 
 
+def without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    """Return the times of spans in which none of the others is, in order."""
+    changes = [
+        (time, which, change)
+        for which, some in enumerate((spans, others))
+        for begin, end in some
+        for time, change in ((begin, 1), (end, -1))
+    ]
+    running, begun, found = [0, 0], 0.0, []
+    for time, which, change in sorted(changes):
+        if running[0] and not running[1] and time > begun:
+            found.append((begun, time))
+        running[which] += change
+        begun = time
+    return found
+
+
 def _changes(spans: Mapping[str, Sequence[Span]], edges: Sequence[float]) -> list[tuple[float, int, int]]:
     """Return when a span of a kind begins (1) or ends (-1), by time; kind -1 is the end of a step."""
     changes = [(edge, -1, 0) for edge in edges[1:]]

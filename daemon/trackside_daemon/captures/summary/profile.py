@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon.captures.summary import tables
 from trackside_daemon.captures.summary.bottleneck import bottleneck
 from trackside_daemon.captures.summary.calls import LOADER, Call, nest
-from trackside_daemon.captures.summary.parts import divide
+from trackside_daemon.captures.summary.flame import flame
+from trackside_daemon.captures.summary.parts import divide, without
+from trackside_daemon.captures.summary.trace import Event
 
 if TYPE_CHECKING:
     from trackside_daemon.captures.summary.parts import Span
     from trackside_daemon.captures.summary.steps import Steps
-    from trackside_daemon.captures.summary.trace import Event, Trace
+    from trackside_daemon.captures.summary.trace import Trace
 
 COPIES = frozenset(("aten::copy_", "aten::_foreach_copy_", "aten::_pin_memory"))
 COMMUNICATION = ("c10d::", "gloo:", "nccl", "mpi:", "ucc:", "xccl:")
@@ -35,11 +37,13 @@ def profile(trace: Trace, steps: Steps) -> dict[str, Any]:
     for event in trace.events:
         if event.cat in _THREADS:
             threads[event.pid, event.tid].append(event)
-    calls = {thread: nest(events) for thread, events in threads.items()}
     kernels = [event for event in trace.events if event.cat in _GPU]
-    main = calls.get((steps.pid, steps.tid), [])
     # The annotation of a collective on a GPU only repeats its kernel.
     collectives = [event for event in kernels or trace.events if event.name.startswith(COMMUNICATION)]
+    if not kernels:
+        threads[steps.pid, steps.tid] += _waits(threads[steps.pid, steps.tid], collectives)
+    calls = {thread: nest(events) for thread, events in threads.items()}
+    main = calls[steps.pid, steps.tid]
     spans = _device_spans(kernels) if kernels else _host_spans(main)
     spans["communication"] = [_span(event) for event in collectives]
     spans["loader"] = [_span(call.event) for call in main if call.event.name.startswith(LOADER)]
@@ -56,8 +60,16 @@ def profile(trace: Trace, steps: Steps) -> dict[str, Any]:
         "communication": tables.communication(collectives, steps.edges),
         "functions": tables.functions(main, steps.edges),
         "host": _host(main, trace, steps),
+        "flame": flame(main, steps.edges),
     }
     return summary | {"bottleneck": bottleneck(summary)}
+
+
+def _waits(main: list[Event], collectives: list[Event]) -> list[Event]:
+    """Return the waits of the training thread for collectives, as calls, whose time is then not that of their callers."""
+    work = [_span(event) for event in main if event.cat == "cpu_op"]
+    waits = without([_span(event) for event in collectives], work)
+    return [Event("X", "wait for other ranks", "wait", ts=begin, dur=end - begin) for begin, end in waits]
 
 
 def _span(event: Event) -> Span:

@@ -25,7 +25,7 @@ def text(summary: Mapping[str, Any]) -> list[str]:
     found = summary["bottleneck"]
     rank = found.get("last", found["rank"])
     profile = ranks[str(rank)]
-    lines += [f"bottleneck: {found['text']}", "", "ms a step" + "".join(f"{name:>11}" for name in ("total", *PARTS))]
+    lines += [f"bottleneck: {found['text']}", "", "ms a step" + _columns({part: part for part in ("total", *PARTS)})]
     lines += [_parts(rank, profile["parts"]) for rank, profile in [*ranks.items()][:RANKS]]
     count = len(profile["steps"])
     what = (
@@ -40,7 +40,13 @@ def text(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _parts(rank: str, parts: Mapping[str, float]) -> str:
-    return f"rank {rank:<4}" + "".join(f"{milliseconds(parts[name]):>11}" for name in ("seconds", *PARTS))
+    named = {"total": parts["seconds"], **{part: parts[part] for part in PARTS}}
+    return f"rank {rank:<4}" + _columns({part: milliseconds(seconds) for part, seconds in named.items()})
+
+
+def _columns(cells: Mapping[str, str]) -> str:
+    """Return cells below the names of their columns, which together are narrower than a terminal."""
+    return "".join(f"{cell:>{max(5, len(name)) + 2}}" for name, cell in cells.items())
 
 
 def _operator(row: Mapping[str, Any]) -> str:
@@ -50,5 +56,5 @@ def _operator(row: Mapping[str, Any]) -> str:
 
 
 def _function(row: Mapping[str, Any]) -> str:
-    inner = f"  {cut(row['inner'], WIDTH)}"
-    return f"  {row['share']:>4.0%}  {milliseconds(row['seconds']):>5} ms  {cut(row['name'], WIDTH)}{inner}"
+    times = f"  {row['share']:>4.0%}  {milliseconds(row['seconds']):>5} ms"
+    return f"{times}  {cut(row['name'], WIDTH)}  {cut(row['inner'], WIDTH)}".rstrip()

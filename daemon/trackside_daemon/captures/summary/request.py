@@ -13,7 +13,7 @@ class Request(msgspec.Struct):
     Attributes:
         path: The file that the profiler wrote.
         output: Where to write the trace with its marks.
-        distributed: ``rank``, ``world_size`` and ``backend``.
+        distributed: ``rank`` and ``world_size``.
         steps: Number of steps; None for all.
         near: Begin of the first step of another rank, as Unix time in microseconds; None to choose.
     """

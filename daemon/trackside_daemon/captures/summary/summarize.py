@@ -1,4 +1,4 @@
-"""Summarise the traces of a capture, each in a process of its own."""
+"""Summarise the traces of a capture in a process of their own."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ SECONDS = 180.0  # the longest wait for one trace: 90 seconds of a processor, at
 COMMAND = (sys.executable, "-m", "trackside_daemon.captures.summary")
 
 
-def summarize(
-    files: Mapping[int, Path], steps: int | None, world_size: int | None = None, backend: str = ""
-) -> dict[str, Any]:
+def summarize(files: Mapping[int, Path], steps: int | None, world_size: int | None = None) -> dict[str, Any]:
     """Summarise traces by rank, and replace each with a gzip that has the marks which viewers need.
 
     It blocks for seconds, and never raises for a trace. The thread that calls it should live until it returns.
@@ -31,7 +29,6 @@ def summarize(
         files: The traces, as the profiler wrote them.
         steps: Number of steps to cut them to; None for all whole ones.
         world_size: Number of ranks of the run.
-        backend: The backend of torch.distributed.
 
     Returns:
         ``ranks``: the summaries by rank; ``files``: the names of the new files by rank; ``failed``: the reasons by rank
@@ -39,10 +36,11 @@ def summarize(
     """
     summary: dict[str, Any] = {"ranks": {}, "files": {}, "failed": {}}
     near: float | None = None
+    worker = _Worker()
     for rank, path in sorted(files.items()):
         output = path.with_name(f"{path.name.removesuffix('.gz').removesuffix('.json')}.json.gz")
-        distributed = {"backend": backend, "rank": rank, "world_size": world_size or len(files)}
-        answer = _ask(Request(str(path), str(output), distributed, steps, near))
+        distributed = {"rank": rank, "world_size": world_size or len(files)}
+        answer = worker.ask(Request(str(path), str(output), distributed, steps, near))
         if answer.error:
             summary["failed"][str(rank)] = answer.error
             continue
@@ -51,24 +49,40 @@ def summarize(
         summary["files"][str(rank)] = output.name
         if output != path:
             path.unlink(missing_ok=True)
+    worker.end()
     return summary | {"bottleneck": overall(summary["ranks"])}
 
 
-def _ask(request: Request) -> Answer:
-    try:
-        worker = WorkerProcess(list(COMMAND))
-    except OSError as error:
-        return Answer(error=f"the process that reads traces cannot be started: {error}")
-    try:
-        worker.send(msgspec.json.encode(request))
-        line = worker.receive(time.monotonic() + SECONDS)
-        return Answer(error=f"the trace took longer than {SECONDS:.0f} s") if line is None else _decode(line)
-    except WorkerFailed as error:
-        return Answer(error=f"the process that reads traces ended: {error}")
-    finally:
-        worker.kill()
-        worker.wait_reaped()
-        worker.is_reaped()
+class _Worker:
+    """The process, which starts with the first trace, and anew after a trace that it failed on."""
+
+    def __init__(self) -> None:
+        self._process: WorkerProcess | None = None
+
+    def ask(self, request: Request) -> Answer:
+        """Summarise a trace."""
+        try:
+            if self._process is None:
+                self._process = WorkerProcess(list(COMMAND))
+            self._process.send(msgspec.json.encode(request))
+            line = self._process.receive(time.monotonic() + SECONDS)
+            if line is not None:
+                return _decode(line)
+            reason = f"the trace took longer than {SECONDS:.0f} s"
+        except OSError as error:
+            return Answer(error=f"the process that reads traces cannot be started: {error}")
+        except WorkerFailed as error:
+            reason = f"the process that reads traces ended: {error}"
+        self.end()
+        return Answer(error=reason)
+
+    def end(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait_reaped()
+            self._process.is_reaped()
+        self._process = None
 
 
 _decode = msgspec.json.Decoder(Answer).decode

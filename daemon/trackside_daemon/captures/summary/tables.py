@@ -8,6 +8,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.captures.summary.calls import user_source
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 ROWS = 40  # rows of a table; the largest are kept
 TEXT = 120  # characters of a name, of shapes and of a source
 
-_ADDRESS = " object at 0x"
+ADDRESS = " object at 0x"
 
 
 class Table:
@@ -99,12 +101,12 @@ def operators(calls: Iterable[Call], kernels: Iterable[Event], edges: Sequence[f
 def functions(calls: Iterable[Call], edges: Sequence[float]) -> list[dict[str, Any]]:
     """Return the rows of the user's functions, with the time of libraries that they call, but not of operators.
 
-    The name of a row is the function's source; ``inner`` is the call with most of its time.
+    The name of a row is the function's source; ``inner`` is the call of a library with most of its time.
     """
     table = Table(edges)
     for call in calls:
         if call.event.cat == "python_function" and call.source:
-            inner = call.event.name.split(_ADDRESS)[0]
+            inner = "" if user_source(call.event.name) else call.event.name.split(ADDRESS)[0]
             table.add(
                 call.source, "seconds", call.event.ts, call.own, {"inner": inner, "loader": "yes" * call.in_loader}
             )

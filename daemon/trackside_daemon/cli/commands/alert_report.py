@@ -132,6 +132,12 @@ def _hang(hang: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
     yield from _pairs({f"rank {rank}": place for rank, place in hang["places"].items()})
 
 
+def _diagnosis(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "where the time of the run went until then:"
+    for line in lines:
+        yield from wrapped(shown(line.strip()), "    ", "    " if line.startswith(" ") else "  ")
+
+
 def _processes(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterator[str]:
     yield "processes:"
     yield from _rows(processes)
@@ -212,6 +218,11 @@ def _causes(causes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterat
         yield from wrapped(shown(cause["text"]), " " * 8, f"  {'' if share is None else f'{share:.0%}':>4}  ")
 
 
+def _checkpoint(checkpoint: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
+    yield "last good checkpoint before:"
+    yield from _pairs({name: _value(name, value) for name, value in checkpoint.items()})
+
+
 def _changed(lines: Sequence[str], _: Mapping[str, Any]) -> Iterator[str]:
     yield "changed before:"
     for line in lines:
@@ -232,12 +243,14 @@ _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
     "causes": _causes,
+    "checkpoint": _checkpoint,
     "changed": _changed,
     "phases": _phases,
     "neighbours": _neighbours,
     "ranks": _ranks,
     "samples": _samples,
     "hang": _hang,
+    "diagnosis": _diagnosis,
     "stacks": _stacks,
     "events": _events,
     "xids": _xids,
@@ -292,7 +305,7 @@ def _value(name: str, value: Any) -> str:
     base = name.partition(" ")[0]
     if base.endswith("_seconds") or base.startswith("phase_seconds."):
         return _span(value)
-    if base.endswith(("_bytes", "_bytes_per_second")):
+    if base.endswith(("_bytes", "_bytes_per_second")) or base == "bytes":
         return _size(value) + ("/s" if base.endswith("_second") else "")
     if base.endswith("_ratio"):
         return f"{value:.1%}"

@@ -68,15 +68,14 @@ def _speak_for(target: Target, endpoint: str, name: str, why: str) -> None:
 
 
 def _possible(target: Target, endpoint: str, run: str, why: str) -> Iterator[str]:
-    from trackside_daemon.captures.kineto.environment import variables
-    from trackside_daemon.captures.kineto.socket_file import directory
+    from trackside.captures.kineto import socket_directory, variables
     from trackside_daemon.cli.attach.stacks import way
 
     yield f"run {run}: process {target.pid}, until it ends; Ctrl-C stops this command alone"
     yield f"process and GPUs: trackside show {run}, and the dashboard"
     yield f"steps and losses: not possible: {why}; restart it under trackside run --auto"
     yield f"stacks: {way(target)}"
-    place = directory(Path(endpoint.removeprefix("ipc://"))) if endpoint.startswith("ipc://") else None
+    place = socket_directory(Path(endpoint.removeprefix("ipc://"))) if endpoint.startswith("ipc://") else None
     wanted = {} if place is None else variables(place)
     if place is not None and all(
         target.environ.get(key) == wanted[key] for key in ("KINETO_USE_DAEMON", "KINETO_IPC_SOCKET_DIR")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import re
+from pathlib import Path  # noqa: TC003  typer needs it at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,7 @@ from trackside_daemon.model.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-POLL_SECONDS = 0.2
+    from trackside_daemon.cli.sources.api_source import ApiSource
 
 
 def capture(
@@ -54,11 +55,7 @@ def capture(
             "stacks": stacks,
         }
         body |= {name: value for name, value in (("steps", steps), ("seconds", seconds)) if value}
-        daemon = find_daemon(url)
-        answer = daemon.begin_capture(run, body)
-        while answer["state"] not in {"summarised", "failed"}:
-            time.sleep(POLL_SECONDS)
-            answer = daemon.capture(answer["id"])
+        answer = find_daemon(url).record(run, body)
         if as_json:
             print_json(answer)
         elif answer["state"] == "summarised":
@@ -72,14 +69,24 @@ def captures(
         str, typer.Argument(metavar="RUN", help="An id, the beginning of one, or a name.", show_default=False)
     ] = "",
     *,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Also save their files here, in a directory each.", metavar="DIR", show_default=False),
+    ] = None,
     as_json: Json = False,
     url: DaemonUrl = "",
 ) -> None:
-    """List the captures of a run, or of all runs, oldest first."""
+    """List the captures of a run, or of all runs, oldest first.
+
+    Perfetto (ui.perfetto.dev), the TensorBoard plug-in and HTA open the traces of profiles.
+    """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon
 
-        found = find_daemon(url).captures(run)
+        daemon = find_daemon(url)
+        found = daemon.captures(run)
+        if output is not None:
+            _save(daemon, found, output)
         if as_json:
             print_json(found)
         elif not found:
@@ -87,6 +94,20 @@ def captures(
         else:
             header = ("id", "asked", "run", "kind", "by", "state", "size", "")
             print_lines(table(header, list(_rows(found)), right="      >", flexible="  ~    ~"))
+
+
+def _save(daemon: ApiSource, found: Sequence[Mapping[str, Any]], output: Path) -> None:
+    try:
+        for one in found:
+            directory = output / re.sub(r"[^\w.-]", "_", one["id"])
+            for file in one["files"]:
+                directory.mkdir(parents=True, exist_ok=True)
+                path = directory / re.sub(r"[^\w.-]", "_", file["name"])
+                with path.open("wb") as target:
+                    for chunk in daemon.capture_file(one["id"], file["name"]):
+                        target.write(chunk)
+    except OSError as error:
+        raise CommandError(f"--output {error.filename or output}: {(error.strerror or str(error)).lower()}") from None
 
 
 def _rows(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from trackside_daemon.service.config import Config
 
 
-@from_settings("sample", "path", "run", "web", "push", "collector", "storage", "log", "require-gpu")
+@from_settings(
+    "sample",
+    "path",
+    "run",
+    "web",
+    "push",
+    "collector",
+    "capture.auto",
+    "capture.kineto",
+    "storage",
+    "log",
+    "require-gpu",
+)
 def daemon(*, config_file: ConfigFile = None, flags: Flags) -> None:
     """Run the daemon: sample GPUs and host, accept pushes, store runs, and serve /metrics.
 

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside.captures.kineto import TESTED, is_tested, serves_this_user, socket_directory
 from trackside.transport import discovery
-from trackside_daemon.captures.kineto.environment import TESTED, is_tested, serves_this_user, torch_version
-from trackside_daemon.captures.kineto.socket_file import DirectoryError, directory, require_usable
+from trackside_daemon.captures.kineto.environment import torch_version
+from trackside_daemon.captures.kineto.socket_file import DirectoryError, require_usable
 from trackside_daemon.cli.commands.doctor_check import Check
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def check(status: Mapping[str, Any] | None) -> Iterator[Check]:
     if status is None or not found.startswith("ipc://"):
         yield Check("ok", "profiles", f"PyTorch {version} in $PATH is a tested version; `trackside run` serves it")
         return
-    place = directory(Path(found.removeprefix("ipc://")))
+    place = socket_directory(Path(found.removeprefix("ipc://")))
     try:
         require_usable(place)
     except DirectoryError as error:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Runs, StoragePath, Url
 
 FORMATS = ("html", "md", "json")
@@ -29,7 +30,9 @@ def report(
     form: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Format of the file.")] = "html",
     plots: Annotated[
         Path | None,
-        typer.Option(help="Also write an SVG file of each chart to this directory.", metavar="DIR", show_default=False),
+        typer.Option(
+            help="Also write an SVG and a PNG file of each chart to this directory.", metavar="DIR", show_default=False
+        ),
     ] = None,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -64,14 +67,20 @@ def report(
 
 def _write_plots(reports: list[dict[str, Any]], directory: Path) -> None:
     from trackside_daemon.diagnosis.report.lines import charts
+    from trackside_daemon.diagnosis.report.png import png
     from trackside_daemon.diagnosis.report.svg import svg
 
+    draws_png = find_spec("matplotlib") is not None
+    if not draws_png:
+        warn("without matplotlib there are only SVG files; for PNG: pip install 'trackside[plots]'")
     directory.mkdir(parents=True, exist_ok=True)
     axes = [report["axes"] for report in reports]
     drawn = charts(reports)
     for place, chart in enumerate(drawn, 1):
-        name = f"{place:0{len(str(len(drawn)))}}-{_file_name(chart['key'])}.svg"
-        (directory / name).write_text(svg(chart, axes), encoding="utf-8")
+        name = f"{place:0{len(str(len(drawn)))}}-{_file_name(chart['key'])}"
+        (directory / f"{name}.svg").write_text(svg(chart, axes), encoding="utf-8")
+        if draws_png:
+            (directory / f"{name}.png").write_bytes(png(chart, axes))
     typer.echo(f"written: {len(drawn)} charts to {directory}")
 
 

@@ -18,6 +18,7 @@ from trackside_daemon.cli.setting_options import Flags, arguments, from_settings
     "push.endpoint",
     "collector.gpu.simulate",
     "collector.gpu.profile",
+    "capture.auto",
     "storage.path",
     "log.level",
 )

@@ -1,13 +1,14 @@
-"""Output of `trackside show` and `trackside compare`: summaries of a run's series, and the lines to print."""
+"""Output of `trackside show`: summaries of a run's series, and the lines to print."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.cli.output import elapsed, moment, table, width
-from trackside_daemon.diagnosis.report.configuration import config, flat, setting
-from trackside_daemon.model.text import cells, cut, duration, head, number, shown
+from trackside_daemon.cli.output import elapsed, moment, table
+from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
+from trackside_daemon.model.records import CONTINUITY, MODEL
+from trackside_daemon.model.text import cells, cut, duration, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,6 @@ SPREAD = frozenset(("std", "stddev", "stdev", "var", "variance"))  # of a reward
 KEY = 80  # maximum width of a key in a table
 EVENTS = 10  # maximum number of events to show, the newest
 LEAST = 0.0005  # minimum share of lost time to show
-COLUMN = 10  # minimum width of a run's column in a comparison; further runs go to another table
-LINES = 4  # maximum number of lines of a cell in a comparison
 
 
 def best(key: str, low: Any, high: Any) -> Any:
@@ -86,6 +85,7 @@ def describe(
     rows = [
         [cut(shown(metric["key"]), KEY), *(number(metric[name]) for name in columns)] for metric in metrics(run, rank)
     ]
+    yield from _pairs("results", {key: result(value) for key, value in run.get("summary", {}).items()})
     nonfinite = [f"{metric['key']} {metric['nonfinite']}" for metric in run["metrics"] if metric.get("nonfinite")]
     if rows:
         which = f" of rank {ranks[0] if rank is None else rank} ({len(ranks)} ranks: --rank N shows another)"
@@ -94,105 +94,24 @@ def describe(
         yield from table(header, rows, right="<>>>>>>>", flexible="~")
     yield from _listed("NaN or infinite", nonfinite)
     yield from _listed("attempts", _attempts(run, now) if len(run["attempt_list"]) > 1 else [])
+    yield from _listed("resumes", [shown(resume.get("text", "")) for resume in run.get("resumes", ())])
+    yield from _listed("model", list(_modules(model)) if (model := run.get("model")) else [])
     yield from _pairs("configuration", {key: setting(value) for key, value in config(run).items()})
     yield from _listed("alerts", [_alert(alert, run) for alert in run["alerts"]])
+    events = [event for event in events if event["kind"] not in ({CONTINUITY, MODEL} if model else {CONTINUITY})]
     newest = f"events (the newest {EVENTS} of {len(events)})" if len(events) > EVENTS else "events"
     yield from _listed(newest, [_event(event, run) for event in events[-EVENTS:]])
 
 
-def compare(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the lines of `trackside compare`: a column per run, in as many tables as the runs need."""
-    commands = [shown(text) for text in _commands(runs)]
-    differing = [("command", commands)] if len(set(commands)) > 1 else []
-    sections = {
-        "differences:": differing,
-        "configuration differences:": list(_differing(runs)),
-        "metrics:": list(_metric_rows(runs)),
-    }
-    rows = [row for section in sections.values() for row in section]
-    headers = [[shown(run["name"]) for run in runs], [shown(run["id"]) for run in runs]]
-    keys = max(cells(key) for key, _ in rows) + 2
-    natural = max(
-        COLUMN,
-        *(cells(cell) for _, row in rows for cell in row),
-        *(cells(cell) for header in headers for cell in header),
-    )
-    fits = max(1, (width() - min(keys, width() // 3)) // (COLUMN + 2))
-    columns = min(fits, len(runs))
-    keys = min(keys, max(width() // 3, width() - columns * (natural + 2)))
-    column = max(COLUMN, min(natural, (width() - keys) // columns - 2))
-    for first in range(0, len(runs), fits):
-        part = slice(first, first + fits)
-        if first:
-            yield ""
-        for header in headers:
-            yield from _wrapped("", header[part], keys, column)
-        for title, section in sections.items():
-            if section:
-                yield title
-            for key, row in section:
-                yield from _wrapped(f"  {key}", row[part], keys, column)
-
-
-def _wrapped(key: str, row: Sequence[str], keys: int, column: int) -> Iterator[str]:
-    """Yield the lines of a row: as many as its longest cell needs, up to `LINES`."""
-    pieces = [_pieces(cell, column) for cell in row]
-    for line in range(max(map(len, pieces))):
-        texts = [piece[line] if line < len(piece) else "" for piece in pieces]
-        name = cut(key, keys) if not line else ""
-        parts = [" " * (column - cells(text)) + text for text in texts]
-        yield "  ".join([name + " " * (keys - cells(name)), *parts]).rstrip()
-
-
-def _pieces(text: str, column: int) -> list[str]:
-    pieces: list[str] = []
-    while cells(text) > column and len(pieces) < LINES - 1:
-        piece = head(text, column)
-        pieces.append(piece)
-        text = text[len(piece) :]
-    return [*pieces, cut(text, column)]
-
-
-def differences(runs: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[Any] | None]]:
-    """Return the configuration entries that are not equal in all runs, as 1-tuples; None for a run that lacks one."""
-    configs = [config(run) for run in runs]
-    keys = dict.fromkeys(key for entries in configs for key in entries)
-    rows = {key: [(entries[key],) if key in entries else None for entries in configs] for key in keys}
-    return {key: row for key, row in rows.items() if any(setting(value) != setting(row[0]) for value in row)}
-
-
-def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the output of `trackside compare --json`; each list has one entry per run."""
-    by_run = [{metric["key"]: metric for metric in metrics(run)} for run in runs]
-    keys = dict.fromkeys(key for by_key in by_run for key in by_key)
-    return {
-        "runs": [{name: run[name] for name in ("id", "name", "state", "started", "ended")} for run in runs],
-        "commands": _commands(runs),
-        "configuration": {
-            key: [None if value is None else value[0] for value in row] for key, row in differences(runs).items()
-        },
-        "metrics": {key: [by_key.get(key) for by_key in by_run] for key in keys},
-    }
-
-
-def _differing(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    for key, row in differences(runs).items():
-        yield shown(key), ["-" if value is None else setting(value[0]) for value in row]
-
-
-def _metric_rows(runs: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    for key, row in compared(runs)["metrics"].items():
-        for name in ("final", "best"):
-            values = [None if metric is None else metric[name] for metric in row]
-            if name == "final" or any(value is not None for value in values):
-                yield f"{shown(key)} {name}", list(map(number, values))
-    yield "last step", [number(run["step"]) for run in runs]
-    yield "duration", [duration(None if run["ended"] is None else run["ended"] - run["started"]) for run in runs]
-
-
-def _commands(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the command line of the last attempt of each run; empty for one that is not known."""
-    return [" ".join((run["attempt_list"] or [{}])[-1].get("command") or ()) for run in runs]
+def _modules(model: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a model's architecture."""
+    trained = f", {model['trainable']:,} of them trained" if model["trainable"] != model["parameters"] else ""
+    yield shown(f"{model['class']}: {model['parameters']:,} parameters{trained}, {model['bytes'] / 1e6:,.1f} MB")
+    rows = [
+        [shown(module[0] or "-"), shown(module[1]), f"{module[2]:,}", *map(shown, module[3:5])]
+        for module in model["modules"]
+    ]
+    yield from table(["MODULE", "CLASS", "PARAMETERS", "DTYPE", "DEVICE"], rows, right="  >", flexible="~~")
 
 
 def _facts(run: Mapping[str, Any], now: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The commands of the history: runs, show, compare, export, pin, delete. They work with and without a daemon."""
+"""The commands of the history: runs, show, export, pin, delete. They work with and without a daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from trackside_daemon.model.units import seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trackside_daemon.cli.sources.source import Source
     from trackside_daemon.history.files.export import Format
 
 MAX_METRICS = 100_000  # the API's limit
@@ -29,6 +28,9 @@ FORMS = ("csv", "json", "jsonl")
 STALE = "no daemon answers: the state of live runs and alerts is the last one stored"
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_SORTED = ("name", "state", "started", "step", "loss", "user")
+_RESULTS = 3  # most results of a run in a list
 
 _ID = 8  # minimum number of letters of an id to show
 
@@ -62,6 +64,13 @@ def runs(
             min=0, max=10_000, help="Maximum number of runs, the newest first; 0 for the limit of 10000.", metavar="N"
         ),
     ] = 50,
+    sort: Annotated[
+        str,
+        typer.Option(
+            help="Order by a result of run.summary, or by name, step, loss or started; falling with - before it.",
+            metavar="[-]KEY",
+        ),
+    ] = "",
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -79,6 +88,8 @@ def runs(
         listed = source.runs(wanted)
         if not source.live and any(run["ended"] is None for run in listed):
             warn(STALE)
+        if sort:
+            listed = _sorted(listed, sort)
         if as_json:
             print_json({"runs": listed})
         elif listed:
@@ -103,6 +114,13 @@ def show(
             min=0, max=MAX_METRICS, help="Maximum number of metrics, over all ranks and attempts.", metavar="N"
         ),
     ] = 2000,
+    resources: Annotated[
+        bool,
+        typer.Option(
+            "--resources",
+            help="Instead, show mean, standard deviation, extremes and percentiles of the run's GPUs, host and processes.",
+        ),
+    ] = False,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -116,9 +134,17 @@ def show(
     """
     with errors_reported():
         from trackside_daemon.cli.commands import run_report
+        from trackside_daemon.cli.commands.resource_table import resource_lines
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
+        if resources:
+            diagnosis = source.diagnosis(run)
+            if as_json:
+                print_json({name: diagnosis[name] for name in ("run", "name", "resources", "suggestions")})
+            else:
+                print_lines(resource_lines(diagnosis))
+            return
         found = source.run(run, limit if rank is None else MAX_METRICS)
         if found["series"] > len(found["metrics"]):
             warn(f"{len(found['metrics'])} of {found['series']} metrics are shown; --limit N shows more")
@@ -135,24 +161,6 @@ def show(
             print_lines(run_report.describe(found, events, rank, time.time()))
 
 
-@app.command(epilog="\b\nExample: trackside compare baseline wider deeper")
-def compare(run: Runs, *, as_json: Json = False, storage_path: StoragePath = None, url: Url = "") -> None:
-    """Compare runs: the differences of their configurations, and their metrics.
-
-    The metrics are those of the lowest rank. A name that is given twice means its two newest runs, the newest first.
-    """
-    with errors_reported():
-        from trackside_daemon.cli.commands import run_report
-        from trackside_daemon.cli.sources.daemon_lookup import find_history
-
-        source = find_history(storage_path, url)
-        found = [source.run(text) for text in _distinct(source, run)]
-        if as_json:
-            print_json(run_report.compared(found))
-        else:
-            print_lines(run_report.compare(found))
-
-
 @app.command(epilog="\b\nExample: trackside export gpt-small --format csv --output gpt-small.csv")
 def export(
     run: Run,
@@ -162,6 +170,9 @@ def export(
         Path | None,
         typer.Option(help="Write to this file. [default: standard output]", metavar="FILE", show_default=False),
     ] = None,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="Also the GPU, host and process series of the time of the run.")
+    ] = False,
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
@@ -181,7 +192,7 @@ def export(
         found = source.run(run, 0)
         if found.get("trimmed"):
             warn("older samples of this run were trimmed; only the remaining ones are exported")
-        save(source.export(found["id"], cast("Format", form)), form, output)
+        save(source.export(found["id"], cast("Format", form), resources=resources), form, output)
 
 
 @app.command(epilog="\b\nExample: trackside pin gpt-small")
@@ -232,28 +243,24 @@ def delete(
             typer.echo(f"deleted: {_named(described)}")
 
 
-def _distinct(source: Source, texts: Sequence[str]) -> list[str]:
-    """Return what identifies each run; of a name that is given several times, the ids of its newest runs."""
-    from trackside_daemon.history.read.reader import RunFilter
+def _sorted(listed: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
+    from trackside_daemon.cli.commands.sorting import ordered
 
-    named = {
-        text: [run["id"] for run in source.runs(RunFilter(text)) if run["name"] == text]
-        for text in set(texts)
-        if texts.count(text) > 1
-    }
-    for text, ids in named.items():
-        if len(ids) < texts.count(text):
-            raise CommandError(
-                f"run {shown(text)} is given {texts.count(text)} times, but {len(ids) or 'no'} runs have this name; "
-                "give ids: trackside runs"
-            )
-    return [named[text].pop(0) if text in named else text for text in texts]
+    def value(run: Mapping[str, Any], key: str) -> Any:
+        return run.get("summary", {}).get(key, run.get(key) if key in _SORTED else None)
+
+    key = sort.removeprefix("-")
+    if listed and all(value(run, key) is None for run in listed):
+        results = dict.fromkeys(name for run in listed for name in run.get("summary", {}))
+        raise CommandError(f"--sort {shown(key)}: no run has this value; they have {', '.join((*_SORTED, *results))}")
+    return ordered(listed, sort, value)
 
 
 def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
     short = _short([run["id"] for run in found])
     tagged = any(run["tags"] for run in found)
     several_users = len({run["user"] for run in found}) > 1
+    stated = any(run.get("summary") for run in found)
     rows = []
     for run, id_ in zip(found, short, strict=True):
         row = [
@@ -266,12 +273,20 @@ def _list(found: Sequence[Mapping[str, Any]], now: float) -> Iterator[str]:
             number(run["loss"]),
         ]
         row += [shown(run["user"])] if several_users else []
+        row += [_results(run.get("summary", {}))] if stated else []
         rows.append([*row, shown(",".join(run["tags"]))] if tagged else row)
     header = ["ID", "NAME", "STATE", "STARTED", "TOOK", "STEP", "LOSS"]
-    header += [name for name, wanted in (("USER", several_users), ("TAGS", tagged)) if wanted]
-    yield from table(header, rows, right="<<<<>>><<", flexible=" ~     ~~")
+    header += [name for name, wanted in (("USER", several_users), ("RESULTS", stated), ("TAGS", tagged)) if wanted]
+    yield from table(header, rows, right="<<<<>>>", flexible=" ~     ~~~")
     if any(run["pinned"] for run in found):
         yield "* pinned"
+
+
+def _results(summary: Mapping[str, Any]) -> str:
+    from trackside_daemon.diagnosis.report.configuration import result
+
+    texts = [f"{shown(key)}={result(value)}" for key, value in summary.items()]
+    return " ".join(texts[:_RESULTS]) + (" …" if len(texts) > _RESULTS else "")
 
 
 def _short(ids: Sequence[str]) -> list[str]:

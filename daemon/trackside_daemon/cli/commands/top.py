@@ -45,6 +45,10 @@ class ReconnectingDaemon:
         """See `terminal.polling.Daemon`."""
         return self._query(lambda source: source.series(query))
 
+    def record(self, run: str) -> list[str]:
+        """See `terminal.polling.Daemon`."""
+        return list(self._query(lambda source: source.record(run, {"trigger": "person"})["text"]))
+
     def _query(self, question: Callable[[ApiSource], T]) -> T:
         from trackside_daemon.cli.sources.errors import SourceError
         from trackside_daemon.terminal.polling import UnansweredError
@@ -75,8 +79,8 @@ def top(
 ) -> None:
     """Show runs, their loss and throughput, GPUs, host and alerts in the terminal.
 
-    Arrows select a run, Enter shows only that run, / filters, s saves a snapshot (JSON), r shows all steps again, ? lists
-    all keys, q quits. $NO_COLOR turns colours off. With --once, the exit status is 2 if no daemon answers.
+    Arrows select a run, Enter shows only that run, / filters, c records some steps of it, s saves a snapshot (JSON), r shows
+    all steps again, ? lists all keys, q quits. $NO_COLOR turns colours off. With --once, the exit status is 2 if no daemon answers.
     """
     with errors_reported():
         from trackside_daemon.terminal.polling import UnansweredError

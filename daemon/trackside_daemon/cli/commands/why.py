@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from trackside_daemon.cli.errors import errors_reported
 from trackside_daemon.cli.options import Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import print_json, print_lines
 
 
-def why(run: Run, *, as_json: Json = False, storage_path: StoragePath = None, url: Url = "") -> None:
+def why(
+    run: Run,
+    *,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Run or tag to compare with; may be repeated. [default: the pinned run of this name, else the one before]",
+            metavar="RUN",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Key whose trend and comparison to add to those of the loss; may be repeated.",
+            metavar="KEY",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+    storage_path: StoragePath = None,
+    url: Url = "",
+) -> None:
     """Say why a run is slow: where its time went, the causes that cost most, and what to try.
 
     Lost times are upper limits: other work may hide a part of them.
@@ -16,7 +42,7 @@ def why(run: Run, *, as_json: Json = False, storage_path: StoragePath = None, ur
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.diagnosis.text import lines
 
-        diagnosis = find_history(storage_path, url).diagnosis(run)
+        diagnosis = find_history(storage_path, url).diagnosis(run, baseline or (), key or ())
         if as_json:
             print_json(diagnosis)
         else:

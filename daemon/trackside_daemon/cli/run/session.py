@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from trackside.auto.environment import variables
+from trackside.captures.kineto import SOCKET, socket_directory
 from trackside_daemon.captures.kineto.environment import missing_variables
-from trackside_daemon.captures.kineto.socket_file import directory
+from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.auto import why_nothing
 from trackside_daemon.cli.run.command_daemon import SAFE_PATH, NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.follower import AUTOMATIC
@@ -114,8 +115,7 @@ class _Session:
         if daemon is not None:
             environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
             if daemon.endpoint.startswith("ipc://"):
-                place = directory(Path(daemon.endpoint.removeprefix("ipc://")))
-                environ |= missing_variables(place, self._command, os.environ)
+                environ |= missing_variables(_profiler_directory(daemon), self._command, os.environ)
         since = time.time()
         try:
             command = Command(self._command, environ)
@@ -148,9 +148,14 @@ class _Session:
             number = self._signals.get()
             if self._died_after is None and daemon is not None and daemon.died is not None:
                 self._died_after = time.monotonic() - begun
+                remove_stale(_profiler_directory(daemon) / SOCKET)  # with SIGKILL it leaves it, and so may its worker
             if number in self._signals.handled and not self._probe.received(number):
                 command.send(number)
         return status
+
+
+def _profiler_directory(daemon: CommandDaemon) -> Path:
+    return socket_directory(Path(daemon.endpoint.removeprefix("ipc://")))
 
 
 def _start_follower(places: Sequence[str], since: float, environ: Mapping[str, str]) -> ChildProcess | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from http.client import HTTPException, IncompleteRead
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
@@ -15,7 +16,7 @@ from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenE
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from http.client import HTTPResponse
     from pathlib import Path
 
@@ -28,6 +29,7 @@ STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts 
 
 IMPORT_SECONDS = 3600.0
 CHUNK_BYTES = 64 * 1024
+CAPTURE_POLL_SECONDS = 0.1
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -123,26 +125,45 @@ class ApiSource:
         """End a silence."""
         return self._json(f"silences/{quote(id_, safe='')}", "DELETE")
 
-    def diagnosis(self, text: str) -> dict[str, Any]:
+    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
         """See `Source`."""
-        return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis"), "ledger")
+        query = urlencode({"baseline": list(baseline), "key": list(keys)}, doseq=True)
+        return self._checked(self._json(f"runs/{quote(text, safe='')}/diagnosis?{query}"), "ledger")
+
+    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
+        """See `Source`."""
+        query = {"run": list(runs), "baseline": list(baseline), "key": list(keys)}
+        return self._checked(self._json(f"comparison?{urlencode(query, doseq=True)}"), "effects")
+
+    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
+        """See `Source`."""
+        path = f"runs/{quote(text, safe='')}/checkpoints"
+        return self._checked(self._json(f"{path}?{urlencode({'metric': metric})}"), "checkpoints")
+
+    def audit(self, text: str) -> dict[str, Any]:
+        """Have the checkpoints of the run that *text* identifies audited again."""
+        return self._post(f"runs/{quote(text, safe='')}/checkpoints/audit", {})
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"runs/{quote(text, safe='')}/report?size={size}"), "charts")
 
-    def begin_capture(self, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Begin a capture of the run that *text* identifies, and return it."""
-        return self._checked(self._post(f"runs/{quote(text, safe='')}/captures", body), "id", "state")
-
-    def capture(self, id_: str) -> dict[str, Any]:
-        """Return a capture with its summary."""
-        return self._checked(self._json(f"captures/{quote(id_, safe='')}"), "id", "state")
+    def record(self, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Begin a capture of the run that *text* identifies, wait for its end, and return it with its summary."""
+        capture = self._checked(self._post(f"runs/{quote(text, safe='')}/captures", body), "id", "state")
+        while capture["state"] not in {"summarised", "failed"}:
+            time.sleep(CAPTURE_POLL_SECONDS)
+            capture = self._checked(self._json(f"captures/{quote(capture['id'], safe='')}"), "id", "state")
+        return capture
 
     def captures(self, text: str) -> list[dict[str, Any]]:
         """Return the captures of the run that *text* identifies, or of all runs if it is empty, oldest first."""
         path = f"runs/{quote(text, safe='')}/captures" if text else "captures"
         return list(self._checked(self._json(path), "captures")["captures"])
+
+    def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
+        """Yield the content of a file of a capture."""
+        return self._chunks(self._request(f"captures/{quote(id_, safe='')}/files/{quote(name, safe='')}"))
 
     def alert(self, number: int) -> dict[str, Any]:
         """See `Source`."""
@@ -152,9 +173,11 @@ class ApiSource:
         """See `Source`."""
         return self._checked(self._post(f"alerts/{number}/dismiss", {"dismissed": dismissed, "comment": comment}), "id")
 
-    def export(self, uid: str, form: Format) -> Export:
+    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
         """See `Source`."""
-        answer = self._request(f"runs/{quote(uid, safe='')}/export?format={form}")
+        answer = self._request(
+            f"runs/{quote(uid, safe='')}/export?format={form}{'&resources=true' if resources else ''}"
+        )
         samples = answer.headers.get("X-Trackside-Samples", "")
         return Export(int(samples) if samples.isdecimal() else None, self._chunks(answer))
 

@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.alerts.silences import with_silenced_until
+from trackside_daemon.checkpoints.overview import overview
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
+from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.report.contents import read_contents
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
+from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.summary import SUMMARIES
@@ -25,7 +28,7 @@ from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from trackside_daemon.diagnosis.settings import CostSection
@@ -73,10 +76,21 @@ class FileSource:
                 reader.alerts(connection, reader.AlertFilter(uid)), reader.silences(connection, time.time())
             )
 
-    def diagnosis(self, text: str) -> dict[str, Any]:
+    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
         """See `Source`."""
         with self._file().reading() as connection:
-            return diagnose(connection, reader.resolve(connection, text), _prices())
+            uid = reader.resolve(connection, text)
+            return diagnose(connection, uid, _prices(), baseline=baseline, keys=keys)
+
+    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return read_comparison(connection, runs, baseline, keys, _prices())
+
+    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return overview(connection, reader.resolve(connection, text), metric)
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
@@ -99,10 +113,11 @@ class FileSource:
             writer.call(lambda _: None).result(ANSWER_SECONDS)
         return self.alert(number)
 
-    def export(self, uid: str, form: Format) -> Export:
+    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
         """See `Source`."""
         try:
-            return Export(exports.count(self._file(), uid), exports.export(self._file(), uid, form))
+            selection = Selection(resources=resources)
+            return Export(count(self._file(), uid, selection), exports.export(self._file(), uid, form, selection))
         except exports.TooManyKeysError as error:
             raise SourceError(str(error)) from None
 

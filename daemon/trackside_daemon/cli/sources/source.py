@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from trackside_daemon.history.files.export import Format
@@ -53,8 +53,16 @@ class Source(Protocol):
         """Return the alerts of a run, oldest first; those of all runs if *uid* is empty."""
         ...
 
-    def diagnosis(self, text: str) -> dict[str, Any]:
-        """Return the diagnosis of the run that *text* identifies."""
+    def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
+        """Return the diagnosis of the run that *text* identifies; see `diagnosis.diagnose` for the other arguments."""
+        ...
+
+    def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
+        """Return how runs differ from a baseline, runs or tags; if it is empty, from the first run's own."""
+        ...
+
+    def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
+        """Return the checkpoints of the run that *text* identifies, with the values of a metric; see `overview`."""
         ...
 
     def report(self, text: str, size: int) -> dict[str, Any]:
@@ -69,8 +77,8 @@ class Source(Protocol):
         """Mark an alert as a false alarm, or take that back; return it."""
         ...
 
-    def export(self, uid: str, form: Format) -> Export:
-        """Return a run with its samples."""
+    def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
+        """Return a run with its samples, and with the *resources* of its machine in its time."""
         ...
 
     def pin(self, uid: str, *, pinned: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,11 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 def setting(value: Any) -> str:
     """Return a configuration value as printable text."""
     return shown(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def result(value: Any) -> str:
+    """Return a result of a run as printable text."""
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else setting(value)
 
 
 def config(run: Mapping[str, Any]) -> dict[str, Any]:

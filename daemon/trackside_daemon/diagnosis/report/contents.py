@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from trackside_daemon.captures import summaries
 from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.report.changes import changes
+from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES
@@ -28,6 +31,8 @@ LEAST_POINTS = 100  # fewer would hide what happened: then keys are left out
 POINT_BYTES = 30  # about the size of a point as JSON
 MOST = 200  # newest alerts, and newest events
 MAX_KEYS = 1000
+MOST_CAPTURES = 20  # newest captures
+LINES = 20  # most lines of a capture's summary
 DIGITS = 6  # significant digits of values, which a chart cannot show
 
 
@@ -41,7 +46,8 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         size: Most bytes of the charts. They are those of the lowest rank, the loss first.
 
     Returns:
-        ``run``, ``diagnosis``, ``alerts``, ``events``; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
+        ``run``, ``diagnosis``, ``alerts``, ``events``; ``captures``: ``kind``, ``asked`` and the lines of their ``text``;
+        ``since``: the run's baseline, its ``id``, ``name`` and what changed, see `changes`, or None; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
         points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; ``axes``: ``step`` and
         ``time``, seconds since the run's start, by a chart's ``axis``; ``left_out``: the number of keys without a chart.
 
@@ -50,13 +56,27 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         ValueError: A block is damaged.
     """
     run = reader.run(connection, uid, MAX_KEYS)
+    diagnosis = diagnose(connection, uid, prices)
     return {
         "run": run,
-        "diagnosis": diagnose(connection, uid, prices),
+        "diagnosis": diagnosis,
         "alerts": reader.alerts(connection, reader.AlertFilter(uid, limit=MOST, evidence=False)),
         "events": reader.events(connection, uid, MOST),
+        "captures": [
+            {"kind": one.kind, "asked": one.asked, "text": summaries.text(one)[1 : LINES + 1]}
+            for one in captures(connection, uid)[-MOST_CAPTURES:]
+        ],
+        "since": _since(connection, run, diagnosis["comparison"]["baseline"]),
         **_charts(connection, run, size),
     }
+
+
+def _since(connection: sqlite3.Connection, run: dict[str, Any], baseline: Sequence[str]) -> dict[str, Any] | None:
+    if not baseline or not run["attempt_list"]:
+        return None
+    before = reader.head(connection, baseline[0])
+    changed = changes(before["attempt_list"][-1], run["attempt_list"][-1]) if before["attempt_list"] else []
+    return {"id": before["id"], "name": before["name"], "changes": changed}
 
 
 def _charts(connection: sqlite3.Connection, run: dict[str, Any], size: int) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import trackside_daemon
 from trackside_daemon.diagnosis.report.lines import charts
-from trackside_daemon.diagnosis.report.tables import Bar, details, findings, names
+from trackside_daemon.diagnosis.report.tables import Bar, Lines, details, findings, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside_daemon.diagnosis.report.tables import Table
+    from trackside_daemon.diagnosis.report.tables import Cell, Table
 
 _FOLDER = Path(__file__).parent
 _UPLOT = Path(trackside_daemon.__file__).parent / "web" / "static" / "uplot"
@@ -95,7 +95,9 @@ def _table(table: Table) -> str:
     )
 
 
-def _cell(cell: str | Bar) -> str:
+def _cell(cell: Cell) -> str:
+    if isinstance(cell, Lines):
+        return f"<td>{'<br>'.join(map(escape, cell.lines))}</td>"
     if not isinstance(cell, Bar):
         return f"<td>{escape(cell)}</td>"
     parts = "".join(

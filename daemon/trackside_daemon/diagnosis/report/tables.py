@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
 from trackside_daemon.diagnosis.ledger import ACCOUNTS
-from trackside_daemon.diagnosis.report.configuration import config, flat, setting
+from trackside_daemon.diagnosis.report import measured
+from trackside_daemon.diagnosis.report.changes import changes
+from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
 from trackside_daemon.model.text import duration, number, shown
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 CELL = 300  # most letters of a cell
 ROWS = 500  # most rows of a table
+COLORS = 8  # of charts and accounts
 
 
 class Bar(NamedTuple):
@@ -31,12 +35,26 @@ class Bar(NamedTuple):
     parts: Sequence[tuple[float, float, str]]
 
 
+class Lines(NamedTuple):
+    """A cell of several lines."""
+
+    lines: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """The lines in one."""
+        return " / ".join(self.lines)
+
+
+Cell: TypeAlias = "str | Bar | Lines"
+
+
 class Table(NamedTuple):
     """A table with its title; the first cell of each row is its heading."""
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str | Bar]]
+    rows: Sequence[Sequence[Cell]]
 
 
 def names(reports: Sequence[Contents]) -> list[str]:
@@ -52,10 +70,13 @@ def findings(reports: Sequence[Contents]) -> Iterator[Table]:
     """Yield the summary, and where the time, the energy and the money went."""
     labels = names(reports)
     yield _columns("Summary", labels, map(_summary, reports))
+    stated = _columns("Results", labels, [_results(report["run"]) for report in reports])
+    yield from [stated] if stated.rows else []
     yield _columns("Where the time went", labels, map(_ledger, reports))
     yield from _listed(
         "Causes, and what to try", ("Cause", "Expected gain", "Evidence", "Try", "Check"), _labeled(reports, _causes)
     )
+    yield from _measured(reports, "For the next run", "Against the baseline")
     costs = _columns("Energy and costs", labels, [_costs(report["diagnosis"]) for report in reports])
     yield from [costs] if costs.rows else []
 
@@ -71,32 +92,52 @@ def details(reports: Sequence[Contents]) -> Iterator[Table]:
         yield from _listed(
             "Values of the lowest rank", ("Key", "Last", "Lowest", "Highest", "Mean", "Samples"), values[0]
         )
+    yield from _measured(reports, "Trends", "Resources")
     yield from _listed("Alerts and events over the time of the run", ("What", "When"), _labeled(reports, _lanes))
     yield from _listed("Alerts", ("Alert", "Severity", "After", "Lasted", "Summary"), _labeled(reports, _alerts))
+    yield from _listed("Captures", ("Capture", "After", "Summary"), _labeled(reports, _captures))
     yield from _listed("Events", ("Event", "After", "Rank", "Step", "Fields"), _labeled(reports, _events))
+    for report in reports:
+        yield from _changed(report)
+    yield from _measured(reports, "What is not known")
     whole = _columns("Configuration", labels, [_config(report["run"]) for report in reports])
     differing = [row for row in whole.rows if len(set(row[1:])) > 1]
     yield from _listed("What differs in the configuration", whole.header, differing if len(reports) > 1 else [])
     yield from [whole] if whole.rows else []
 
 
-def _labeled(
-    reports: Sequence[Contents], read: Callable[[Contents], Iterable[Sequence[str | Bar]]]
-) -> list[Sequence[str | Bar]]:
+_MEASURED: Mapping[str, tuple[Sequence[str], Callable[[Contents], Iterator[Sequence[str]]]]] = {
+    "For the next run": (("What", "Evidence", "Try"), measured.suggestions),
+    "Against the baseline": (("Quantity", "This run", "Baseline", "Difference"), measured.effects),
+    "Trends": (("Key", "Per 1,000 steps", "95 % interval", "R²", "p"), measured.trends),
+    "Resources": (("Quantity", "Of", "Ranks", *map(str.capitalize, measured.STATISTICS)), measured.resources),
+    "What is not known": (("What", "Why"), measured.unknown),
+}
+
+
+def _measured(reports: Sequence[Contents], *titles: str) -> Iterator[Table]:
+    """Yield tables of what the diagnoses measured."""
+    for title in titles:
+        header, read = _MEASURED[title]
+        rows = _labeled(reports, read)
+        yield from _listed(title, header, [list(map(_cell, row)) for row in rows])
+
+
+def _labeled(reports: Sequence[Contents], read: Callable[[Contents], Iterable[Sequence[Cell]]]) -> list[Sequence[Cell]]:
     """Return the rows of all runs; those of several begin with the run's name."""
     if len(reports) == 1:
         return list(read(reports[0]))
     return [(label, *row) for label, report in zip(names(reports), reports, strict=True) for row in read(report)]
 
 
-def _listed(title: str, header: Sequence[str], rows: Sequence[Sequence[str | Bar]]) -> Iterator[Table]:
+def _listed(title: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Iterator[Table]:
     """Yield a table if it has rows, with at most `ROWS` of them."""
     if rows:
         more = f" (the first {ROWS} of {len(rows)})" if len(rows) > ROWS else ""
         yield Table(title + more, ("Run", *header) if len(rows[0]) > len(header) else header, rows[:ROWS])
 
 
-def _columns(title: str, labels: Sequence[str], entries: Iterable[Mapping[str, str | Bar]]) -> Table:
+def _columns(title: str, labels: Sequence[str], entries: Iterable[Mapping[str, Cell]]) -> Table:
     """Return a table with a column for each run."""
     columns = list(entries)
     keys = dict.fromkeys(key for cells in columns for key in cells)
@@ -104,7 +145,7 @@ def _columns(title: str, labels: Sequence[str], entries: Iterable[Mapping[str, s
     return next(_listed(title, ("", *labels), rows), Table(title, (), ()))
 
 
-def _summary(report: Contents) -> dict[str, str | Bar]:
+def _summary(report: Contents) -> dict[str, Cell]:
     run, diagnosis = report["run"], report["diagnosis"]
     last = run["attempt_list"][-1] if run["attempt_list"] else {}
     commit = last.get("git_commit", "") + (" with changes" if last.get("git_dirty") else "")
@@ -133,31 +174,40 @@ def _summary(report: Contents) -> dict[str, str | Bar]:
     return {name: _cell(text) for name, text in facts.items() if text}
 
 
-def _ledger(report: Contents) -> dict[str, str | Bar]:
+def _ledger(report: Contents) -> dict[str, Cell]:
     wall = report["diagnosis"]["wall_seconds"] or 1.0
-    ledger = report["diagnosis"]["ledger"]
-    return {
-        ACCOUNTS[account]: Bar(f"{seconds / wall:.1%}, {duration(seconds)}", [(0.0, seconds / wall, account)])
-        for account, seconds in ledger.items()
-    }
+    entries: dict[str, Cell] = {}
+    parts: list[tuple[float, float, str]] = []
+    for account, seconds in report["diagnosis"]["ledger"].items():
+        begin = parts[-1][1] if parts else 0.0
+        parts.append((begin, begin + seconds / wall, f"c{len(parts) % COLORS}"))
+        entries[ACCOUNTS[account]] = Bar(f"{seconds / wall:.1%}, {duration(seconds)}", parts[-1:])
+    return {"all": Bar(duration(wall), parts), **entries} if parts else entries
 
 
-def _causes(report: Contents) -> Iterator[Sequence[str]]:
+def _causes(report: Contents) -> Iterator[Sequence[Cell]]:
     costs = report["diagnosis"]["costs"]
     for cause in report["diagnosis"]["causes"]:
-        gain = "-" if cause["lost_seconds"] is None else f"{duration(cause['low'])} to {duration(cause['high'])}"
-        gain += "" if cause["cost"] is None else f", at most {cause['cost']:,.2f} {costs['currency']}"
-        yield tuple(map(_cell, (cause["summary"], gain, "; ".join(cause["evidence"]), cause["advice"], cause["check"])))
+        gain = [] if cause["lost_seconds"] is None else [f"{duration(cause['low'])} to {duration(cause['high'])}"]
+        gain += [] if cause["cost"] is None else [f"at most {cause['cost']:,.2f} {costs['currency']}"]
+        evidence = Lines([_cell(one["text"]) for one in cause["evidence"]])
+        yield (
+            _cell(cause["summary"]),
+            _cell(", ".join(gain) or "-"),
+            evidence,
+            _cell(cause["advice"]),
+            _cell(cause["check"]),
+        )
 
 
-def _costs(diagnosis: Contents) -> dict[str, str | Bar]:
+def _costs(diagnosis: Contents) -> dict[str, Cell]:
     """Return what was measured, and what has a price."""
     energy, costs = diagnosis["energy"], diagnosis["costs"]
 
     def money(value: float) -> str:
         return f"{value:,.2f} {costs['currency']}"
 
-    entries = (
+    entries: Sequence[tuple[str, Any, Callable[[Any], str]]] = (
         ("Energy of the GPUs", energy["gpu_joules"], _kwh),
         ("of it while they did nothing", energy["gpu_idle_joules"], _kwh),
         ("Energy of the CPUs", energy["cpu_joules"], _kwh),
@@ -165,7 +215,8 @@ def _costs(diagnosis: Contents) -> dict[str, str | Bar]:
         ("Cost of the GPUs", costs["gpu_cost"], money),
         ("Cost of the energy", costs["energy_cost"], money),
         ("GPU hours", costs["gpu_hours"] if costs["gpu_cost"] is not None else None, "{:.3g}".format),
-        ("Source of the prices", costs["source"] or None, str),
+        ("Source of the prices", costs["gpu_cost"] and (costs["source"] or None), str),
+        *((f"Cost per {unit.replace('_', ' ')}", each.get("cost"), money) for unit, each in costs["per"].items()),
     )
     return {name: _cell(form(value)) for name, value, form in entries if value is not None}
 
@@ -216,7 +267,28 @@ def _events(report: Contents) -> Iterator[Sequence[str]]:
         yield tuple(map(_cell, (event["kind"], after, number(event["rank"]), number(event["step"]), fields)))
 
 
-def _config(run: Contents) -> dict[str, str | Bar]:
+def _captures(report: Contents) -> Iterator[Sequence[Cell]]:
+    for capture in report["captures"]:
+        after = duration(capture["asked"] - report["run"]["started"])
+        yield _cell(capture["kind"].replace("_", " ")), after, Lines([_cell(line) for line in capture["text"]])
+
+
+def _changed(report: Contents) -> Iterator[Table]:
+    """Yield what changed since the run's baseline, and from each attempt to the next."""
+    header, run, since = ("What", "Before", "Now"), report["run"], report["since"]
+    if since is not None and since["changes"]:
+        rows = [list(map(_cell, row)) for row in since["changes"]]
+        yield from _listed(f"What changed in {shown(run['name'])} since run {shown(since['id'])}", header, rows)
+    for before, now in pairwise(run["attempt_list"]):
+        rows = [list(map(_cell, row)) for row in changes(before, now)]
+        yield from _listed(f"What changed in attempt {now['attempt']} of {shown(run['name'])}", header, rows)
+
+
+def _results(run: Contents) -> dict[str, Cell]:
+    return {_cell(key): _cell(result(value)) for key, value in run.get("summary", {}).items()}
+
+
+def _config(run: Contents) -> dict[str, Cell]:
     return {_cell(key): _cell(setting(value)) for key, value in config(run).items()}
 
 

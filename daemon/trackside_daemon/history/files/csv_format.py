@@ -20,6 +20,7 @@ from trackside_daemon.history.files.items import (
     Clock,
     FormatError,
     Item,
+    MachineValues,
     Push,
     line_too_long,
 )
@@ -57,9 +58,9 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
         header = next(rows, [])
         columns = _columns(header, file)
         for row in rows:
-            push = _row(row, columns, clock, len(header)) if row else None
-            if push is not None:
-                yield push
+            item = _row(row, columns, clock, len(header)) if row else None
+            if item is not None:
+                yield item
     except UnicodeDecodeError as error:
         raise FormatError(f"{file}: after line {rows.line_num}: UTF-8 is expected: {error.reason}") from error
     except (ValueError, OverflowError, csv.Error) as error:
@@ -76,7 +77,7 @@ def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
         yield line
 
 
-def _row(row: list[str], columns: _Columns, clock: Clock, width: int) -> Push | None:
+def _row(row: list[str], columns: _Columns, clock: Clock, width: int) -> Push | MachineValues | None:
     if len(row) != width:
         raise ValueError(f"{width} columns are expected, as in the header, not {len(row)}")
     attempt, rank, step, time, places, name = columns
@@ -93,6 +94,8 @@ def _row(row: list[str], columns: _Columns, clock: Clock, width: int) -> Push | 
     if not keys:
         return None
     seconds = _decimal(row[time], "time") if time >= 0 and row[time] else None
+    if attempt >= 0 and not (row[attempt] or row[rank] or row[step]):
+        return MachineValues(clock.at(seconds), dict(zip(keys, values, strict=True)))
     return Push(
         _whole(row[attempt], "attempt") if attempt >= 0 else 0,
         _whole(row[rank], "rank") if rank >= 0 else 0,

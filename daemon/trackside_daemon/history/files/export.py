@@ -1,6 +1,7 @@
 """Export a run, or a part of its samples, as CSV, JSON or JSON lines, in small pieces.
 
-The run's data come without its last step, its last loss and what was trimmed. Events and alerts are always complete.
+The run's data come without its last step, its last loss and what was trimmed. Events, alerts and captures are
+always complete; the files of captures are apart.
 
 The lines of CSV and JSON lines are pushes: values of one rank, step and time. Keys are in the order in which they began.
 Pushes of more than `GROUP` keys are split, so that a run of a million keys needs no more memory than one of `GROUP`.
@@ -17,28 +18,30 @@ from array import array
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from trackside_daemon.history.capture_rows import captures
+from trackside_daemon.history.files.machine_series import machine_series
 from trackside_daemon.history.files.merging import merge
+from trackside_daemon.history.files.selection import ALL, Selection, streams
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import (
-    EVERYTHING,
     LogTail,
     Readable,
     StoredSeries,
     Window,
     by_id,
-    cut,
     find,
     reload,
     samples,
 )
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS
+from trackside_daemon.model.capture import as_json
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from trackside_daemon.history.files.merging import Chunk
+    from trackside_daemon.history.files.merging import Chunk, Line
 
 Format = Literal["csv", "json", "jsonl"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -57,25 +60,6 @@ PAGE = 256  # events or alerts that are read at once
 
 class TooManyKeysError(Exception):
     """The run has more keys than CSV has columns."""
-
-
-class Selection(NamedTuple):
-    """A part of the samples of a run.
-
-    Attributes:
-        keys: Only these; empty for all.
-        ranks: Only these; empty for all.
-        attempt: Only this one; None for all.
-        window: Only the samples in it.
-    """
-
-    keys: tuple[str, ...] = ()
-    ranks: frozenset[int] = frozenset()
-    attempt: int | None = None
-    window: Window = EVERYTHING
-
-
-ALL = Selection()
 
 
 class _Rank(NamedTuple):
@@ -111,33 +95,6 @@ def export(database: Readable, uid: str, form: Format, selection: Selection = AL
     return _encode_chunks(write[form](database, run, selection))
 
 
-def count(database: Readable, uid: str, selection: Selection = ALL) -> int:
-    """Return the number of samples of an export; approximate if the run is being written."""
-    total = 0
-    with database.reading() as connection:
-        streams = _streams(connection, uid, selection)
-    for stream, _, _ in streams:
-        with database.reading() as connection:
-            tail = LogTail(connection, stream)
-            inside: dict[int, int] = {}
-            for series in find(connection, stream, tail, selection.keys or None):
-                total += _packed_count(connection, series, selection.window, inside) if series.id else 0
-                total += len(cut(*tail.read(series), selection.window)[0])
-    return total
-
-
-def missing_keys(database: Readable, uid: str, selection: Selection) -> list[str] | None:
-    """Return the selected keys that the run does not have; None if it has none of the selected ranks."""
-    with database.reading() as connection:
-        streams = _streams(connection, uid, selection)
-    missing = dict.fromkeys(selection.keys)
-    for stream, _, _ in streams if missing else ():
-        with database.reading() as connection:
-            for series in find(connection, stream, LogTail(connection, stream), list(missing)):
-                del missing[series.key]
-    return list(missing) if streams else None
-
-
 def escape_formula(key: str) -> str:
     """Return a key as a cell that no spreadsheet evaluates."""
     return f"'{key}" if _FORMULA.match(key) else key
@@ -146,27 +103,6 @@ def escape_formula(key: str) -> str:
 def unescape_formula(cell: str) -> str:
     """Return the key of a cell of `escape_formula`."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
-
-
-def _packed_count(connection: sqlite3.Connection, series: StoredSeries, window: Window, inside: dict[int, int]) -> int:
-    """Return the number of packed samples in a window; *inside* caches the counts of axes at the window's edges."""
-    ids = (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS)
-    left = "SELECT coalesce(sum(count), 0) FROM block WHERE id >= ? AND id < ? AND data NOT NULL"
-    if window.whole:
-        return int(connection.execute(left, ids).fetchone()[0])
-    low, high = window.bounds
-    by = window.by
-    total: int = connection.execute(f"{left} AND {by}_min >= ? AND {by}_max <= ?", (*ids, low, high)).fetchone()[0]
-    edges = connection.execute(
-        "SELECT axis.id, axis.data FROM block JOIN axis ON axis.id = block.axis WHERE block.id >= ? AND block.id < ? "  # noqa: S608
-        f"AND block.data NOT NULL AND {by}_min <= ? AND {by}_max >= ? AND ({by}_min < ? OR {by}_max > ?)",
-        (*ids, high, low, low, high),
-    )
-    for axis, data in edges:
-        if axis not in inside:
-            inside[axis] = sum(low <= at <= high for at in decode_axis(data)[by == "time"])
-        total += inside[axis]
-    return total
 
 
 def _encode_chunks(texts: Iterable[str]) -> Iterator[bytes]:
@@ -184,21 +120,31 @@ def _encode_chunks(texts: Iterable[str]) -> Iterator[bytes]:
 
 
 def _csv(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
-    ranks = []
     columns: dict[str, int] = {}
-    for rank_ in _ranks(database, run["id"], selection, MAX_COLUMNS):
-        ranks.append(rank_)
-        for series in rank_.series:
-            columns.setdefault(series.key, len(columns))
+    parts: list[tuple[str, Sequence[StoredSeries], Iterator[Line]]] = []
+
+    def add(place: str, series: Sequence[StoredSeries], lines: Iterator[Line]) -> None:
+        for one in series:
+            columns.setdefault(one.key, len(columns))
         if len(columns) > MAX_COLUMNS:
             raise TooManyKeysError(
                 f"run {run['id']!r} has more than {MAX_COLUMNS} keys, too many for a CSV file; select keys, or export it "
                 "as jsonl"
             )
-    return _csv_lines(database, ranks, columns, selection.window)
+        parts.append((place, series, lines))
+
+    for attempt, rank, series in _ranks(database, run["id"], selection, MAX_COLUMNS):
+        add(f"{attempt},{rank}", series, merge(_all_samples(database, series, selection.window)))
+    if selection.resources:
+        machine = machine_series(database, run["id"], selection.window)
+        add("", machine.series, machine.lines(database))
+    return _csv_lines(parts, columns)
 
 
-def _csv_lines(database: Readable, ranks: list[_Rank], columns: Mapping[str, int], window: Window) -> Iterator[str]:
+def _csv_lines(
+    parts: Iterable[tuple[str, Sequence[StoredSeries], Iterator[Line]]], columns: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield the header, and a line for each push, then for each time of the machine, which has no attempt, rank and step."""
     keys = list(columns)
     header = io.StringIO()
     # The csv module quotes neither a lone CR nor a semicolon, which separates columns in some countries.
@@ -206,14 +152,14 @@ def _csv_lines(database: Readable, ranks: list[_Rank], columns: Mapping[str, int
     quoted = csv.writer(header, lineterminator="\n", quoting=csv.QUOTE_ALL if unusual else csv.QUOTE_MINIMAL)
     quoted.writerow([*COLUMNS, *map(escape_formula, keys)])
     yield header.getvalue()
-    for attempt, rank, rank_series in ranks:
-        begin = f"{attempt},{rank},"
-        column = [columns[series.key] for series in rank_series]
-        for step, time, places, values in merge(_all_samples(database, rank_series, window)):
+    for place, part, lines in parts:
+        column = [columns[series.key] for series in part]
+        for step, time, places, values in lines:
             cells = [""] * len(keys)
             for number, value in zip(places, values, strict=True):
                 cells[column[number]] = repr(value)  # the shortest text from which the same float is read
-            yield f"{begin}{step},{_seconds(time)},{','.join(cells)}\n"
+            begin = f"{place},{step}" if place else ",,"
+            yield f"{begin},{_seconds(time)},{','.join(cells)}\n"
 
 
 def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
@@ -224,10 +170,14 @@ def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Ite
         for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
             pushed = ",".join([keys[number] + _number(value) for number, value in zip(places, values, strict=True)])
             yield f'{begin}{step},"time":{time / 1e6!r},"values":{{{pushed}}}}}\n'
+    for moment, measured in _machine_values(database, run["id"], selection):
+        yield f'{{"kind":"resources","time":{moment},"values":{measured}}}\n'
     for event in _events(database, run["id"]):
         yield f"{_dumps({'kind': 'event', 'event': event.pop('kind'), **event})}\n"
     for alert in _alerts(database, run["id"]):
         yield f"{_dumps({'kind': 'alert', **alert})}\n"
+    for capture in _captures(database, run["id"]):
+        yield f"{_dumps({'kind': 'capture', 'capture': capture})}\n"
 
 
 def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:
@@ -239,9 +189,24 @@ def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iter
             yield from _points(chunks)
             yield "]}"
             between = ",\n"
+    if selection.resources:
+        yield '],\n"resources": ['
+        for place, (time, values) in enumerate(_machine_values(database, run["id"], selection)):
+            yield f'{"," if place else ""}\n{{"time":{time},"values":{values}}}'
     events = ",".join(f"\n{_dumps(event)}" for event in _events(database, run["id"]))
     alerts = ",".join(f"\n{_dumps(alert)}" for alert in _alerts(database, run["id"]))
-    yield f'],\n"events": [{events}],\n"alerts": [{alerts}]}}\n'
+    captures = ",".join(f"\n{_dumps(capture)}" for capture in _captures(database, run["id"]))
+    yield f'],\n"events": [{events}],\n"alerts": [{alerts}],\n"captures": [{captures}]}}\n'
+
+
+def _machine_values(database: Readable, uid: str, selection: Selection) -> Iterator[tuple[str, str]]:
+    """Yield time and values of the machine, as JSON."""
+    if selection.resources:
+        machine = machine_series(database, uid, selection.window)
+        keys = [f"{json.dumps(series.key)}:" for series in machine.series]
+        for _, time, places, values in machine.lines(database):
+            pushed = ",".join([keys[number] + _number(value) for number, value in zip(places, values, strict=True)])
+            yield repr(time / 1e6), f"{{{pushed}}}"
 
 
 def _points(chunks: Iterable[Chunk]) -> Iterator[str]:
@@ -260,23 +225,10 @@ def _all_samples(database: Readable, rank_series: Sequence[StoredSeries], window
     return [samples(database, series, tail, window) for series in rank_series]
 
 
-def _streams(connection: sqlite3.Connection, uid: str, selection: Selection) -> list[tuple[int, int, int]]:
-    rows = connection.execute(
-        "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
-        "WHERE run.uid = ? AND NOT run.deleted ORDER BY stream.attempt, stream.rank",
-        (uid,),
-    )
-    return [
-        (stream, attempt, rank)
-        for stream, attempt, rank in rows
-        if selection.attempt in (None, attempt) and (not selection.ranks or rank in selection.ranks)
-    ]
-
-
 def _ranks(database: Readable, uid: str, selection: Selection, size: int) -> Iterator[_Rank]:
     with database.reading() as connection:
-        streams = _streams(connection, uid, selection)
-    for stream, attempt, rank in streams:
+        selected = streams(connection, uid, selection)
+    for stream, attempt, rank in selected:
         ids = array("q")
         fresh = []
         with database.reading() as connection:
@@ -319,6 +271,12 @@ def _events(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
 
 def _alerts(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
     return _rows(database, uid, "SELECT id FROM alert WHERE run = ? ORDER BY started, id", reader.alert)
+
+
+def _captures(database: Readable, uid: str) -> list[dict[str, Any]]:
+    """Return the captures of a run with their summaries."""
+    with database.reading() as connection:
+        return [as_json(capture) for capture in captures(connection, uid)]
 
 
 def _rows(

@@ -10,26 +10,36 @@ import hashlib
 import json
 import sqlite3
 import time
-from array import array
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from io import SEEK_END
 from itertools import chain
 from math import inf
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
 from trackside.packing import writable
-from trackside.wire import Clock, Hello, Identity, Totals
+from trackside.wire import SUMMARY, Clock, Hello, Identity, Totals
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.items import FAR_SECONDS, INT64, AlertItem, EventItem, FormatError, Push, RunHeader
-from trackside_daemon.model.columns import Columns
-from trackside_daemon.model.records import Alert, BatchIngested, Event, Record, RunState, SessionOpened
-from trackside_daemon.model.session import SessionRef
+from trackside_daemon.history.files.imported_session import ImportedSession
+from trackside_daemon.history.files.items import (
+    FAR_SECONDS,
+    AlertItem,
+    CaptureItem,
+    EventItem,
+    FormatError,
+    MachineValues,
+    Push,
+    RunHeader,
+)
+from trackside_daemon.history.files.run_fields import NO_RUN, AlertFields, AttemptFields, EventFields, RunFields
+from trackside_daemon.model.capture import CaptureJson
+from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,11 +47,12 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
+    from trackside_daemon.model.capture import Capture
 
-ROWS = 512  # pushes per message
 BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
 
 SAMPLE_BYTES = 64 * 1024
+MOVED = "its files stayed where it was recorded"
 TIMEOUT = 600.0  # longest wait for a transaction, in seconds
 
 
@@ -49,102 +60,10 @@ class ImportingError(Exception):
     """The file was not imported; the message is one line: why, and what to do."""
 
 
-_Number = Annotated[int, msgspec.Meta(ge=0, le=INT64 - 1)]
-_Step = Annotated[int, msgspec.Meta(ge=-INT64, le=INT64 - 1)]
-_Seconds = Annotated[float, msgspec.Meta(gt=-1e11, lt=1e11)]
-"""A range that the tables can hold and dates can show."""
-
-
-class _Attempt(msgspec.Struct):
-    attempt: _Number
-    state: Literal["starting", "running", "stalled", "finished", "stopped", "failed", "lost"]
-    started: float
-    cause: str = ""
-    ended: _Seconds | None = None
-    config: Any = None
-    rank: _Number = 0
-
-
-class _Run(msgspec.Struct):
-    id: str
-    name: str
-    attempt_list: list[dict[str, Any]]
-    tags: tuple[str, ...] = ()
-    pinned: bool = False
-
-
-_NO_HEADER = _Run("", "", [])
-
-
-class _Event(msgspec.Struct):
-    attempt: _Number
-    time: _Seconds
-    kind: str
-    rank: _Number | None = None
-    step: _Step | None = None
-    fields: dict[str, Any] = {}
-
-
-class _Alert(msgspec.Struct):
-    alert: str
-    severity: str
-    started: _Seconds
-    ended: _Seconds | None = None
-    summary: str = ""
-    description: str = ""
-    labels: dict[str, str] = {}
-    evidence: dict[str, Any] = {}
-
-
-class _Session:
-    """The made-up session of a rank; collects pushes to messages."""
-
-    def __init__(self, run: str, name: str, attempt: int, rank: int) -> None:
-        digest = hashlib.sha256(f"{run}\0{attempt}\0{rank}".encode("utf-8", "surrogatepass")).digest()
-        self.ref = SessionRef(digest[:16], run, name, attempt, rank)
-        self._number = 0
-        self._columns: list[Columns] = []
-        self._rows = 0
-        self._open: dict[tuple[str, ...], Columns] = {}
-        self._keys: set[str] = set()
-
-    def add(self, push: Push) -> BatchIngested | None:
-        """Add a push; return a message when there are enough."""
-        keys = tuple(push.keys)
-        block = self._open.get(keys)
-        if block is None:
-            # Several blocks are open, since some tools write each key apart; each key is in one, so that its order stays.
-            if not self._keys.isdisjoint(keys):
-                self._close_blocks()
-            self._keys.update(keys)
-            block = self._open[keys] = Columns(list(keys), array("q"), array("q"), array("d"))
-        block.steps.append(push.step)
-        block.times.append(push.time * 1000)
-        block.values.extend(push.values)
-        self._rows += 1
-        return self.flush() if self._rows == ROWS else None
-
-    def flush(self) -> BatchIngested | None:
-        """Return a message of the collected pushes; None without any."""
-        self._close_blocks()
-        columns = self._columns
-        self._columns = []
-        self._rows = 0
-        if not columns:
-            return None
-        self._number += 1
-        return BatchIngested(self.ref, self._number, columns)
-
-    def _close_blocks(self) -> None:
-        self._columns += self._open.values()
-        self._open = {}
-        self._keys = set()
-
-
 class _AttemptHeader(NamedTuple):
     """An attempt as the file describes it; *about* has its further fields in `reader.run`."""
 
-    attempt: _Attempt
+    attempt: AttemptFields
     about: Mapping[str, Any]
 
 
@@ -191,17 +110,17 @@ class RunFile:
         if first is None:
             raise FormatError(f"{file}: nothing to import: there are no samples in it")
         self._attempts: dict[int, _AttemptHeader] = {}
-        self._header: _Run | None = None
+        self._header: RunFields | None = None
         if isinstance(first, RunHeader):
             self._read_header(first)
         else:
             self._items = chain([first], self._items)
-        header = self._header or _NO_HEADER
+        header = self._header or NO_RUN
         stem = writable(PurePath(file).stem) or "imported"
         self.run = writable(id) or header.id or file_id
         self.name = writable(name) or header.name or stem
         self.pinned = header.pinned
-        self._sessions: dict[tuple[int, int], _Session] = {}
+        self._sessions: dict[tuple[int, int], ImportedSession] = {}
         self._spans: dict[int, list[float]] = {}
 
     def __iter__(self) -> Iterator[Record]:
@@ -225,16 +144,29 @@ class RunFile:
         for header in self._attempts.values():
             attempt = header.attempt
             yield RunState(self.run, attempt.attempt, attempt.state, attempt.cause, attempt.ended)
+        summary = (self._header or NO_RUN).summary
+        if summary and self._attempts:
+            last = max(self._attempts.values(), key=lambda header: header.attempt.attempt).attempt
+            yield Event(self.run, last.attempt, last.started, SUMMARY, fields=summary)
 
     def _records(self, item: Item) -> Iterator[Record]:
         if isinstance(item, Push):
             yield from self._push_records(item)
+        elif isinstance(item, MachineValues):
+            if not (self._attempts or self._sessions):
+                raise FormatError(
+                    f"{self.file}: it begins with resources; a run, or its samples, are expected before them"
+                )
+            self.samples += len(item.values)
+            yield MachineSample(item.time / 1e6, item.values, self.run)
         elif isinstance(item, EventItem):
-            event = self._convert(item.fields, _Event, item.line)
+            event = self._convert(item.fields, EventFields, item.line)
             yield Event(self.run, **msgspec.structs.asdict(event))
         elif isinstance(item, AlertItem):
-            alert = self._convert(item.fields, _Alert, item.line)
+            alert = self._convert(item.fields, AlertFields, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
+        elif isinstance(item, CaptureItem):
+            yield self._capture(self._convert(item.fields, CaptureJson, item.line))
         elif self._header is None:
             self._read_header(item)
             for header in self._attempts.values():
@@ -248,7 +180,9 @@ class RunFile:
         self.last = max(self.last, seconds)
         session = self._sessions.get((push.attempt, push.rank))
         if session is None:
-            session = self._sessions[push.attempt, push.rank] = _Session(self.run, self.name, push.attempt, push.rank)
+            session = self._sessions[push.attempt, push.rank] = ImportedSession(
+                self.run, self.name, push.attempt, push.rank
+            )
             header = self._attempts.get(push.attempt)
             started = seconds if header is None else header.attempt.started
             yield self._open_session(push.attempt, push.rank, started)
@@ -259,8 +193,19 @@ class RunFile:
         if (message := session.add(push)) is not None:
             yield message
 
+    def _capture(self, capture: CaptureJson) -> Capture:
+        """Return an imported capture. Its id is another one, since the history may have the run that it comes from."""
+        summary = dict(capture.summary)
+        if "reference" in summary:
+            summary["reference"] = self._capture_id(str(summary["reference"]))
+        record = capture.record(self.run, self._capture_id(capture.id))
+        return replace(record, summary=summary, reason=record.reason or (MOVED if capture.files else ""))
+
+    def _capture_id(self, exported: str) -> str:
+        return hashlib.sha256(f"{self.run}\0{exported}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
     def _open_session(self, attempt: int, rank: int, started: float) -> SessionOpened:
-        session = self._sessions.get((attempt, rank)) or _Session(self.run, self.name, attempt, rank)
+        session = self._sessions.get((attempt, rank)) or ImportedSession(self.run, self.name, attempt, rank)
         header = self._attempts.get(attempt)
         hello = Hello(
             identity=Identity(run=self.run, name=self.name, attempt=attempt, rank=rank),
@@ -268,20 +213,20 @@ class RunFile:
             started=_nanoseconds(started),
             totals=Totals(),
             config="" if header is None or header.attempt.config is None else json.dumps(header.attempt.config),
-            tags=(self._header or _NO_HEADER).tags,
+            tags=(self._header or NO_RUN).tags,
         )
         about: Mapping[str, Any] = {"rank": rank} if header is None else header.about
         return SessionOpened(session.ref, hello, started, about=about)
 
     def _read_header(self, item: RunHeader) -> None:
-        self._header = self._convert(item.run, _Run, item.line)
+        self._header = self._convert(item.run, RunFields, item.line)
         self._attempts = self._read_attempts(self._header, item.line)
 
-    def _read_attempts(self, run: _Run, line: int) -> dict[int, _AttemptHeader]:
-        columns = frozenset(field.name for field in msgspec.structs.fields(_Attempt)) - {"rank"}
+    def _read_attempts(self, run: RunFields, line: int) -> dict[int, _AttemptHeader]:
+        columns = frozenset(field.name for field in msgspec.structs.fields(AttemptFields)) - {"rank"}
         headers = {}
         for fields in run.attempt_list:
-            attempt = self._convert(fields, _Attempt, line)
+            attempt = self._convert(fields, AttemptFields, line)
             if not abs(attempt.started) < FAR_SECONDS:
                 raise FormatError(
                     f"{self.file}: line {line}: attempt {attempt.attempt} begins at {attempt.started}, which is not a "
@@ -384,6 +329,8 @@ def _batches(records: Iterator[Record]) -> Iterator[list[Record]]:
         size += 256
         if isinstance(record, BatchIngested):
             size += sum(8 * (len(one.values) + 2 * len(one.steps)) for one in record.columns)
+        elif isinstance(record, MachineSample):
+            size += 8 * len(record.values)
         if size >= BATCH_BYTES:
             yield batch
             batch = []

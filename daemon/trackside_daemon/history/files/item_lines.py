@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.history.files.items import AlertItem, EventItem, Item, Push, RunHeader
+from trackside_daemon.history.files.items import AlertItem, CaptureItem, EventItem, Item, MachineValues, Push, RunHeader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,11 +38,16 @@ def _push(push: Push) -> bytes:
     return _encode(fields)
 
 
-def _other(item: RunHeader | EventItem | AlertItem) -> bytes:
-    if isinstance(item, RunHeader):
+def _other(item: RunHeader | MachineValues | EventItem | AlertItem | CaptureItem) -> bytes:
+    if isinstance(item, MachineValues):
+        values = {key: value if isfinite(value) else str(value) for key, value in item.values.items()}
+        fields: dict[str, Any] = {"kind": "resources", "time": item.time / 1e6, "values": values}
+    elif isinstance(item, RunHeader):
         fields = {"kind": "run", **item.run}
     elif isinstance(item, EventItem):
         fields = {**item.fields, "kind": "event", "event": item.fields["kind"]}
+    elif isinstance(item, CaptureItem):
+        fields = {"kind": "capture", "capture": item.fields}
     else:
         fields = {"kind": "alert", **item.fields}
     return json.dumps(fields).encode()

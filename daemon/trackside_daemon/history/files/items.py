@@ -41,6 +41,13 @@ class Push(NamedTuple):
     values: Sequence[float]
 
 
+class MachineValues(NamedTuple):
+    """Values of GPU and host series of the run's machine at one time, in Unix microseconds."""
+
+    time: int
+    values: Mapping[str, float]
+
+
 class EventItem(NamedTuple):
     """An event, as `reader.events` returns it, and its line."""
 
@@ -55,7 +62,14 @@ class AlertItem(NamedTuple):
     line: int = 0
 
 
-Item: TypeAlias = "RunHeader | Push | EventItem | AlertItem"
+class CaptureItem(NamedTuple):
+    """A capture, as `model.capture.as_json` returns it, and its line."""
+
+    fields: Mapping[str, Any]
+    line: int = 0
+
+
+Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem"
 
 
 class Clock:

@@ -15,10 +15,12 @@ from trackside_daemon.history.files.items import (
     STEP,
     TIME,
     AlertItem,
+    CaptureItem,
     Clock,
     EventItem,
     FormatError,
     Item,
+    MachineValues,
     Push,
     RunHeader,
     check_keys,
@@ -47,6 +49,9 @@ def read_document(buffered: io.BufferedReader, file: str) -> Iterator[Item]:
         for name in scanner.members():
             if name == "series":
                 yield from _series(scanner)
+            elif name == "resources":
+                for _ in scanner.elements():
+                    yield _machine(msgspec.convert(_object(scanner), _Samples))
             elif name in _MEMBERS:
                 for _ in scanner.elements():
                     yield _MEMBERS[name](_object(scanner), scanner.line)
@@ -140,7 +145,7 @@ def read_lines(buffered: io.BufferedReader, file: str, clock: Clock, notes: list
                 break
             raise FormatError(f"{file}: line {number}: {_expected(error)}") from error
         if item is not None:
-            yield item if isinstance(item, Push) else item._replace(line=number)
+            yield item if isinstance(item, Push | MachineValues) else item._replace(line=number)
     if skipped:
         names = ", ".join(repr(key) for key, _ in skipped.most_common(3))
         notes.append(f"{sum(skipped.values())} values that are not numbers were skipped, such as those of {names}")
@@ -153,6 +158,8 @@ def _line(line: bytes, clock: Clock, skipped: Counter[str]) -> Item | None:
         samples = None
     if samples is not None and samples.kind == "samples" and samples.values is not None:
         return _push(samples, clock)
+    if samples is not None and samples.kind == "resources":
+        return _machine(samples)
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError("a JSON object is expected")  # noqa: TRY004  one error for all that a line can be
@@ -176,6 +183,13 @@ def _push(samples: _Samples, clock: Clock) -> Push | None:
         tuple(samples.values),
         [number(value) for value in samples.values.values()],
     )
+
+
+def _machine(samples: _Samples) -> MachineValues:
+    if samples.time is None or samples.values is None:
+        raise ValueError('"time" and "values" are expected')
+    check_keys(samples.values)
+    return MachineValues(microseconds(samples.time), {key: number(value) for key, value in samples.values.items()})
 
 
 def _flat(fields: dict[str, Any], clock: Clock, skipped: Counter[str]) -> Push | None:
@@ -218,12 +232,24 @@ def _event(fields: dict[str, Any], line: int = 0) -> EventItem:
     return EventItem({**fields, "kind": fields.pop("event", "")}, line)
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem]] = {
+def _capture(fields: dict[str, Any]) -> CaptureItem:
+    capture = fields.get("capture")
+    if not isinstance(capture, dict):
+        raise ValueError('"capture" is expected to be an object')  # noqa: TRY004  one error for all that a line can be
+    return CaptureItem(capture)
+
+
+_KINDS: dict[str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem | CaptureItem]] = {
     "run": RunHeader,
     "event": _event,
     "alert": AlertItem,
+    "capture": _capture,
 }
-_MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {"events": EventItem, "alerts": AlertItem}
+_MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {
+    "events": EventItem,
+    "alerts": AlertItem,
+    "captures": CaptureItem,
+}
 
 
 def _is_json(line: bytes) -> bool:

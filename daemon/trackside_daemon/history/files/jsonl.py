@@ -22,6 +22,7 @@ import msgspec
 from trackside_daemon.history.directory import writable_directory
 from trackside_daemon.history.files.rotation import RotatingFiles
 from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.checkpoint import Checkpoint, as_json
 from trackside_daemon.model.records import (
     AccountUpdated,
     Alert,
@@ -109,6 +110,8 @@ class JsonLines:
             return record.run or None, "alerts", [_line(fields)]
         if isinstance(record, Capture):
             return record.run, "captures", [_line(msgspec.to_builtins(record))]
+        if isinstance(record, Checkpoint):
+            return record.run, "checkpoints", [_line(as_json(record))]
         if isinstance(record, Silence):
             return None, "silences", [_line(_silence(record))]
         if isinstance(record, AccountUpdated):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from trackside_daemon.history.read.series import LogTail, StoredSeries, find
+from trackside_daemon.history.read.resources import machine_stream
+from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
-from trackside_daemon.history.schema import HOST
 from trackside_daemon.history.time_accounting import efficiency, rank_times
-from trackside_daemon.model.records import Alert, Notified, Silence, fingerprint
+from trackside_daemon.model.architecture import Architecture
+from trackside_daemon.model.records import CONTINUITY, MODEL, Alert, Notified, Silence, fingerprint
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,7 +25,7 @@ MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belon
 _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
-    "tags, pinned, user"
+    "tags, pinned, user, summary"
 )
 _EVENT = (
     "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
@@ -163,7 +165,25 @@ def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset
     """
     id_, about = _about(connection, uid)
     goodput = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
-    return {**about, **goodput, **totals(connection, id_), "metrics": metrics(connection, id_, limit, offset)}
+    notes = {"resumes": resumes(connection, id_), "model": _model(connection, id_)}
+    return {**about, **goodput, **totals(connection, id_), **notes, "metrics": metrics(connection, id_, limit, offset)}
+
+
+def resumes(connection: sqlite3.Connection, run: int) -> list[dict[str, Any]]:
+    """Return the verdicts on the resumes of a run, given by its row's id, oldest first, each with its attempt."""
+    # A training may have events of this kind too: they have a rank.
+    query = "SELECT attempt, fields FROM event WHERE run = ? AND kind = ? AND rank IS NULL ORDER BY id"
+    return [{"attempt": attempt, **json.loads(text)} for attempt, text in connection.execute(query, (run, CONTINUITY))]
+
+
+def _model(connection: sqlite3.Connection, run: int) -> dict[str, Any] | None:
+    """Return the architecture of the model that the run has watched last; None if it has watched none."""
+    query = "SELECT fields FROM event WHERE run = ? AND kind = ? ORDER BY id DESC LIMIT 8"
+    for (text,) in connection.execute(query, (run, MODEL)):
+        with suppress(msgspec.DecodeError):  # another event of the training's own
+            found: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(text, type=Architecture))
+            return found
+    return None
 
 
 def head(connection: sqlite3.Connection, uid: str) -> dict[str, Any]:
@@ -312,6 +332,8 @@ def series(
     keys: Collection[str] | None = None,
     ranks: Collection[int] | None = None,
     attempt: int | None = None,
+    *,
+    tails: LogTails | None = None,
 ) -> Iterator[RunSeries]:
     """Yield the series of a run, by attempt and rank; there may be a million.
 
@@ -322,7 +344,9 @@ def series(
             a series as on ``/metrics``, or the name of a family for all its series.
         ranks: Only these; None for the lowest, empty for all.
         attempt: Only this one; None for all.
+        tails: Logs that are read already, and get those that are not.
     """
+    tails = LogTails(connection) if tails is None else tails
     streams = connection.execute(
         "SELECT stream.id, stream.attempt, stream.rank FROM stream JOIN run ON run.id = stream.run "
         "WHERE run.uid = ? AND NOT run.deleted AND (? IS NULL OR stream.attempt = ?) ORDER BY stream.attempt, stream.rank",
@@ -335,10 +359,20 @@ def series(
         streams = [row for row in streams if row[2] in ranks]
     pushed = None if keys is None else [key for key in keys if not key.startswith(MACHINE)]
     for stream, number, rank in streams:
-        tail = LogTail(connection, stream)
+        tail = tails[stream]
         for one in find(connection, stream, tail, pushed):
             yield RunSeries(uid, number, rank, one, tail)
     yield from _machine_series(connection, uid, [key for key in keys or () if key.startswith(MACHINE)])
+
+
+def lowest_streams(connection: sqlite3.Connection, uid: str) -> list[int]:
+    """Return the stream of the lowest rank of each attempt of a run."""
+    rows = connection.execute(
+        "SELECT stream.id, stream.attempt, min(stream.rank) FROM stream JOIN run ON run.id = stream.run "
+        "WHERE run.uid = ? AND NOT run.deleted GROUP BY stream.attempt ORDER BY stream.attempt",
+        (uid,),
+    )
+    return [stream for stream, _, _ in rows]
 
 
 def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]:
@@ -348,19 +382,20 @@ def span(connection: sqlite3.Connection, uid: str) -> tuple[float, float | None]
 
 
 def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> list[RunSeries]:
-    if not keys:
+    stream = machine_stream(connection, uid) if keys else None
+    if stream is None:
         return []
-    tail = LogTail(connection, HOST)
+    tail = LogTail(connection, stream)
     wanted = set(keys)
     return [
         RunSeries(uid, None, None, series, tail)
-        for series in find(connection, HOST, tail)
+        for series in find(connection, stream, tail)
         if {series.key, series.key.partition("{")[0]} & wanted
     ]
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:
-    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user = row
+    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user, summary = row
     return {
         "id": uid,
         "name": name,
@@ -374,6 +409,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "tags": _decode(tags),
         "pinned": bool(pinned),
         "user": user,
+        "summary": json.loads(summary),
     }
 
 

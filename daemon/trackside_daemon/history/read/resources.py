@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LogTail, find
-from trackside_daemon.history.schema import HOST
+from trackside_daemon.history.schema import HOST, IMPORTED_HOST
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from trackside_daemon.history.read.series import StoredSeries, Window
 
@@ -26,11 +26,15 @@ class Resource(NamedTuple):
         family: The metric's name.
         labels: Its labels.
         points: Time in Unix seconds, and the last value until then.
+        low: The lowest value in that time, also between the points; None if it is not known.
+        high: The highest value.
     """
 
     family: str
     labels: Mapping[str, str]
     points: Sequence[tuple[float, float]]
+    low: float | None = None
+    high: float | None = None
 
     @property
     def increase(self) -> float:
@@ -43,9 +47,39 @@ class Resource(NamedTuple):
         """The mean of a gauge."""
         return sum(value for _, value in self.points) / len(self.points)
 
+    @property
+    def rates(self) -> list[tuple[float, float]]:
+        """The increase per second of a counter until each point, without its resets."""
+        return [
+            (ended, (after - before) / (ended - began))
+            for (began, before), (ended, after) in pairwise(self.points)
+            if after >= before and ended > began
+        ]
+
+
+def labels(key: str) -> dict[str, str]:
+    """Return the labels of a series that is written as on /metrics."""
+    return dict(_LABEL.findall(key.partition("{")[2]))
+
+
+def machine_stream(connection: sqlite3.Connection, uid: str) -> int | None:
+    """Return the stream of the machine that a run trained on; None for an imported run that came without one."""
+    row = connection.execute("SELECT id, imported FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
+    if row is None or not row[1]:
+        return HOST
+    imported = connection.execute(IMPORTED_HOST, row[:1]).fetchone()
+    return None if imported is None else int(imported[0])
+
 
 def read_resources(
-    connection: sqlite3.Connection, families: Collection[str], window: Window, points: int, newest: int | None = None
+    connection: sqlite3.Connection,
+    families: Collection[str],
+    window: Window,
+    points: int,
+    newest: int | None = None,
+    *,
+    only: Callable[[str], bool] = lambda _: True,
+    stream: int | None = HOST,
 ) -> list[Resource]:
     """Return the series of these metric families of the machine that have samples in a window.
 
@@ -55,13 +89,21 @@ def read_resources(
         window: Range of Unix seconds.
         points: Most points of a series.
         newest: Most samples of the log to read, of all sources; None for all.
+        only: Returns whether to read a series, by its name with labels as on ``/metrics``.
+        stream: The `machine_stream`.
 
     Raises:
         ValueError: A block is damaged.
     """
-    tail = LogTail(connection, HOST, newest)
+    if stream is None:
+        return []
+    tail = LogTail(connection, stream, newest)
     wanted = frozenset(families)
-    machine = (series for series in find(connection, HOST, tail) if series.key.partition("{")[0] in wanted)
+    machine = (
+        series
+        for series in find(connection, stream, tail)
+        if series.key.partition("{")[0] in wanted and only(series.key)
+    )
     read = (_resource(connection, series, tail, window, points) for series in machine)
     return [resource for resource in read if resource.points]
 
@@ -69,10 +111,11 @@ def read_resources(
 def _resource(
     connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, window: Window, points: int
 ) -> Resource:
-    family, _, labels = series.key.partition("{")
     drawn = chart(connection, series, tail, window, points)
     # The first bucket also has the value that a counter began with: its lowest one.
     values = [(bucket[1], bucket[4]) for bucket in drawn.points]
     if drawn.points and drawn.points[0][2] != drawn.points[0][4]:
         values.insert(0, (drawn.points[0][1], drawn.points[0][2]))
-    return Resource(family, dict(_LABEL.findall(labels)), values)
+    low = min((bucket[2] for bucket in drawn.points), default=None)
+    high = max((bucket[3] for bucket in drawn.points), default=None)
+    return Resource(series.key.partition("{")[0], labels(series.key), values, low, high)

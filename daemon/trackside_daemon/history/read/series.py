@@ -136,6 +136,21 @@ class LogTail:
         return max((step for _, part in self._rows.parts for step in part.steps), default=None)
 
 
+class LogTails(dict[int, LogTail]):
+    """The logs of streams by their ids, each read once.
+
+    Args:
+        connection: In a transaction.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def __missing__(self, stream: int) -> LogTail:
+        tail = self[stream] = LogTail(self._connection, stream)
+        return tail
+
+
 def find(
     connection: sqlite3.Connection, stream: int, tail: LogTail, keys: Collection[str] | None = None
 ) -> Iterator[StoredSeries]:
@@ -225,6 +240,17 @@ def last(
         columns = before[0] + columns[0], before[1] + columns[1], before[2] + columns[2]
     steps, times, values = columns
     return steps[-count:], times[-count:], values[-count:]
+
+
+def first(
+    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail
+) -> tuple[array[int], array[int], array[float]]:
+    """Return the first samples of a series, those of one block at most, in the form of `last`.
+
+    Raises:
+        ValueError: The block is damaged.
+    """
+    return _rest_of_block(connection, series, 0)[1] if series.end else tail.read(series)
 
 
 def by_id(connection: sqlite3.Connection, ids: Iterable[int]) -> Iterator[StoredSeries]:

@@ -39,7 +39,7 @@ def metrics(
         selected = islice(find(connection, stream, tail), offset, offset + limit - len(summaries))
         before = len(summaries)
         summaries += (
-            {"key": series.key, "attempt": attempt, "rank": rank, **_summary(connection, series, tail)}
+            {"key": series.key, "attempt": attempt, "rank": rank, **summary(connection, series, tail)}
             for series in selected
         )
         if len(summaries) == before:
@@ -67,11 +67,12 @@ def totals(connection: sqlite3.Connection, run_id: int) -> dict[str, Any]:
         steps.append(tail.highest())
         if loss is None:
             losses = sorted(find(connection, stream, tail, LOSSES), key=lambda series: len(series.key))
-            loss = next((_summary(connection, series, tail)["last"] for series in losses), None)
+            loss = next((summary(connection, series, tail)["last"] for series in losses), None)
     return {"step": max((step for step in steps if step is not None), default=None), "loss": loss, "series": number}
 
 
-def _summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail) -> dict[str, Any]:
+def summary(connection: sqlite3.Connection, series: StoredSeries, tail: LogTail) -> dict[str, Any]:
+    """Return last value, extremes and mean of a series; see `metrics`."""
     packed = connection.execute(
         "SELECT series.count, finite, sum, series.min, series.max, block.step, block.time, block.last FROM series "
         "LEFT JOIN block ON block.id = (SELECT max(id) FROM block WHERE id >= ? AND id < ?) WHERE series.id = ?",

@@ -37,7 +37,7 @@ def write_session(
     connection.execute("INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, ?)", place)
     stream = connection.execute("SELECT id FROM stream WHERE run = ? AND attempt = ? AND rank = ?", place).fetchone()[0]
     connection.execute(
-        "INSERT INTO session (id, stream, committed, clock_offset, pid, start, boot) VALUES (?, ?, ?, ?, ?, ?, ?) "
+        "INSERT INTO session (id, stream, committed, clock_offset, pid, start, boot, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (id) DO UPDATE SET "
         # max: the client may have missed the last ack.
         "stream = excluded.stream, committed = max(committed, excluded.committed), "
@@ -50,6 +50,7 @@ def write_session(
             int64(identity.pid),
             int64(identity.start),
             identity.boot,
+            identity.host,
         ),
     )
 

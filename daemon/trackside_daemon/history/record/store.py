@@ -7,16 +7,20 @@ from array import array
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from trackside.wire import SUMMARY
 from trackside_daemon.history import log_rows, time_accounting
 from trackside_daemon.history.capture_rows import write_capture
+from trackside_daemon.history.checkpoint_rows import write_checkpoint
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.read.summary import update_run
 from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
 from trackside_daemon.history.record.attempt_end import combined_end
+from trackside_daemon.history.record.results import add_results
 from trackside_daemon.history.record.sanitize import clean, to_json
 from trackside_daemon.history.record.session_rows import int64, run_id, write_session
-from trackside_daemon.history.schema import HOST, LOG_BITS
+from trackside_daemon.history.schema import HOST, IMPORTED_HOST, LOG_BITS
 from trackside_daemon.model.capture import Capture
+from trackside_daemon.model.checkpoint import Checkpoint
 from trackside_daemon.model.columns import Columns
 from trackside_daemon.model.records import (
     ENDED,
@@ -131,6 +135,7 @@ class Store:
                 self.connection, run_id(self.connection, record.run), record
             ),
             Capture: lambda record: write_capture(self.connection, run_id(self.connection, record.run), record),
+            Checkpoint: lambda record: write_checkpoint(self.connection, run_id(self.connection, record.run), record),
         }
         self.due.update((stream, None) for stream in self._unpacked())
 
@@ -237,7 +242,8 @@ class Store:
 
     def _write_event(self, record: Event) -> None:
         run = run_id(self.connection, record.run)
-        if run is not None:
+        is_result = record.kind == SUMMARY and run is not None and add_results(self.connection, run, record.fields)
+        if run is not None and not is_result:
             self.connection.execute(
                 "INSERT INTO event (run, attempt, rank, time, step, kind, fields) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (run, record.attempt, record.rank, record.time, record.step, record.kind, to_json(dict(record.fields))),
@@ -257,9 +263,14 @@ class Store:
         moment = round(record.time * 1e9)
         values = array("d", record.values.values())
         columns = Columns(list(record.values), array("q", [0]), array("q", [moment]), values)
-        stream = self._stream(HOST)
+        stream = self._stream(self._imported_host(record.run) if record.run else HOST)
         self._append(stream, [columns], 0)
-        self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, HOST))
+        self.connection.execute("UPDATE stream SET pushes = ? WHERE id = ?", (stream.pushes, stream.id))
+
+    def _imported_host(self, uid: str) -> int:
+        run = run_id(self.connection, uid)
+        self.connection.execute("INSERT OR IGNORE INTO stream (run, attempt, rank) VALUES (?, ?, 0)", (HOST, run))
+        return int(self.connection.execute(IMPORTED_HOST, (run,)).fetchone()[0])
 
     def _session(self, id_: bytes) -> _Session | None:
         if id_ not in self._sessions:
@@ -303,8 +314,9 @@ class Store:
     def _is_due(self, stream: int, count: int, size: int) -> bool:
         row = self.connection.execute(
             "SELECT deleted = 1, attempt.ended NOT NULL FROM stream JOIN run ON run.id = stream.run "
-            "JOIN attempt ON attempt.run = stream.run AND attempt.number = stream.attempt WHERE stream.id = ?",
-            (stream,),
+            "JOIN attempt ON attempt.run = stream.run AND attempt.number = stream.attempt WHERE stream.id = ? "
+            "UNION ALL SELECT 0, id != run FROM stream WHERE id = ? AND run = ?",
+            (stream, stream, HOST),
         ).fetchone()
-        deleted, ended = row or (stream != HOST, False)
+        deleted, ended = row or (True, False)
         return not deleted and (ended or count >= LOG_ROWS or size >= LOG_BYTES)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import PAGE_BYTES, WAL_PAGES
 from trackside_daemon.history.record.packing import release
-from trackside_daemon.history.schema import BLOCK_BITS, HOST, LOG_BITS
+from trackside_daemon.history.schema import BLOCK_BITS, HOST, IMPORTED_HOST, LOG_BITS
 
 if TYPE_CHECKING:
     import sqlite3
@@ -220,7 +220,7 @@ class Trimming:
         """Delete the rows of runs that are marked as deleted."""
         while (run := self._one("SELECT id FROM run WHERE deleted = 1")) is not None:
             self.deleted += 1
-            for stream in self._all("SELECT id FROM stream WHERE run = ?", run):
+            for stream in self._streams_of(run):
                 first, last = stream << LOG_BITS, (stream + 1 << LOG_BITS) - 1
                 yield from self._delete("log", "id BETWEEN ? AND ?", first, last)
                 for series, _, end in self._series(stream):
@@ -228,7 +228,7 @@ class Trimming:
                     self._connection.execute("DELETE FROM series WHERE id = ?", (series,))
                 self._connection.execute("DELETE FROM session WHERE stream = ?", (stream,))
                 self._connection.execute("DELETE FROM stream WHERE id = ?", (stream,))
-            for table in ("event", "alert", "capture", "attempt"):
+            for table in ("event", "alert", "capture", "checkpoint", "attempt"):
                 yield from self._delete(table, "run = ?", run)
             self._connection.execute("DELETE FROM run WHERE id = ?", (run,))
             yield
@@ -291,8 +291,11 @@ class Trimming:
             yield
 
     def _series_of(self, run: int) -> Iterator[tuple[int, int, int]]:
-        for stream in self._all("SELECT id FROM stream WHERE run = ?", run):
+        for stream in self._streams_of(run):
             yield from self._series(stream)
+
+    def _streams_of(self, run: int) -> list[int]:
+        return self._all(f"SELECT id FROM stream WHERE run = ? UNION ALL {IMPORTED_HOST}", run, run)  # noqa: S608
 
     def _series(self, stream: int) -> list[tuple[int, int, int]]:
         """Return id, first block with samples and place of the next sample of each series of a stream."""

@@ -19,11 +19,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
-from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.report.contents import MAX_SIZE, SIZE, read_contents
 from trackside_daemon.diagnosis.settings import CostSection
-from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, count, export
+from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, export
 from trackside_daemon.history.files.items import FormatError
+from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import POINTS
 from trackside_daemon.history.read.reader import RunFilter
@@ -99,7 +99,6 @@ class HistoryApi:
         ask: Sends a question to the connected clients of a run, and returns the asked ranks and their answers.
         ask_layers: Requests all layer norms for a number of steps, and returns the ranks that received the request.
         prices: Returns the configured prices.
-        hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None.
         deleted: Called after a run was deleted.
     """
 
@@ -111,7 +110,6 @@ class HistoryApi:
         ask_layers: AskLayers,
         prices: Callable[[], CostSection] = CostSection,
         *,
-        hang: Callable[[str], dict[str, Any] | None] = lambda _: None,
         deleted: Callable[[], object] = lambda: None,
     ) -> None:
         self._state = state
@@ -119,7 +117,6 @@ class HistoryApi:
         self._ask_layers = ask_layers
         self._history = history
         self._prices = prices
-        self._hang = hang
         self._deleted = deleted
         self._importing = asyncio.Semaphore(MAX_IMPORTS)
 
@@ -150,16 +147,6 @@ class HistoryApi:
             lambda connection: reader.run(connection, _resolve(connection, request), limit, offset)
         )
         return json_response(run)
-
-    async def diagnosis(self, request: Request) -> Response:
-        """Return where the time of a run went, and the causes that cost most."""
-        prices = self._prices()
-        diagnosis = await self._history.read(
-            lambda connection: diagnose(connection, _resolve(connection, request), prices)
-        )
-        # Without an alert yet, or without a verdict in it, the ranks are asked now.
-        hang = diagnosis["hang"] or await self._history.run_in_thread(lambda: self._hang(diagnosis["run"]))
-        return json_response({**diagnosis, "hang": hang})
 
     async def report(self, request: Request) -> Response:
         """Return what a report has about a run."""

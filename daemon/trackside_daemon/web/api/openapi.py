@@ -14,7 +14,10 @@ _PARAMETERS = {
     "capture": ("string", "A capture's id."),
     "file": ("string", "The name of one of its files."),
     "silence": ("string", "A silence's id."),
-    "run": ("string", "A run's id, its name or a unique beginning of its id. May be repeated on /series."),
+    "run": (
+        "string",
+        "A run's id, its name or a unique beginning of its id. May be repeated on /series and /comparison.",
+    ),
     "name": ("string", "A part of the run's name, or the beginning of its id."),
     "tag": ("string", "A tag of the run."),
     "state": ("string", "starting, running, stalled, finished, stopped, failed or lost."),
@@ -28,6 +31,7 @@ _PARAMETERS = {
     "limit": ("integer", "Maximum number of entries. The newest are returned."),
     "offset": ("integer", "Number of metrics to skip."),
     "steps": ("integer", "Number of steps."),
+    "metric": ("string", "A pushed key."),
     "key": (
         "string",
         "A pushed key; except on /export, also the name of a GPU or host series or family. Repeatable on /series, /export.",
@@ -37,6 +41,10 @@ _PARAMETERS = {
         "string",
         "band: one band over the ranks of each key and attempt, points [step, time, min, max, median of their last].",
     ),
+    "baseline": (
+        "string",
+        "A run or a tag to compare with. May be repeated. Default: the newest pinned run of the name, else the last finished.",
+    ),
     "attempt": ("integer", "An attempt. Without it, all attempts in order."),
     "by": ("string", "Unit of from and to: step (the default), or time in Unix seconds."),
     "from": ("number", "First step or time."),
@@ -44,12 +52,14 @@ _PARAMETERS = {
     "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
     "size": ("integer", "Maximum number of bytes of all charts [1600000], up to 100000000."),
     "format": ("string", "csv, json or jsonl."),
+    "resources": ("string", "true: also the GPU, host and process series of the machine in the time of the run."),
 }
 _CHOICES = {
     "severity": ["info", "warning", "critical"],
     "ranks": ["band"],
     "by": ["step", "time"],
     "format": ["csv", "json", "jsonl"],
+    "resources": ["true", "false"],
 }
 _IMPORT_PARAMETERS = {
     "id": ("string", "The run's id, which replaces the one in the file."),
@@ -57,6 +67,8 @@ _IMPORT_PARAMETERS = {
 }
 _REPEATED = {
     *(("/series", name) for name in ("run", "key", "rank")),
+    *(("/runs/{id}/diagnosis", name) for name in ("baseline", "key")),
+    *(("/comparison", name) for name in ("run", "baseline", "key")),
     *(("/runs/{id}/export", name) for name in ("key", "rank")),
 }
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
@@ -91,8 +103,8 @@ class Endpoint(NamedTuple):
         body: An example or description of the request's body; empty for none.
         errors: Statuses of its errors, besides those that `_statuses` derives.
         types: Media types of its answer.
-        group: The object whose method it is: `HistoryApi`, `AlertsApi`, `CapturesApi`, `GpuApi`, `ProcessesApi`,
-            `OverviewApi`, or `WebApp` for ``daemon``.
+        group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `GpuApi`,
+            `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -104,7 +116,9 @@ class Endpoint(NamedTuple):
     body: str = ""
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
-    group: Literal["history", "alerts", "captures", "gpu", "processes", "overview", "daemon"] = "history"
+    group: Literal[
+        "history", "diagnosis", "alerts", "captures", "checkpoints", "gpu", "processes", "overview", "daemon"
+    ] = "history"
 
 
 # All endpoints. In a path, special characters of an id are percent-encoded, a slash as %2F.
@@ -150,7 +164,7 @@ ENDPOINTS = (
         "/runs/{id}/export",
         "export",
         "Download samples of a run as a file.",
-        ("format", "key", "rank", "attempt", "by", "from", "to"),
+        ("format", "key", "rank", "attempt", "by", "from", "to", "resources"),
         "The file has every sample of the run, or of the selected keys, ranks, attempt and window. key and rank may be "
         "repeated; without rank, the file has all ranks. The header X-Trackside-Samples is the number of samples, also "
         "for HEAD. JSON and JSON lines also contain all events and alerts, which the selection does not limit. A CSV file has at "
@@ -205,11 +219,29 @@ ENDPOINTS = (
         "/runs/{id}/diagnosis",
         "diagnosis",
         "Return where the time of a run went, and the causes that cost most.",
+        ("baseline", "key"),
+        group="diagnosis",
         description="ledger has wall seconds by account; they sum to wall_seconds, and are means over the ranks. causes are the "
-        "costliest first; the gain of removing one is expected between low and high seconds. lost_seconds is null for a "
-        "cause whose time the ledger has in other accounts, or that costs no time. hang is the verdict on a run that hangs. If "
+        "costliest first; the gain of removing one is expected between low and high seconds, and no second has two causes. "
+        "lost_seconds is null for a cause whose time is not measured, or that costs no time. ledger_by_rank has the accounts of "
+        "each rank. unknown has what is not measured, and why. resources are statistics of GPUs, host and processes, suggestions "
+        "are about the size of the job, trends are slopes per 1,000 steps, and comparison is that of /comparison. "
+        "hang is the verdict on a run that hangs. If "
         "no alert has one, the processes of a run without a step for 10 s and ten times its usual step are asked, for some "
         "seconds, and the verdict has quiet_seconds, the time since the last step.",
+    ),
+    Endpoint(
+        "GET",
+        "/comparison",
+        "comparison",
+        "Return how runs differ from a baseline, with intervals from the noise of the runs.",
+        ("run", "baseline", "key"),
+        "An effect has its quantity (step_time, step_time_p25, throughput, gpu_memory, host_memory, energy, cost, or a key, which is compared at the last "
+        "step that all runs have, and with _at_tokens at their last common number of tokens), unit, better (lower, higher or "
+        "empty), value and baseline (means of the runs), ratio, and difference. low and high are the 95 % interval of the "
+        "ratio, difference_low and difference_high that of the difference. What is unknown is null, and unknown states the "
+        "reason. chosen is how the baseline was found: run, tag, pinned or name; empty if there is none.",
+        group="diagnosis",
     ),
     Endpoint(
         "GET",
@@ -262,6 +294,25 @@ ENDPOINTS = (
         "Download a file of a capture, compressed by gzip.",
         types=("application/gzip",),
         group="captures",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/checkpoints",
+        "checkpoints",
+        "List the checkpoints of a run, oldest first.",
+        ("metric",),
+        "state is writing, complete, damaged or gone; good is true for a complete one that an audit has found intact, at checked. "
+        "reason says why one is damaged, and in which file. value is that of the metric at the checkpoint's step: by default "
+        "the first one that was reported with a checkpoint, else the loss.",
+        group="checkpoints",
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{id}/checkpoints/audit",
+        "audit",
+        "Audit the checkpoints of a run again.",
+        description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
+        group="checkpoints",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
@@ -441,7 +492,7 @@ def _statuses(endpoint: Endpoint) -> list[int]:
         400: endpoint.parameters or endpoint.body,
         403: endpoint.method != "GET",
         404: "{" in endpoint.path or "run" in endpoint.parameters,
-        500: endpoint.group in {"history", "alerts", "captures", "overview"},
+        500: endpoint.group in {"history", "diagnosis", "alerts", "captures", "checkpoints", "overview"},
     }
     return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.exceptions import HTTPException
 
-from trackside_daemon.history.files.export import Selection, missing_keys
+from trackside_daemon.history.files.selection import Selection, missing_keys
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import LogTail, StoredSeries, Window
 from trackside_daemon.model.metric import json_number
@@ -63,7 +63,11 @@ def export_selection(database: Database, uid: str, params: QueryParams) -> Selec
     """
     ranks, attempt = _ranks(params)
     selection = Selection(
-        tuple(dict.fromkeys(params.getlist("key"))), frozenset(ranks or ()), attempt, parse_window(params)
+        tuple(dict.fromkeys(params.getlist("key"))),
+        frozenset(ranks or ()),
+        attempt,
+        parse_window(params),
+        params.get("resources") == "true",
     )
     of = ", ".join([*(f"rank {rank}" for rank in ranks or ()), *([] if attempt is None else [f"attempt {attempt}"])])
     missing = missing_keys(database, uid, selection) if selection.keys or of else []

@@ -2,7 +2,7 @@
 
 | alert | why this threshold |
 |---|---|
-| DiskFilling | less than 5 % is free; or the trend of the last hour reaches 0 within four hours. The trend needs less than 40 % free, so that one large file does not count as a trend |
+| DiskFilling | less than 5 % is free; or the trend of the last hour reaches 0 within four hours. The trend needs less than 40 % free, so that one large file does not count as a trend; or the next checkpoint, of the size of the last one, does not fit |
 | FilesystemDead | no answer for ten seconds, as from a network mount whose server is gone; a slow one answers sooner |
 
 Read-only file systems are always full, and /dev/shm has a separate alert.
@@ -64,6 +64,17 @@ def _filling(thresholds: ThresholdsSection) -> list[Rule]:
             lasting=600.0,
             keep_firing=600.0,
             variant="trend",
+        ),
+        Rule(
+            "DiskFilling",
+            "warning",
+            Query("trackside_training_checkpoint_room_ratio", below=1.0),
+            "the next checkpoint of run {run} does not fit: {directory} has room for {value:percent} of it",
+            "Since {since}. Delete old checkpoints or other files there before it is written, or raise the user's quota. A "
+            "checkpoint that cannot be written ends the run.",
+            lasting=5.0,
+            keep_firing=30.0,
+            variant="checkpoint",
         ),
     ]
 

@@ -7,6 +7,8 @@ import { span } from "/static/format.js";
 
 const SECTIONS = {
   causes: ["Likely causes", causes],
+  checkpoint: ["Last good checkpoint before the alert", facts],
+  diagnosis: ["Where the time of the run went until then", (texts) => lines(texts, "Diagnosis")],
   changed: ["Changed before", (changed) => h("ul", {}, changed.map((line) => h("li", {}, line)))],
   phases: ["Phases, by their share of the time", recordTable],
   neighbours: ["Heaviest processes outside of the training", recordTable],
@@ -16,7 +18,7 @@ const SECTIONS = {
   ranks: ["Last values of the ranks", ranks],
   events: ["Events before the alert", events],
   xids: ["Xid errors", (xids, alert) => recordTable(xids.map(({ gpu, xid, time }) => ({ when: relativeTime(time, alert), GPU: gpu, Xid: xid })))],
-  stderr: ["Last lines of standard error", lines],
+  stderr: ["Last lines of standard error", (texts) => lines(texts, "Standard error")],
   processes: ["Processes", recordTable],
   host: ["Host", (host) => h("div.cards", {}, h("div.card", {}, facts(host)))],
   cgroups: ["Cgroups", (cgroups) => h("div.cards", {}, Object.entries(cgroups).map(([path, values]) => h("section.card", {}, h("h3.mono", {}, path), facts(values))))],
@@ -142,6 +144,6 @@ function gpus(values) {
   )));
 }
 
-function lines(values) {
-  return preformatted(values.join("\n"), "Standard error");
+function lines(values, label) {
+  return preformatted(values.join("\n"), label);
 }

@@ -22,7 +22,7 @@ export class Results {
       const { started, ended, step, state } = run.document;
       return { ...run, step, state: ended === null ? (run.now?.state ?? state) : state, seconds: (ended ?? now) - started };
     });
-    const values = rows.map(({ id, label, state, step, summaries }) => [id, label, state, step, keys.map((key) => summaries.get(key))]);
+    const values = rows.map(({ id, label, state, step, document, summaries }) => [id, label, state, step, document.summary, keys.map((key) => summaries.get(key))]);
     const shown = JSON.stringify([values, keys]);
     if (shown !== this.shown) this.#make(rows, keys);
     this.shown = shown;

@@ -10,12 +10,15 @@ const LONG_TEXT = 160; // Longer values get a scrollable box.
 const RUN_COLUMNS = [["Run"], ["State"], ["Steps", "number"], ["Duration", "number"]];
 const COLUMNS = ["last", "min", "max"];
 
-// One row per run { id, label, index, state, step, seconds, summaries }, three columns per key; the best value is marked.
+// One row per run { id, label, index, state, step, seconds, summaries }: the results that it states, then three columns per key;
+// the best value is marked.
 export function results(runs, keys) {
+  const stated = [...new Set(runs.flatMap((run) => Object.keys(run.document.summary ?? {})))];
+  const bestStated = stated.map((key) => bestIndexes(key, runs.map((run) => run.document.summary?.[key])));
   const head = h(
     "thead",
     {},
-    h("tr", {}, RUN_COLUMNS.map(columnHead), keys.map((key) => h("th.key", { scope: "colgroup", colspan: 3 }, key))),
+    h("tr", {}, RUN_COLUMNS.map(columnHead), stated.map((key) => columnHead([key, "number"])), keys.map((key) => h("th.key", { scope: "colgroup", colspan: 3 }, key))),
     h("tr", {}, ...keys.flatMap(() => COLUMNS.map((item) => h("th.number", { scope: "col" }, item)))),
   );
   const bestRows = keys.map((key) => COLUMNS.map((name) => (isMeaningful(key, name) ? bestIndexes(key, runs.map((run) => run.summaries.get(key)?.[name])) : [])));
@@ -27,7 +30,8 @@ export function results(runs, keys) {
       h(`td.${run.state}`, {}, run.state),
       h("td.number", {}, number(run.step)),
       h("td.number.took", {}, span(run.seconds)),
-      ...keys.flatMap((key, item) => COLUMNS.map((name, column) => cell(run.summaries.get(key)?.[name], bestRows[item][column].includes(row)))),
+      ...stated.map((key, item) => cell(run.document.summary?.[key], bestStated[item].includes(row))),
+      ...keys.flatMap((key, item) => COLUMNS.map((name, column) => cell(run.summaries.get(key)?.[name], bestRows[item][column].includes(row), !column))),
     ),
   );
   return scrollTable("Results", h("table.results", {}, h("caption.spoken", {}, "Results"), head, h("tbody", {}, ...body)));
@@ -42,8 +46,9 @@ function isMeaningful(key, name) {
   return name === "last" || bestIndexes(key, [0, 1])[0] === (name === "min" ? 0 : 1);
 }
 
-function cell(value, isBest) {
-  return h(isBest ? "td.number.best" : "td.number", {}, isBest && h("span.mark", {}, "best"), number(value));
+function cell(value, isBest, isFirst = false) {
+  const text = value !== null && typeof value === "object" ? JSON.stringify(value) : number(value);
+  return h(`td.number${isBest ? ".best" : ""}${isFirst ? ".first" : ""}`, {}, isBest && h("span.mark", {}, "best"), text);
 }
 
 // Returns the table of settings that differ, or of all, and a text with their number.

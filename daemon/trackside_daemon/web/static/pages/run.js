@@ -3,11 +3,13 @@
 import { getJson, query } from "/static/api.js";
 import { Captures } from "/static/run/captures.js";
 import { Charts } from "/static/run/charts.js";
+import { Checkpoints } from "/static/run/checkpoints.js";
+import { Diagnosis } from "/static/run/diagnosis.js";
 import { Header } from "/static/run/header.js";
 import { Machine } from "/static/run/machine.js";
 import { chartMarks } from "/static/run/marks.js";
 import { phases } from "/static/run/phases.js";
-import { attempts, configuration, Metrics } from "/static/run/tables.js";
+import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
 import { controls } from "/static/run/controls.js";
 import { h } from "/static/dom.js";
 import { ENDED } from "/static/components.js";
@@ -36,8 +38,10 @@ class RunPage {
     this.charts = new Charts(run, this.selection, onZoom, address.signal);
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);
-    this.sections = [new Captures(run, address.signal), phases(), configuration(), attempts()];
-    const parts = [this.head, this.selection, this.charts, this.machine, this.metrics, ...this.sections];
+    this.diagnosis = new Diagnosis(run, address.signal);
+    const recorded = [new Checkpoints(run, address.signal), new Captures(run, address.signal)];
+    this.sections = [this.diagnosis, ...recorded, phases(), configuration(), model(), attempts()];
+    const parts = [this.head, this.diagnosis, this.selection, this.charts, this.machine, this.metrics, ...this.sections.slice(1)];
     this.root = h("div.run-page", {}, parts.map((item) => item.root));
     this.#show(run);
     this.head.updateExportLink(this.selection, this.charts.filtered);

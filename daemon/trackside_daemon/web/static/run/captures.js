@@ -4,9 +4,12 @@ import { fetchApi, getJson, post } from "/static/api.js";
 import { h, setText, syncRows } from "/static/dom.js";
 import { bytes, number, percent, plural, when } from "/static/format.js";
 import { ENDED } from "/static/components.js";
+import { flame } from "/static/run/flame.js";
 
 const POLL_MS = 1000; // Interval of reloads while something is recorded.
 const MAX_OPERATORS = 12;
+const MAX_FUNCTIONS = 8;
+const MAX_INNER = 60; // Characters of a call.
 const FINAL = new Set(["summarised", "failed"]);
 const PARTS = {
   compute: "compute", overlapped: "communication beside compute", exposed: "communication", copies: "copies",
@@ -17,7 +20,7 @@ export class Captures {
   constructor(run, signal) {
     Object.assign(this, { id: run.id, signal });
     const begin = (body) => () => this.#begin(body);
-    const buttons = [["Record 10 steps", {}], ["Record with Python stacks", { stacks: true }]];
+    const buttons = [["Record 10 steps", {}], ["Record with Python stacks", { stacks: true }], ["Record memory", { kind: "memory" }]];
     this.buttons = buttons.map(([text, body]) => h("button.small", { type: "button", onclick: begin(body) }, text));
     this.count = h("span.quiet");
     this.status = h("p.quiet", { role: "status", hidden: true });
@@ -104,8 +107,9 @@ class Row {
     this.loaded = true;
     try {
       const { summary, kind, text } = await getJson(`captures/${this.item.id}`, { signal: this.signal });
-      const content = kind === "profile" ? profile(summary) : [h("pre", { tabindex: 0, "aria-label": "Summary" }, text.slice(1).join("\n"))];
-      this.body.replaceChildren(...content);
+      const lines = text.slice(1).filter((line) => !line.startsWith("changed: ")).join("\n");
+      const content = kind === "profile" ? profile(summary) : [h("pre", { tabindex: 0, "aria-label": "Summary" }, lines)];
+      this.body.replaceChildren(changes(summary, kind), ...content);
     } catch (problem) {
       this.loaded = false;
       this.report(problem.message);
@@ -113,12 +117,24 @@ class Row {
   }
 }
 
-function profile({ ranks, bottleneck, difference = [] }) {
-  const changes = difference.map(({ text }) => h("li", {}, text));
+// What changed since the reference; empty if there is none, or nothing changed.
+function changes({ difference }, kind) {
+  if (!difference) return "";
+  const title = kind === "memory" ? "Grown since the last snapshot" : "Changed since the healthy reference";
+  if (!difference.length) return h("p.quiet", {}, `${title}: nothing beyond the noise.`);
+  const amount = kind === "memory" ? bytes : (seconds) => `${number(1000 * seconds, 3)} ms`;
+  const rows = difference.map((item) => {
+    const change = item.after - item.before;
+    const texts = [amount(item.before), amount(item.after), `${change < 0 ? "−" : "+"}${amount(Math.abs(change))}`, item.rank];
+    return h("tr", {}, h("th.name", { scope: "row" }, item.name), texts.map((text) => h("td.number", {}, text)), h("td.mono", {}, item.source === item.name ? "" : item.source ?? ""));
+  });
+  return h("div", {}, h("h3", {}, title), grid("Changes", ["What", "Before", "After", "Change", "Rank", "Source"], rows));
+}
+
+function profile({ ranks, bottleneck }) {
   const each = Object.entries(ranks).map(([rank, item], index) => rankDetails(rank, item, index === 0));
   return [
     h("p", {}, h("b", {}, bottleneck?.text ?? "")),
-    changes.length ? [h("h3", {}, "Changed since the healthy reference"), h("ul", {}, changes)] : "",
     legend(),
     each,
   ].flat();
@@ -129,10 +145,11 @@ function legend() {
   return h("p.run-captures-bar.quiet", { "aria-hidden": "true" }, names);
 }
 
-function rankDetails(rank, { steps, operators }, open) {
+function rankDetails(rank, { steps, operators, functions = [], flame: calls }, open) {
   const longest = Math.max(...steps.map((step) => step.seconds));
   const bars = steps.map((step) => stepBar(step, longest));
-  return h("details", { open }, h("summary", {}, `Rank ${rank}, ${plural(steps.length, "step")}`), h("div.run-capture-steps", {}, bars), table(operators));
+  return h("details", { open }, h("summary", {}, `Rank ${rank}, ${plural(steps.length, "step")}`), h("div.run-capture-steps", {}, bars), table(operators), functionTable(functions),
+    calls?.children.length ? h("details", {}, h("summary", {}, "Calls of the training thread"), flame(calls)) : "");
 }
 
 function stepBar(step, longest) {
@@ -149,12 +166,24 @@ function stepBar(step, longest) {
 }
 
 function table(operators) {
-  const heads = ["Operator", "CPU ms a step", "GPU ms a step", "Share", "Calls a step", "Source"];
-  const head = heads.map((text, index) => h(`th${index % 5 ? ".number" : ""}`, { scope: "col" }, text));
   const rows = operators.slice(0, MAX_OPERATORS).map(({ name, cpu, gpu, share, count, source, shapes }) => {
     const texts = [number(1000 * cpu, 3), gpu ? number(1000 * gpu, 3) : "", percent(share), number(count, 3)];
     return h("tr", {}, h("th.name", { scope: "row", title: shapes }, name), texts.map((text) => h("td.number", {}, text)), h("td.mono", {}, source ?? ""));
   });
+  return grid("Operators", ["Operator", "CPU ms a step", "GPU ms a step", "Share", "Calls a step", "Source"], rows);
+}
+
+function functionTable(functions) {
+  const rows = functions.slice(0, MAX_FUNCTIONS).map(({ name, seconds, share, count, inner }) => {
+    const texts = [number(1000 * seconds, 3), percent(share), number(count, 3)];
+    return h("tr", {}, h("th", { scope: "row" }, name), texts.map((text) => h("td.number", {}, text)), h("td.mono", { title: inner }, inner.slice(0, MAX_INNER)));
+  });
+  return rows.length ? grid("Python functions", ["Python function", "ms a step", "Share", "Calls a step", "Mostly in"], rows) : "";
+}
+
+// A table whose first and last columns are texts.
+function grid(label, heads, rows) {
+  const head = heads.map((text, index) => h(`th${index % (heads.length - 1) ? ".number" : ""}`, { scope: "col" }, text));
   const content = h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
-  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Operators" }, content);
+  return h("div.scroll", { tabindex: 0, role: "region", "aria-label": label }, content);
 }

@@ -16,6 +16,7 @@ export class Header {
     this.tiles = new Map(["Step", "Loss", "Time left", "Throughput", "Step time", "Duration"].map((name) => [name, tile(name)]));
     this.progress = bar();
     this.tiles.get("Step").element.append(this.progress);
+    this.results = h("dl.run-tiles", { "aria-label": "Results" });
     this.firing = h("ul.run-firing", { "aria-label": "Firing alerts" });
     this.stacks = new Stacks(run);
     this.exportLink = h("a.button", {}, "Export");
@@ -27,6 +28,7 @@ export class Header {
       h("p.run-about", {}, h("span.mono", {}, run.id), this.about, run.tags.map((tag) => h("span.tag", {}, tag))),
       this.cause,
       h("dl.run-tiles", {}, [...this.tiles.values()].map((item) => item.element)),
+      this.results,
       this.firing,
       this.stacks.root,
     );
@@ -58,6 +60,9 @@ export class Header {
     setText(this.about, about(run));
     this.cause.hidden = !run.cause;
     setText(this.cause, run.cause);
+    const results = Object.entries(run.summary ?? {});
+    this.results.hidden = !results.length;
+    syncRows(this.results, results, ([key]) => key, ([key]) => result(key));
     this.cause.className = `run-cause ${run.state}`;
     const step = newest?.step ?? row?.step ?? lastStep(run);
     const total = row?.total_steps ?? run.attempt_list.at(-1)?.total_steps;
@@ -90,6 +95,12 @@ function tile(name) {
   const value = h("span.run-figure");
   const note = h("span.quiet");
   return { element: h("div.run-tile", {}, h("dt", {}, name), h("dd", {}, value, note)), value, note };
+}
+
+function result(key) {
+  const { element, value } = tile(key);
+  element.update = ([, stated]) => setText(value, typeof stated === "number" ? number(stated) : typeof stated === "string" ? stated : JSON.stringify(stated));
+  return element;
 }
 
 function about(run) {

@@ -3,11 +3,11 @@
 import { h, syncRows, setText } from "/static/dom.js";
 import { badge, rerender } from "/static/components.js";
 import { isLoss } from "/static/run/keys.js";
-import { number, plural, span, when } from "/static/format.js";
+import { bytes, number, plural, short, span, when } from "/static/format.js";
 
 const MAX_ROWS = 300; // Use the filter to find others.
 
-function scrollTable(caption, heads, body) {
+export function scrollTable(caption, heads, body) {
   const head = heads.map(([text, kind]) => h(`th${kind ? `.${kind}` : ""}`, { scope: "col" }, text));
   return h("div.scroll", { tabindex: 0, role: "region", "aria-label": caption }, h("table", {}, h("thead", {}, h("tr", {}, head)), body));
 }
@@ -77,10 +77,26 @@ function configurationTable(pairs) {
   return scrollTable("Configuration", [["Name"], ["Value"]], h("tbody", {}, lines));
 }
 
+export function model() {
+  const shown = section("Model", ({ model: found }) => ({ note: found?.parameters ? `${found.class}, ${short(found.parameters)} parameters, ${bytes(found.bytes)}` : "", content: found, make: () => modules(found) }));
+  const update = (run) => {
+    shown.root.hidden = !run.model?.modules;
+    shown.update(run);
+  };
+  return { root: shown.root, update };
+}
+
+function modules(found) {
+  const heads = [["Module"], ["Class"], ["Parameters", "number"], ["Type"], ["Device"]];
+  const rows = (found?.modules ?? []).map(([name, kind, count, type, device]) =>
+    h("tr", {}, h("th.name.mono", { scope: "row" }, name || "(root)"), h("td", {}, kind), h("td.number", {}, count.toLocaleString("en")), h("td", {}, type), h("td", {}, device)));
+  return scrollTable("Model", heads, h("tbody", {}, rows));
+}
+
 export function attempts() {
   const heads = [["Attempt"], ["State"], ["Started"], ["Duration", "number"], ["Host"], ["Commit"], ["Process"]];
-  return section("Attempts", ({ attempt_list: list }) => {
-    const withoutPhases = list.map((item) => ({ ...item, phases: undefined }));
+  return section("Attempts", ({ attempt_list: list, resumes = [] }) => {
+    const withoutPhases = list.map((item) => ({ ...item, phases: undefined, resumed: resumes.find(({ attempt: number }) => number === item.attempt) }));
     return { note: "", content: withoutPhases, make: () => scrollTable("Attempts", heads, h("tbody", {}, [...withoutPhases].reverse().map(attempt))) };
   });
 }
@@ -93,13 +109,19 @@ function attempt(item) {
     "tr",
     {},
     h("th", { scope: "row" }, String(item.attempt)),
-    h("td.text", {}, state, item.cause ? h("div.quiet", {}, item.cause) : ""),
+    h("td.text", {}, state, item.cause ? h("div.quiet", {}, item.cause) : "", item.resumed ? verdict(item.resumed) : ""),
     h("td", {}, when(item.started)),
     h("td.number", {}, lasted),
     h("td", {}, item.host ?? ""),
     h("td.mono", { title: item.git_commit }, commit),
     h("td", {}, process(item)),
   );
+}
+
+// Returns the verdict on a resume; its cause is empty if the training continues.
+function verdict({ text, cause, continues }) {
+  const mark = continues === null ? "" : badge(cause ? "warning" : "finished", cause ? `does not continue: ${cause}` : "continues");
+  return h("div.run-verdict", {}, mark, h("div.quiet", {}, text));
 }
 
 function process(item) {

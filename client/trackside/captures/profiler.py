@@ -1,0 +1,158 @@
+"""Profiles that this process records itself, for a daemon that its PyTorch does not ask.
+
+A thread of the client turns PyTorch's profiler on for all threads, and off again, which holds the GIL for some microseconds per
+event. A short profile first measures that, and limits the duration of the profile proper.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trackside.captures.kineto import is_tested
+from trackside.wire import MESSAGE_BYTES, Profile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside.wire import ProfileQuestion
+
+HOLD_SECONDS = 0.15  # the longest time for which the GIL is held
+FIRST_SECONDS = 0.05  # duration of the profile that measures the events
+LONGEST_SECONDS = 120.0
+STARTERS = (
+    "_prepare_profiler",
+    "_enable_profiler",
+)  # what a profiler of the training's own calls in torch.autograd.profiler
+
+BUSY = "a profiler is active in it already"
+CANCELLED = "the process ended, or began a profile of its own"
+
+
+class _Recorder:
+    """The profiler of this process. PyTorch crashes if another one starts meanwhile, or if the process ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._process = 0  # that of the recording: a forked child has a copy of this, whose lock may never be released
+        self._over = threading.Event()
+        self._active = False
+
+    def cancel(self) -> None:
+        """End the recording, and prevent the next one of the same profile."""
+        if self._process != os.getpid():
+            return
+        self._over.set()
+        with self._lock:
+            self._disable()
+
+    def record(self, question: ProfileQuestion, path: Path, seconds: float) -> float:
+        """Write a trace, and return for how many seconds that held the GIL."""
+        torch = sys.modules["torch"]
+        options = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)  # noqa: SLF001  there is no public way
+        config = torch.autograd.ProfilerConfig(
+            torch.autograd.ProfilerState.KINETO,
+            question.shapes,
+            question.memory,
+            question.stacks,
+            False,  # no FLOPs
+            False,  # no modules
+            options,
+            "",
+        )
+        activities = torch.profiler.supported_activities()
+        with self._lock:
+            if self._over.is_set() or torch.autograd.profiler._is_profiler_enabled:  # noqa: SLF001
+                raise _CancelledError
+            torch._C._autograd._prepare_profiler(config, activities)  # noqa: SLF001
+            torch._C._autograd._enable_profiler(config, activities)  # noqa: SLF001
+            self._active = True
+        self._over.wait(seconds)
+        with self._lock:
+            begun = time.thread_time()
+            result = self._disable()
+            if result is None or self._over.is_set():
+                raise _CancelledError
+            result.save(str(path))
+            return time.thread_time() - begun
+
+    def _disable(self) -> Any:
+        if not self._active:
+            return None
+        self._active = False
+        return sys.modules["torch"]._C._autograd._disable_profiler()  # noqa: SLF001
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Cancel the recording when the training starts a profiler of its own."""
+        module = sys.modules["torch"].autograd.profiler
+        originals = {name: getattr(module, name) for name in STARTERS}
+        self._process = os.getpid()
+        self._over.clear()
+        for name, original in originals.items():
+            setattr(module, name, self._after_cancel(original))
+        try:
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(module, name, original)
+
+    def _after_cancel(self, original: Any) -> Any:
+        def start(*given: Any, **named: Any) -> Any:
+            self.cancel()
+            return original(*given, **named)
+
+        return start
+
+
+class _CancelledError(Exception):
+    """There is no profile."""
+
+
+_recorder = _Recorder()
+cancel = _recorder.cancel
+
+
+def profile(question: ProfileQuestion) -> Profile:
+    """Record a profile, and return it; or why there is none."""
+    try:
+        if refusal := _refusal():
+            return Profile(error=refusal)
+        with tempfile.TemporaryDirectory(prefix="trackside-") as directory, _recorder.guarded():
+            path = Path(directory) / "trace.json"
+            held = _recorder.record(question, path, FIRST_SECONDS)
+            seconds = min(question.seconds, LONGEST_SECONDS, FIRST_SECONDS * HOLD_SECONDS / max(held, 1e-6))
+            if seconds < min(FIRST_SECONDS, question.seconds):
+                return Profile(
+                    error=f"its events would hold the GIL for {held:.2f} s each {FIRST_SECONDS * 1000:.0f} ms"
+                )
+            _recorder.record(question, path, seconds)
+            return _sent(path)
+    except _CancelledError:
+        return Profile(error=CANCELLED)
+    except Exception as error:  # noqa: BLE001  of private functions of PyTorch: the training goes on
+        return Profile(error=f"PyTorch cannot be profiled from another thread: {type(error).__name__}: {error}"[:300])
+
+
+def _refusal() -> str:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return "it has not imported PyTorch"
+    if not is_tested(torch.__version__):
+        return f"its PyTorch {torch.__version__} is not one of the tested versions, and is left alone"
+    return BUSY if torch.autograd.profiler._is_profiler_enabled else ""  # noqa: SLF001
+
+
+def _sent(path: Path) -> Profile:
+    compress = zlib.compressobj(1, wbits=31)
+    trace = compress.compress(path.read_bytes()) + compress.flush()
+    if len(trace) > MESSAGE_BYTES - 1024:
+        return Profile(error=f"its trace of {len(trace) >> 20} MiB is too large to be sent; record fewer steps")
+    return Profile(trace)

@@ -1,0 +1,39 @@
+"""The process that reads checkpoints: ``python -m trackside_daemon.checkpoints.audit``.
+
+Each line of standard input is a request, and each line of standard output its answer. The process limits its memory, and
+uses processors and disks only when nothing else does.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import msgspec
+
+from trackside_daemon.checkpoints.audit.audit import audit
+from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
+from trackside_daemon.checkpoints.audit.scan import scan
+from trackside_daemon.linux.parent_death import end_with_parent
+from trackside_daemon.linux.process_limits import limit_this_process
+from trackside_daemon.linux.signals import reset_signals
+
+MEMORY_BYTES = 1 << 30
+
+
+def main() -> int:
+    """Answer requests until the end of the input."""
+    reset_signals()
+    end_with_parent(None, signal.SIGKILL)
+    limit_this_process(MEMORY_BYTES)
+    decode = msgspec.json.Decoder(AuditRequest | ScanRequest).decode
+    for line in sys.stdin.buffer:
+        request = decode(line)
+        answer = audit(request) if isinstance(request, AuditRequest) else scan(request)
+        sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
+        sys.stdout.buffer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Audit one checkpoint: everything that can be seen from outside."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from trackside_daemon.checkpoints.audit import files, safetensors
+from trackside_daemon.checkpoints.audit.archives import has_archives, read_archives
+from trackside_daemon.checkpoints.audit.reading import DamageError, Reader, RefusedError
+from trackside_daemon.checkpoints.audit.request import CHANGING, Audited, AuditRequest
+from trackside_daemon.model.checkpoint import CheckedFile
+
+if TYPE_CHECKING:
+    from trackside_daemon.checkpoints.audit.files import Found
+
+PLAUSIBLE = 0.5  # a file that nothing else vouches for has at least this share of the size that it had before
+PICKLE, STOP = b"\x80", b"."  # first byte of a pickle, and its last
+_ARCHIVED = frozenset((".pt", ".pth", ".ckpt"))  # torch.save writes archives, and before PyTorch 1.6 a pickle and data
+_ZIPPED = (files.SUFFIXES | {".zip"}) - {".safetensors"}
+_PICKLED = _ARCHIVED | {".pkl"}
+ZEROS = bytes(4096)
+
+
+def audit(request: AuditRequest) -> Audited:
+    """Read a checkpoint, and compare it with what is known about it."""
+    path = Path(request.path)
+    reader = Reader(request.rate, request.uid)
+    try:
+        found = files.listing(path)
+    except FileNotFoundError:
+        return Audited(gone=True)
+    except (OSError, ValueError) as error:
+        return Audited(unread=_reason(error))
+    answer = Audited(format=files.format_of(found) or "files", problem="" if found else "it has no files")
+    before = {file.name: file for file in request.before}
+    checked = []
+    for file in found:
+        try:
+            with reader.open(files.base_of(path) / file.name) as opened:
+                checked.append(_check(opened, file, reader, request, before.get(file.name)))
+        except DamageError as damage:
+            answer.file, answer.problem = file.name, f"{file.name}: {damage}"
+            break
+        except (OSError, MemoryError) as error:
+            answer.unread = _reason(error)
+            if getattr(error, "errno", None) == errno.EIO:  # the disk cannot read it, and so can no training
+                answer.file, answer.problem = file.name, f"{file.name}: {answer.unread}"
+            break
+    absent = next(files.missing(path, found, request.previous, reader), None)
+    if absent is not None and not answer.problem:  # a torn file says more than those that were to follow it
+        answer.file, answer.problem = absent.name, absent.text
+    if files.fingerprint(found) != files.fingerprint(_again(path)):
+        answer.unread = CHANGING
+    answer.files = tuple(checked)
+    return answer
+
+
+def _again(path: Path) -> list[Found]:
+    try:
+        return files.listing(path)
+    except (OSError, ValueError):
+        return []
+
+
+def _check(
+    opened: IO[bytes], file: Found, reader: Reader, request: AuditRequest, before: CheckedFile | None
+) -> CheckedFile:
+    """Return a file with its checksums.
+
+    Raises:
+        DamageError: It is damaged.
+    """
+    sum_, proven = _structure(opened, file, reader, scan=request.values)
+    sums = (sum_,) if sum_ is not None else reader.sums(opened, file.bytes)
+    if not proven and file.bytes < PLAUSIBLE * request.previous.get(file.name, 0):
+        raise DamageError(f"it has {file.bytes:,} bytes, and {request.previous[file.name]:,} in the checkpoint before")
+    if before is not None and before.sums != sums and not request.rewritten:
+        _compare(file, before, sums, proven=proven)
+    return CheckedFile(*file, sums)
+
+
+def _structure(opened: IO[bytes], file: Found, reader: Reader, *, scan: bool) -> tuple[int | None, bool]:
+    """Return a checksum if reading the structure needed all bytes, and whether the structure vouches for the size."""
+    suffix, size = Path(file.name).suffix, file.bytes
+    head = opened.read(len(ZEROS))
+    if suffix in files.SUFFIXES and size > len(ZEROS) // 8 and head == ZEROS[: len(head)]:
+        raise DamageError("it begins with zeros")
+    if suffix in _ZIPPED and has_archives(head, opened, size):
+        return read_archives(opened, size, reader), True
+    if suffix == ".safetensors":
+        found = safetensors.tensors(opened, size)
+        if scan and (name := safetensors.nonfinite(opened, found, reader)):
+            raise DamageError(f"the tensor {name[:80]} has NaN or infinities")
+        return None, True
+    if suffix == ".json":
+        if not files.is_json(b"".join(reader.pieces(opened, 0, min(size, files.INDEX_BYTES)))):
+            raise DamageError("it is no valid JSON")
+        return None, True
+    if suffix in _PICKLED or Path(file.name).name == files.METADATA:
+        _require_pickle(opened, head, size, suffix)
+    return None, False
+
+
+def _require_pickle(opened: IO[bytes], head: bytes, size: int, suffix: str) -> None:
+    opened.seek(max(0, size - 1))
+    whole = opened.read(1) == STOP or suffix in _ARCHIVED
+    if not whole or not (head.startswith(PICKLE) or suffix == ".pkl"):
+        raise DamageError("it is neither an archive of PyTorch nor a whole pickle")
+
+
+def _compare(file: Found, before: CheckedFile, sums: tuple[int, ...], *, proven: bool) -> None:
+    """Compare a file with an earlier audit.
+
+    Raises:
+        DamageError: It was not written anew, and has other content.
+    """
+    if file.inode != before.inode:
+        return
+    parts = sum(one != other for one, other in zip(sums, before.sums, strict=False))
+    if file.modified == before.modified:
+        raise DamageError("its content has changed since the last audit, though nobody has written it")
+    if file.bytes < before.bytes and not proven:
+        raise DamageError(f"it has {file.bytes:,} bytes, and {before.bytes:,} at the last audit")
+    if file.bytes == before.bytes and len(sums) > 1 and parts < len(sums):
+        raise DamageError(f"{parts} of its {len(sums)} parts have changed since the last audit")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, RefusedError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "reading it needs too much memory"
+    return (getattr(error, "strerror", None) or str(error)).lower()

@@ -1,0 +1,208 @@
+"""List the files of a checkpoint, and check that all of them are there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import zlib
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside.checkpoints.folder import MANIFEST
+from trackside_daemon.model.checkpoint import shape_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from trackside_daemon.checkpoints.audit.reading import Reader
+    from trackside_daemon.model.checkpoint import CheckedFile
+
+MAX_FILES = 10_000
+INDEX_BYTES = 64 << 20  # largest index or metadata file that is read
+
+SUFFIXES = frozenset((".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".distcp", ".pkl"))  # of the files of checkpoints
+_VITAL = SUFFIXES | {".json"}
+METADATA = ".metadata"  # of torch.distributed.checkpoint, written last
+TRAINER_STATE = "trainer_state.json"  # of Transformers' Trainer, written last
+_SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)", re.ASCII)
+_DCP_NAME = re.compile(rb"__\d+_\d+\.distcp")
+
+
+class Found(NamedTuple):
+    """A file of a checkpoint.
+
+    Attributes:
+        name: Its path below the checkpoint's; of a single file, its name.
+        bytes: Its size.
+        modified: Its modification time, in Unix nanoseconds.
+        inode: Its inode number.
+    """
+
+    name: str
+    bytes: int
+    modified: int
+    inode: int
+
+
+def base_of(path: Path) -> Path:
+    """Return the directory that the names of a checkpoint's files are relative to."""
+    return path if path.is_dir() else path.parent
+
+
+def listing(path: Path) -> list[Found]:
+    """Return the files of a checkpoint, by name.
+
+    Raises:
+        OSError: It is not there, or cannot be read.
+        ValueError: It has more than `MAX_FILES` files.
+    """
+    about = path.stat()
+    if stat.S_ISREG(about.st_mode):
+        return [_found(path.name, about)]
+    found = []
+    for folder, _, names in os.walk(path, onerror=_raise):
+        for name in names:
+            file = Path(folder) / name
+            relative = str(file.relative_to(path))
+            try:
+                if stat.S_ISREG((about := file.stat()).st_mode):
+                    found.append(_found(relative, about))
+            except FileNotFoundError:  # a link that leads nowhere
+                found.append(Found(relative, 0, 0, 0))
+            if len(found) > MAX_FILES:
+                raise ValueError(f"it has more than {MAX_FILES:,} files")
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _found(name: str, about: os.stat_result) -> Found:
+    return Found(name, about.st_size, about.st_mtime_ns, about.st_ino)
+
+
+def fingerprint(files: Iterable[Found | CheckedFile]) -> int:
+    """Return a number that changes with names, sizes, times and inodes."""
+    return zlib.crc32(repr([tuple(file[:4]) for file in files]).encode())
+
+
+def format_of(files: Iterable[Found]) -> str:
+    """Return the format of a checkpoint by the names of its files; empty if it is none."""
+    names = {Path(file.name).name for file in files}
+    suffixes = {Path(name).suffix for name in names}
+    known = (
+        ("trackside", MANIFEST in names),
+        ("lightning", ".ckpt" in suffixes or "meta.pt" in names),
+        ("transformers", bool({TRAINER_STATE, "training_args.bin"} & names)),
+        ("dcp", METADATA in names or ".distcp" in suffixes),
+        ("accelerate", any(name.startswith("random_states_") for name in names)),
+        ("safetensors", ".safetensors" in suffixes),
+        ("torch", bool({".pt", ".pth", ".bin"} & suffixes)),
+    )
+    return next((name for name, matches in known if matches), "")
+
+
+def is_declared(files: Iterable[Found]) -> bool:
+    """Return whether a checkpoint has the file that its writer writes last."""
+    return any(Path(file.name).name in {MANIFEST, METADATA, TRAINER_STATE} for file in files)
+
+
+class Missing(NamedTuple):
+    """A file that is absent or too short, and why that is known."""
+
+    name: str
+    why: str
+    absent: bool = True
+
+    @property
+    def text(self) -> str:
+        """The reason in one line."""
+        return f"{self.name} is missing: {self.why}" if self.absent else f"{self.name}: {self.why}"
+
+
+def missing(path: Path, files: Iterable[Found], previous: Mapping[str, int], reader: Reader) -> Iterator[Missing]:
+    """Yield the files that are absent or too short, each with the reason.
+
+    Args:
+        path: The checkpoint.
+        files: Its files.
+        previous: Sizes of the files of the checkpoint before it by name; empty without one.
+        reader: Reads its indexes.
+    """
+    sizes = {file.name: file.bytes for file in files}
+    for name, size in sizes.items():
+        if not size and Path(name).suffix in _VITAL:
+            yield Missing(name, "it is empty", absent=False)
+    if not path.is_dir():
+        return
+    for folder in sorted({str(Path(name).parent) for name in sizes}):
+        here = {Path(name).name for name in sizes if str(Path(name).parent) == folder}
+        for one in _missing_here(path / folder, here, lambda file: _start(reader, file)):
+            yield one._replace(name=str(Path(folder) / one.name))
+    if MANIFEST in sizes:
+        yield from _unlike_manifest(_json(_start(reader, path / MANIFEST)), sizes)
+    yield from _unlike_previous(sizes, previous)
+
+
+def _missing_here(folder: Path, names: set[str], read: Callable[[Path], bytes]) -> Iterator[Missing]:
+    for shard in filter(None, map(_SHARD.fullmatch, sorted(names))):
+        stem, _, count, suffix = shard.groups()
+        wanted = (f"{stem}-{number:05}-of-{count}{suffix}" for number in range(1, min(int(count), MAX_FILES) + 1))
+        yield from (Missing(name, f"{shard[0]} is there") for name in wanted if name not in names)
+    for index in sorted(name for name in names if name.endswith(".index.json")):
+        weights = _json(read(folder / index))
+        shards = weights.get("weight_map") if isinstance(weights, dict) else None
+        if isinstance(shards, dict):
+            yield from (Missing(name, f"{index} names it") for name in sorted({*map(str, shards.values())} - names))
+    if any(name.endswith(".distcp") for name in names) and METADATA not in names:
+        yield Missing(METADATA, "the checkpoint was never completed")
+    if METADATA in names:
+        named = {name.decode() for name in _DCP_NAME.findall(read(folder / METADATA))}
+        yield from (Missing(name, f"{METADATA} names it") for name in sorted(named - names))
+    if {"training_args.bin", "optimizer.pt"} <= names and TRAINER_STATE not in names:
+        yield Missing(TRAINER_STATE, "the checkpoint was never completed")
+
+
+def _unlike_manifest(about: Any, sizes: Mapping[str, int]) -> Iterator[Missing]:
+    """Yield the files that are not as the manifest of `trackside.Checkpoints` has them."""
+    wanted = about.get("files") if isinstance(about, dict) else None
+    for name, size in wanted.items() if isinstance(wanted, dict) else ():
+        if name not in sizes:
+            yield Missing(name, f"{MANIFEST} names it")
+        elif sizes[name] != size:
+            yield Missing(name, f"it has {sizes[name]:,} bytes instead of {size:,}", absent=False)
+
+
+def _unlike_previous(sizes: Mapping[str, int], previous: Mapping[str, int]) -> Iterator[Missing]:
+    """Yield the files that the checkpoint before has, other steps in their names aside."""
+    there = Counter(map(shape_of, sizes))
+    before = Counter(map(shape_of, previous))
+    for name in sorted(previous.keys() - sizes.keys()):
+        if Path(name).suffix in _VITAL and there[shape_of(name)] < before[shape_of(name)]:
+            yield Missing(name, "the checkpoint before has it")
+
+
+def is_json(text: bytes) -> bool:
+    """Return whether a text is JSON; one that is too long to tell counts as that."""
+    try:
+        return len(text) >= INDEX_BYTES or json.loads(text) is not Ellipsis
+    except (ValueError, RecursionError):
+        return False
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _start(reader: Reader, path: Path) -> bytes:
+    with suppress(OSError), reader.open(path) as file:
+        return b"".join(reader.pieces(file, 0, INDEX_BYTES))
+    return b""

@@ -1,0 +1,103 @@
+"""The format of safetensors: the length of a header, the header as JSON, and the data of the tensors without gaps.
+
+https://huggingface.co/docs/safetensors/index#format
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from typing import IO, TYPE_CHECKING, Any
+
+from trackside_daemon.checkpoints.audit.reading import DamageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trackside_daemon.checkpoints.audit.reading import Reader
+
+HEADER_BYTES = 100_000_000  # the most that the library accepts
+BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "F16": 16, "BF16": 16, "U32": 32, "I32": 32, "F32": 32}
+BITS |= {"U64": 64, "I64": 64, "F64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "C64": 64}
+
+
+Tensor = tuple[str, int, int]
+"""Type of a tensor's elements, and begin and end of its data in the file."""
+
+
+def tensors(file: IO[bytes], size: int) -> dict[str, Tensor]:
+    """Return the tensors of a file by name, after comparing its header with its size.
+
+    Raises:
+        DamageError: They do not agree.
+    """
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= min(HEADER_BYTES, size - 8):
+        raise DamageError(f"the length of its header, {length:,} bytes, is impossible")
+    try:
+        header = json.loads(file.read(length))
+        found = {name: _tensor(about, 8 + length) for name, about in header.items() if name != "__metadata__"}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise DamageError("its header is damaged") from None
+    position = 8 + length
+    for name, (_, begin, end) in sorted(found.items(), key=lambda item: item[1][1:]):
+        if begin != position or end < begin:
+            raise DamageError(f"its header is damaged: {name[:80]} does not begin where the tensor before ends")
+        position = end
+    if position != size:
+        raise DamageError(f"it has {size:,} bytes, and its header describes {position:,}")
+    return found
+
+
+def _tensor(about: Any, base: int) -> Tensor:
+    (begin, end), kind = about["data_offsets"], str(about["dtype"])
+    bits = BITS.get(kind)
+    if bits is not None and prod(map(int, about["shape"])) * bits != (end - begin) * 8:
+        raise ValueError("shape and offsets disagree")
+    return kind, base + begin, base + end
+
+
+def nonfinite(file: IO[bytes], found: dict[str, Tensor], reader: Reader) -> str:
+    """Return the name of the first tensor with NaN or an infinity; empty if there is none."""
+    for name, (kind, begin, end) in found.items():
+        check = _CHECKS.get(kind)
+        if check is not None and any(check(piece) for piece in reader.pieces(file, begin, end)):
+            return name
+    return ""
+
+
+def _marks(*bytes_: int) -> bytes:
+    """Return a table for `bytes.translate`, with 1 for these bytes and 0 for the others."""
+    return bytes(number in bytes_ for number in range(256))
+
+
+# Of a NaN and an infinity all bits of the exponent are set. Its upper bits alone are so only of very large numbers, which
+# are looked at one by one. Pieces begin at an element, since their length is a multiple of 8.
+_TOP = _marks(0x7F, 0xFF)
+
+
+def _check(width: int, rest: int) -> Callable[[bytes], bool]:
+    """Return a check of numbers of *width* bytes; *rest* are the bits of the exponent in the second highest byte."""
+
+    def check(piece: bytes) -> bool:
+        high = piece[width - 1 :: width].translate(_TOP)
+        place = high.find(1)
+        while place >= 0:
+            if piece[place * width + width - 2] & rest == rest:
+                return True
+            place = high.find(1, place + 1)
+        return False
+
+    return check
+
+
+_HALF = _marks(*(number for number in range(256) if number & 0x7C == 0x7C))
+_CHECKS: dict[str, Callable[[bytes], bool]] = {
+    "BF16": _check(2, 0x80),
+    "F32": _check(4, 0x80),
+    "F64": _check(8, 0xF0),
+    "F16": lambda piece: piece[1::2].translate(_HALF).find(1) >= 0,
+    "F8_E5M2": lambda piece: piece.translate(_HALF).find(1) >= 0,
+    "F8_E4M3": lambda piece: piece.translate(_TOP).find(1) >= 0,
+}

@@ -1,0 +1,60 @@
+"""List directories of checkpoints, without reading a file."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from trackside_daemon.checkpoints.audit import files
+from trackside_daemon.checkpoints.audit.request import Entry, Listing, Scanned, ScanRequest
+from trackside_daemon.linux.quota import quota_left
+
+ENTRIES = 10_000  # most entries of a directory
+
+
+def scan(request: ScanRequest) -> Scanned:
+    """Return what is in the directories."""
+    answer = Scanned()
+    for place, uid in request.places.items():
+        with suppress(OSError):
+            answer.places[place] = _entries(Path(place))
+            answer.free[place] = free_bytes(place, uid)
+    for path in request.paths:
+        with suppress(OSError, ValueError):
+            answer.paths[path] = _listing(Path(path))
+    return answer
+
+
+def free_bytes(place: str, uid: int) -> int:
+    """Return the bytes that a user can still write to a file system.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    disk = os.statvfs(place)
+    free = disk.f_bavail * disk.f_frsize
+    left = quota_left(place, uid)
+    return free if left is None else min(free, left)
+
+
+def _entries(place: Path) -> list[Entry]:
+    found: list[Entry] = []
+    with suppress(FileNotFoundError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.is_symlink() or len(found) >= ENTRIES:
+                continue
+            with suppress(FileNotFoundError):
+                about = entry.stat(follow_symlinks=False)
+                found.append(Entry(entry.name, entry.is_dir(), about.st_size, about.st_mtime_ns, about.st_ino))
+    return found
+
+
+def _listing(path: Path) -> Listing | None:
+    try:
+        found = files.listing(path)
+    except FileNotFoundError:
+        return None
+    newest = max((file.modified for file in found), default=0)
+    size = sum(file.bytes for file in found)
+    return Listing(files.fingerprint(found), size, newest, files.format_of(found), files.is_declared(found))

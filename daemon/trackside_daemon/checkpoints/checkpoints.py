@@ -1,0 +1,307 @@
+"""The checkpoints of the runs on this machine: found, audited, and published as records."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.checkpoints.audit.files import fingerprint
+from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
+from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.checkpoints.directories import Directories
+from trackside_daemon.checkpoints.open_files import checkpoint_of, written_files
+from trackside_daemon.checkpoints.reports import findings, samples
+from trackside_daemon.checkpoints.runs_here import RunsHere
+from trackside_daemon.checkpoints.tracked import Tracked, Waits
+from trackside_daemon.linux.worker_process import WorkerFailed
+from trackside_daemon.model.checkpoint import COMPLETE, GONE, WRITING, Checkpoint, step_of
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Event, RunState, SessionOpened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from trackside_daemon.checkpoints.settings import CheckpointSection
+    from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
+    from trackside_daemon.model.finding import Finding
+    from trackside_daemon.model.rank_process import RankProcess
+
+TICK_SECONDS = 1.0
+EACH = 256  # most checkpoints of a run that are followed, the newest ones
+NOTICES = 10_000  # most records that wait for the thread
+SCAN_SECONDS = 30.0  # the longest scan
+AUDIT_SECONDS = 300.0  # the longest audit, beside the time that its rate needs
+
+log = logging.getLogger("trackside")
+
+
+class Checkpoints:
+    """Follows checkpoints in a thread of its own. As a finding source it only queues what concerns it.
+
+    Args:
+        section: The settings.
+        boot: The boot id of this machine.
+        processes: Returns the training processes of this machine.
+        publish: Receives batches of records.
+        auditing: Reads checkpoints; *scanning* lists directories.
+        waits: How long to wait for what.
+        clock: Monotonic clock, in seconds.
+        wall: Unix time, in seconds.
+        proc: Path of procfs.
+    """
+
+    def __init__(
+        self,
+        section: CheckpointSection,
+        boot: str,
+        processes: Callable[[], Iterable[RankProcess]],
+        publish: Callable[[Batch], object],
+        *,
+        auditing: AuditProcess | None = None,
+        scanning: AuditProcess | None = None,
+        waits: Waits = Waits(),  # noqa: B008  it is frozen
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._section, self._processes, self._publish = section, processes, publish
+        self._auditing, self._scanning = auditing or AuditProcess(), scanning or AuditProcess()
+        self._waits, self._clock, self._wall, self._proc = waits, clock, wall, proc
+        self._notices: deque[Any] = deque(maxlen=NOTICES)
+        self._findings: deque[Finding] = deque()
+        self._runs = RunsHere(boot)
+        self._directories = Directories(section.directories)
+        self._tracked: dict[tuple[str, str], Tracked] = {}
+        self._audited: Tracked | None = None
+        self._scan_due = 0.0
+        self._firing: dict[tuple[str, str], Finding] = {}
+        self._page = Batch("checkpoints", complete=True)
+        self._failures: set[str] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trackside-checkpoints", daemon=True)
+
+    def restore(self, stored: Iterable[StoredCheckpoint]) -> None:
+        """Continue with the checkpoints that an earlier daemon followed, oldest first."""
+        now, wall = self._clock(), self._wall()
+        for record, name, owner in stored:
+            self._runs.restore(record.run, name, record.attempt, owner, now)
+            one = self._tracked[record.run, record.path] = Tracked(record, now)
+            if record.files:
+                one.audited = fingerprint(record.files)
+                one.audited_at = now - max(0.0, wall - (record.checked or wall))
+
+    def start(self) -> None:
+        """Start to follow."""
+        if self._section.audit:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End; an audit in progress begins anew with the next daemon."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def accept(self, batch: Batch) -> Sequence[Finding]:
+        """Queue the records about checkpoints and runs, and return the findings since the last call."""
+        for record in batch.records:
+            if isinstance(record, SessionOpened | RunState) or (
+                isinstance(record, Event) and record.kind == "checkpoint"
+            ):
+                self._notices.append(record)
+        return [self._findings.popleft() for _ in range(len(self._findings))] if self._findings else ()
+
+    def samples(self) -> Batch:
+        """Return the families."""
+        return self._page
+
+    def audit_again(self, run: str) -> None:
+        """Audit all checkpoints of a run, by its id, as soon as possible."""
+        self._notices.append(run)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(TICK_SECONDS):
+            try:
+                self.tick()
+            except Exception as error:  # whatever the files are like: the daemon goes on
+                if self._is_new(f"{type(error).__name__}: {error}"):
+                    log.exception("the checkpoints cannot be followed")
+        self._auditing.stop()
+        self._scanning.stop()
+
+    def tick(self) -> None:
+        """Do what is due; about once a second."""
+        now, wall = self._clock(), self._wall()
+        while self._notices:
+            self._handle(self._notices.popleft(), now)
+        self._runs.forget(now)
+        self._tracked = {key: one for key, one in self._tracked.items() if self._runs.get(key[0])}
+        self._see_open_files(now)
+        self._scan(now, wall)
+        self._audit(now, wall)
+        self._report(wall)
+
+    def _handle(self, notice: object, now: float) -> None:
+        if isinstance(notice, SessionOpened):
+            self._runs.open(notice)
+        elif isinstance(notice, RunState):
+            self._runs.end(notice, now)
+        elif isinstance(notice, Event):
+            self._handle_event(notice, now)
+        else:
+            for one in self._of(str(notice)):
+                one.wanted = True
+
+    def _handle_event(self, event: Event, now: float) -> None:
+        run, text = self._runs.get(event.run), event.fields.get("path")
+        if run is None or not isinstance(text, str) or "://" in text or not text:
+            return
+        step, given = event.fields.get("step"), event.fields.get("metrics")
+        numbers = given.items() if isinstance(given, dict) else ()
+        metrics = {str(name): float(value) for name, value in numbers if isinstance(value, int | float)}
+        one = self._track(event.run, os.path.normpath(Path(run.directory or "/") / text), "event")
+        one.write(now, reported=True)
+        step = step if isinstance(step, int) else event.step
+        one.update(attempt=event.attempt, step=step, time=event.time, metrics=metrics)
+
+    def _of(self, run: str) -> list[Tracked]:
+        """Return the checkpoints of a run, oldest first."""
+        own = [one for one in self._tracked.values() if one.record.run == run]
+        return sorted(own, key=lambda one: one.record.order)
+
+    def _track(self, run: str, path: str, found: str) -> Tracked:
+        """Return the checkpoint of a path, which is followed from now on."""
+        one = self._tracked.get((run, path))
+        if one is None:
+            here = self._runs.get(run)
+            attempt = 0 if here is None else here.attempt
+            record = Checkpoint(run, path, attempt, self._wall(), found, step=step_of(Path(path).name))
+            one = self._tracked[run, path] = Tracked(record, self._clock())
+            for old in self._of(run)[:-EACH]:
+                del self._tracked[run, old.record.path]
+            self._scan_due = 0.0
+        return one
+
+    def _see_open_files(self, now: float) -> None:
+        """Find what ranks write now."""
+        written: set[tuple[str, str]] = set()
+        for process in self._processes():
+            if process.pid and self._runs.get(process.run_id):
+                paths = map(checkpoint_of, written_files(process.pid, self._proc))
+                written.update((process.run_id, str(path)) for path in paths if path is not None)
+        for key in written:
+            self._track(*key, "open")
+        for key, one in self._tracked.items():
+            was, one.open = one.open, key in written
+            if one.open or was:
+                one.write(now, reported=False)
+
+    def _scan(self, now: float, wall: float) -> None:
+        places = self._directories.places(self._tracked, self._runs.alive())
+        followed = [one for one in self._tracked.values() if one.record.state != GONE]
+        try:
+            answer = self._scanning.poll(Scanned)
+            for directory, entries in () if answer is None else answer.places.items():
+                place = places.get(directory)
+                run = None if place is None else self._runs.get(place.run)
+                if place is not None and run is not None:
+                    for path in self._directories.update(directory, entries, place, run.started):
+                        self._track(place.run, path, "directory").relist = True
+            if answer is not None:
+                self._directories.free.update(answer.free)
+                for one in followed:
+                    if one.record.path in answer.paths:
+                        one.see(answer.paths[one.record.path], now, wall, self._waits)
+            if self._scanning.busy or now < self._scan_due or not places:
+                return
+            paths = tuple(one.record.path for one in followed if self._is_listed(one))
+            uids = {directory: self._uid(place.run) for directory, place in places.items()}
+            self._scanning.begin(ScanRequest(uids, paths), SCAN_SECONDS)
+            busy = any(one.relist or (one.record.state == WRITING and one.counts) for one in followed)
+            self._scan_due = now + (self._waits.busy if busy else self._waits.scan)
+        except WorkerFailed as error:
+            self._log_failure("scanned", error)
+
+    def _is_listed(self, one: Tracked) -> bool:
+        """Return whether the files of a checkpoint are listed at the next scan, and not only its directory."""
+        if one.listing is not None and not one.counts:  # some other folder
+            return one.relist
+        return one.relist or one.wanted or one.record.state != COMPLETE or not self._directories.has(one.record.path)
+
+    def _uid(self, run: str) -> int:
+        here = self._runs.get(run)
+        return os.getuid() if here is None or here.uid is None else here.uid
+
+    def _audit(self, now: float, wall: float) -> None:
+        try:
+            answer = self._auditing.poll(Audited)
+            if answer is not None:
+                self._judge(answer, now, wall)
+            if self._auditing.busy:
+                return
+            due = (one for one in self._tracked.values() if self._is_due(one, now))
+            one = self._audited = max(due, key=lambda one: one.record.order, default=None)
+            if one is not None:
+                seconds = AUDIT_SECONDS + 2 * one.record.bytes / (self._section.rate_mb * 1e6)
+                self._auditing.begin(self._request(one), seconds)
+        except WorkerFailed as error:
+            self._judge(Audited(unread=f"the process that reads it failed: {error}"), now, wall)
+            self._log_failure("read", error)
+
+    def _judge(self, answer: Audited, now: float, wall: float) -> None:
+        one, self._audited = self._audited, None
+        if one is not None:
+            one.judge(answer, now, wall, closed=self._is_closed(one, now))
+
+    def _is_due(self, one: Tracked, now: float) -> bool:
+        return one.is_due(now, self._waits, again=self._section.again, closed=self._is_closed(one, now))
+
+    def _is_closed(self, one: Tracked, now: float) -> bool:
+        """Return whether nobody writes a checkpoint any more: its attempt has ended, or a later one is intact."""
+        over = self._runs.is_over(one.record.run, one.record.attempt, now)
+        return over or any(other.order > one.record.order for other in self._good(one))
+
+    def _good(self, one: Tracked) -> list[Checkpoint]:
+        """Return the intact checkpoints of the same series."""
+        every = (other.record for other in self._tracked.values() if other.series == one.series and other is not one)
+        return [record for record in every if record.good]
+
+    def _request(self, one: Tracked) -> AuditRequest:
+        record, run = one.record, self._runs.get(one.record.run)
+        earlier = [other for other in self._good(one) if other.order < record.order and other.attempt == record.attempt]
+        previous = max(earlier, key=lambda other: other.order, default=None)
+        return AuditRequest(
+            record.path,
+            rate=self._section.rate_mb * 1e6,
+            uid=None if run is None else run.uid,
+            values=self._section.values,
+            rewritten=record.state == WRITING,
+            before=record.files,
+            previous={} if previous is None else {file.name: file.bytes for file in previous.files},
+        )
+
+    def _log_failure(self, what: str, error: WorkerFailed) -> None:
+        if self._is_new(what):
+            log.warning("checkpoints cannot be %s: %s; further failures are not logged", what, error)
+
+    def _is_new(self, failure: str) -> bool:
+        is_new = failure not in self._failures and len(self._failures) < 16
+        self._failures.add(failure)
+        return is_new
+
+    def _report(self, wall: float) -> None:
+        """Publish what has changed."""
+        changed = [one for one in self._tracked.values() if one.changed and one.listing is not None and one.counts]
+        for one in changed:
+            one.changed = False
+        if changed:
+            self._publish(Batch("checkpoints", records=[one.record for one in changed]))
+        names = {id_: run.name for id_ in self._runs if (run := self._runs.get(id_)) is not None}
+        by_run = {id_: [one.record for one in self._of(id_)] for id_ in names}
+        self._findings.extend(findings(by_run, names, self._firing, wall))
+        alive = {run.name: by_run[id_] for id_, run in self._runs.alive().items()}
+        self._page = Batch("checkpoints", samples(alive, self._directories.free), complete=True)

@@ -1,0 +1,226 @@
+"""Judge each new attempt of a run once it has made enough steps, and report the verdict."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trackside.roles import usable
+from trackside_daemon.checkpoints.continuity import WINDOW, judge
+from trackside_daemon.checkpoints.resume_facts import read_resume
+from trackside_daemon.detectors.key_roles import BY_NAME
+from trackside_daemon.detectors.wording import count, number, span
+from trackside_daemon.history.read import reader
+from trackside_daemon.model.finding import Finding
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import CONTINUITY, ENDED, BatchIngested, Event, RunState, SessionOpened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trackside_daemon.checkpoints.continuity import Verdict
+    from trackside_daemon.checkpoints.resume_facts import ResumeFacts
+    from trackside_daemon.detectors.key_roles import Roles
+    from trackside_daemon.history.read.series import Readable
+    from trackside_daemon.model.records import Record
+
+ALERT = "LossDiscontinuity"
+TICK_SECONDS = 1.0
+PATIENCE_SECONDS = 1800.0  # after that the steps that are there have to do
+RUNS = 256  # most attempts that wait for their verdict
+
+ADVICE = (
+    "Stop the run before it overwrites its good checkpoints, and check what the script restores: weights, optimizer, "
+    "scheduler, loss scaler, random states and the position in the data. `trackside show` has the verdict."
+)
+
+log = logging.getLogger("trackside")
+
+
+@dataclass
+class _Pending:
+    """An attempt that waits for its verdict; *steps* counts the rows of the lowest rank that has pushed."""
+
+    run: str
+    name: str
+    attempt: int
+    roles: Roles
+    since: float
+    rank: int = 1 << 31
+    steps: int = 0
+    over: bool = False
+
+    def count(self, record: BatchIngested) -> None:
+        rank = record.session.rank
+        if rank < self.rank:
+            self.rank, self.steps = rank, 0
+        if rank == self.rank:
+            self.steps += sum(len(columns.steps) for columns in record.columns)
+
+    def is_due(self, now: float) -> bool:
+        return self.over or self.steps >= WINDOW or now - self.since > PATIENCE_SECONDS
+
+
+class Resumes:
+    """A finding source that only counts steps; a thread of its own reads the history.
+
+    Args:
+        history: The history.
+        flush: Waits until the history has what was queued.
+        publish: Receives batches of records.
+        roles: The roles of keys for runs that do not state others.
+        clock: Monotonic clock, in seconds.
+        wall: Unix time, in seconds.
+    """
+
+    def __init__(
+        self,
+        history: Readable,
+        flush: Callable[[], object],
+        publish: Callable[[Batch], object],
+        *,
+        roles: Roles = BY_NAME,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._history, self._flush, self._publish, self._roles = history, flush, publish, roles
+        self._clock, self._wall = clock, wall
+        self._pending: dict[str, _Pending] = {}
+        self._due: deque[_Pending] = deque(maxlen=RUNS)
+        self._findings: deque[Finding] = deque()
+        self._failed = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trackside-resumes", daemon=True)
+
+    def start(self) -> None:
+        """Start to judge."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; attempts that wait are judged by the next daemon."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+
+    def accept(self, batch: Batch) -> Sequence[Finding]:
+        """Count the steps of new attempts, and return the findings since the last call."""
+        for record in batch.records:
+            self._handle(record)
+        return [self._findings.popleft() for _ in range(len(self._findings))] if self._findings else ()
+
+    def _handle(self, record: Record) -> None:
+        if isinstance(record, BatchIngested):
+            if (one := self._pending.get(record.session.run)) is not None:
+                one.count(record)
+                self._settle(one)
+        elif isinstance(record, SessionOpened):
+            session, about = record.session, record.hello.about
+            known = self._pending.get(session.run)
+            if session.attempt > 0 and (known is None or known.attempt < session.attempt):
+                roles = self._roles if about is None else self._roles.of_run(usable(about.roles))
+                self._pending[session.run] = _Pending(session.run, session.name, session.attempt, roles, self._clock())
+                while len(self._pending) > RUNS:
+                    del self._pending[next(iter(self._pending))]
+        elif isinstance(record, RunState) and record.state in ENDED:
+            one = self._pending.get(record.run)
+            if one is not None and one.attempt == record.attempt:
+                one.over = True
+                self._settle(one)
+
+    def _settle(self, one: _Pending) -> None:
+        if one.is_due(self._clock()):
+            del self._pending[one.run]
+            self._due.append(one)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(TICK_SECONDS):
+            self.tick()
+
+    def tick(self) -> None:
+        """Judge the attempts that are due."""
+        while self._due:
+            one = self._due.popleft()
+            try:
+                self._judge(one)
+            except (sqlite3.Error, ValueError) as error:  # a damaged file
+                if not self._failed:
+                    log.warning("no verdict on attempt %d of run %s: %s", one.attempt, one.name, error)
+                self._failed = True
+
+    def _judge(self, one: _Pending) -> None:
+        self._flush()
+        with self._history.reading() as connection:
+            events = reader.events(connection, one.run)
+            if (CONTINUITY, one.attempt, None) in {
+                (event["kind"], event["attempt"], event["rank"]) for event in events
+            }:
+                return  # by an earlier daemon
+            facts = read_resume(connection, one.run, one.attempt, one.roles)
+        if facts is None:
+            return
+        verdict = judge(facts.quantities, facts.step, facts.first_step)
+        text = f"{_done_again(one.attempt, facts)}; {'too few steps to judge it' if verdict is None else verdict.text}"
+        now = self._wall()
+        self._publish(
+            Batch(
+                "resumes",
+                records=[
+                    Event(one.run, one.attempt, now, CONTINUITY, step=facts.step, fields=_fields(facts, verdict, text))
+                ],
+            )
+        )
+        self._findings.append(
+            Finding(
+                "RunRestarted", "info", (("run", one.name),), now, f"run {one.name}: {text}", once=True, run=one.run
+            )
+        )
+        if verdict is not None and verdict.alert:
+            summary = f"run {one.name} does not continue where it was: {verdict.text}"
+            evidence = {
+                "changed": [
+                    f"{one.what}: {number(one.before)} before, {number(one.after)} now" for one in verdict.changes
+                ]
+            }
+            self._findings.append(
+                Finding(
+                    ALERT,
+                    "warning",
+                    (("run", one.name),),
+                    now,
+                    summary,
+                    f"{_done_again(one.attempt, facts).capitalize()}. {ADVICE}",
+                    once=True,
+                    run=one.run,
+                    evidence=evidence,
+                )
+            )
+
+
+def _done_again(attempt: int, facts: ResumeFacts) -> str:
+    """Return a clause about where an attempt goes on, and what that costs."""
+    where = f"attempt {attempt} goes on after step {count(facts.step)}"
+    down = f"{span(facts.down_seconds)} after the last step"
+    if not facts.repeated:
+        return f"{where}, {down}"
+    again = f"{count(facts.repeated)} step{'s' * (facts.repeated > 1)} ({span(facts.lost_seconds)})"
+    return f"{where} of {count(facts.reached)}, {down}, so that {again} are done again"
+
+
+def _fields(facts: ResumeFacts, verdict: Verdict | None, text: str) -> dict[str, Any]:
+    """Return the fields of the event."""
+    return {
+        "text": text,
+        "cause": "" if verdict is None else verdict.cause,
+        "continues": None if verdict is None else not verdict.cause,
+        "step": facts.step,
+        "reached": facts.reached,
+        "repeated_steps": facts.repeated,
+        "repeated_seconds": round(facts.lost_seconds, 3),
+        "down_seconds": round(facts.down_seconds, 3),
+        "changes": [] if verdict is None else [one._asdict() for one in verdict.changes],
+    }

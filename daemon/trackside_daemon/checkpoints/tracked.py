@@ -1,0 +1,160 @@
+"""A checkpoint that is followed: when it is stable, and what an audit of it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.checkpoints.audit.request import CHANGING
+from trackside_daemon.model.checkpoint import COMPLETE, DAMAGED, GONE, WRITING, Checkpoint, shape_of
+
+if TYPE_CHECKING:
+    from trackside_daemon.checkpoints.audit.request import Audited, Listing
+
+
+class Waits(NamedTuple):
+    """Seconds that must pass before a checkpoint is judged.
+
+    Attributes:
+        settle: Without a change, for one that the training or a file of it declares complete.
+        undeclared: Likewise for another one.
+        confirm: From a first audit that finds damage to the one that decides.
+        absent: Likewise for files that are missing of one that nothing declares complete.
+        scan: Between two scans while nothing is written; *busy* while something is.
+        missing: Between the two scans that do not find a checkpoint.
+    """
+
+    settle: float = 3.0
+    undeclared: float = 30.0
+    confirm: float = 30.0
+    absent: float = 600.0
+    scan: float = 10.0
+    busy: float = 1.0
+    missing: float = 5.0
+
+
+@dataclass
+class Tracked:
+    """A checkpoint. Times are monotonic seconds.
+
+    Attributes:
+        record: What is known of it.
+        quiet_since: When its files changed last.
+        listing: Its files at the last scan; None before.
+        audited: The fingerprint of the files that were audited last.
+        audited_at: When that was.
+        doubted_at: When an audit first found the damage that is to be confirmed; None without one.
+        reported: The training has reported it since the last audit.
+        open: A rank has a file of it open for writing.
+        absent_since: When a scan first did not find it.
+        changed: The record has to be published.
+        wanted: Somebody asks for an audit.
+        relist: Its entry in the directory has changed, so that its files have to be listed.
+    """
+
+    record: Checkpoint
+    quiet_since: float
+    listing: Listing | None = None
+    audited: int | None = None
+    audited_at: float = 0.0
+    doubted_at: float | None = None
+    reported: bool = False
+    open: bool = False
+    absent_since: float | None = None
+    changed: bool = False
+    wanted: bool = False
+    relist: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """True if it is a checkpoint, by its files or by what the training reports."""
+        return self.record.found == "event" or (self.listing is not None and bool(self.listing.format))
+
+    @property
+    def series(self) -> tuple[str, str, str]:
+        """Run, directory and shape of the name: the same for the checkpoints that follow each other."""
+        path = Path(self.record.path)
+        return self.record.run, str(path.parent), shape_of(path.name)
+
+    def update(self, **changes: object) -> None:
+        """Change the record."""
+        record = replace(self.record, **changes)  # type: ignore[arg-type]
+        if record != self.record:
+            self.record, self.changed = record, True
+
+    def write(self, now: float, *, reported: bool) -> None:
+        """Note that the training writes it, or reports that it has."""
+        self.quiet_since = now if not reported else self.quiet_since
+        self.reported = self.reported or reported
+        self.doubted_at = None
+        if self.record.state != WRITING:
+            self.audited = None
+            self.update(state=WRITING, reason="", file="")
+
+    def see(self, listing: Listing | None, now: float, wall: float, waits: Waits) -> None:
+        """Apply a scan: its files, or None if it does not exist."""
+        if listing is None:
+            self.absent_since = now if self.absent_since is None else self.absent_since
+            if self.listing is not None and now - self.absent_since >= waits.missing:
+                self.update(state=GONE, files=(), reason="", file="")
+            return
+        self.absent_since, self.relist = None, False
+        if self.record.state == GONE:
+            self.write(now, reported=False)
+        known = self.audited if self.listing is None else self.listing.fingerprint
+        if listing.fingerprint != known:
+            self.quiet_since, self.doubted_at = now, None
+            if not self.reported:
+                self.update(time=self._written(listing, wall))
+        self.listing = listing
+        if self.record.state == WRITING:
+            self.update(bytes=listing.bytes, format=listing.format)
+
+    def _written(self, listing: Listing, wall: float) -> float:
+        """Return when files were written that have changed, or are seen for the first time.
+
+        The times of files are as right as their server's clock, so they count only where nothing else is known.
+        """
+        if self.listing is not None:
+            return wall
+        modified = listing.modified / 1e9
+        return self.record.time if self.record.bytes else modified if 0 < modified < wall else wall
+
+    def is_due(self, now: float, waits: Waits, *, again: float, closed: bool) -> bool:
+        """Return whether it should be audited now; *closed* if nobody can write it any more."""
+        if self.listing is None or self.open or self.record.state == GONE or not self.counts:
+            return False
+        if self.audited == self.listing.fingerprint and self.doubted_at is None:
+            return self.wanted or now - self.audited_at >= again
+        declared = self.reported or self.listing.declared or closed or self.wanted
+        if now - self.quiet_since < (waits.settle if declared else waits.undeclared):
+            return False
+        wait = waits.confirm if declared else waits.absent
+        return self.doubted_at is None or closed or now - self.doubted_at >= wait
+
+    def judge(self, answer: Audited, now: float, wall: float, *, closed: bool) -> None:
+        """Apply the result of an audit of the files of the last scan."""
+        if answer.gone or self.listing is None or answer.unread == CHANGING:
+            return
+        first = self.audited is None and self.record.state == WRITING
+        self.audited, self.audited_at, self.wanted = self.listing.fingerprint, now, False
+        if answer.unread:
+            self.update(state=COMPLETE, format=answer.format, reason=answer.unread, checked=None)
+        elif not answer.problem:
+            self.update(
+                state=COMPLETE,
+                format=answer.format,
+                checked=wall,
+                files=answer.files,
+                bytes=sum(file.bytes for file in answer.files),
+                reason="",
+                file="",
+            )
+        elif first and not closed and self.doubted_at is None:
+            self.doubted_at = now
+            self.audited = None
+            return
+        else:
+            self.update(state=DAMAGED, format=answer.format, checked=wall, reason=answer.problem, file=answer.file)
+        self.doubted_at, self.reported = None, False

@@ -1,0 +1,149 @@
+"""`trackside checkpoints`: what a run has saved, whether it is intact, and the path to resume from."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
+from trackside_daemon.cli.options import Json, StoragePath, Url
+from trackside_daemon.cli.output import moment, print_json, print_lines, table
+from trackside_daemon.model.text import number, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trackside_daemon.cli.sources.api_source import ApiSource
+
+CHOICES = ("latest", "best")
+POLL_SECONDS, AUDIT_SECONDS = 0.5, 3600.0
+
+
+def checkpoints(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[latest|best] RUN",
+            help="The run. With latest or best, only the path of one checkpoint is printed.",
+            show_default=False,
+        ),
+    ],
+    *,
+    good: Annotated[
+        bool, typer.Option("--good", help="Only one that is intact; what is not audited yet is read now.")
+    ] = False,
+    metric: Annotated[
+        str,
+        typer.Option(
+            help="Metric of best. [default: one reported with a checkpoint, else the loss]",
+            metavar="KEY",
+            show_default=False,
+        ),
+    ] = "",
+    highest: Annotated[bool, typer.Option("--max", help="The highest value of the metric is the best.")] = False,
+    audit: Annotated[bool, typer.Option("--audit", help="Have the daemon read all of them again first.")] = False,
+    as_json: Json = False,
+    storage_path: StoragePath = None,
+    url: Url = "",
+) -> None:
+    """List the checkpoints of a run, and whether they are intact; or print the path of one, for scripts that resume.
+
+    The exit status is 1 if there is none. A checkpoint is damaged if a file is missing, cut off, or has other content than
+    its checksums. Nothing is ever deleted.
+    """
+    with errors_reported():
+        from trackside_daemon.cli.sources.daemon_lookup import find_daemon, find_history
+
+        choice, run = (what[0], what[1]) if len(what) == 2 and what[0] in CHOICES else ("", what[0])
+        if len(what) > 1 and not choice:
+            raise CommandError(f"{' '.join(what)}: give one run, with {' or '.join(CHOICES)} before it")
+        if audit:
+            _audit(find_daemon(url), run)
+        answer = find_history(storage_path, url).checkpoints(run, metric)
+        found = answer["checkpoints"]
+        if choice:
+            _print_one(run, _candidates(found, choice, highest=highest), good=good, here=not url)
+        elif as_json:
+            print_json(answer)
+        elif not found:
+            fail(f"run {shown(run)} has no checkpoints that are known", 1)
+        else:
+            print_lines(_table(found, answer["metric"]))
+
+
+def _audit(daemon: ApiSource, run: str) -> None:
+    """Wait until the daemon has read all checkpoints of a run."""
+    asked = time.time()
+    daemon.audit(run)
+    while time.time() - asked < AUDIT_SECONDS:
+        found = daemon.checkpoints(run)["checkpoints"]
+        if all((one["checked"] or 0) >= asked for one in found if one["state"] in {"complete", "damaged"}):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def _candidates(found: Sequence[dict[str, Any]], choice: str, *, highest: bool) -> list[dict[str, Any]]:
+    """Return the checkpoints in the order in which they are wanted."""
+    if choice == "latest":
+        return sorted(found, key=lambda one: (one["time"], one["step"] or 0), reverse=True)
+    from trackside_daemon.checkpoints.overview import best
+
+    left, ordered = list(found), []
+    while (one := best(left, highest=highest)) is not None:
+        ordered.append(one)
+        left.remove(one)
+    return ordered
+
+
+def _print_one(run: str, candidates: Sequence[Mapping[str, Any]], *, good: bool, here: bool) -> None:
+    """Print the path of the first one that can be used, and on standard error why others before it cannot."""
+    for one in candidates:
+        if one["state"] == "gone" or (here and not Path(one["path"]).exists()):
+            continue
+        problem = _problem(one, here=here) if good else ""
+        if not problem:
+            print_lines([one["path"]])
+            return
+        warn(f"{one['path']} is skipped: {problem}")
+    fail(f"run {shown(run)} has no {'intact ' if good else ''}checkpoint", 1)
+
+
+def _problem(one: Mapping[str, Any], *, here: bool) -> str:
+    """Return why a checkpoint is not intact; empty if it is. One that is not as it was audited is read now."""
+    if not here:
+        return "" if one["good"] else one["reason"] or "it is not audited yet"
+    from trackside_daemon.checkpoints.audit import files
+    from trackside_daemon.checkpoints.audit.audit import audit
+    from trackside_daemon.checkpoints.audit.request import AuditRequest
+
+    path = Path(one["path"])
+    if one["state"] in {"complete", "damaged"} and one["checked"] is not None:
+        unchanged = one["good"] and files.fingerprint(files.listing(path)) == one["fingerprint"]
+        if unchanged or one["state"] == "damaged":
+            return str(one["reason"])
+    result = audit(AuditRequest(str(path)))
+    return result.problem or result.unread or ("it is gone" if result.gone else "")
+
+
+def _table(found: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]:
+    rows = []
+    for one in found:
+        state = one["state"] if one["state"] != "complete" or one["good"] else "complete, not read"
+        value = number(one["value"]) if one["value"] is not None else ""
+        size = f"{one['bytes'] / 1e6:,.1f} MB" if one["bytes"] else ""
+        texts = (
+            number(one["step"]),
+            moment(one["time"]),
+            state,
+            one["format"],
+            size,
+            value,
+            one["path"],
+            one["reason"],
+        )
+        rows.append(tuple(map(shown, texts)))
+    header = ("STEP", "WRITTEN", "STATE", "FORMAT", "SIZE", metric.upper() if metric else "", "PATH", "")
+    yield from table(tuple(map(shown, header)), rows, right=">   >>", flexible="      ~~")

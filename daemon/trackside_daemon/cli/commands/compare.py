@@ -1,0 +1,178 @@
+"""`trackside compare`: runs side by side, statistics over seeds, and a gate for CI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trackside_daemon.cli.errors import CommandError, errors_reported, warn
+from trackside_daemon.cli.options import Json, Runs, StoragePath, Url
+from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.model.text import shown
+from trackside_daemon.model.wildcards import matches_wildcards
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside_daemon.cli.compare.expression import Condition
+    from trackside_daemon.cli.compare.groups import Comparison, Group, Run
+    from trackside_daemon.cli.sources.source import Source
+
+FORMS = ("text", "md", "csv", "json")
+FAILED = 3  # exit status if the gate fails
+MOST_RUNS = 60
+
+
+def compare(
+    run: Runs,
+    *,
+    baseline: Annotated[
+        str,
+        typer.Option(
+            help="Compare with this run, pinned or not, or with this group of --group-by. [default: the first one]",
+            metavar="RUN",
+            show_default=False,
+        ),
+    ] = "",
+    group_by: Annotated[
+        str, typer.Option(help="Statistics over the runs of each group, such as seeds.", metavar="tag|name|config.KEY")
+    ] = "",
+    fail_if: Annotated[
+        str,
+        typer.Option(
+            help="Exit with status 3 if this holds for a run, or a group, that is not the baseline.",
+            metavar="CONDITION",
+        ),
+    ] = "",
+    sort: Annotated[str, typer.Option(help="Order by this value; falling with - before it.", metavar="[-]KEY")] = "",
+    form: Annotated[str, typer.Option("--format", metavar="|".join(FORMS), help="Format of the output.")] = "text",
+    as_json: Json = False,
+    storage_path: StoragePath = None,
+    url: Url = "",
+) -> None:
+    """Compare runs: results, configurations, speed and metrics, with 95 % intervals where the runs show their noise.
+
+    A name that is given twice means its two newest runs, and a pattern such as 'gpt-*' all that match. The cells of a
+    group have the mean, ± half of its interval, and the standard deviation.
+
+    A condition compares values: keys, KEY.final, .best, .mean, .min, .max, step_time, step_time_p25 (that of the quicker
+    steps), throughput, step, wall_seconds. `baseline` is the same value of the baseline. Functions: std, low, high (the
+    interval), min, max, n; ratio, ratio_low, ratio_high (to the baseline).
+    """
+    with errors_reported():
+        from trackside_daemon.cli.compare.groups import Comparison
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
+
+        if form not in FORMS:
+            raise CommandError(f"--format: {form!r} is not one of {', '.join(FORMS)}")
+        condition = _condition(fail_if)
+        source = find_history(storage_path, url)
+        runs = [source.run(text) for text in _distinct(source, run)]
+        groups, usual = _groups(source, runs, group_by, baseline, required=bool(condition and condition.needs_baseline))
+        keys = {value.key for value in condition.values} if condition else set()
+        pushed = {metric["key"] for each in runs for metric in each["metrics"]}
+        keys |= {sort.removeprefix("-")} if sort else set()
+        comparison = Comparison(source, groups, usual, keys & pushed)
+        if sort:
+            _sort(comparison, sort)
+        failed = _check(condition, comparison)
+        _print(comparison, "json" if as_json else form, condition, failed)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _condition(text: str) -> Condition | None:
+    from trackside_daemon.cli.compare.expression import Condition, ExpressionError
+
+    try:
+        return Condition(text) if text else None
+    except ExpressionError as error:
+        raise CommandError(f"--fail-if: {error}; such as: --fail-if 'loss > 1.02 * baseline'") from None
+
+
+def _groups(
+    source: Source, runs: Sequence[Run], by: str, baseline: str, *, required: bool
+) -> tuple[list[Group], Group | None]:
+    """Return the groups and the baseline, which is one of them: the named one, the first one, or if *required* a single run's own."""
+    from trackside_daemon.cli.compare.groups import Group, group
+
+    if by not in {"", "tag", "name"} and not by.startswith("config."):
+        raise CommandError(f"--group-by {shown(by)}: it must be tag, name, or config.KEY")
+    groups = group(runs, by)
+    named = {name: each for each in groups for name in (each.name, each.name.removeprefix(f"{by[7:]} "))}
+    if by and baseline in named:
+        return groups, named[baseline]
+    if not baseline and len(groups) > 1:
+        return groups, groups[0]
+    wanted = [baseline] if baseline else []
+    ids = source.comparison([runs[0]["id"]], wanted)["baseline"] if baseline or required else []
+    if not ids:
+        return groups, None
+    known = next((each for each in groups if {run["id"] for run in each.runs} == set(ids)), None)
+    found = [source.run(uid) for uid in ids]
+    usual = known or Group(found[0]["name"] if len(found) == 1 else baseline, found)
+    return (groups if known else [usual, *groups]), usual
+
+
+def _sort(comparison: Comparison, by: str) -> None:
+    from trackside_daemon.cli.commands.sorting import ordered
+
+    def mean(each: Group, key: str) -> float | None:
+        found = comparison.statistics(each, key)
+        return None if found is None else found.mean
+
+    if all(mean(each, by.removeprefix("-")) is None for each in comparison.groups):
+        raise CommandError(f"--sort {shown(by)}: no run has such a number")
+    comparison.groups = ordered(comparison.groups, by, mean)
+
+
+def _check(condition: Condition | None, comparison: Comparison) -> list[str]:
+    """Report whether the gate failed, and return a line for each failure."""
+    from trackside_daemon.cli.compare.gate import failures
+
+    if condition is None:
+        return []
+    failed = list(failures(condition, comparison))
+    for line in failed:
+        warn(f"gate failed: {condition.text}: {line}")
+    if not failed:
+        warn(f"gate passed: {condition.text}")
+    return failed
+
+
+def _print(comparison: Comparison, form: str, condition: Condition | None, failed: Sequence[str]) -> None:
+    from trackside_daemon.cli.compare import tables
+
+    if form == "json":
+        gate = {"condition": condition.text, "failed": bool(failed), "failures": failed} if condition else None
+        print_json({**tables.document(comparison), "gate": gate})
+    elif form == "csv":
+        typer.echo(tables.table(comparison), nl=False)
+    else:
+        print_lines(tables.text(comparison) if form == "text" else tables.markdown(comparison))
+
+
+def _distinct(source: Source, texts: Sequence[str]) -> list[str]:
+    """Return what identifies each run: ids for a pattern, and for a name that is given several times, its newest runs."""
+    from trackside_daemon.history.read.reader import RunFilter
+
+    found: list[str] = []
+    for text in dict.fromkeys(texts):
+        count = texts.count(text)
+        pattern = "*" in text or "?" in text
+        if count == 1 and not pattern:
+            found.append(text)
+            continue
+        runs = source.runs(RunFilter("" if pattern else text))
+        ids = [run["id"] for run in runs if (matches_wildcards(run["name"], text) if pattern else run["name"] == text)]
+        if not ids or (not pattern and len(ids) < count):
+            raise CommandError(
+                f"run {shown(text)} is given {count} times, but {len(ids) or 'no'} runs have this name; give ids: trackside runs"
+                if not pattern
+                else f"{shown(text)}: no run has such a name; trackside runs lists them"
+            )
+        found += ids if pattern else ids[:count]
+    if len(found) > MOST_RUNS:
+        raise CommandError(f"{len(found)} runs are too many; name at most {MOST_RUNS}")
+    return found

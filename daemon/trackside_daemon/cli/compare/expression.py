@@ -1,0 +1,186 @@
+"""The language of ``trackside compare --fail-if``: conditions on the values of a comparison.
+
+    condition   loss > 1.02 * baseline and not ("eval/top 1" >= 0.7 or ratio_low(step_time) > 1)
+    value       a key of letters, digits, ``_``, ``.`` and ``/``; any other key in quotes
+    baseline    the baseline's value of the only key of the comparison, else ``baseline(KEY)``
+    functions   `FUNCTIONS` of a key; a key alone is its mean
+
+``/`` divides with spaces around it. Python's parser reads the text; what it means is decided here alone, and nothing of it is
+run as Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FUNCTIONS = ("mean", "std", "min", "max", "n", "low", "high", "ratio", "ratio_low", "ratio_high")
+MOST_LETTERS = 2000  # which also bounds the depth
+
+_BASELINE = "baseline"
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda one, other: one / other if other else nan,
+}
+
+
+class ExpressionError(ValueError):
+    """A text that is no condition; the message has in one line what is wrong."""
+
+
+class NotANumberError(ArithmeticError):
+    """A side of a comparison is not a number, so that neither answer is right; the message is the comparison."""
+
+
+class Value(NamedTuple):
+    """A value that a condition reads.
+
+    Attributes:
+        key: Its key.
+        function: One of `FUNCTIONS`.
+        baseline: It is the baseline's.
+    """
+
+    key: str
+    function: str = "mean"
+    baseline: bool = False
+
+
+Read: TypeAlias = "Callable[[Value], float]"
+
+
+class Condition:
+    """A condition.
+
+    Args:
+        text: The condition.
+
+    Attributes:
+        text: The condition.
+        values: The values that it reads, each once.
+
+    Raises:
+        ExpressionError: The text is no condition.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text.strip()
+        if len(self.text) > MOST_LETTERS:
+            raise ExpressionError(f"it has more than {MOST_LETTERS} letters")
+        try:
+            self._tree = ast.parse(self.text, mode="eval").body
+            self.values = tuple(dict.fromkeys(self._values(self._tree)))
+        except SyntaxError as error:
+            raise ExpressionError(f"{error.msg} at letter {error.offset or 1}") from None
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise error if isinstance(error, ExpressionError) else ExpressionError("it cannot be parsed") from None
+
+    @property
+    def needs_baseline(self) -> bool:
+        """True if it reads a value of the baseline, or a ratio to one."""
+        return any(value.baseline or value.function.startswith("ratio") for value in self.values)
+
+    def holds(self, read: Read) -> bool:
+        """Return whether the condition holds for the values that *read* returns.
+
+        Raises:
+            NotANumberError: A side of a comparison is NaN, or divides by 0.
+        """
+        return self._holds(self._tree, read)
+
+    def _values(self, node: ast.expr) -> list[Value]:
+        """Return the values of a part that is a condition, and check it.
+
+        Raises:
+            ExpressionError: It is none.
+        """
+        if isinstance(node, ast.BoolOp):
+            return [value for part in node.values for value in self._values(part)]
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return self._values(node.operand)
+        if not isinstance(node, ast.Compare) or not all(type(compare) in _COMPARISONS for compare in node.ops):
+            raise ExpressionError(f"{self._text(node)}: a comparison with <, <=, >, >=, == or != is expected")
+        found: list[Value] = []
+
+        def note(value: Value) -> float:
+            found.append(value)
+            return 1.0
+
+        for part in (node.left, *node.comparators):
+            self._number(part, note, "")
+        keys = list(dict.fromkeys(value.key for value in found if value.key))
+        if len(keys) != 1 and any(not value.key for value in found):
+            raise ExpressionError(
+                f"{self._text(node)}: write baseline(KEY) in a comparison of {len(keys) or 'no'} keys"
+            )
+        return [value if value.key else value._replace(key=keys[0]) for value in found]
+
+    def _holds(self, node: ast.expr, read: Read) -> bool:
+        if isinstance(node, ast.BoolOp):
+            combine = all if isinstance(node.op, ast.And) else any
+            return combine(self._holds(part, read) for part in node.values)
+        if isinstance(node, ast.UnaryOp):
+            return not self._holds(node.operand, read)
+        assert isinstance(node, ast.Compare)  # noqa: S101  `_values` has checked it
+        key = next((value.key for value in self._values(node)), "")
+        numbers = [self._number(part, read, key) for part in (node.left, *node.comparators)]
+        if any(map(isnan, numbers)):
+            raise NotANumberError(self._text(node))
+        pairs = zip(numbers, node.ops, numbers[1:], strict=False)
+        return all(_COMPARISONS[type(compare)](one, other) for one, compare, other in pairs)
+
+    def _number(self, node: ast.expr, read: Read, key: str) -> float:
+        """Return the number of a part; *key* is that of a bare ``baseline``."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            return float(node.value)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self._number(node.operand, read, key)
+        if isinstance(node, ast.Name) and node.id == _BASELINE:
+            return read(Value(key, baseline=True))
+        if isinstance(node, ast.Call):
+            return read(self._call(node))
+        if (own := self._key(node)) is not None:
+            return read(Value(own))
+        if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+            one, other = self._number(node.left, read, key), self._number(node.right, read, key)
+            return _ARITHMETIC[type(node.op)](one, other)
+        raise ExpressionError(f"{self._text(node)}: a number, a key, or a function of a key is expected")
+
+    def _call(self, node: ast.Call) -> Value:
+        name = self._text(node.func)
+        if name not in (*FUNCTIONS, _BASELINE):
+            raise ExpressionError(f"{name}: there is no such function; there are {', '.join((*FUNCTIONS, _BASELINE))}")
+        inner = node.args[0] if len(node.args) == 1 and not node.keywords else node
+        if name != _BASELINE and isinstance(inner, ast.Call) and self._text(inner.func) == _BASELINE:
+            return self._call(inner)._replace(function=name)
+        if (key := self._key(inner)) is None:
+            raise ExpressionError(f"{self._text(node)}: {name}(KEY) is expected")
+        return Value(key, "mean" if name == _BASELINE else name, name == _BASELINE)
+
+    def _key(self, node: ast.expr) -> str | None:
+        """Return the key that a part is; None if it is none."""
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            return node.value
+        if isinstance(node, ast.Name | ast.Attribute):
+            return self._text(node)
+        text = self._text(node)
+        divides = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and not text.endswith(f"/{_BASELINE}")
+        return text if divides and set(text).isdisjoint(" ()*-+'\"\t\n") and not text[0].isdigit() else None
+
+    def _text(self, node: ast.expr) -> str:
+        return ast.get_source_segment(self.text, node) or ""

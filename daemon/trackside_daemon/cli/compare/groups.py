@@ -1,0 +1,156 @@
+"""Groups of runs, their values, and how these differ from a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, isfinite, nan, sqrt
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.cli.commands.run_report import metrics
+from trackside_daemon.diagnosis.comparison import Effect, compared
+from trackside_daemon.diagnosis.estimates import Estimate, pooled
+from trackside_daemon.diagnosis.report.configuration import config, setting
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from trackside_daemon.cli.sources.source import Source
+
+Run = Mapping[str, Any]
+
+PARTS = ("final", "best", "mean", "min", "max")
+"""The values of a key after its name and a dot, as in ``loss.best``."""
+
+
+class Group(NamedTuple):
+    """Runs that are one column of a comparison."""
+
+    name: str
+    runs: Sequence[Run]
+
+
+class Statistics(NamedTuple):
+    """A value over the runs of a group: how many have it, mean, standard deviation, and the 95 % interval of the mean.
+
+    What is unknown is NaN: a single run shows neither deviation nor interval.
+    """
+
+    n: int
+    mean: float
+    std: float = nan
+    low: float = nan
+    high: float = nan
+    min: float = nan
+    max: float = nan
+
+
+def group(runs: Sequence[Run], by: str) -> list[Group]:
+    """Return the runs in groups: one of each without *by*, by tag (a run counts in the group of each), name, or config.KEY."""
+    if not by:
+        return [Group(run["name"], [run]) for run in runs]
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        for name in _groups_of(run, by):
+            groups.setdefault(name, []).append(run)
+    return [Group(name, members) for name, members in groups.items()]
+
+
+def _groups_of(run: Run, by: str) -> Sequence[str]:
+    if by == "tag":
+        return run["tags"] or ("no tag",)
+    if by == "name":
+        return (run["name"],)
+    key = by.removeprefix("config.")
+    settings = config(run)
+    return (f"{key} {setting(settings[key])}" if key in settings else f"no {key}",)
+
+
+class Comparison:
+    """The values of groups of runs, and how they differ from a baseline; read from the history as needed.
+
+    Args:
+        source: The history.
+        groups: The groups.
+        baseline: What they are compared with; None for nothing.
+        keys: Keys whose curves are compared, besides the loss.
+    """
+
+    def __init__(
+        self, source: Source, groups: Sequence[Group], baseline: Group | None = None, keys: Collection[str] = ()
+    ) -> None:
+        self.groups = groups
+        self.baseline = baseline
+        self._source = source
+        self._keys = sorted(keys)
+        self._read: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+
+    def results(self) -> list[str]:
+        """Return the keys of the results that runs state."""
+        return list(dict.fromkeys(key for each in self.groups for run in each.runs for key in run.get("summary", {})))
+
+    def effects(self, each: Group) -> dict[str, dict[str, Any]]:
+        """Return the measured effects of a group by quantity, as `Effect`; without a baseline, only their values mean something."""
+        return self._effects([run["id"] for run in each.runs])
+
+    def value(self, run: Run, key: str) -> Any:
+        """Return a value of a run: a result, a measured quantity, a part of a key, or a property; None if it has none."""
+        if key in run.get("summary", {}):
+            return run["summary"][key]
+        effect = self._effects([run["id"]]).get(key, {})
+        if effect.get("value") is not None:
+            return effect["value"]
+        summaries = {metric["key"]: metric for metric in metrics(run)}
+        name, _, part = key.rpartition(".")
+        if part in PARTS and name in summaries:
+            return summaries[name][part]
+        if key in summaries:
+            return summaries[key]["final"]
+        own = {"step": run["step"], "wall_seconds": None if run["ended"] is None else run["ended"] - run["started"]}
+        return own.get(key)
+
+    def numbers(self, each: Group, key: str) -> list[float]:
+        """Return the numbers of the runs that have this value."""
+        found = (self.value(run, key) for run in each.runs)
+        return [number for value in found if (number := as_number(value)) is not None]
+
+    def statistics(self, each: Group, key: str) -> Statistics | None:
+        """Return a value over the runs of a group; None if no run has it as a number."""
+        numbers = self.numbers(each, key)
+        if not numbers:
+            return None
+        if len(numbers) == 1:
+            return Statistics(1, numbers[0], min=numbers[0], max=numbers[0])
+        estimate = pooled([Estimate(number) for number in numbers])
+        std = sqrt(estimate.variance * len(numbers)) if isfinite(estimate.variance) else nan
+        return Statistics(len(numbers), fmean(numbers), std, *estimate.interval(), min(numbers), max(numbers))
+
+    def effect(self, each: Group, key: str) -> Mapping[str, Any] | None:
+        """Return how a value of a group differs from the baseline's, as `Effect`; None if that is unknown."""
+        if self.baseline is None:
+            return None
+        stated = any(key in run.get("summary", {}) for run in each.runs)
+        if not stated and key in (effects := self.effects(each)):
+            return effects[key] if effects[key]["value"] is not None else None
+        one, other = self.numbers(each, key), self.numbers(self.baseline, key)
+        if not one or not other:
+            return None
+        # A single number does not show its noise, except by that of several on the other side.
+        variance = inf if len(one) == len(other) == 1 else 0.0
+        sides = ([Estimate(number, variance) for number in numbers] for numbers in (one, other))
+        return compared(Effect(key, "", ""), *sides)._asdict()
+
+    def _effects(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+        place = tuple(ids)
+        if place not in self._read:
+            usual = ids if self.baseline is None else [run["id"] for run in self.baseline.runs]
+            found = self._source.comparison(ids, usual, self._keys)["effects"]
+            self._read[place] = {effect["quantity"]: effect for effect in found}
+        return self._read[place]
+
+
+def as_number(value: Any) -> float | None:
+    """Return a number, also from the texts for NaN and infinities; None for other values."""
+    if isinstance(value, str) and value in {"nan", "inf", "-inf"}:
+        return float(value)
+    return float(value) if isinstance(value, int | float) else None

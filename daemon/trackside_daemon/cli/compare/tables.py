@@ -1,0 +1,263 @@
+"""The sections of a comparison, a cell for each group of runs, and their form as text, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.cli.commands.run_report import metrics
+from trackside_daemon.cli.output import width
+from trackside_daemon.diagnosis.report.configuration import config, result, setting
+from trackside_daemon.diagnosis.report.markdown import escaped
+from trackside_daemon.model.text import cells, cut, duration, head, number, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trackside_daemon.cli.compare.groups import Comparison, Group, Run, Statistics
+
+    Row = tuple[str, Sequence[str]]
+
+COLUMN = 10  # minimum width of a column; further ones go to another table
+LINES = 4  # maximum number of lines of a cell
+VALUES = 3  # most different values of a group in one cell
+
+
+def sections(comparison: Comparison) -> dict[str, list[Row]]:
+    """Return the rows of a comparison by the title of their section, each with a cell for each group."""
+    groups = comparison.groups
+    commands = [_joined([_command(run) for run in each.runs]) for each in groups]
+    return {
+        "differences:": [("command", commands)] if len(set(commands)) > 1 else [],
+        "configuration differences:": list(_differing(groups)),
+        "results:": [(shown(key), [_result(comparison, each, key) for each in groups]) for key in comparison.results()],
+        "against the baseline:": list(_effects(comparison)),
+        "measured:": list(_measured(comparison)),
+        "metrics:": list(_metrics(comparison)),
+    }
+
+
+def text(comparison: Comparison) -> Iterator[str]:
+    """Yield the lines: a column per group, in as many tables as the groups need."""
+    parts = sections(comparison)
+    rows = [row for part in parts.values() for row in part]
+    headers = [[shown(each.name) for each in comparison.groups], [_members(each) for each in comparison.groups]]
+    keys = max(cells(key) for key, _ in rows) + 2
+    natural = max(COLUMN, *(cells(cell) for row in (*(row for _, row in rows), *headers) for cell in row))
+    fits = max(1, (width() - min(keys, width() // 3)) // (COLUMN + 2))
+    columns = min(fits, len(comparison.groups))
+    keys = min(keys, max(width() // 3, width() - columns * (natural + 2)))
+    column = max(COLUMN, min(natural, (width() - keys) // columns - 2))
+    for first in range(0, len(comparison.groups), fits):
+        part = slice(first, first + fits)
+        if first:
+            yield ""
+        for header in headers:
+            yield from _wrapped("", header[part], keys, column)
+        for title, section in parts.items():
+            if section:
+                yield title
+            for key, row in section:
+                yield from _wrapped(f"  {key}", row[part], keys, column)
+
+
+def markdown(comparison: Comparison) -> Iterator[str]:
+    """Yield the lines of a table for each section."""
+    header = ["", *(f"{shown(each.name)} ({_members(each)})" for each in comparison.groups)]
+    for title, rows in sections(comparison).items():
+        if rows:
+            yield from (
+                f"**{title.rstrip(':').capitalize()}**",
+                "",
+                _line(header),
+                _line(["---"] * len(header), raw=True),
+            )
+            yield from (_line([key, *row]) for key, row in rows)
+            yield ""
+
+
+def table(comparison: Comparison) -> str:
+    """Return CSV: a line for each group, with the statistics of each value and its ratio to the baseline."""
+    keys = [*comparison.results(), *_quantities(comparison)]
+    keys += [key for key in _keys(comparison) if key not in keys]
+    several = any(len(each.runs) > 1 for each in comparison.groups)
+    fields = ("n", "mean", "std", "low", "high") if several else ("mean",)
+    ratios = ("ratio", "low", "high") if comparison.baseline else ()
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    names = [key if field == "mean" else f"{key}.{field}" for key in keys for field in fields]
+    names += [f"{key}.{'ratio' if field == 'ratio' else f'ratio_{field}'}" for key in keys for field in ratios]
+    lines.writerow(["name", "runs", *names])
+    for each in comparison.groups:
+        found = {key: comparison.statistics(each, key) for key in keys}
+        effects = {key: comparison.effect(each, key) or {} for key in keys} if ratios else {}
+        values = [
+            _result(comparison, each, key) if found[key] is None else _csv(getattr(found[key], field))
+            for key in keys
+            for field in fields
+        ]
+        values += [_csv(effects[key].get(field)) for key in keys for field in ratios]
+        lines.writerow([each.name, " ".join(run["id"] for run in each.runs), *values])
+    return out.getvalue()
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Return JSON; lists without a name have an entry per run, in the order of ``runs``."""
+    runs: list[Run] = list({run["id"]: run for each in comparison.groups for run in each.runs}.values())
+    by_run = [{metric["key"]: metric for metric in metrics(run)} for run in runs]
+    keys = dict.fromkeys(key for by_key in by_run for key in by_key)
+    values = [*comparison.results(), *_quantities(comparison), *keys]
+    return {
+        "runs": [{name: run[name] for name in ("id", "name", "state", "started", "ended")} for run in runs],
+        "commands": [_command(run) for run in runs],
+        "configuration": {
+            key: [None if value is None else value[0] for value in row] for key, row in differences(runs).items()
+        },
+        "results": {key: [run.get("summary", {}).get(key) for run in runs] for key in comparison.results()},
+        "metrics": {key: [by_key.get(key) for by_key in by_run] for key in keys},
+        "baseline": [run["id"] for run in comparison.baseline.runs] if comparison.baseline else [],
+        "groups": [
+            {
+                "name": each.name,
+                "runs": [run["id"] for run in each.runs],
+                "values": {
+                    key: {name: _known(value) for name, value in found._asdict().items()}
+                    for key in values
+                    if (found := comparison.statistics(each, key))
+                },
+                "effects": list(comparison.effects(each).values()) if comparison.baseline else [],
+            }
+            for each in comparison.groups
+        ],
+    }
+
+
+def differences(runs: Sequence[Run]) -> dict[str, list[tuple[Any] | None]]:
+    """Return the configuration entries that are not equal in all runs, as 1-tuples; None for a run that lacks one."""
+    configs = [config(run) for run in runs]
+    keys = dict.fromkeys(key for entries in configs for key in entries)
+    rows = {key: [(entries[key],) if key in entries else None for entries in configs] for key in keys}
+    return {key: row for key, row in rows.items() if any(setting(value) != setting(row[0]) for value in row)}
+
+
+def _members(each: Group) -> str:
+    return shown(each.runs[0]["id"]) if len(each.runs) == 1 else f"{len(each.runs)} runs"
+
+
+def _differing(groups: Sequence[Group]) -> Iterator[Row]:
+    places = [(place, run) for place, each in enumerate(groups) for run in each.runs]
+    for key, row in differences([run for _, run in places]).items():
+        texts: list[list[str]] = [[] for _ in groups]
+        for (place, _), value in zip(places, row, strict=True):
+            texts[place].append("-" if value is None else setting(value[0]))
+        yield shown(key), list(map(_joined, texts))
+
+
+def _joined(texts: Sequence[str]) -> str:
+    """Return the different texts of a group in one cell."""
+    distinct = list(dict.fromkeys(map(shown, texts)))
+    return ", ".join(distinct) if len(distinct) <= VALUES else f"{len(distinct)} values"
+
+
+def _result(comparison: Comparison, each: Group, key: str) -> str:
+    if (found := comparison.statistics(each, key)) is not None:
+        return _cell(found)
+    stated = [run["summary"][key] for run in each.runs if key in run.get("summary", {})]
+    return _joined([result(value) for value in stated]) or "-"
+
+
+def _cell(found: Statistics | None) -> str:
+    """Return a mean, for several runs with half of its interval and the standard deviation."""
+    if found is None or found.n == 1 or not found.std:
+        return "-" if found is None else number(found.mean)
+    return f"{number(found.mean)} ± {(found.high - found.low) / 2:.2g}, std {found.std:.2g}"
+
+
+def _effects(comparison: Comparison) -> Iterator[Row]:
+    """Yield the ratio of each value to the baseline's, with its interval."""
+    for key in [*comparison.results(), *_quantities(comparison)] if comparison.baseline else ():
+        row = [
+            "baseline" if each is comparison.baseline else _ratio(comparison.effect(each, key))
+            for each in comparison.groups
+        ]
+        if not set(row) <= {"-", "baseline"}:
+            yield shown(key), row
+
+
+def _ratio(effect: Mapping[str, Any] | None) -> str:
+    ratio, *ends = ((effect or {}).get(name) for name in ("ratio", "low", "high"))
+    if not isinstance(ratio, int | float):
+        return "-"
+    known = [f"{end - 1:+.1%}" for end in ends if isinstance(end, int | float)]
+    return f"{ratio - 1:+.1%}" + (f" ({known[0]} to {known[1]})" if len(known) == 2 else "")
+
+
+def _quantities(comparison: Comparison) -> list[str]:
+    found = (effect for each in comparison.groups for effect in comparison.effects(each).values())
+    return list(dict.fromkeys(effect["quantity"] for effect in found if effect["value"] is not None))
+
+
+def _measured(comparison: Comparison) -> Iterator[Row]:
+    for key in _quantities(comparison):
+        effects = [comparison.effects(each).get(key, {}) for each in comparison.groups]
+        units = {effect["unit"] for effect in effects if effect.get("unit")}
+        ends = {effect["at"] for effect in effects if effect.get("at") is not None}
+        at = f" at step {number(ends.pop())}" if len(ends) == 1 and not key.endswith("_tokens") else ""
+        name = f"{shown(key)}{at}" + (f" ({units.pop()})" if len(units) == 1 else "")
+        yield name, [_cell(comparison.statistics(each, key)) for each in comparison.groups]
+
+
+def _keys(comparison: Comparison) -> list[str]:
+    runs = (run for each in comparison.groups for run in each.runs)
+    return list(dict.fromkeys(metric["key"] for run in runs for metric in metrics(run)))
+
+
+def _metrics(comparison: Comparison) -> Iterator[Row]:
+    for key in _keys(comparison):
+        for part in ("final", "best"):
+            found = [comparison.statistics(each, f"{key}.{part}") for each in comparison.groups]
+            if part == "final" or any(found):
+                yield f"{shown(key)} {part}", list(map(_cell, found))
+    yield "last step", [_cell(comparison.statistics(each, "step")) for each in comparison.groups]
+    lasted = [comparison.statistics(each, "wall_seconds") for each in comparison.groups]
+    yield "duration", [duration(None if one is None else one.mean) for one in lasted]
+
+
+def _command(run: Run) -> str:
+    """Return the command line of a run's last attempt; empty if it is not known."""
+    return " ".join((run["attempt_list"] or [{}])[-1].get("command") or ())
+
+
+def _csv(value: Any) -> str:
+    """Return a number as it is read again; empty for what is unknown."""
+    return "" if _known(value) is None else str(value)
+
+
+def _known(value: Any) -> Any:
+    """Return a value, or None for NaN."""
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def _line(row: Sequence[str], *, raw: bool = False) -> str:
+    return f"| {' | '.join(row if raw else map(escaped, row))} |"
+
+
+def _wrapped(key: str, row: Sequence[str], keys: int, column: int) -> Iterator[str]:
+    """Yield the lines of a row: as many as its longest cell needs, up to `LINES`."""
+    pieces = [_pieces(cell, column) for cell in row]
+    for line in range(max(map(len, pieces))):
+        texts = [piece[line] if line < len(piece) else "" for piece in pieces]
+        name = cut(key, keys) if not line else ""
+        parts = [" " * (column - cells(part)) + part for part in texts]
+        yield "  ".join([name + " " * (keys - cells(name)), *parts]).rstrip()
+
+
+def _pieces(cell: str, column: int) -> list[str]:
+    pieces: list[str] = []
+    while cells(cell) > column and len(pieces) < LINES - 1:
+        piece = head(cell, column)
+        pieces.append(piece)
+        cell = cell[len(piece) :]
+    return [*pieces, cut(cell, column)]

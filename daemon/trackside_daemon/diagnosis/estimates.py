@@ -1,0 +1,126 @@
+"""Estimate means and differences with intervals from samples that depend on their predecessors.
+
+A training's values are correlated in time, so that n of them weigh less than n independent ones. Medians or means of
+consecutive batches are nearly independent (batch means: Law and Kelton, Simulation Modeling and Analysis), and the rest of
+the correlation reduces their effective number, n (1 - r) / (1 + r) for a correlation r of neighbours (Bayley and Hammersley
+1946).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import exp, fsum, inf, isfinite, lgamma, log, sqrt
+from statistics import fmean, median, variance
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BATCHES = 32  # most batches: enough for an interval, and few enough that each is longer than most correlations
+LEAST_BATCHES = 4  # fewer do not show their noise
+CONFIDENCE = 0.95
+
+
+class Estimate(NamedTuple):
+    """A mean with its uncertainty.
+
+    Attributes:
+        value: The mean.
+        variance: Variance of the mean; infinite if the samples do not show it, 0 for an exact value.
+        freedom: Degrees of freedom of the variance.
+    """
+
+    value: float
+    variance: float = 0.0
+    freedom: float = inf
+
+    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        """Return the ends of the confidence interval; infinite ones if the variance is unknown."""
+        half = half_width(self.variance, self.freedom, confidence)
+        return self.value - half, self.value + half
+
+
+def half_width(variance: float, freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Return half the width of the confidence interval of a mean with this variance."""
+    if not variance:
+        return 0.0
+    return t_quantile((1 + confidence) / 2, freedom) * sqrt(variance) if isfinite(variance) else inf
+
+
+def batched(values: Sequence[float], center: Callable[[Sequence[float]], float] = median) -> Estimate:
+    """Return the mean of the *center* of consecutive batches of samples, at least one sample."""
+    count = min(BATCHES, len(values))
+    edges = [len(values) * number // count for number in range(count + 1)]
+    batches = [center(values[begin:end]) for begin, end in pairwise(edges)]
+    if count < LEAST_BATCHES:
+        return Estimate(fmean(batches), inf)
+    effective = count * thinning(batches)
+    return Estimate(fmean(batches), variance(batches) / effective, max(1.0, effective - 1))
+
+
+def thinning(values: Sequence[float]) -> float:
+    """Return the effective share of samples whose neighbours are correlated; 1 if they are independent."""
+    mean = fmean(values)
+    rest = [value - mean for value in values]
+    square = fsum(one * one for one in rest)
+    if not square:
+        return 1.0
+    correlation = fsum(one * other for one, other in pairwise(rest)) / square
+    correlation = min(max(correlation, 0.0), 1 - 2 / len(values))
+    return (1 - correlation) / (1 + correlation)
+
+
+def pooled(runs: Sequence[Estimate]) -> Estimate:
+    """Return the mean of several runs; what differs between them shows its uncertainty, which includes that within each."""
+    if len(runs) == 1:
+        return runs[0]
+    values = [run.value for run in runs]
+    return Estimate(fmean(values), variance(values) / len(runs), len(runs) - 1)
+
+
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """Return the first mean minus the second, which are independent (Welch 1947)."""
+    total = one.variance + other.variance
+    if not total or not isfinite(total):
+        return Estimate(one.value - other.value, total)
+    parts = sum(each.variance**2 / each.freedom for each in (one, other) if each.variance)
+    return Estimate(one.value - other.value, total, total**2 / parts if parts else inf)
+
+
+def t_quantile(share: float, freedom: float) -> float:
+    """Return the quantile of Student's t distribution for a share above one half."""
+    low, high = 0.0, 1e4
+    while high - low > 1e-6 * (1 + low):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 1 - p_value(middle, freedom) / 2 < share else (low, middle)
+    return (low + high) / 2
+
+
+def p_value(t: float, freedom: float) -> float:
+    """Return the two-sided p-value of a t statistic."""
+    freedom = min(freedom, 1e6)
+    return _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) if isfinite(t) else 0.0
+
+
+def _incomplete_beta(x: float, a: float, b: float) -> float:
+    """Return the regularized incomplete beta function (DLMF 8.17.22, by the method of Lentz)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(1 - x, b, a)
+    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log(1 - x)) / a
+    fraction, above, below = 1.0, 1.0, 0.0
+    for number in range(400):
+        half = number // 2
+        if not number:
+            factor = 1.0
+        elif number % 2:
+            factor = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
+        else:
+            factor = half * (b - half) * x / ((a + 2 * half - 1) * (a + 2 * half))
+        below = 1 / (1 + factor * below)
+        above = 1 + factor / above
+        fraction *= above * below
+        if abs(1 - above * below) < 1e-12 and number:
+            break
+    return front * (fraction - 1)

@@ -1,0 +1,204 @@
+"""Read what runs are compared by: the duration of their steps, their throughput, memory, energy and costs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf, isfinite, nan
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
+
+from trackside_daemon.diagnosis import families as f
+from trackside_daemon.diagnosis.estimates import BATCHES, LEAST_BATCHES, Estimate, batched, half_width
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.axes import read_axes
+from trackside_daemon.history.read.charts import chart
+from trackside_daemon.history.read.summary import summary
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterator, Sequence
+
+    from trackside_daemon.diagnosis.facts import Facts
+    from trackside_daemon.history.read.axes import Axis
+    from trackside_daemon.history.read.series import LogTails, Window
+
+BLOCKS = 8  # evenly spaced blocks of steps that are read of an attempt
+WARM_UP = 0.05  # share of a run's first steps that compile, fill caches and start workers
+BINS = 32  # parts of the compared end of a curve
+END = 0.1  # share of the common steps, at their end, that a curve is compared in
+POINTS = 2048  # most samples that are read of it
+
+
+class Measures(NamedTuple):
+    """Measures of a run to compare it by, besides its curves.
+
+    Attributes:
+        run: Its id.
+        steps: Its last step plus one, over all attempts.
+        tokens: Mean of the key ``tokens`` in a step, of all ranks; None if it is not pushed. Likewise *samples*.
+        step_seconds: Duration of a step, without pauses: the mean of the medians of batches.
+        quick_seconds: Duration that a quarter of the steps stays below. What else runs on the machine lengthens the others.
+        step_rate: Steps per second from the first push to the last, pauses included.
+        gpu_memory: The most bytes in use on one of its GPUs; None if that is not measured.
+        host_memory: The sum of the most bytes of its processes.
+        joules: Energy of a step; None without all counters.
+        cost: Costs of a step; None without prices.
+        noise: Share of its time by which two runs like it differ without a change (95 %); 0 if that is unknown.
+    """
+
+    run: str
+    steps: int
+    tokens: float | None
+    samples: float | None
+    step_seconds: Estimate | None
+    quick_seconds: Estimate | None
+    step_rate: Estimate | None
+    noise: float
+    gpu_memory: float | None = None
+    host_memory: float | None = None
+    joules: Estimate | None = None
+    cost: Estimate | None = None
+
+    @property
+    def throughput(self) -> tuple[str, Estimate] | None:
+        """Tokens, samples or steps per second, with the name of what is counted; None without two pushes."""
+        if self.step_rate is None:
+            return None
+        counted = (("tokens", self.tokens), ("samples", self.samples), ("steps", 1.0))
+        name, each = next((name, each) for name, each in counted if each)
+        return name, scaled(self.step_rate, each)
+
+
+def scaled(estimate: Estimate, factor: float) -> Estimate:
+    """Return an estimate in another unit."""
+    return estimate._replace(value=estimate.value * factor, variance=estimate.variance * factor**2)
+
+
+def read_measures(connection: sqlite3.Connection, uid: str, tails: LogTails) -> Measures:
+    """Return the measures of a run, by its id.
+
+    Args:
+        connection: In a transaction.
+        uid: The run's id.
+        tails: Logs of streams.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+        ValueError: A block is damaged.
+    """
+    streams = reader.lowest_streams(connection, uid)
+    axes = [axis for stream in streams for axis in read_axes(connection, stream, tails[stream], BLOCKS)]
+    durations = [seconds for axis in axes for seconds in step_durations(axis)]
+    durations = durations[int(WARM_UP * len(durations)) :]
+    parts = list(_seconds_each(axes))
+    last = max((max(steps) for steps, _ in axes if len(steps)), default=-1)
+    rate = batched(parts, fmean) if parts else None
+    return Measures(
+        uid,
+        last + 1,
+        _amount(connection, uid, "tokens", tails),
+        _amount(connection, uid, "samples", tails),
+        batched(durations) if durations else None,
+        _quick(durations) if durations else None,
+        None if rate is None else Estimate(1 / rate.value, rate.variance / rate.value**4, rate.freedom),
+        _noise(parts),
+    )
+
+
+def with_usage(measures: Measures, facts: Facts, joules: float | None, cost: float | None) -> Measures:
+    """Return measures with what the run used.
+
+    Args:
+        measures: The measures.
+        facts: The run.
+        joules: The energy of the run; None if it is unknown.
+        cost: Its costs; None without prices.
+    """
+    own = facts.processes()
+    gpu = [one.high for one in facts.gpus(f.GPU_MEMORY_USED) if one.high is not None]
+    host = [one.high for one in facts.of(f.PROCESS_MEMORY) if one.high is not None and one.labels.get("pid") in own]
+    rate, steps = measures.step_rate, max(1, measures.steps)
+    relative = inf if rate is None else rate.variance / rate.value**2
+
+    def each(total: float | None) -> Estimate | None:
+        """Return the share of a step; its noise is that of the steps' time."""
+        if total is None or rate is None:
+            return None
+        return Estimate(total / steps, relative * (total / steps) ** 2, rate.freedom)
+
+    return measures._replace(
+        gpu_memory=max(gpu, default=None), host_memory=sum(host) if host else None, joules=each(joules), cost=each(cost)
+    )
+
+
+def _quick(durations: Sequence[float]) -> Estimate:
+    """Return the lower quartile of all durations, with the noise of those of consecutive batches."""
+
+    def quartile(values: Sequence[float]) -> float:
+        return sorted(values)[len(values) // 4]
+
+    return batched(durations, quartile)._replace(value=quartile(durations))
+
+
+def step_durations(axis: Axis) -> Iterator[float]:
+    """Yield the seconds per step from each push of a new step to the next one; a step that falls begins again."""
+    step: int | None = None
+    began = 0
+    for pushed, time in zip(*axis, strict=True):
+        if step is not None and pushed > step and time > began:
+            yield (time - began) / 1e6 / (pushed - step)
+        if step is None or pushed != step:
+            step, began = pushed, time
+
+
+def _seconds_each(axes: Sequence[Axis]) -> Iterator[float]:
+    """Yield the seconds per step of about equal parts of a run, pauses included."""
+    ends = [(steps[0], times[0]) for steps, times in axes]
+    if len(axes) < BLOCKS // 2:
+        size = max(1, sum(len(steps) for steps, _ in axes) // BATCHES)
+        ends = [(steps[at], times[at]) for steps, times in axes for at in range(0, len(steps), size)]
+    ends += [(steps[-1], times[-1]) for steps, times in axes[-1:]]
+    for (step, began), (next_step, ended) in pairwise(ends):
+        if next_step > step and ended > began:
+            yield (ended - began) / 1e6 / (next_step - step)
+
+
+def _noise(parts: Sequence[float]) -> float:
+    """Return the relative noise of the mean of a sum of parts, twice: by their successive differences (von Neumann 1941).
+
+    These leave out what changed for good during the run.
+    """
+    if len(parts) < LEAST_BATCHES:
+        return 0.0
+    squares = fmean((after - before) ** 2 for before, after in pairwise(parts)) / 2
+    return half_width(2 * squares / len(parts), len(parts) - 1) / fmean(parts)
+
+
+def _amount(connection: sqlite3.Connection, uid: str, key: str, tails: LogTails) -> float | None:
+    """Return the mean of an amount in a step, summed over the ranks of the last attempt that push it."""
+    found = list(reader.series(connection, uid, [key], ranks=(), tails=tails))
+    means = [
+        mean
+        for series in found
+        if series.attempt == found[-1].attempt
+        and isinstance(mean := summary(connection, series.series, series.tail)["mean"], int | float)
+    ]
+    return sum(means) if means else None
+
+
+def read_bins(connection: sqlite3.Connection, uid: str, key: str, window: Window, tails: LogTails) -> list[float]:
+    """Return the means of a key of the lowest rank in equal parts of a window of steps; NaN without a value.
+
+    Of several attempts that made the same steps, the last one counts.
+    """
+    totals, counts = [0.0] * BINS, [0] * BINS
+    for series in reversed(list(reader.series(connection, uid, [key], tails=tails))):
+        points = chart(connection, series.series, series.tail, window, POINTS).points
+        mine = [0] * BINS
+        for step, _, _, _, value in points:
+            place = min(BINS - 1, int((step - window.low) / max(window.high - window.low, 1) * BINS))
+            if isfinite(value) and (not counts[place] or mine[place]):
+                mine[place] += 1
+                totals[place] += value
+                counts[place] = mine[place]
+    return [total / count if count else nan for total, count in zip(totals, counts, strict=True)]

@@ -1,0 +1,29 @@
+"""The request of the daemon to the process that writes a report, and its answer; a line of JSON each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Request(msgspec.Struct):
+    """A report to write.
+
+    Attributes:
+        history: The directory of the history.
+        run: The run's id.
+        file: The file to write.
+        prices: The settings of the section ``cost``.
+    """
+
+    history: str
+    run: str
+    file: str
+    prices: dict[str, Any] = {}
+
+
+class Answer(msgspec.Struct):
+    """The end of the work; *error* is one line, empty if the file is written."""
+
+    error: str = ""

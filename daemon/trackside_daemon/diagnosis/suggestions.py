@@ -1,0 +1,141 @@
+"""Suggestions about the size of a job: more or fewer CPUs, memory, workers, and what GPUs have left. None has a number of gain."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.diagnosis import families as f
+from trackside_daemon.diagnosis.causes import Cause, series_evidence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from trackside_daemon.diagnosis.facts import Facts
+
+SPARE = 1.25  # what a job should have, in relation to the most that it used
+HALF = 0.5  # a job that uses less of a resource needs less of it
+LEAST_CORES = 4
+LEAST_BYTES = 8 * 2**30
+HEAD_ROOM = 0.7  # share of a GPU's memory below which a larger batch may fit
+TENSORS_IDLE, SM_BUSY = 0.05, 0.5  # activities at which matrices are computed without tensor cores
+LEAST_WAIT, NO_WAIT = 0.02, 0.002  # shares of the time that wait for data
+WORKER_BUSY, WORKER_IDLE = 0.7, 0.2  # CPUs of a data loader worker
+
+
+def suggestions(facts: Facts, resources: Sequence[Mapping[str, Any]], ledger: Mapping[str, float]) -> Iterator[Cause]:
+    """Yield suggestions for the next run.
+
+    Args:
+        facts: The run.
+        resources: Its `resources.resources`.
+        ledger: Seconds by account.
+    """
+    waits = ledger.get("data", 0.0) / facts.wall if facts.wall else 0.0
+    yield from _gpu_memory(facts)
+    yield from _precision(facts, resources)
+    yield from _workers(facts, resources, waits)
+    yield from _cpus(facts, resources)
+    yield from _memory(facts, resources)
+
+
+def _gpu_memory(facts: Facts) -> Iterator[Cause]:
+    sizes = {one.labels.get("uuid"): one.mean for one in facts.gpus(f.GPU_MEMORY)}
+    used = [
+        (one.high or 0.0, sizes[uuid])
+        for one in facts.gpus(f.GPU_MEMORY_USED)
+        if sizes.get(uuid := one.labels.get("uuid"))
+    ]
+    if not used or max(most / size for most, size in used) >= HEAD_ROOM:
+        return
+    most, size = max(used, key=lambda one: one[0] / one[1])
+    yield Cause(
+        "gpu_memory_head_room",
+        f"at most {_gib(most)} of {_gib(size)} of a GPU's memory were in use",
+        (series_evidence(facts, f"the most memory of a GPU in use: {most / size:.0%}", f.GPU_MEMORY_USED),),
+        "a larger batch, or less activation checkpointing, may fit, if the training allows it",
+        f.GPU_MEMORY_USED,
+    )
+
+
+def _precision(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
+    tensor, sm = _mean(resources, "gpu_tensor_active"), _mean(resources, "gpu_sm_active")
+    if tensor is not None and sm is not None and tensor < TENSORS_IDLE and sm >= SM_BUSY:
+        text = f"SMs active {sm:.0%}, tensor cores {tensor:.1%}"
+        yield Cause(
+            "precision",
+            f"the GPUs computed without their tensor cores ({text} of the time)",
+            (series_evidence(facts, text, f.TENSOR_ACTIVE),),
+            "train in bfloat16 (torch.autocast), or allow TF32 (torch.set_float32_matmul_precision)",
+            f.TENSOR_ACTIVE,
+        )
+
+
+def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float) -> Iterator[Cause]:
+    workers, cpu = _mean(resources, "dataloader_workers"), _mean(resources, "dataloader_cpu") or 0.0
+    each = cpu / workers if workers else 0.0
+    text = f"{workers or 0:.3g} workers a rank, each with {each:.2g} CPUs, and {waits:.1%} of the time waits for data"
+    evidence = (series_evidence(facts, text, f.WORKER_CPU),)
+    if waits >= LEAST_WAIT and (not workers or each >= WORKER_BUSY) and _measured(facts):
+        what = "more workers" if workers else "workers: num_workers=4 or more loads data in other processes"
+        yield Cause("more_workers", text, evidence, f"give the DataLoader {what}", "phase `data` of trackside show")
+    elif workers and workers > 2 and waits < NO_WAIT and each < WORKER_IDLE and "data" in _phases(facts):
+        advice = "fewer workers would do, and free memory and CPUs"
+        yield Cause("fewer_workers", text, evidence, advice, "phase `data` of trackside show")
+
+
+def _cpus(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
+    limits = [one.mean for one in facts.cgroups(f.CPU_LIMIT)] or [one.mean for one in facts.of(f.CPUS)]
+    own = [_p95(resources, name) for name in ("process_cpu", "dataloader_cpu")]
+    used = sum(one for one in own if one is not None)
+    if limits and own[0] is not None and min(limits) >= LEAST_CORES and used < HALF * min(limits):
+        needs = max(1, ceil(SPARE * used))
+        yield Cause(
+            "fewer_cpus",
+            f"the training used {used:.3g} of {min(limits):.3g} CPUs in 95 % of the time",
+            (series_evidence(facts, f"95th percentile of the CPUs of ranks and workers: {used:.3g}", f.PROCESS_CPU),),
+            f"{needs} CPU{'' if needs == 1 else 's'} would do for this job",
+            f.PROCESS_CPU,
+        )
+
+
+def _memory(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator[Cause]:
+    limits = [one.mean for one in facts.cgroups(f.CGROUP_MEMORY_LIMIT)] or [one.mean for one in facts.of(f.MEMORY)]
+    most = [row["max"] for row in resources if row["quantity"] == "cgroup_memory" and row["of"]]
+    if limits and most and min(limits) >= LEAST_BYTES and max(most) < HALF * min(limits):
+        yield Cause(
+            "less_memory",
+            f"the training used at most {_gib(max(most))} of {_gib(min(limits))} of memory",
+            (series_evidence(facts, f"the most memory of the cgroup: {_gib(max(most))}", f.CGROUP_MEMORY),),
+            f"{_gib(SPARE * max(most))} would do for this job",
+            f.CGROUP_MEMORY,
+        )
+
+
+def _measured(facts: Facts) -> bool:
+    """Return whether the daemon sees the run's processes, so that it would see workers."""
+    return bool(facts.processes())
+
+
+def _phases(facts: Facts) -> set[str]:
+    return {phase for span in facts.spans for phase in span.phases}
+
+
+def _mean(resources: Sequence[Mapping[str, Any]], quantity: str) -> float | None:
+    """Return the mean of a quantity over all resources."""
+    return _column(resources, quantity, "mean")
+
+
+def _p95(resources: Sequence[Mapping[str, Any]], quantity: str) -> float | None:
+    """Return the sum of the 95th percentiles of a quantity over all resources."""
+    rows = [row["p95"] for row in resources if row["quantity"] == quantity and row["of"]]
+    return sum(rows) if rows else None
+
+
+def _column(resources: Sequence[Mapping[str, Any]], quantity: str, name: str) -> float | None:
+    rows = [float(row[name]) for row in resources if row["quantity"] == quantity]
+    return rows[-1] if rows else None  # the last row is the only one, or that of all resources
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.3g} GiB"

@@ -1,0 +1,35 @@
+"""The architecture of a watched model, as the training reports it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+
+class Module(NamedTuple):
+    """A module with parameters, or several below it; *dtype* and *device* name all of them, separated by commas."""
+
+    name: str
+    kind: str
+    parameters: int
+    dtype: str
+    device: str
+
+
+class Architecture(msgspec.Struct):
+    """A model: counts and bytes of all its parameters.
+
+    Attributes:
+        kind: Its class, ``class`` in JSON.
+        parameters: Number of parameters.
+        trainable: Number of parameters that are trained.
+        bytes: Their size.
+        modules: Its modules.
+    """
+
+    parameters: int
+    trainable: int
+    bytes: int
+    modules: tuple[Module, ...]
+    kind: str = msgspec.field(default="", name="class")

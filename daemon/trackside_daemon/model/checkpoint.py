@@ -1,0 +1,100 @@
+"""Checkpoints: what a run has saved, and what the audits have found, as records and as JSON.
+
+Times are Unix seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping  # noqa: TC003  msgspec needs it at run time
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+WRITING, COMPLETE, DAMAGED, GONE = "writing", "complete", "damaged", "gone"
+STATES = (WRITING, COMPLETE, DAMAGED, GONE)
+
+_STEP = re.compile(r"(?:step|checkpoint|iter|global)\D{0,3}(\d+)", re.IGNORECASE | re.ASCII)
+_NUMBERS = re.compile(r"\d+", re.ASCII)
+
+
+class CheckedFile(NamedTuple):
+    """A file of a checkpoint as of the last audit.
+
+    Attributes:
+        name: Its path below that of the checkpoint; of a single file, its name.
+        bytes: Its size.
+        modified: Its modification time, in Unix nanoseconds.
+        inode: Its inode number.
+        sums: The CRC-32 of each of its parts; of archives with CRCs, one of all of them.
+    """
+
+    name: str
+    bytes: int
+    modified: int
+    inode: int
+    sums: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint. A record of the same run and path replaces the earlier one.
+
+    Attributes:
+        run: The id of the run.
+        path: Its absolute path: a file or a folder.
+        attempt: The attempt that wrote it.
+        time: When it was written.
+        found: How it was found: ``event``, ``open`` or ``directory``.
+        state: One of `STATES`.
+        step: Its step; None if unknown.
+        format: ``torch``, ``safetensors``, ``dcp``, ``transformers``, ``accelerate``, ``lightning``, ``trackside`` or
+            ``files``; empty before the first audit.
+        bytes: Its size.
+        checked: When it was found to be intact or damaged; None before.
+        file: The damaged file.
+        reason: Why it is damaged, or why it cannot be checked, in one line.
+        metrics: Numbers that the training reported for it.
+        files: Its files as of the last audit that found them intact.
+    """
+
+    run: str
+    path: str
+    attempt: int
+    time: float
+    found: str
+    state: str = WRITING
+    step: int | None = None
+    format: str = ""
+    bytes: int = 0
+    checked: float | None = None
+    file: str = ""
+    reason: str = ""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    files: tuple[CheckedFile, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """True if an audit has found it intact."""
+        return self.state == COMPLETE and self.checked is not None
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """The key that sorts checkpoints from the oldest to the newest."""
+        return self.time, -1 if self.step is None else self.step
+
+
+def as_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return a checkpoint as the API has it: without checksums, and with the number of its files."""
+    fields = {name: getattr(checkpoint, name) for name in checkpoint.__slots__ if name != "files"}
+    return {**fields, "metrics": dict(checkpoint.metrics), "files": len(checkpoint.files), "good": checkpoint.good}
+
+
+def step_of(name: str) -> int | None:
+    """Return the step that the name of a checkpoint has; None if it has no number."""
+    named = _STEP.findall(name) or _NUMBERS.findall(name)
+    return int(named[-1]) if named and len(named[-1]) < 19 else None
+
+
+def shape_of(name: str) -> str:
+    """Return a name with ``#`` in place of its numbers, the same for all checkpoints of a series."""
+    return _NUMBERS.sub("#", name)

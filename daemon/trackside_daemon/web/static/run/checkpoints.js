@@ -1,0 +1,57 @@
+// The checkpoints of a run: each with its state, the value of a metric, and why one is damaged.
+
+import { getJson } from "/static/api.js";
+import { badge } from "/static/components.js";
+import { h, setText, syncRows } from "/static/dom.js";
+import { bytes, number, plural, when } from "/static/format.js";
+import { scrollTable } from "/static/run/tables.js";
+
+const HEADS = [["Step", "number"], ["Written"], ["State"], ["Format"], ["Size", "number"], ["Metric", "number"], ["Path"]];
+const MAX_ROWS = 100;
+const SEVERITIES = { damaged: "critical", writing: "info", gone: "stopped", complete: "finished" };
+
+export class Checkpoints {
+  constructor(run, signal) {
+    Object.assign(this, { id: run.id, signal });
+    this.count = h("span.quiet");
+    this.body = h("tbody");
+    this.root = h("details.run-section", { open: true, hidden: true }, h("summary", {}, h("h2", {}, "Checkpoints"), this.count), scrollTable("Checkpoints", HEADS, this.body));
+    this.metric = this.root.querySelector("th:nth-child(6)");
+  }
+
+  async update() {
+    try {
+      const { checkpoints, metric } = await getJson(`runs/${encodeURIComponent(this.id)}/checkpoints`, { signal: this.signal });
+      this.root.hidden = !checkpoints.length;
+      setText(this.metric, metric || "Metric");
+      setText(this.count, summary(checkpoints));
+      syncRows(this.body, checkpoints.reverse().slice(0, MAX_ROWS), (item) => item.path, (item) => row(item));
+    } catch {
+      // The frame reports the outage; the next update tries again.
+    }
+  }
+}
+
+function summary(checkpoints) {
+  const damaged = checkpoints.filter((item) => item.state === "damaged").length;
+  const good = checkpoints.findLast((item) => item.good);
+  const last = good ? `the last intact one is of step ${good.step ?? "unknown"}` : "none is known to be intact";
+  const kept = checkpoints.filter((item) => item.state !== "gone").length;
+  return `${plural(kept, "checkpoint")} on disk, ${damaged ? `${damaged} damaged, ` : ""}${last}`;
+}
+
+function row(first) {
+  const [step, size, value] = Array.from({ length: 3 }, () => h("td.number"));
+  const [written, format] = [h("td"), h("td")];
+  const state = badge(SEVERITIES[first.state], first.state);
+  const reason = h("div.quiet");
+  const cells = [written, h("td.text", {}, state, reason), format, size, value, h("td.text.mono", {}, first.path)];
+  const element = h("tr", {}, step, cells);
+  element.update = (item) => {
+    const unread = item.state === "complete" && !item.good;
+    state.update(unread ? "info" : SEVERITIES[item.state], unread ? "complete, not read" : item.state);
+    const texts = [[step, item.step ?? ""], [written, when(item.time)], [format, item.format], [size, item.bytes ? bytes(item.bytes) : ""], [value, number(item.value)], [reason, item.reason]];
+    for (const [cell, text] of texts) setText(cell, String(text));
+  };
+  return element;
+}

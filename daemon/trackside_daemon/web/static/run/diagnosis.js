@@ -1,0 +1,109 @@
+// Where the time of a run went, what cost most, and what to try.
+
+import { getJson } from "/static/api.js";
+import { h, setText } from "/static/dom.js";
+import { percent, span } from "/static/format.js";
+import { ENDED, rerender } from "/static/components.js";
+
+const RELOAD_MS = 15_000; // Interval of reloads of a live run that is shown.
+const COLORS = 8;
+const JOULES_PER_KWH = 3.6e6;
+
+export class Diagnosis {
+  constructor(run, signal) {
+    Object.assign(this, { id: run.id, signal });
+    this.note = h("span.quiet");
+    this.body = h("div.run-diagnosis");
+    this.root = h("details.run-section", { ontoggle: () => this.#load() }, h("summary", {}, h("h2", {}, "Diagnosis"), this.note), this.body);
+  }
+
+  update(run) {
+    const ended = ENDED.has(run.state);
+    const due = !this.loadedAt || (this.root.open && performance.now() - this.loadedAt > RELOAD_MS);
+    if (ended ? !this.ended || !this.loadedAt : due) this.#load();
+    this.ended = ended;
+  }
+
+  async #load() {
+    if (this.loading) return;
+    this.loading = true;
+    try {
+      const found = await getJson(`runs/${encodeURIComponent(this.id)}/diagnosis`, { signal: this.signal });
+      setText(this.note, found.hang?.text ?? found.causes[0]?.summary ?? "nothing cost more than 1 % of the time");
+      if (this.root.open) rerender(this.body, JSON.stringify(found), () => content(found));
+      this.loadedAt = performance.now();
+    } catch (problem) {
+      if (!this.signal.aborted) setText(this.note, problem.message);
+    }
+    this.loading = false;
+  }
+}
+
+function content(found) {
+  const unknown = found.unknown.map(({ what, why }) => h("li", {}, h("b", {}, what), `: ${why}`));
+  const advice = found.suggestions.map((item) => h("li", {}, h("b", {}, item.summary), `: ${item.advice}`));
+  const effects = found.comparison.effects.filter((item) => item.ratio !== null).map(effect);
+  return [
+    found.wall_seconds > 0 ? ledger(found) : "",
+    h("ol.run-causes", {}, found.causes.map((item) => cause(item, found.costs))),
+    h("p.quiet", {}, [energy(found.energy), money(found.costs)].filter(Boolean).join(" · ")),
+    list("For the next run", advice),
+    list(`Against ${found.comparison.baseline.join(", ")}`, effects),
+    list("What is not known", unknown),
+  ].filter(Boolean);
+}
+
+function list(title, items) {
+  return items.length ? h("section", {}, h("h3", {}, title), h("ul", {}, items)) : "";
+}
+
+function effect({ quantity, ratio, low, high }) {
+  const sign = (value) => `${value > 1 ? "+" : ""}${percent(value - 1, 1)}`;
+  return h("li", {}, `${quantity} ${sign(ratio)}${low === null ? "" : ` (${sign(low)} to ${sign(high)})`}`);
+}
+
+// A stacked bar of the accounts, and their table.
+function ledger({ ledger: seconds, accounts, wall_seconds: wall }) {
+  const entries = Object.entries(seconds).map(([name, value], index) => ({ name: accounts[name] ?? name, value, color: `phase-${index % COLORS}` }));
+  const parts = entries.map(({ name, value, color }) => {
+    const part = h("span", { class: `run-phase ${color}`, title: `${name} ${percent(value / wall, 1)}` });
+    part.style.flexGrow = value / wall;
+    return part;
+  });
+  const label = entries.map(({ name, value }) => `${name} ${percent(value / wall, 1)}`).join(", ");
+  const rows = entries.map(({ name, value, color }) =>
+    h("tr", {}, h("th.name", { scope: "row" }, h("span", { class: `run-key ${color}` }), name), h("td.number", {}, span(value)), h("td.number", {}, percent(value / wall, 1))));
+  const head = h("tr", {}, h("th", { scope: "col" }, "Account"), h("th.number", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, "Share"));
+  const stack = h("div.run-stack", { role: "img", "aria-label": `Where the time went: ${label}` }, parts);
+  return h("div.run-phases", {}, stack, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
+}
+
+function cause(item, { currency }) {
+  const gain = item.lost_seconds === null ? "" : `Expected gain: ${span(item.low)} to ${span(item.high)}`;
+  const cost = item.cost === null ? "" : `, at most ${item.cost.toFixed(2)} ${currency}`;
+  return h(
+    "li.card",
+    {},
+    h("h3", {}, item.summary),
+    gain ? h("p", {}, gain, cost) : "",
+    h("ul", {}, item.evidence.map(evidence)),
+    h("p", {}, h("b", {}, "Try: "), item.advice),
+    h("p.quiet", {}, "Check: ", item.check),
+  );
+}
+
+// A piece of evidence is a text with the path of what it comes from in the API: an alert has a page.
+function evidence({ text, path }) {
+  const [, page] = /(?:^|\/)(alerts\/\d+)$/.exec(path) ?? [];
+  return h("li", { title: path }, page ? h("a", { href: `/${page}` }, text) : text);
+}
+
+function energy({ gpu_joules: gpu, cpu_joules: cpu }) {
+  const kwh = (joules) => (joules === null ? "unknown" : `${(joules / JOULES_PER_KWH).toPrecision(3)} kWh`);
+  return gpu === null && cpu === null ? "" : `Energy: GPUs ${kwh(gpu)}, CPUs ${kwh(cpu)}`;
+}
+
+function money({ gpu_cost: gpu, energy_cost: energyCost, currency, source }) {
+  const parts = [["GPUs", gpu], ["energy", energyCost]].filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value.toFixed(2)} ${currency}`);
+  return parts.length ? `Cost: ${parts.join(", ")}${source ? ` (${source})` : ""}` : "";
+}

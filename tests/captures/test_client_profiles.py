@@ -1,0 +1,58 @@
+"""Profiles by the client, for ranks that PyTorch's own protocol does not reach."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from scripted_recorder import ScriptedRecorder, answering
+
+from trackside.wire import Profile, ProfileQuestion
+from trackside_daemon.captures.client_profiles import SILENT, ClientProfiles
+from trackside_daemon.captures.kineto.recorder import UNREACHED
+from trackside_daemon.captures.kineto.recording import BUSY
+from trackside_daemon.model.answer import Answer
+from trackside_daemon.model.capture import Capture, ProfileOptions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CAPTURE = Capture("1", "id-1", 0, "profile", "person", 1.0, options=ProfileOptions(4, stacks=True))
+
+
+def recorder(*answers: Answer, refused: dict[int, str] | None = None) -> ClientProfiles:
+    pytorch = ScriptedRecorder()
+    pytorch.refused = refused or {}
+    return ClientProfiles(pytorch, answering(*answers), lambda *_: 0.1)
+
+
+def test_only_ranks_that_pytorch_does_not_reach_are_asked() -> None:
+    refused = recorder(refused={0: UNREACHED, 1: BUSY}).refuse(CAPTURE, [0, 1, 2])
+    assert refused == {1: BUSY, 2: "its PyTorch records itself"}
+
+
+def test_traces_are_written_and_other_ranks_have_their_reason(tmp_path: Path) -> None:
+    answers = [Answer(0, 0.1, Profile(b"\x1f\x8b")), Answer(1, 0.1, Profile(error="it has not imported PyTorch"))]
+    outcomes = recorder(*answers).record(CAPTURE, [0, 1, 2], tmp_path, threading.Event())
+    assert outcomes == {0: tmp_path / "trace_0.json.gz", 1: "it has not imported PyTorch", 2: SILENT}
+    assert (tmp_path / "trace_0.json.gz").read_bytes() == b"\x1f\x8b"
+
+
+def test_the_question_lasts_as_long_as_the_steps_and_some_more(tmp_path: Path) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def ask(*given: Any, **_: Any) -> Any:
+        asked.append(given)
+        return frozenset(), []
+
+    ClientProfiles(ScriptedRecorder(), ask, lambda *_: 0.1).record(CAPTURE, [0], tmp_path, threading.Event())
+    ((kind, run, ranks, question, seconds),) = asked
+    assert (kind, run, ranks) == ("profile?", "id-1", frozenset([0]))
+    assert question == ProfileQuestion(question.seconds, stacks=True)
+    assert 0.5 < question.seconds < 1.0
+    assert seconds > question.seconds
+
+
+def test_a_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    outcomes = recorder(Answer(0, 0.1, Profile(b"x"))).record(CAPTURE, [0], tmp_path / "none", threading.Event())
+    assert str(outcomes[0]).endswith("no such file or directory")

@@ -1,0 +1,95 @@
+"""Planned profiles: after epochs have begun, after warm-up steps, once each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trackside.captures.plan import plan
+from trackside.wire import ProfilePlan
+from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.plan import PlannedCaptures
+from trackside_daemon.model.capture import ProfileOptions
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.model.state import State
+from trackside_daemon.model.training_families import KNOWN, STEPS
+
+
+class Planned:
+    """A run on this machine, whose steps and epochs the test sets."""
+
+    def __init__(self, own: ProfilePlan | None, default: ProfilePlan | None = None) -> None:
+        self.asked: list[Request] = []
+        self.processes = [RankProcess("train", "id-1", 2, rank, rank, "", 17 + rank, plan=own) for rank in (1, 0)]
+        self._state = State()
+        self._planned = PlannedCaptures(self._ask, lambda: self.processes, self._state, default)
+
+    def _ask(self, request: Request) -> Any:
+        self.asked.append(request)
+        raise CaptureError("4 captures run already")  # costs this one alone
+
+    def at(self, steps: int, epoch: float | None = None) -> int:
+        """Set what rank 0 has pushed; return the number of profiles so far."""
+        samples = [Sample(STEPS, ("train", "0"), steps)]
+        samples += [] if epoch is None else [Sample(KNOWN["epoch"], ("train", "0"), epoch)]
+        self._state.update(Batch("training", samples))
+        self._planned.tick()
+        return len(self.asked)
+
+
+def test_epochs_are_profiled_some_steps_after_their_begin_and_once() -> None:
+    planned = Planned(ProfilePlan(50, 5, (1, 3), shapes=True))
+    assert [planned.at(steps, steps / 100) for steps in (10, 99, 100, 104, 105, 150, 300, 304)] == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert planned.at(310, 3.1) == planned.at(400, 4.0) == 2
+    options = ProfileOptions(50, None, shapes=True)
+    assert planned.asked[0] == Request("id-1", 2, trigger="plan", options=options)
+
+
+def test_an_epoch_that_a_later_daemon_has_missed_is_left_out() -> None:
+    planned = Planned(ProfilePlan(10, 0, (0, 2)))
+    assert [planned.at(500, 1.5), planned.at(600, 2.1)] == [0, 1]
+
+
+def test_without_epochs_the_run_is_profiled_once_and_another_attempt_again() -> None:
+    planned = Planned(None, ProfilePlan(10, 20))
+    assert [planned.at(steps) for steps in (1, 19, 20, 21, 500)] == [0, 0, 1, 1, 1]
+    planned.processes = [one._replace(attempt=3) for one in planned.processes]
+    assert planned.at(20) == 2
+
+
+def test_a_plan_of_the_run_goes_before_that_of_the_configuration_and_none_means_none() -> None:
+    assert Planned(ProfilePlan(10, 90), ProfilePlan(10)).at(50) == 0
+    assert Planned(None).at(50) == 0
+
+
+def test_a_plan_is_a_mapping_of_its_fields() -> None:
+    assert plan(None) is None
+    assert plan(
+        {"epochs": [1, 5], "steps": 50, "warmup": 5, "shapes": True, "stacks": False, "memory": True}
+    ) == ProfilePlan(50, 5, (1, 5), shapes=True, memory=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"step": 5}, "'step' is none of its fields, which are steps, warmup, epochs"),
+        ({"steps": 0}, "Expected `int` >= 1 - at `$.steps`"),
+        ({"epochs": ["last"]}, "Expected `int`"),
+        (True, "object is not iterable"),
+    ],
+)
+def test_what_is_no_plan_is_refused(wrong: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match="profile: ") as caught:
+        plan(wrong)
+    assert reason in str(caught.value)

@@ -1,0 +1,224 @@
+"""`trackside compare`: conditions, statistics over seeds, gates, formats and the order of runs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+from histories import BEGIN, history, ingested, opened
+
+from trackside_daemon.cli.commands.sorting import ordered
+from trackside_daemon.cli.compare.expression import Condition, ExpressionError, NotANumberError, Value
+from trackside_daemon.cli.main import load
+from trackside_daemon.model.records import Event, RunState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Run = Callable[..., Result]
+
+NUMBERS = {"loss": 1.9, "eval/top1": 0.8, "step_time": 0.04, "loss.final": 2.0, "nan": nan, "a key": 1.0}
+
+
+def read(value: Value) -> float:
+    """Return a number; the baseline's are a tenth smaller, and other functions return 3."""
+    return 3.0 if value.function != "mean" else NUMBERS[value.key] * (0.9 if value.baseline else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("loss > 1.02 * baseline", True),
+        ("loss > 1.2 * baseline", False),
+        ("1.02 * baseline < loss and step_time < 1", True),
+        ("not (loss < 2) or eval/top1 >= 0.9", False),
+        ("eval/top1 / 2 == 0.4", True),
+        ("loss/baseline > 1.1", True),
+        ("\"a key\" == 1 and 'a key' != 2", True),
+        ("1 < loss < 2", True),
+        ("-loss - 1 < -2.5", True),
+        ("loss.final > baseline(loss) + 0.2", True),
+        ("ratio_low(step_time) > 2 and std(baseline(loss)) > 2", True),
+        ("loss > 1 or nan > 0", True),
+    ],
+)
+def test_a_condition_holds_or_does_not(text: str, holds: bool) -> None:
+    assert Condition(text).holds(read) is holds
+
+
+@pytest.mark.parametrize("text", ["nan > 0", "not nan > 0", "loss / (loss - loss) > 1"])
+def test_a_condition_on_what_is_no_number_has_no_answer(text: str) -> None:
+    with pytest.raises(NotANumberError):
+        Condition(text).holds(read)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("loss", "loss: a comparison with"),
+        ("loss >", "invalid syntax"),
+        ("loss > baseline(x) + baseline", "write baseline(KEY) in a comparison of 2 keys"),
+        ("baseline > 2", "of no keys"),
+        ("foo(loss) > 1", "foo: there is no such function"),
+        ("std(1) > 1", "std(KEY) is expected"),
+        ('__import__("os").system("x") > 1', "there is no such function"),
+        ("loss > [1]", "a number, a key, or a function"),
+        ("loss > True", "a number, a key"),
+        ("loss ** 9 > 1", "a number, a key"),
+        ("(lambda: loss)() > 1", "there is no such function"),
+        ("[x for x in y]", "a comparison with"),
+        ("loss > 1 if 1 else 2", "a comparison with"),
+        ("(" * 900 + "1" + ")" * 900 + " > 1", "too many nested parentheses"),
+        ("-" * 1900 + "1 > 1", "it cannot be parsed"),
+        ("1" * 3000, "more than 2000 letters"),
+        ("loss > \0", ""),
+    ],
+)
+def test_what_is_no_condition_is_refused_in_one_line(text: str, reason: str) -> None:
+    with pytest.raises(ExpressionError) as refused:
+        Condition(text)
+    assert reason in str(refused.value)
+    assert len(str(refused.value)) < 3000
+
+
+def value(item: dict[str, Any], key: str) -> Any:
+    return item.get(key)
+
+
+def test_items_are_ordered_by_numbers_then_texts_then_the_rest() -> None:
+    items: list[dict[str, Any]] = [{"x": 2}, {"x": "b"}, {}, {"x": nan}, {"x": 1}, {"x": "a"}]
+    assert [item.get("x") for item in ordered(items, "x", value)][:4] == [1, 2, "a", "b"]
+    assert [item.get("x") for item in ordered(items, "-x", value)][:4] == [2, 1, "b", "a"]
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A history of three seeds each of two configurations, the second one slower and worse, and of one run that is NaN."""
+    place = tmp_path_factory.mktemp("seeds")
+    draw = random.Random(1)
+    with history(place) as one:
+        for name, slow, at in (("base", 1.0, 0), ("wide", 1.05, 10_000), ("broken", 1.0, 20_000)):
+            for seed in range(1 if name == "broken" else 3):
+                began = BEGIN + at + 1000 * seed
+                times = [began]
+                for _ in range(300):
+                    times.append(times[-1] + 0.04 * slow * (1 + abs(draw.gauss(0, 0.02))))
+                pushes = [
+                    (step, round(1e6 * moment), {"loss": slow / (1 + step / 50)}) for step, moment in enumerate(times)
+                ]
+                best = nan if name == "broken" else slow * 1.8 + draw.gauss(0, 0.001)
+                results = {"best": "nan" if best != best else best, "note": f"seed {seed}"}  # noqa: PLR0124
+                one.put(
+                    [
+                        opened(f"{name}{seed}", name=name, started=began, config={"lr": slow}, tags=(name, "all")),
+                        ingested(f"{name}{seed}", pushes),
+                        Event(f"{name}{seed}", 0, times[-1], "summary", 0, 300, results),
+                        RunState(f"{name}{seed}", 0, "finished", "", times[-1]),
+                    ]
+                )
+        one.wait_until_packed()
+    return place
+
+
+@pytest.fixture
+def run(seeds: Path) -> Run:
+    """Run a command on the history, in this process."""
+
+    def run_command(name: str, *arguments: str) -> Result:
+        return CliRunner().invoke(load(name), [*arguments, f"--storage.path={seeds}"])
+
+    return run_command
+
+
+GATE = "best > 1.02 * baseline or step_time > 1.02 * baseline"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["base0", "base1", "--fail-if", GATE], 0, f"gate passed: {GATE}"),
+        (["base0", "wide0", "--fail-if", GATE], 3, "wide: best 1.8"),
+        (
+            ["base*", "wide*", "--group-by", "name", "--fail-if", "ratio_low(step_time) > 1.03"],
+            3,
+            "ratio_low(step_time) 1.0",
+        ),
+        (["base*", "wide*", "--group-by", "config.lr", "--baseline", "1.05", "--fail-if", GATE], 0, "gate passed"),
+        (["wide0", "wide1", "--baseline", "base", "--fail-if", "loss > 1.02 * baseline"], 3, "wide: loss 0."),
+        (["wide2", "--fail-if", "loss > 1.02 * baseline"], 0, "gate passed"),  # against the last of the same name
+        (["wide0", "--baseline", "base", "--fail-if", "n(best) > 0"], 3, "n(best) 1"),
+        (["base0", "broken", "--fail-if", "best > 1.02 * baseline"], 3, "broken: best nan"),
+        (["base0", "--fail-if", "loss > 2 * baseline"], 2, "needs a baseline"),
+        (["base0", "base1", "--fail-if", "los > 1"], 2, "los: base has no such number; trackside show base1"),
+        (["base0", "base1", "--fail-if", "loss/2 > 1"], 2, "write spaces around / to divide"),
+        (["base0", "base1", "--fail-if", "loss >"], 2, "such as: --fail-if 'loss > 1.02 * baseline'"),
+        (["base0", "--group-by", "seed"], 2, "it must be tag, name, or config.KEY"),
+        (["base0", "base1", "--sort", "foo"], 2, "--sort foo: no run has such a number"),
+        (["nothing-*"], 2, "nothing-*: no run has such a name"),
+        (["base0", "--format", "xml"], 2, "--format: 'xml' is not one of"),
+        (["base0", "base1", "--baseline", "none"], 2, "there is none"),
+    ],
+)
+def test_the_gate_and_its_exit_status(run: Run, arguments: list[str], status: int, says: str) -> None:
+    ended = run("compare", *arguments)
+    assert (ended.exit_code, says in ended.output) == (status, True), ended.output
+
+
+def test_a_table_of_seeds_has_means_intervals_and_ratios(run: Run) -> None:
+    out = run("compare", "base*", "wide*", "--group-by", "name", "--sort", "-best").stdout
+    assert out.split()[:6] == ["wide", "base", "3", "runs", "3", "runs"]
+    for line, expected in (("results:", "best"), ("against the baseline:", "step_time"), ("metrics:", "loss final")):
+        assert out.index(line) < out.index(expected, out.index(line))
+    assert "± 0.00" in out
+    assert "std 0.00" in out
+    ratio = out[out.index("step_time") :].splitlines()[0]
+    assert "+4." in ratio or "+5." in ratio
+    assert ratio.endswith("baseline")
+    assert "3 values" not in out  # three are listed
+
+
+def test_csv_has_a_line_for_each_group_and_md_a_table_for_each_section(run: Run) -> None:
+    rows = list(
+        csv.DictReader(io.StringIO(run("compare", "base*", "wide*", "--group-by", "tag", "--format", "csv").stdout))
+    )
+    assert [(row["name"], row["best.n"]) for row in rows] == [("base", "3"), ("all", "6"), ("wide", "3")]
+    assert float(rows[2]["best.low"]) < 1.05 * 1.8 < float(rows[2]["best.high"])
+    assert 1.04 < float(rows[2]["best.ratio_low"]) < 1.05 < float(rows[2]["best.ratio_high"]) < 1.06
+    single = list(csv.DictReader(io.StringIO(run("compare", "base0", "wide0", "--format", "csv").stdout)))
+    assert (single[1]["note"], single[1]["runs"]) == ("seed 0", "wide0")
+    text = run("compare", "base0", "wide0", "--format", "md").stdout
+    assert (
+        "**Against the baseline**\n\n|  | base \\(base0\\) | wide \\(wide0\\) |\n| --- | --- | --- |\n| best | baseline | +5"
+        in text
+    )
+
+
+def test_json_has_the_gate_and_the_effects(run: Run) -> None:
+    ended = run("compare", "base0", "wide0", "--json", "--fail-if", GATE)
+    found = json.loads(ended.stdout)
+    assert (ended.exit_code, found["gate"]["failed"], found["baseline"]) == (3, True, ["base0"])
+    assert found["results"]["note"] == ["seed 0", "seed 0"]
+    effects = {effect["quantity"]: effect for effect in found["groups"][1]["effects"]}
+    assert 1.04 < effects["step_time"]["low"] < effects["step_time"]["high"] < 1.06
+    assert found["groups"][0]["values"]["best"]["std"] is None
+
+
+def test_lists_have_the_results_and_are_ordered_by_them(run: Run) -> None:
+    out = run("runs", "--sort", "-best").stdout.splitlines()
+    assert out[0].split()[7] == "RESULTS"
+    assert out[1].split()[1] == "wide"
+    assert out[-1].split()[1] == "broken"
+    assert "best=nan" in out[-1]
+    refused = run("runs", "--sort", "x")
+    assert (refused.exit_code, "they have name, state, started, step, loss, user, best, note" in refused.output) == (
+        2,
+        True,
+    )
+    assert "results:\n  best  1.8" in run("show", "base0").stdout

@@ -1,0 +1,104 @@
+"""Profiles that the client records: they never cost the training anything but time."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import processes
+import pytest
+from processes import require
+
+from trackside.captures.profiler import BUSY, CANCELLED, profile
+from trackside.wire import ProfileQuestion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TRAINING = """
+import sys, threading, time
+import torch
+import trackside
+from trackside.captures import profiler
+from trackside.wire import ProfileQuestion
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters())
+began = threading.Event()
+real = torch._C._autograd._enable_profiler
+def noted(*given):
+    real(*given)
+    began.set()
+torch._C._autograd._enable_profiler = noted
+def step():
+    optimizer.zero_grad()
+    model(torch.ones(8, 64)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.002)
+def recorded(seconds):
+    answers = []
+    began.clear()
+    thread = threading.Thread(target=lambda: answers.append(profiler.profile(ProfileQuestion(seconds))), daemon=True)
+    thread.start()
+    while not began.is_set():
+        step()
+    return answers, thread
+def own():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step()
+    return len(profile.key_averages()) > 0
+"""
+"""A training with `recorded`, which begins a profile in another thread, and `own`, a profiler of its own."""
+
+CASES = {
+    "a profiler of its own that starts meanwhile": (
+        """
+for _ in range(int(sys.argv[1])):
+    answers, thread = recorded(1.0)
+    time.sleep(0.02)
+    print(own())
+    while thread.is_alive():
+        step()
+    print(answers[0].error)
+""",
+        f"True\n{CANCELLED}\n",
+    ),
+    "a profiler of its own that is active": (
+        """
+for _ in range(int(sys.argv[1])):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        print(profiler.profile(ProfileQuestion(0.1)).error)
+    print(own())
+""",
+        f"{BUSY}\nTrue\n",
+    ),
+    "its end": (
+        """
+trackside.init("ends", enabled=False)
+recorded(60.0)
+time.sleep(0.2)
+print("ends" * int(sys.argv[1] != "0"))
+""",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_training_survives(case: str, count: Callable[[int, int], int]) -> None:
+    require("torch")
+    script, expected = CASES[case]
+    rounds = count(1, 20)
+    done = processes.run([sys.executable, "-c", TRAINING + script, str(rounds)])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (expected * rounds if expected is not None else "ends\n")
+
+
+def test_without_a_tested_pytorch_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert profile(ProfileQuestion(1.0)).error == "it has not imported PyTorch"
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.7.1"))
+    assert "2.7.1 is not one of the tested versions" in profile(ProfileQuestion(1.0)).error
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0"))
+    assert profile(ProfileQuestion(1.0)).error.startswith("PyTorch cannot be profiled from another thread: ")

@@ -1,0 +1,181 @@
+"""Comparisons of runs: intervals contain what is true, and effects that are there are found."""
+
+from __future__ import annotations
+
+import random
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import pytest
+from histories import BEGIN, History, finished, history, opened, session
+from session_records import batch_ingested
+
+from trackside.packing import pack
+from trackside.wire import Block
+from trackside_daemon.diagnosis.baseline import find_baseline
+from trackside_daemon.diagnosis.comparison import as_json, compare
+from trackside_daemon.diagnosis.estimates import batched, p_value, t_quantile
+from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.record.run_changes import pin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from trackside_daemon.diagnosis.comparison import Effect
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[History]:
+    """A history."""
+    with history(tmp_path / "history") as opened_history:
+        yield opened_history
+
+
+def put(
+    kept: History,
+    run: str,
+    seed: int,
+    *,
+    steps: int = 600,
+    slower: float = 1.0,
+    worse: float = 0.0,
+    tokens: float | None = None,
+    pause: Callable[[int], float] = lambda _: 0.0,
+) -> None:
+    """Train a run of steps of about 0.1 s, whose speed drifts, with a noisy loss that falls."""
+    rng = random.Random(seed)
+    drift, spans, rows = 0.0, [], []
+    for step in range(steps):
+        drift = 0.9 * drift + rng.gauss(0, 0.003)
+        spans.append(0.1 * slower * (1 + drift + abs(rng.gauss(0, 0.02))) + pause(step))
+        rows.append([3 / (1 + step / 100) + 0.2 + worse + rng.gauss(0, 0.05)])
+        rows[-1] += [tokens] if tokens else []
+    times = [round((BEGIN + 5 + after) * 1e9) for after in accumulate(spans)]
+    keys = ["loss", "tokens"] if tokens else ["loss"]
+    values = [value for row in rows for value in row]
+    block = Block(keys, pack("q", range(steps)), pack("q", times), pack("d", values))
+    kept.put([opened(run), batch_ingested(session(run), 1, [block]), finished(run, after=5 + sum(spans))])
+
+
+def effects(kept: History, runs: list[str], baseline: list[str], *keys: str) -> dict[str, Effect]:
+    with kept.database.reading() as connection:
+        return {effect.quantity: effect for effect in compare(connection, runs, baseline, keys)}
+
+
+def test_students_t_distribution() -> None:
+    expected = {1: 12.7062, 2: 4.30265, 10: 2.22814, 30: 2.04227, 1e9: 1.95996}
+    assert {freedom: t_quantile(0.975, freedom) for freedom in expected} == pytest.approx(expected, rel=1e-5)
+    assert p_value(2.22814, 10) == pytest.approx(0.05, rel=1e-4)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.9])
+def test_intervals_of_correlated_samples_contain_the_mean(correlation: float) -> None:
+    rng = random.Random(1)
+    inside = 0
+    for _ in range(100):
+        value, values = 0.0, []
+        for _ in range(500):
+            value = correlation * value + rng.gauss(0, 1)
+            values.append(value)
+        low, high = batched(values).interval()
+        inside += low <= 0 <= high
+    assert inside >= 90
+
+
+def test_a_slower_run_is_found_and_the_same_code_is_not(kept: History) -> None:
+    for seed in range(20):
+        put(kept, f"base-{seed}", seed)
+        put(kept, f"same-{seed}", 100 + seed)
+        put(kept, f"slow-{seed}", 200 + seed, slower=1.05)
+    same = [effects(kept, [f"same-{seed}"], [f"base-{seed}"])["step_time"] for seed in range(20)]
+    slow = [effects(kept, [f"slow-{seed}"], [f"base-{seed}"])["step_time"] for seed in range(20)]
+    assert sum(effect.is_worse for effect in same) <= 2
+    assert sum(effect.is_worse for effect in slow) >= 19
+    assert sum((effect.low or 0) <= 1.05 <= (effect.high or 0) for effect in slow) >= 17
+
+
+def test_pauses_count_in_the_throughput_and_not_in_the_step_time(kept: History) -> None:
+    put(kept, "base", 1)
+    put(kept, "saves", 2, pause=lambda step: 5.0 if step % 50 == 49 else 0.0)
+    found = effects(kept, ["saves"], ["base"])
+    assert found["step_time"].ratio == pytest.approx(1, rel=0.02)
+    assert found["throughput"].unit == "steps per second"
+    assert found["throughput"].ratio == pytest.approx(0.5, rel=0.05)
+    assert found["throughput"].is_worse
+
+
+def test_other_load_for_half_of_the_time_leaves_the_quicker_quarter_of_the_steps_as_it_is(kept: History) -> None:
+    put(kept, "usual", 1)
+    put(kept, "disturbed", 2, pause=lambda step: 0.05 if step % 300 < 170 else 0.0)
+    put(kept, "slower", 3, slower=1.05)
+    disturbed, slower = (effects(kept, [run], ["usual"]) for run in ("disturbed", "slower"))
+    assert (disturbed["step_time"].ratio or 0) > 1.2
+    assert disturbed["step_time_p25"].ratio == pytest.approx(1.0, abs=0.015)
+    assert slower["step_time_p25"].ratio == pytest.approx(1.05, abs=0.01)
+    assert slower["step_time_p25"].is_worse
+
+
+def test_losses_are_compared_at_equal_steps_and_at_equal_tokens(kept: History) -> None:
+    put(kept, "base", 1, tokens=1000)
+    put(kept, "worse", 2, steps=500, worse=0.1, tokens=1000)
+    put(kept, "wider", 3, tokens=2000)
+    worse = effects(kept, ["worse"], ["base"])
+    assert worse["loss"].at == 499
+    assert (worse["loss"].difference_low or 0) < 0.1 < (worse["loss"].difference_high or 0)
+    assert worse["loss"].is_worse
+    assert "loss_at_tokens" not in worse
+    wider = effects(kept, ["wider"], ["base"])
+    assert wider["throughput"].unit == "tokens per second"
+    assert wider["throughput"].ratio == pytest.approx(2, rel=0.02)
+    assert not wider["loss"].is_worse
+    # At equally many tokens, the wider run has made half the steps.
+    assert wider["loss_at_tokens"].value == pytest.approx(0.2 + 3 / (1 + 0.95 * 299.5 / 100), abs=0.05)
+    assert wider["loss_at_tokens"].is_worse
+
+
+def test_of_several_runs_the_differences_between_them_decide(kept: History) -> None:
+    for seed, slower in enumerate((0.9, 1.0, 1.1, 1.05, 0.95)):
+        put(kept, f"seed-{seed}", seed, slower=slower)
+    runs = [f"seed-{seed}" for seed in range(5)]
+    put(kept, "new", 9, slower=1.1)
+    assert not effects(kept, ["new"], runs)["step_time"].is_worse
+    assert effects(kept, ["new"], runs[1:2])["step_time"].is_worse
+    put(kept, "slow", 10, slower=1.5)
+    assert effects(kept, ["slow"], runs)["step_time"].is_worse
+    assert effects(kept, ["slow"], runs)["loss"].low is not None
+
+
+def test_what_is_not_there_is_unknown(kept: History) -> None:
+    put(kept, "base", 1)
+    put(kept, "short", 2, steps=1)
+    found = effects(kept, ["short"], ["base"], "accuracy")
+    assert found["step_time"].unknown == "fewer than two steps"
+    assert found["throughput"].unknown == "fewer than two pushes"
+    assert found["accuracy"].unknown.endswith("has no values of it")
+    assert as_json(found["accuracy"])["value"] is None
+
+
+def test_the_baseline_is_a_pinned_run_the_last_of_the_same_name_or_those_with_a_tag(kept: History) -> None:
+    def run(uid: str, started: float, state: str = "finished", tags: tuple[str, ...] = ()) -> None:
+        kept.put(
+            [opened(uid, name="gpt", started=BEGIN + started, tags=tags), finished(uid, state=state, after=started)]
+        )
+
+    def found(text: str = "") -> tuple[tuple[str, ...], str] | None:
+        with kept.database.reading() as connection:
+            return find_baseline(connection, "new", text)
+
+    run("new", 500, tags=("v2",))
+    assert found() is None
+    run("old", 100, tags=("v1",))
+    run("failed", 300, "failed", ("v1",))
+    run("middle", 200, tags=("v1",))
+    run("later", 600)
+    assert found() == (("middle",), "name")
+    assert found("v1") == (("middle", "old"), "tag")
+    assert found("failed") == (("failed",), "run")
+    kept.writer.call(lambda store: pin(store, "old")).result(60)
+    assert found() == (("old",), "pinned")
+    with pytest.raises(UnknownRunError, match=r"run 'v2': there is none.*and no other finished run has this tag"):
+        found("v2")

@@ -1,0 +1,21 @@
+"""Limits of worker processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it has idle I/O priority")
+def test_a_worker_limits_itself() -> None:
+    code = (
+        "import os, psutil, resource; from trackside_daemon.linux.process_limits import limit_this_process\n"
+        "limit_this_process(1 << 31, 5)\n"
+        "print(*(resource.getrlimit(one)[1] for one in (resource.RLIMIT_AS, resource.RLIMIT_CPU)), os.nice(0), "
+        "psutil.Process().ionice().ioclass.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(1 << 31), "5", "19", "IOPRIO_CLASS_IDLE"]
