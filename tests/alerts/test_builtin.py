@@ -273,3 +273,11 @@ def test_a_gpu_that_waits_for_its_run_to_begin_is_not_underutilized() -> None:
     idle = {of_gpu("utilization_ratio"): 0.0, of_gpu("memory_used_bytes"): GIB}
     steps = {"trackside_training_steps_total{run=r,rank=0}": 0.0}
     assert Machine().run(900, lambda now: {**healthy(now), **idle, **steps}, 5.0) == []
+
+
+def test_gpus_of_a_run_that_generates_its_own_data_may_be_idle() -> None:
+    def waits(now: float) -> dict[str, float]:
+        generates = {"trackside_rl_generation_seconds_total{run=r,rank=1}": 0.7 * now}
+        return {**healthy(now), **generates, of_gpu("utilization_ratio"): 0.1}
+
+    assert Machine().run(1200, waits, every=10.0) == []

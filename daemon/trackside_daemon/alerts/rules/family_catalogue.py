@@ -25,6 +25,7 @@ from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.rl_families import FAMILIES as RL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,6 +58,7 @@ def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
         *families.KNOWN.values(),
         *families.MEMORY.values(),
         *RAY,
+        *RL,
         writer.SIZE,
         writer.SAMPLES,
         writer.EXCESS,
