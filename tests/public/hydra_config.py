@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 cfg = OmegaConf.create({
     "lr": 0.1,
     "twice": "${lr}",
-    "callbacks": [{"_target_": "trackside.integrations.transformers.TracksideCallback", "name": "by-hydra"}],
+    "callbacks": [{"_target_": "trackside.integrations.transformers.TracksideCallback", "watch": True}],
 })
 run = trackside.init("hydra", config=cfg)
 run.push(loss=1.0)

@@ -1,0 +1,67 @@
+"""Panels about Ray."""
+
+from __future__ import annotations
+
+from grafana.board import Row
+from grafana.panels import Query, above, lines
+
+from trackside_daemon.alerts.settings import ThresholdsSection
+
+LIMITS = ThresholdsSection()
+
+
+def row() -> Row:
+    """Return the row, which is empty without the collector ray."""
+    return Row("Ray", _nodes(), _actors(), _used(), _store())
+
+
+def _nodes() -> object:
+    return lines(
+        "Ray nodes",
+        "Nodes of the cluster by state, from its dashboard. One that ended and that nobody had stopped is RayNodeDead.",
+        "none",
+        Query("max by (state) (trackside_ray_nodes{HERE})", "{{state}}"),
+        minimum=0,
+        width=6,
+    )
+
+
+def _actors() -> object:
+    return lines(
+        "Ray actors and tasks",
+        "Actors of the cluster and unfinished tasks, by state. Actors that restart again and again are RayActorsRestarting.",
+        "none",
+        Query("max by (state) (trackside_ray_actors{HERE})", "actors {{state}}"),
+        Query("sum by (state) (trackside_ray_tasks{HERE})", "tasks {{state}}"),
+        minimum=0,
+        width=6,
+    )
+
+
+def _used() -> object:
+    used = 'sum by (resource) (trackside_ray_node_resources{HERE, state="used"})'
+    return lines(
+        "Ray resources in use",
+        "Share of each resource that Ray has given to tasks and actors, over all nodes with a daemon. It is a booking, not a use.",
+        "percentunit",
+        Query(f"{used} / (sum by (resource) (trackside_ray_node_resources{{HERE}}) > 0)", "{{resource}}"),
+        minimum=0,
+        maximum=1,
+        width=6,
+    )
+
+
+def _store() -> object:
+    return lines(
+        "Ray object stores",
+        "Share of each node's object store in use. From 0.9 on, objects go to disk: RayObjectStoreFull.",
+        "percentunit",
+        Query(
+            "trackside_ray_object_store_used_bytes{HERE} / (trackside_ray_object_store_size_bytes{HERE} > 0)",
+            "{{ray_node}}",
+        ),
+        levels=above(LIMITS.ray_object_store_ratio),
+        minimum=0,
+        maximum=1,
+        width=6,
+    )
