@@ -59,7 +59,7 @@ soak: $(VENV)/.soak system $(SERVERS)/.fetched
 
 bench: $(VENV)/.dev $(RIVALS)/.installed
 	@$(MAKE) --no-print-directory system SYSTEM='prometheus-pushgateway prometheus-node-exporter g++ chromium'
-	$(SAY) 'benchmarks: about twenty minutes; use an idle machine'
+	$(SAY) 'benchmarks: about half an hour; use an idle machine'
 	@$(BIN)/python -m pytest bench/scrape.py --benchmark-only --benchmark-disable-gc -q --no-header --benchmark-columns=median
 	@PYTHONPATH=tests:. $(BIN)/python bench/footprint.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/gpu.py
@@ -82,6 +82,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/auto.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/captures.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/checkpoints.py
 
 # PYTHON is the one that has PyTorch. Everything is installed into a temporary directory. Without make, run the command itself.
 gpu:

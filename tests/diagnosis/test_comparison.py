@@ -37,6 +37,8 @@ def put(
     run: str,
     seed: int,
     *,
+    name: str = "",
+    ends: bool = True,
     steps: int = 600,
     slower: float = 1.0,
     worse: float = 0.0,
@@ -55,7 +57,8 @@ def put(
     keys = ["loss", "tokens"] if tokens else ["loss"]
     values = [value for row in rows for value in row]
     block = Block(keys, pack("q", range(steps)), pack("q", times), pack("d", values))
-    kept.put([opened(run), batch_ingested(session(run), 1, [block]), finished(run, after=5 + sum(spans))])
+    ending = [finished(run, after=5 + sum(spans))] if ends else []
+    kept.put([opened(run, name=name), batch_ingested(session(run), 1, [block]), *ending])
 
 
 def effects(kept: History, runs: list[str], baseline: list[str], *keys: str) -> dict[str, Effect]:

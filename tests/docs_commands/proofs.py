@@ -103,7 +103,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside (alerts dismiss|tune|replay .*--explain)\b", Elsewhere("tests/cli/test_tune.py")),
     (r"trackside why gpt-small$", Runs(r"(?s)time: .*cost: GPUs .* EUR .*try: .*trend per 1,000 steps: loss ")),
     (r"trackside compare gpt-small gpt-wide$", Runs(r"against the baseline:\n.* step_time .*%")),
-    (r"trackside report gpt-small --format md --output /dev/stdout$", Runs(r"(?s)## Resources\n.*\| gpu utilization ")),
+    (r"trackside show gpt-small --resources$", Runs(r"gpu utilization .* %")),
     (r"trackside report gpt-small --plots plots ", Runs(r"written: \d+ charts to plots")),
     (r"trackside (keys|rules|replay|runs|show|why|report|compare|export|import|silence) ?", Runs()),
     (r"/opt/trackside/bin/trackside doctor$", Elsewhere("tests/cli/test_doctor.py")),

@@ -21,6 +21,7 @@ from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import ThresholdsSection
 from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.run_watch import ALERTS
+from trackside_daemon.diagnosis import regression
 from trackside_daemon.model.finding import SEVERITIES
 from trackside_daemon.model.records import LIFE_CYCLE
 
@@ -39,7 +40,7 @@ def rules() -> list[dict[str, Any]]:
 
 def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
     by_rules = {rule.alert for rule in builtin.rules(ThresholdsSection())}
-    by_watching = {*ALERTS, *NEXT, process_memory_leaks.HOST, process_memory_leaks.GPU}
+    by_watching = {*ALERTS, *NEXT, process_memory_leaks.HOST, process_memory_leaks.GPU, regression.ALERT}
     assert sorted(SECTIONS) == sorted({*by_rules, *by_watching, *DETECTED, *RULED, *FLEET, "Watchdog"})
 
 
@@ -65,7 +66,8 @@ def test_the_severities_are_those_of_the_rules() -> None:
 def test_the_severities_are_those_in_the_code_of_the_detectors() -> None:
     found: dict[str, set[str]] = {}
     packages = (Path(str(package.__file__)).parent for package in (detectors, checkpoints))
-    for file in (*(one for package in packages for one in package.rglob("*.py")), Path(process_memory_leaks.__file__)):
+    files = (Path(process_memory_leaks.__file__), Path(regression.__file__))
+    for file in (*(one for package in packages for one in package.rglob("*.py")), *files):
         nodes = ast.walk(ast.parse(file.read_text("utf-8")))
         texts = {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
         named, severities = texts & ROWS.keys(), texts & set(SEVERITIES)

@@ -287,8 +287,10 @@ def test_a_trouble_that_there_is_not_is_one_line(start_demo: Callable[..., Demo]
 RANKS = 2
 OF_A_TRAINING = {metric.name for metric in vars(families).values() if isinstance(metric, Metric)}
 OF_A_TRAINING |= {RATIO.name, *(metric.name for one in (families.KNOWN, families.ROOM) for metric in one.values())}
-"""Without what is told of a run that has ended, of a sharded model, and of series that are over a limit."""
+"""Without those of a run that has ended, of a sharded model, of series over a limit, and of checkpoints in files."""
 OF_A_TRAINING -= {families.ENDED_AT.name, families.KNOWN["grad_norm_local_squared"].name, families.SERIES_REJECTED.name}
+OF_A_TRAINING -= {families.STORED_CHECKPOINTS.name, families.LAST_GOOD_CHECKPOINT.name, families.LAST_GOOD_STEP.name}
+OF_A_TRAINING -= {families.NEXT_CHECKPOINT_BYTES.name, families.CHECKPOINT_ROOM.name}
 PHASES = {"data", "forward", "backward", "optimizer", "sync", "eval", "checkpoint", "other"}
 
 
@@ -299,7 +301,7 @@ def told(page: str, family: str) -> dict[str, float]:
 
 
 def test_simulated_ranks_fill_every_family_of_a_training(start_demo: Callable[..., Demo]) -> None:
-    demo = start_demo("--ranks", str(RANKS), "--gpus", "3")
+    demo = start_demo("--ranks", str(RANKS), "--gpus", "3", TRACKSIDE_COST__GPU_HOUR="*=2")
     address = demo.address()
     page = ""
 

@@ -97,6 +97,11 @@ DETECTED = {
         "All steps have been slower for a while. Check the clocks and temperatures of the GPUs, the time spent waiting for "
         "data, and other processes on these machines.",
     ),
+    "PerformanceRegression": AlertText(
+        "A run is slower than its baseline.",
+        "Its steps take longer than those of its pinned run, or of the run before of this name. `trackside compare` shows with "
+        "intervals what else differs, and `trackside why` where the time of the run goes.",
+    ),
     "TrainingStalled": AlertText(
         "The training makes no steps.",
         "It has been silent for longer than its pace and its phases explain. `trackside alerts show TrainingStalled` names "

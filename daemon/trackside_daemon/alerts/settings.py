@@ -64,6 +64,14 @@ class RuleThresholds(Section):
 class ThresholdsSection(DetectorThresholds, RuleThresholds):
     """Thresholds of all built-in alerts, of rules and of detectors."""
 
+    performance_ratio: Annotated[
+        float,
+        bound("PerformanceRegression: duration of steps, as a multiple of that of the run's baseline.", least=1.0),
+    ] = 1.05
+    performance_after: Annotated[
+        Seconds, Field(ge=0, description="PerformanceRegression: time for which the steps must be slower.")
+    ] = 300.0
+
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Window = Annotated[Seconds, Field(ge=1)]

@@ -69,8 +69,8 @@ def _costs(joules: Mapping[str, Any], costs: Mapping[str, Any]) -> Iterator[str]
     """Yield a line with the energy, if a counter measured it, and one with the costs, if there are prices."""
     per = costs["per"]
     if costs["energy_kwh"] is not None:
-        parts = {"GPUs": joules["gpu_joules"], "CPUs": joules["cpu_joules"]}
-        by_part = ", ".join(f"{name} {'unknown' if value is None else _kwh(value)}" for name, value in parts.items())
+        idle = f" ({_kwh(joules['gpu_idle_joules'])} of it idle)" if joules["gpu_idle_joules"] else ""
+        by_part = f"GPUs {_kwh(joules['gpu_joules'])}{idle}, CPUs {_kwh(joules['cpu_joules'])}"
         each = f", {per['1000_steps']['energy_kwh']:.3g} kWh per 1,000 steps" if "1000_steps" in per else ""
         yield (
             f"energy: {by_part}"
@@ -97,7 +97,7 @@ def _suggestions(diagnosis: Mapping[str, Any]) -> Iterator[str]:
 
 def _compared(diagnosis: Mapping[str, Any]) -> Iterator[str]:
     comparison = diagnosis["comparison"]
-    known = [effect for effect in comparison["effects"] if effect["ratio"] is not None]
+    known = [one for one in comparison["effects"] if one["ratio"] is not None and one["quantity"] != "step_time_p25"]
     if known:
         which = {"pinned": "pinned", "name": "the run before of this name"}.get(
             comparison["chosen"], comparison["chosen"]
@@ -132,9 +132,10 @@ def _unknown(diagnosis: Mapping[str, Any]) -> Iterator[str]:
         yield f"unknown: {'; '.join(found[:3])}" + (f"; {len(found) - 3} more: --json" if len(found) > 3 else "")
 
 
-def _kwh(joules: float) -> str:
-    return f"{joules / JOULES_PER_KWH:.3g} kWh"
+def _kwh(joules: float | None) -> str:
+    return "unknown" if joules is None else f"{joules / JOULES_PER_KWH:.3g} kWh"
 
 
 def _money(value: float, costs: Mapping[str, Any]) -> str:
-    return f"{value:,.2f} {shown(costs['currency'])}".rstrip()
+    amount = f"{value:,.2f}" if value >= 0.1 or not value else f"{value:.2g}"
+    return f"{amount} {shown(costs['currency'])}".rstrip()

@@ -23,13 +23,14 @@ from trackside_daemon.alerts.sinks.group_outbox import GIVE_UP_SECONDS
 from trackside_daemon.alerts.sinks.registry import sinks
 from trackside_daemon.alerts.stages import StallSource
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.diagnosis.regression import Regressions
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.service.finding_sources import alert_names, finding_sources, restore_sources, unknown_alerts
 from trackside_daemon.service.hangs import Hangs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.sinks.sink import DaemonInfo, Sink
@@ -135,6 +136,7 @@ class Alerting:
             *more,
             self.tester,
             *([reports] if reports else []),
+            *_regressions(section, history, fired),
         ]
         restore_sources(self.sources, history.database, fired, section)
         self._about = about
@@ -201,6 +203,16 @@ def _disabled(section: AlertsSection) -> DisabledAlerts:
     for line in unknown_alerts(section):
         _log.warning("%s", line)
     return DisabledAlerts(section.off)
+
+
+def _regressions(section: AlertsSection, history: Recorder, fired: Sequence[Alert]) -> Iterator[Regressions]:
+    """Yield the source that compares live runs with their baselines, if alerts are enabled."""
+    if section.enabled:
+        thresholds = section.thresholds
+        source = Regressions(history.database, thresholds.performance_ratio, thresholds.performance_after)
+        for alert in fired:
+            source.restore(alert)
+        yield source
 
 
 def last_attempt(history: Recorder, run: str) -> int:

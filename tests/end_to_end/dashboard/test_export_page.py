@@ -104,6 +104,12 @@ def test_each_file_has_every_sample_of_what_was_chosen(
         assert same(found, chosen)
         assert isnan(found[1, "loss"][5][2])
 
+    page.get_by_role("radio", name=re.compile("^JSON ")).check()
+    page.get_by_role("checkbox", name="Also the GPU, host").check()
+    expect(page).to_have_url(re.compile(r"&resources=true$"))
+    assert '"resources"' in download(page, tmp_path).read_text("utf-8")
+    page.get_by_role("checkbox", name="Also the GPU, host").uncheck()
+
     page.get_by_label("From").fill("100")
     page.get_by_label("To").fill("")
     page.get_by_label("To").press("Tab")

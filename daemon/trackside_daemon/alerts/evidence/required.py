@@ -29,6 +29,7 @@ _DEATH: tuple[Part, ...] = ("checkpoint", "deaths", *_MEMORY)
 _PARTS: dict[str, tuple[Part, ...]] = {
     **dict.fromkeys(("TrainingStalled", "RankSilent"), ("stacks",)),
     **dict.fromkeys(("SlowStep", "ThroughputRegression"), ("causes", "gpus", "diagnosis")),
+    "PerformanceRegression": ("diagnosis",),
     "GpuUnderutilized": ("causes", "diagnosis"),
     "StragglerRank": ("causes", "gpus", "stacks", "diagnosis"),
     **dict.fromkeys(("NonFinite", "LossDiverging", "LossDiscontinuity"), ("checkpoint",)),

@@ -36,6 +36,7 @@ ALERT_SECONDS = 2.0
 
 POLL_SECONDS = 0.1
 MOST = 10  # maximum number of runs in the summary, the newest
+WORTH_SECONDS = 1.0  # a cause that cost less is not worth a line
 _BETWEEN_STEPS = ("eval", "checkpoint")  # phases that do not count as time of a step
 
 
@@ -107,7 +108,11 @@ class Summary:
             for line in lines(whole, source.events(run["id"]), source.alerts(run["id"])):
                 report(line)
             for cause in source.diagnosis(run["id"])["causes"][:1]:
-                report(f"{run['name']}: {cause['summary']}; trackside why {run['id']} has the advice{self._where()}")
+                lost = cause["lost_seconds"]  # None if that is not measured
+                if lost is None or lost >= WORTH_SECONDS:
+                    report(
+                        f"{run['name']}: {cause['summary']}; trackside why {run['id']} has the advice{self._where()}"
+                    )
         if len(runs) > MOST:
             report(f"{len(runs) - MOST} earlier runs: trackside runs{self._where()}")
         elif runs:

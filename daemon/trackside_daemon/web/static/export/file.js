@@ -9,10 +9,10 @@ export const FORMATS = {
 };
 export const MAX_BROWSER_BYTES = 512 * 1024 ** 2; // A browser keeps a file in memory until it is complete.
 
-// Returns the API path of a selection { run, keys, ranks, attempt, by, from, to, form }.
-export function exportPath({ run, keys, ranks, attempt, by, from, to, form }) {
+// Returns the API path of a selection { run, keys, ranks, attempt, by, from, to, form, resources }.
+export function exportPath({ run, keys, ranks, attempt, by, from, to, form, resources }) {
   const window = from !== undefined || to !== undefined ? { by, from, to } : {};
-  return `runs/${encodeURIComponent(run)}/export?${query({ format: form, key: keys, rank: ranks, attempt, ...window })}`;
+  return `runs/${encodeURIComponent(run)}/export?${query({ format: form, key: keys, rank: ranks, attempt, ...window, resources: resources ? "true" : "" })}`;
 }
 
 export async function countSamples(selection, signal) {

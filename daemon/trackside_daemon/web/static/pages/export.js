@@ -101,6 +101,8 @@ class Export {
       const box = h("input", { type: "radio", name: "format", value, checked: value === this.form, onchange: selected });
       return h("li", {}, h("label", {}, box, h("span.of", {}, name), h("span.quiet", {}, text)));
     });
+    this.resources = h("input", { type: "checkbox", checked: params.get("resources") === "true", onchange: onChange });
+    const also = h("label", {}, this.resources, h("span.quiet", {}, "Also the GPU, host and process series in the time of the run."));
     setText(this.summary, `Run: ${run.name}`);
     this.fields.replaceChildren(
       this.keys.root,
@@ -108,6 +110,7 @@ class Export {
       ...(attempts.length > 1 ? [h("fieldset", {}, h("legend", {}, "Attempt"), h("div.tools", {}, h("label", {}, "Attempt", this.attempt)))] : []),
       this.window.root,
       h("fieldset.forms", {}, h("legend", {}, "Format"), h("ul.ticks", {}, ...forms)),
+      h("fieldset.forms", {}, h("legend", {}, "Machine"), h("ul.ticks", {}, h("li", {}, also))),
     );
     this.#side();
     this.#onChange();
@@ -120,7 +123,7 @@ class Export {
     this.progress = h("progress", { "aria-label": "Progress", hidden: true });
     this.button = h("button.strong", { type: "button", onclick: () => this.#download() }, "Download");
     this.cancelButton = h("button", { type: "button", hidden: true, onclick: () => this.loading.abort() }, "Cancel");
-    this.command = h("pre", {}, `trackside export ${shellQuoted(this.run.id)} --format ${this.form} --output FILE`);
+    this.command = h("pre", {});
     this.tooLarge = h("div", { hidden: true }, h("p", {}, "This file is too large for a browser. This command writes the whole run to a file:"), this.command);
     const trimmed = this.run.trimmed && h("p.warn", {}, "Older samples of this run were trimmed. The file contains the remaining ones.");
     const run = h("p.quiet", {}, "Every sample of ", h("a", { href: runAddress(this.run.id) }, this.run.name), ", without downsampling.");
@@ -130,13 +133,13 @@ class Export {
   }
 
   get #selection() {
-    return { run: this.run.id, keys: this.keys.value, ranks: this.ranks.value, attempt: this.attempt.value, ...this.window.value, form: this.form };
+    return { run: this.run.id, keys: this.keys.value, ranks: this.ranks.value, attempt: this.attempt.value, ...this.window.value, form: this.form, resources: this.resources.checked };
   }
 
   #onChange() {
-    const { run, keys, ranks, attempt, by, from, to, form } = this.#selection;
-    this.set({ run, key: keys, rank: ranks, attempt, by: by === "step" ? "" : by, from, to, format: form === "csv" ? "" : form });
-    setText(this.command, `trackside export ${shellQuoted(run)} --format ${form} --output FILE`);
+    const { run, keys, ranks, attempt, by, from, to, form, resources } = this.#selection;
+    this.set({ run, key: keys, rank: ranks, attempt, by: by === "step" ? "" : by, from, to, format: form === "csv" ? "" : form, resources: resources ? "true" : "" });
+    setText(this.command, exportCommand(run, form, resources));
     this.#countSamples();
     this.preview.update(this.#selection, this.run, this.keys.items, this.ranks.items.length > 1 && !ranks.length);
   }
@@ -195,6 +198,10 @@ class Export {
     this.cancelButton.hidden = !isLarge;
     this.#update();
   }
+}
+
+function exportCommand(run, form, resources) {
+  return `trackside export ${shellQuoted(run)} --format ${form}${resources ? " --resources" : ""} --output FILE`;
 }
 
 // Quotes a text for a shell.

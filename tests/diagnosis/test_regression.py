@@ -1,0 +1,83 @@
+"""PerformanceRegression: a live run that is slower than its baseline for five minutes."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from diagnosis.test_comparison import put
+from histories import BEGIN, History, finished, history
+
+from trackside_daemon.alerts.rules.evaluation import TICK
+from trackside_daemon.diagnosis.regression import ALERT, EVERY, Regressions
+from trackside_daemon.history.record.run_changes import pin
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from trackside_daemon.model.finding import Finding
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[History]:
+    """A history."""
+    with history(tmp_path / "history") as opened_history:
+        yield opened_history
+
+
+class Watch:
+    """The source of a daemon whose time a test moves on."""
+
+    def __init__(self, kept: History) -> None:
+        self.now = 1000.0
+        self.source = Regressions(kept.database, clock=lambda: self.now, wall=lambda: BEGIN + self.now)
+
+    def wait(self, minutes: int) -> list[Finding]:
+        """Return the findings of some minutes."""
+        found: list[Finding] = []
+        for _ in range(minutes):
+            found += self.source.accept(Batch(TICK))
+            for thread in threading.enumerate():
+                if thread.name == "trackside-regressions":
+                    thread.join()
+            found += self.source.accept(Batch(TICK))
+            self.now += EVERY
+        return found
+
+
+def test_a_live_run_that_stays_slower_than_its_baseline_is_found_and_its_end_too(kept: History) -> None:
+    put(kept, "usual", 1, name="train")
+    put(kept, "slow", 2, name="train", slower=1.1, ends=False)
+    put(kept, "other", 3, ends=False)
+    watch = Watch(kept)
+    assert watch.wait(5) == []
+    (found,) = watch.wait(2)
+    assert (found.alert, found.severity, found.run, found.labels) == (ALERT, "info", "slow", (("run", "train"),))
+    assert "1.1 times (1.0" in found.summary
+    assert found.evidence["since"] == BEGIN + 1000
+    assert watch.wait(3) == []
+    kept.put([finished("slow")])
+    (over,) = watch.wait(1)
+    assert over.over
+    assert over.labels == found.labels
+
+
+def test_it_is_a_warning_against_a_pinned_baseline_and_the_same_code_is_not_found(kept: History) -> None:
+    put(kept, "pinned", 1, name="train")
+    kept.writer.call(lambda store: pin(store, "pinned")).result(60)
+    put(kept, "usual", 4, name="train", slower=1.1)
+    put(kept, "slow", 2, name="train", slower=1.1, ends=False)
+    put(kept, "same", 3, name="train", ends=False)
+    (found,) = Watch(kept).wait(8)
+    assert (found.run, found.severity) == ("slow", "warning")
+    assert found.evidence["baseline"] == "pinned"
+
+
+def test_an_alert_of_an_earlier_daemon_goes_on_until_a_comparison_ends_it(kept: History) -> None:
+    watch = Watch(kept)
+    watch.source.restore(Alert(ALERT, "warning", BEGIN, "slow", {"run": "train"}, "slower"))
+    assert [(one.over, one.run) for one in watch.wait(2)] == [(False, "slow"), (True, "slow")]
