@@ -8,6 +8,7 @@ from grafana.panels import Query, above, lines
 from trackside_daemon.alerts.settings import ThresholdsSection
 
 LIMITS = ThresholdsSection()
+NONE = "no collector ray"
 
 
 def row() -> Row:
@@ -21,6 +22,7 @@ def _nodes() -> object:
         "Nodes of the cluster by state, from its dashboard. One that ended and that nobody had stopped is RayNodeDead.",
         "none",
         Query("max by (state) (trackside_ray_nodes{HERE})", "{{state}}"),
+        empty=NONE,
         minimum=0,
         width=6,
     )
@@ -33,6 +35,7 @@ def _actors() -> object:
         "none",
         Query("max by (state) (trackside_ray_actors{HERE})", "actors {{state}}"),
         Query("sum by (state) (trackside_ray_tasks{HERE})", "tasks {{state}}"),
+        empty=NONE,
         minimum=0,
         width=6,
     )
@@ -45,6 +48,7 @@ def _used() -> object:
         "Share of each resource that Ray has given to tasks and actors, over all nodes with a daemon. It is a booking, not a use.",
         "percentunit",
         Query(f"{used} / (sum by (resource) (trackside_ray_node_resources{{HERE}}) > 0)", "{{resource}}"),
+        empty=NONE,
         minimum=0,
         maximum=1,
         width=6,
@@ -61,6 +65,7 @@ def _store() -> object:
             "{{ray_node}}",
         ),
         levels=above(LIMITS.ray_object_store_ratio),
+        empty=NONE,
         minimum=0,
         maximum=1,
         width=6,

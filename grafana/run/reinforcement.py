@@ -5,6 +5,8 @@ from __future__ import annotations
 from grafana.board import Row
 from grafana.panels import Query, lines
 
+NONE = "no reinforcement learning"
+
 
 def row() -> Row:
     """Return the row, which is empty for other trainings."""
@@ -23,6 +25,7 @@ def _policy() -> list[object]:
             "nothing is learnt: NoLearningSignal.",
             "none",
             *_mean("reward", "reward_std"),
+            empty=NONE,
         ),
         lines(
             "KL divergence and entropy",
@@ -30,6 +33,7 @@ def _policy() -> list[object]:
             "multiplies is KlBlowup. Entropy falls in healthy runs too.",
             "none",
             *_mean("kl", "entropy"),
+            empty=NONE,
         ),
         lines(
             "Training against generation",
@@ -37,6 +41,7 @@ def _policy() -> list[object]:
             "which is 1 if they agree. TrainInferenceMismatch leaves the noise of the run.",
             "none",
             *_mean("train_inference_mismatch", "importance_ratio"),
+            empty=NONE,
         ),
     ]
 
@@ -48,6 +53,7 @@ def _responses() -> list[object]:
             "Mean length of the responses in tokens. A sudden growth often ends at the limit.",
             "none",
             *_mean("response_length"),
+            empty=NONE,
             minimum=0,
         ),
         lines(
@@ -56,6 +62,7 @@ def _responses() -> list[object]:
             "TruncationRising, NoLearningSignal.",
             "percentunit",
             *_mean("truncated_ratio", "zero_variance_ratio"),
+            empty=NONE,
             minimum=0,
             maximum=1,
         ),
@@ -69,6 +76,7 @@ def _responses() -> list[object]:
                 for role in ("generation", "training", "wait")
             ),
             stacked=True,
+            empty=NONE,
             minimum=0,
         ),
     ]
