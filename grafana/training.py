@@ -30,13 +30,13 @@ def dashboard() -> str:
             for part in (
                 overview,
                 optimization,
-                reinforcement,
                 speed,
                 time_spent,
                 goodput,
                 ranks,
                 devices,
                 processes,
+                reinforcement,
                 attempts,
             )
         ],
