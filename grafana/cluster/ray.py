@@ -13,7 +13,7 @@ NONE = "no collector ray"
 
 def row() -> Row:
     """Return the row, which is empty without the collector ray."""
-    return Row("Ray", _nodes(), _actors(), _used(), _store())
+    return Row("Ray", _nodes(), _actors(), _restarts(), _used(), _store())
 
 
 def _nodes() -> object:
@@ -24,7 +24,7 @@ def _nodes() -> object:
         Query("max by (state) (trackside_ray_nodes{HERE})", "{{state}}"),
         empty=NONE,
         minimum=0,
-        width=6,
+        width=8,
     )
 
 
@@ -37,7 +37,20 @@ def _actors() -> object:
         Query("sum by (state) (trackside_ray_tasks{HERE})", "tasks {{state}}"),
         empty=NONE,
         minimum=0,
-        width=6,
+        width=8,
+    )
+
+
+def _restarts() -> object:
+    return lines(
+        "Ray actor restarts",
+        "Restarts of actors in the last ten minutes. Several are RayActorsRestarting: `ray list actors` has the reason.",
+        "none",
+        Query("max(increase(trackside_ray_actor_restarts_total{HERE}[10m]))", "restarts"),
+        levels=above(LIMITS.ray_actor_restarts),
+        empty=NONE,
+        minimum=0,
+        width=8,
     )
 
 
@@ -51,7 +64,7 @@ def _used() -> object:
         empty=NONE,
         minimum=0,
         maximum=1,
-        width=6,
+        width=12,
     )
 
 
@@ -68,5 +81,5 @@ def _store() -> object:
         empty=NONE,
         minimum=0,
         maximum=1,
-        width=6,
+        width=12,
     )

@@ -37,10 +37,18 @@ def _policy() -> list[object]:
         ),
         lines(
             "Training against generation",
-            "Difference of the log probabilities between the training and the engine that generates, and the mean importance ratio, "
-            "which is 1 if they agree. TrainInferenceMismatch leaves the noise of the run.",
+            "Difference of the log probabilities between the training and the engine that generates. One that leaves the noise of "
+            "the run is TrainInferenceMismatch.",
             "none",
-            *_mean("train_inference_mismatch", "importance_ratio"),
+            *_mean("train_inference_mismatch"),
+            empty=NONE,
+        ),
+        lines(
+            "Importance ratio",
+            "Mean importance ratio of the training to the engine that generates, 100 % if they agree. Below a half or above twice that, "
+            "it is TrainInferenceMismatch.",
+            "percentunit",
+            *_mean("importance_ratio"),
             empty=NONE,
         ),
     ]
