@@ -149,7 +149,10 @@ def test_what_another_user_writes_as_port_is_refused(ray: Ray, collector: RayCol
         ("", "RewardModelRayActor", "reward"),
         ("", "SingleAgentEnvRunner", "generate"),
         ("", "RayTrainWorker", "train"),
+        ("", "CriticModelActor", "train"),
         ("", "Counter", ""),
+        ("", "SynchronizationActor", ""),
+        ("", "TrainController", ""),
     ],
 )
 def test_the_role_of_an_actor(name: str, kind: str, role: str) -> None:

@@ -21,7 +21,7 @@ ACTORS = 2000  # limit of actors with a series
 _ROLES = (
     ("reward", re.compile(r"reward|judge|scor|(^|_)rm(_|$)")),
     ("generate", re.compile(r"rollout|vllm|sglang|generat|sampl|infer|env_?runner|llm")),
-    ("train", re.compile(r"train|learner|policy|critic|actor|optim|ref")),
+    ("train", re.compile(r"train(?!_?controller)|learner|policy|critic|reference|(^|_)(actor|ref)(_|$)")),
 )
 
 
@@ -114,5 +114,6 @@ class Cluster:
 
 def actor_role(name: str, class_name: str) -> str:
     """Return what an actor does by its name or its class; empty if they do not show it."""
-    texts = (name.lower(), re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name).lower())
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", class_name.removesuffix("Actor")).lower()  # each actor may be named so
+    texts = (name.lower(), words)
     return next((role for text in texts for role, pattern in _ROLES if pattern.search(text)), "")
