@@ -35,7 +35,7 @@ from trackside_daemon.config.names import describe
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.ingest import message_counts
-from trackside_daemon.model import rl_families
+from trackside_daemon.model import model_families, rl_families
 from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline import pipeline
@@ -247,7 +247,14 @@ def sections() -> dict[str, list[Metric]]:
     return {
         "training": [
             *dict.fromkeys(
-                [*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO, *rl_families.FAMILIES]
+                [
+                    *training,
+                    *families.KNOWN.values(),
+                    *families.MEMORY.values(),
+                    RATIO,
+                    *model_families.FAMILIES,
+                    *rl_families.FAMILIES,
+                ]
             )
         ],
         "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
