@@ -52,7 +52,7 @@ from trackside_daemon.history.record.writer import EXCESS, SIZE
 from trackside_daemon.history.record.writer import SAMPLES as STORED
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
-from trackside_daemon.model import rl_families
+from trackside_daemon.model import model_families, rl_families
 from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.model.rank_process import RankProcess
@@ -272,7 +272,7 @@ def test_the_golden_files_have_every_family_that_the_daemon_knows_but_what_a_gpu
     pages = [GOLDEN / "metrics.txt", *(GOLDEN / "host").glob("*.txt")]
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
     mirrored = {one.name for one in vars(supervisor).values() if isinstance(one, Metric)}  # only with a target
-    special = {one.name for one in (*rl_families.FAMILIES, *ray)}  # of reinforcement learning, and with Ray
+    special = {one.name for one in (*rl_families.FAMILIES, *model_families.FAMILIES, *ray)}  # of few runs, and with Ray
     assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored - special
 
 
