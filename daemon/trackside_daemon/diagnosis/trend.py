@@ -7,7 +7,7 @@ from math import isfinite, sqrt
 from statistics import fmean, linear_regression
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.estimates import p_value, t_quantile, thinning
+from trackside_daemon.diagnosis.estimates import LARGEST, p_value, t_quantile, thinning
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES
@@ -45,8 +45,8 @@ def trends(
 
 
 def trend(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
-    """Return the trend of values; empty if the steps do not differ."""
-    if len(values) < LEAST or min(steps) == max(steps):
+    """Return the trend of values; empty if the steps do not differ, or a value is above `LARGEST`."""
+    if len(values) < LEAST or min(steps) == max(steps) or max(map(abs, values)) > LARGEST:
         return {}
     slope, intercept = linear_regression(steps, values)
     rest = [value - intercept - slope * step for step, value in zip(steps, values, strict=True)]
