@@ -111,7 +111,10 @@ def test_without_one_the_status_is_1_and_nothing_is_printed(here: Place) -> None
     for path in here.directory.glob("*.pt"):
         path.unlink()
     assert "run gpt has no intact checkpoint" in here.run("checkpoints", "latest", "gpt", "--good").refusal(1)
-    assert "nosuch" in here.run("checkpoints", "latest", "nosuch").refusal()
+    assert "nosuch" in here.run("checkpoints", "latest", "nosuch").refusal(1)
+    assert "nosuch" in here.run("checkpoints", "nosuch").refusal()
+    with answering(here):
+        assert "nosuch" in here.run("checkpoints", "latest", "nosuch").refusal(1)
     assert "give one run, with latest or best before it" in here.run("checkpoints", "last", "gpt").refusal()
     assert "latest" in here.run("checkpoints", "a", "b", "c").refusal()
     assert "no daemon answers here" in here.run("checkpoints", "gpt", "--audit").refusal(1)
