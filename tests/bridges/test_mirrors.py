@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from functools import partial
@@ -320,9 +321,9 @@ def test_a_mirror_that_fails_in_an_unexpected_way_ends_its_worker(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ends: list[int] = []
-    monkeypatch.setattr(worker.os, "_exit", ends.append)
-    worker._run(SimpleNamespace(poll=lambda: {}["key"]), None, 0.1, Event())  # type: ignore[arg-type]
-    assert (ends, capsys.readouterr().err) == ([1], "KeyError: 'key'\n")
+    monkeypatch.setattr(os, "_exit", ends.append)
+    worker._run(SimpleNamespace(poll=lambda: os.environ["NO SUCH"]), None, 0.1, Event())  # type: ignore[arg-type]
+    assert (ends, capsys.readouterr().err) == ([1], "KeyError: 'NO SUCH'\n")
 
 
 def test_positions_that_another_process_has_locked_are_not_deleted(tmp_path: Path) -> None:

@@ -177,6 +177,7 @@ def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
 
 @pytest.mark.parametrize("kind", ["profile", "stacks", "flight_recorder", "memory"])
 def test_an_imported_summary_of_any_form_has_a_text(kind: str) -> None:
+    ranks: Any
     for ranks in ({"0": {}}, {"0": 7}, [], {"x": {"threads": 3, "steps": [], "allocators": None}}):
         imported = Capture("0" * 12, "id-1", 0, kind, "api", 5.0, state="summarised", summary={"ranks": ranks})
         assert summaries.text(imported)[0].startswith(f"{kind} 0")

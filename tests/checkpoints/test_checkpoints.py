@@ -268,13 +268,13 @@ def test_runs_of_other_machines_and_paths_of_object_stores_are_left_alone(tmp_pa
 
 
 def test_what_no_file_can_have_costs_only_itself(following: Following, tmp_path: Path) -> None:
-    for name in (b"bad/step-0-\xff.pt", b"bad/ranks/\xff.pt"):
+    for name in (b"mixed/step-0-\xff.pt", b"ranks/step-1/\xff.pt"):
         save(tmp_path / os.fsdecode(name))
     following.open(run="here")
-    for path in ("/\ud800/a.pt", "/a\0b/step-1.pt", "/" + "a" * 5000):
-        following.accept(_event({"path": path}))
-    following.accept(_event({"path": str(tmp_path / "bad" / "ranks"), "metrics": {"loss": 10**400}}))
-    path = save(tmp_path / "bad" / "step-1.pt")
+    for bad in ("/\ud800/a.pt", "/a\0b/step-1.pt", "/" + "a" * 5000):
+        following.accept(_event({"path": bad}))
+    following.accept(_event({"path": str(tmp_path / "ranks" / "step-1"), "metrics": {"loss": 10**400}}))
+    path = save(tmp_path / "mixed" / "step-1.pt")
     following.report(path, 10**400, metrics={"loss": math.inf, "accuracy": 0.5})
     following.wait(60)
     one = record_of(following, path)
