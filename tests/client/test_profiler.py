@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock
 
 import processes
@@ -13,6 +13,7 @@ from processes import require
 
 from trackside.captures import kineto
 from trackside.captures.profiler import BUSY, CANCELLED, profile
+from trackside.transport import process_state
 from trackside.wire import ProfileQuestion
 
 if TYPE_CHECKING:
@@ -115,3 +116,15 @@ def test_a_process_that_ends_begins_no_profile(monkeypatch: pytest.MonkeyPatch) 
     kineto.cancel_recording()
     assert profile(ProfileQuestion(1.0)).error == CANCELLED
     assert not torch._C._autograd._enable_profiler.called
+
+
+def test_ctrl_c_at_the_end_leaves_no_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[bool] = []
+    monkeypatch.setattr(process_state, "cancel_recording", lambda: cancelled.append(True))
+    process = process_state.Process()
+    sender: Any = MagicMock()
+    sender.stop.side_effect = KeyboardInterrupt
+    process._senders["endpoint"] = sender
+    with pytest.raises(KeyboardInterrupt):
+        process.exit()
+    assert cancelled == [True]
