@@ -34,6 +34,7 @@ from trackside_daemon.config.names import describe
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.ingest import message_counts
+from trackside_daemon.model import model_families
 from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline import pipeline
@@ -243,7 +244,11 @@ def sections() -> dict[str, list[Metric]]:
     ]
     ingest = [one for one in vars(message_counts).values() if isinstance(one, Metric)]
     return {
-        "training": [*dict.fromkeys([*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO])],
+        "training": [
+            *dict.fromkeys(
+                [*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO, *model_families.FAMILIES]
+            )
+        ],
         "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
         "captures": [CAPTURES, profiler_socket.REFUSED],
         "checkpoints": list(families.AUDITED),

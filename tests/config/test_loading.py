@@ -202,6 +202,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "bridges.otlp.url": ("http://h:4318/v1/metrics", "http://h:4318/v1/metrics"),
         "bridges.otlp.headers_file": ("/a", "/a"),
         "bridges.otlp.ca_file": ("/a", "/a"),
+        "bridges.parquet.url": ("s3://b/p", "s3://b/p"),
     }
     assert {".".join(path) for path in setting_paths(Config)} == set(given)
     for variable, path in variables(Config).items():

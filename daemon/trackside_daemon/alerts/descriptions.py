@@ -56,6 +56,28 @@ DETECTED = {
         "The norm of the gradients has vanished.",
         "The model learns almost nothing. Check for frozen or detached parameters and for a loss scale that is too low.",
     ),
+    "DeadLayer": AlertText(
+        "A layer of the model learns nothing.",
+        "Its gradients or its outputs are all zero, while those of other layers are not. Check its initialisation and the learning "
+        "rate.",
+    ),
+    "SaturatedLayer": AlertText(
+        "The outputs of a layer are at their bounds.",
+        "There its activation function has hardly a gradient. Check the scale of its inputs and weights.",
+    ),
+    "AttentionCollapse": AlertText(
+        "The attention of a layer has collapsed.",
+        "Most of its heads attend to single keys, with large logits. Divergence often follows. Try a lower learning rate, or "
+        "normalise queries and keys.",
+    ),
+    "ActivationOutliers": AlertText(
+        "The outputs of a layer have grown far beyond what they were.",
+        "Those of other layers have not. Divergence often follows. Try a lower learning rate or a normalisation after this layer.",
+    ),
+    "LayerUpdates": AlertText(
+        "The optimizer moves a layer not at all, or far more or less than the others.",
+        "Check the optimizer's parameter groups: that the layer is in one, and with which learning rate.",
+    ),
     "LearningRateOutOfRange": AlertText(
         "The learning rate is out of range.",
         "It is zero, negative, not finite, too high, or far from its previous value. Check the schedule: its total steps, its "
@@ -138,6 +160,11 @@ DETECTED = {
     "UserAlert": AlertText(
         "The training code raised an alert.",
         "`trackside alerts show` and /api/v1/alerts have its title and text.",
+    ),
+    "ModelRegression": AlertText(
+        "A checkpoint is slower or less accurate than the first.",
+        "`trackside benchmark --watch` measured it. `trackside alerts show` names the checkpoint and the effect. Check what "
+        "changed in the model, and compare both checkpoints again on a quiet machine.",
     ),
     "TestAlert": AlertText("This is a test.", "Somebody ran `trackside test-alert`. You need to do nothing."),
 }

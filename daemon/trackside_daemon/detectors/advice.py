@@ -21,6 +21,15 @@ NEXT = {
     "SlowStep": "Check the time by phase, the wait for the data loader, and the disk and network in that minute.",
     "ThroughputRegression": "Check the clocks and temperatures of the GPUs, the wait for the data loader, other processes on this "
     "machine, and the slowest rank.",
+    "DeadLayer": "Check the initialisation and the bias of the layer, and the learning rate: a ReLU whose input is always negative "
+    "does not come back. If the layer is not used on purpose, set requires_grad=False.",
+    "SaturatedLayer": "Check the scale of the layer's inputs and weights, and the learning rate. Normalise the inputs, or use an "
+    "activation function without bounds.",
+    "AttentionCollapse": "Check the learning rate and the scale of queries and keys. Normalising them (QK norm) prevents it.",
+    "ActivationOutliers": "Check the loss and the gradient norm: divergence often follows. Try a lower learning rate, weight decay or "
+    "a normalisation after this layer.",
+    "LayerUpdates": "Check the optimizer's parameter groups: that the layer is in one, and with which learning rate. Set "
+    "requires_grad=False for a layer that is frozen on purpose.",
     "HostMemoryLeak": "Check what keeps references from step to step: losses that were not detached, lists of logs, caches of the "
     "data loader. If there is a limit, restart from a checkpoint before memory reaches it.",
 }

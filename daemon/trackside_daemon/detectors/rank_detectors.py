@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice, pairwise
 from math import isfinite
 from operator import lt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from trackside_daemon.detectors.base import Column, Context, Detection, Detector
+from trackside_daemon.detectors.base import Column, Context, Detector, Found
 from trackside_daemon.detectors.frozen import Frozen, LossRepeats
 from trackside_daemon.detectors.gradient import Gradient
 from trackside_daemon.detectors.key_roles import BY_NAME
@@ -84,13 +84,6 @@ RAISED = 1.1
 KEPT = 64  # steps whose gradient norms and raised rates are kept after their batch
 
 KEYS = 256  # watched keys of a rank, the first that it pushes: a training may invent losses without end
-
-
-class Found(NamedTuple):
-    """A detection and its key."""
-
-    key: str
-    finding: Detection
 
 
 class RankDetectors:

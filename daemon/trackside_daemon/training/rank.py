@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.model import model_families
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED, bounded
@@ -232,7 +233,7 @@ class RankStatus:
 
     def _histograms(self, *histograms: tuple[Metric, Histogram | None]) -> list[Sample]:
         return [
-            Sample(metric, self.labels, Distribution(tuple(histogram.counts), histogram.sum))
+            Sample(metric, self.labels, Distribution(tuple(histogram.counts), histogram.sum, histogram.fine))
             for metric, histogram in histograms
             if histogram is not None
         ]
@@ -292,7 +293,7 @@ class RankStatus:
             )
         elif self._admit(self, key):
             self.keys += 1
-            self._series[key] = f.VALUE, (*self.labels, key)
+            self._series[key] = model_families.series(key, self.labels) or (f.VALUE, (*self.labels, key))
         elif len(self._refused) < REFUSED_KEYS:
             self._refused.add(hash(key))  # a hash, since a key may have 64 KiB
 
