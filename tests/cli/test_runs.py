@@ -538,6 +538,9 @@ def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None
         drawn = f"written: 3 charts to {plots}\n" if more else ""
         assert (answer.status, answer.out) == (0, f"written: {file}\n{drawn}")
         assert file.read_text().startswith(begins)
+    answer = asked.run("report", "aaaa1111", "-o", "-", "--format=md")
+    assert answer.out.startswith("# gpt-small\n")
+    assert "written" not in answer.out
     names = ("1-train_loss", "2-eval_accuracy", "3-gr_e")
     assert sorted(path.name for path in plots.iterdir()) == [
         f"{name}.{end}" for name in names for end in ("png", "svg")
