@@ -50,7 +50,7 @@ COMMANDS = {
         "--storage.path=/data/history -- python train.py",
         interspersed=False,
     ),
-    "attach": _Command("attach:attach", "Monitor a running process that was started without trackside.", "4711"),
+    "attach": _Command("attach:attach", "Monitor a process that was started without trackside.", "4711"),
     "check-config": _Command(
         "check_config:check_config",
         "Check a configuration file.",
@@ -68,12 +68,12 @@ COMMANDS = {
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
     "checkpoints": _Command(
         "checkpoints:checkpoints",
-        "List the checkpoints of a run; print the path of the latest or best.",
+        "List the checkpoints of a run, or print the path of one.",
         "latest gpt-small --good",
     ),
     "compare": _Command(
         "compare:compare",
-        "Compare runs and seeds: results, configurations, speed; a gate for CI.",
+        "Compare runs and seeds; fail if a condition holds, for CI.",
         "baseline wider --fail-if 'loss > 1.02 * baseline'",
     ),
     "export": _Command("runs:app", "Export a run with every sample."),

@@ -11,7 +11,7 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import Json, StoragePath, Url
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
-from trackside_daemon.model.text import number, shown
+from trackside_daemon.model.text import file_size, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.api_source import ApiSource
 
 CHOICES = ("latest", "best")
+FOUND_BY = "report them by trackside.Checkpoints or run.event('checkpoint', path=…), or set checkpoint.directories"
 POLL_SECONDS, AUDIT_SECONDS = 0.5, 3600.0
 
 
@@ -58,18 +59,22 @@ def checkpoints(
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon, find_history
 
         choice, run = (what[0], what[1]) if len(what) == 2 and what[0] in CHOICES else ("", what[0])
+        if what == [run] and run in CHOICES:
+            raise CommandError(f"{run}: name a run after it")
         if len(what) > 1 and not choice:
             raise CommandError(f"{' '.join(what)}: give one run, with {' or '.join(CHOICES)} before it")
         if audit:
             _audit(find_daemon(url), run)
         answer = find_history(storage_path, url).checkpoints(run, metric)
         found = answer["checkpoints"]
+        if choice == "best" and found and all(one["value"] is None for one in found):
+            fail(f"run {shown(run)}: no checkpoint has a value of {shown(answer['metric'])}", 1)
         if choice:
             _print_one(run, _candidates(found, choice, highest=highest), good=good, here=not url)
         elif as_json:
             print_json(answer)
         elif not found:
-            fail(f"run {shown(run)} has no checkpoints that are known", 1)
+            fail(f"run {shown(run)} has no checkpoints that are known; {FOUND_BY}", 1)
         else:
             print_lines(_table(found, answer["metric"]))
 
@@ -133,7 +138,7 @@ def _table(found: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]:
     for one in found:
         state = one["state"] if one["state"] != "complete" or one["good"] else "complete, not read"
         value = number(one["value"]) if one["value"] is not None else ""
-        size = f"{one['bytes'] / 1e6:,.1f} MB" if one["bytes"] else ""
+        size = file_size(one["bytes"]) if one["bytes"] else ""
         texts = (
             number(one["step"]),
             moment(one["time"]),
