@@ -552,6 +552,11 @@ def test_where_there_is_no_history_it_says_where_it_looked(tmp_path: Path) -> No
     assert place.run("runs").refusal().startswith(f"{place.history}/{FILE}: there is no history here yet;")
 
 
+def test_why_warns_about_a_live_run_without_a_daemon(here: Place) -> None:
+    assert here.run("why", "bbbb3333").said.startswith("trackside: no daemon answers: the run was alive")
+    assert here.run("why", "aaaa1111").said == ""
+
+
 def test_a_file_that_cannot_be_written_is_one_line(here: Place) -> None:
     says = here.run("export", "gpt-small", "--output=/nowhere/x.csv").refusal(1)
     assert says == "/nowhere/x.csv: no such file or directory"
