@@ -81,6 +81,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/auto.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/captures.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/checkpoints.py
 
 # PYTHON is the one that has PyTorch. Everything is installed into a temporary directory. Without make, run the command itself.
 gpu:

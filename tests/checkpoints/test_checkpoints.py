@@ -118,6 +118,17 @@ def test_without_an_intact_one_it_is_critical_and_ends_when_the_file_is_deleted(
     assert following.findings[-1].over
 
 
+def test_while_another_may_be_intact_it_is_a_warning(following: Following, tmp_path: Path) -> None:
+    first, torn = save(tmp_path / "step-1.pt"), tear(save(tmp_path / "step-2.pt"))
+    following.auditing.fails = True
+    following.report(first, 1)
+    following.wait(10)  # it cannot be read
+    following.auditing.fails = False
+    following.report(torn, 2)
+    following.wait(45)
+    assert [one.severity for one in following.findings] == ["warning"]
+
+
 def test_a_folder_that_no_one_declares_complete_has_time(following: Following, tmp_path: Path) -> None:
     """Shards of asynchronous writers come late."""
     folder = tmp_path / "global-9"

@@ -111,7 +111,10 @@ def test_without_one_the_status_is_1_and_nothing_is_printed(here: Place) -> None
     for path in here.directory.glob("*.pt"):
         path.unlink()
     assert "run gpt has no intact checkpoint" in here.run("checkpoints", "latest", "gpt", "--good").refusal(1)
-    assert "nosuch" in here.run("checkpoints", "latest", "nosuch").refusal()
+    assert "nosuch" in here.run("checkpoints", "latest", "nosuch").refusal(1)
+    assert "nosuch" in here.run("checkpoints", "nosuch").refusal()
+    with answering(here):
+        assert "nosuch" in here.run("checkpoints", "latest", "nosuch").refusal(1)
     refusal = here.run("checkpoints", "best", "gpt", "--metric=nosuch").refusal(1)
     assert "run gpt: no checkpoint has a value of nosuch" in refusal
     assert "latest: name a run after it" in here.run("checkpoints", "latest").refusal()

@@ -42,6 +42,7 @@ NAMED = """
 import sys, trackside
 run = trackside.init(sys.argv[1])
 run.push(step=1, loss=2.0, grad_norm=1.0)
+trackside.Checkpoints(sys.argv[2]).save({"step": 1}, 1)
 run.alert("noted", severity="info")
 print(flush=True)
 sys.stdin.read()
@@ -70,9 +71,9 @@ def demo(place: Path, arguments: str, **settings: str) -> Iterator[str]:
 
 @contextmanager
 def named(name: str, place: Path) -> Iterator[None]:
-    """Keep a run of that name alive within the block."""
+    """Keep a run of that name alive within the block, with a checkpoint on disk."""
     environ = clean_environ({"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock"})
-    words, pipe = [sys.executable, "-c", NAMED, name], subprocess.PIPE
+    words, pipe = [sys.executable, "-c", NAMED, name, str(place / "checkpoints")], subprocess.PIPE
     with start(words, env=environ, text=True, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "\n"

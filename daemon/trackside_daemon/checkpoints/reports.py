@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside_daemon.model import training_families as f
-from trackside_daemon.model.checkpoint import DAMAGED, GONE, STATES, WRITING
+from trackside_daemon.model.checkpoint import COMPLETE, DAMAGED, GONE, STATES, WRITING
 from trackside_daemon.model.finding import Finding
 from trackside_daemon.model.metric import Sample
 
@@ -31,12 +31,13 @@ def findings(
     damaged: set[tuple[str, str]] = set()
     for run, records in by_run.items():
         good = [record for record in records if record.good]
+        hope = any(record.state in {WRITING, COMPLETE} for record in records)
         for record in records:
             if record.state != DAMAGED or any(one.order > record.order for one in good):
                 continue
             key = run, record.path
             damaged.add(key)
-            finding = _finding(record, names[run], good, firing[key].time if key in firing else now)
+            finding = _finding(record, names[run], good, hope, firing[key].time if key in firing else now)
             if firing.get(key) != finding:
                 firing[key] = finding
                 yield finding
@@ -45,14 +46,15 @@ def findings(
         yield over._replace(time=now, over=True, summary=f"{key[1]} is gone, intact or replaced by a newer checkpoint")
 
 
-def _finding(record: Checkpoint, run: str, good: Sequence[Checkpoint], since: float) -> Finding:
+def _finding(record: Checkpoint, run: str, good: Sequence[Checkpoint], hope: bool, since: float) -> Finding:
+    """Return the finding about a damaged checkpoint; with *hope*, another one is intact or may be."""
     name = Path(record.path).name
     step = "" if record.step is None else f" of step {record.step:,}"
     last = good[-1] if good else None
     left = "no earlier one is known to be intact" if last is None else f"the last intact one is {last.path}"
     return Finding(
         ALERT,
-        "warning" if good else "critical",
+        "warning" if hope else "critical",
         (("checkpoint", name), ("run", run)),
         since,
         f"run {run}: the checkpoint {name}{step} is damaged: {record.reason}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.diagnosis.causes import Cause, Evidence
+from trackside_daemon.diagnosis.causes import Cause, Evidence, alert_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ def resume_causes(facts: Facts) -> Iterator[Cause]:
             yield Cause(
                 f"resume_{resume['cause']}",
                 f"attempt {resume['attempt']} does not continue where the run was",
-                (Evidence(str(resume.get("text", "")), facts.api),),
+                (Evidence(str(resume.get("text", "")), facts.api), *alert_evidence(facts, "LossDiscontinuity")),
                 ADVICE,
                 "resumes in trackside show",
             )

@@ -84,8 +84,7 @@ def _failed(facts: Facts, pools: Pools) -> Iterator[Cause]:
             Evidence(f"state {facts.run['state']}", facts.api),
             *alert_evidence(facts, "TrainingProcessDied", "OomKilled"),
         ),
-        f"resume from the newest intact checkpoint (trackside checkpoints latest {facts.run['id']} --good); "
-        "see the traceback in the job's log",
+        f"resume from `trackside checkpoints latest {shown(facts.run['name'])} --good`; see the traceback in the job's log",
         "attempts in trackside show",
     )
     yield pools.priced(cause, lost, 0.0)

@@ -57,6 +57,8 @@ def checkpoints(
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon, find_history
+        from trackside_daemon.cli.sources.errors import NotFoundError
+        from trackside_daemon.history.read.reader import UnknownRunError
 
         choice, run = (what[0], what[1]) if len(what) == 2 and what[0] in CHOICES else ("", what[0])
         if what == [run] and run in CHOICES:
@@ -65,7 +67,10 @@ def checkpoints(
             raise CommandError(f"{' '.join(what)}: give one run, with {' or '.join(CHOICES)} before it")
         if audit:
             _audit(find_daemon(url), run)
-        answer = find_history(storage_path, url).checkpoints(run, metric)
+        try:
+            answer = find_history(storage_path, url).checkpoints(run, metric)
+        except (UnknownRunError, NotFoundError) as error:
+            fail(str(error), 1 if choice else 2)  # before its first start, a run has no checkpoint
         found = answer["checkpoints"]
         if choice == "best" and found and all(one["value"] is None for one in found):
             fail(f"run {shown(run)}: no checkpoint has a value of {shown(answer['metric'])}", 1)

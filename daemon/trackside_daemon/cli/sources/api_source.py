@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 from trackside_daemon.cli.sources import credentials
-from trackside_daemon.cli.sources.errors import LockedError, SourceError, TokenError
+from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
 
 if TYPE_CHECKING:
@@ -332,5 +332,5 @@ def _refusal(url: str, error: HTTPError, remedy: str) -> SourceError:
         message = f"{url}: {error.code} {error.reason}"
     if error.code == 401:
         message = f"{url}: {message}{remedy and f'; {remedy}'}"
-    kind = TokenError if error.code == 401 else SourceError
+    kind = {401: TokenError, 404: NotFoundError}.get(error.code, SourceError)
     return kind(" ".join(str(message).split()), 2 if error.code < 500 else 1)

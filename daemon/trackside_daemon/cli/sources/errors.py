@@ -15,6 +15,10 @@ class SourceError(Exception):
         self.status = status
 
 
+class NotFoundError(SourceError):
+    """The daemon does not have what was asked for."""
+
+
 class TokenError(SourceError):
     """The daemon requires a token, or a different one."""
 
