@@ -164,7 +164,7 @@ def _profiled(facts: Facts, pools: Pools) -> Iterator[Cause]:
         return
     shares: Mapping[str, Any] = found.get("shares", {})
     uses_gpu = any(rank.get("device") != "cpu" for rank in facts.profile.summary["ranks"].values())
-    for kind, (name, happened, advice) in (_CLASSES if uses_gpu else _CLASSES | _WITHOUT_GPU).items():
+    for kind, (name, happened, advice) in {**_CLASSES, **({} if uses_gpu else _WITHOUT_GPU)}.items():
         lost = pools.draw(float(shares.get(kind, 0.0)) * pools.left.get("compute", 0.0), "compute", least=0.02)
         if lost:
             text = found["text"] if found.get("class") == kind else f"{kind}: {shares[kind]:.0%} of a step"
