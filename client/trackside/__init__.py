@@ -23,37 +23,41 @@ __all__ = [
     "event",
     "finish",
     "init",
+    "observe",
     "phase",
     "push",
     "summary",
     "watch",
 ]
 
+_BUILTIN = ["open"]  # public too, but `from trackside import *` must not replace the builtin
+
 if TYPE_CHECKING:
     from trackside.checkpoints.checkpoints import Checkpoints
-    from trackside.default_run import alert, data, event, finish, init, phase, push, summary, watch
+    from trackside.default_run import alert, data, event, finish, init, observe, phase, push, summary, watch
+    from trackside.history import open as open  # noqa: A004  named as in gzip; exported, though not by a star
     from trackside.log_filter import LogFilter
     from trackside.run import Run
 else:
 
     def __getattr__(name: str) -> object:
         """Import the client at its first use: the daemon and its commands need only parts of the package."""
-        if name not in __all__:
+        if name not in __all__ + _BUILTIN:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from trackside import default_run, log_filter, run
+        from trackside import default_run, history, log_filter, run
 
         if name == "Checkpoints":
             from trackside.checkpoints.checkpoints import Checkpoints
 
             globals()[name] = Checkpoints
         else:
-            classes = {"LogFilter": log_filter, "Run": run}
-            public = [one for one in __all__ if one != "Checkpoints"]
+            classes = {"LogFilter": log_filter, "Run": run, "open": history}
+            public = [one for one in __all__ + _BUILTIN if one != "Checkpoints"]
             globals().update({one: getattr(classes.get(one, default_run), one) for one in public})
         return globals()[name]
 
     def __dir__() -> list[str]:
-        return __all__
+        return sorted(__all__ + _BUILTIN)
 
 
 @_register  # now, so that what exit handlers push is sent too: handlers run in reverse order

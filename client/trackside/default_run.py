@@ -143,9 +143,26 @@ def data(loader: Iterable[T]) -> TimedLoader[T]:
     return TimedLoader(_default_queue.mark, loader)
 
 
-def watch(model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None) -> Watcher:
+def watch(
+    model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None, distributions: bool = False
+) -> Watcher:
     """Measure a PyTorch model in the default run, as `Run.watch`."""
-    return _default().watch(model, optimizer, layers=layers)
+    return _default().watch(model, optimizer, layers=layers, distributions=distributions)
+
+
+def observe(
+    model: Any,
+    optimizer: Any = None,
+    *,
+    weights: bool = True,
+    gradients: bool = True,
+    activations: str | Sequence[str] = (),
+    attention: str | Sequence[str] = (),
+    every: int | str = "auto",
+) -> Watcher:
+    """Measure distributions inside a PyTorch model in the default run, as `Run.observe`."""
+    chosen = {"weights": weights, "gradients": gradients, "activations": activations, "attention": attention}
+    return _default().observe(model, optimizer, every=every, **chosen)  # type: ignore[arg-type]
 
 
 def event(kind: str, /, **fields: Any) -> None:

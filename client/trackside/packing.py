@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def pack(typecode: str, values: Iterable[float]) -> bytes:
-    """Return a column as the wire has it: *typecode* ``q`` for int64, ``d`` for float64, little-endian.
+    """Return a column as the wire has it, little-endian: *typecode* ``q`` for int64, ``d`` for float64, ``f`` for float32.
 
     Raises:
         OverflowError: A value does not fit.
@@ -31,6 +31,17 @@ def _little_endian(column: array[Any]) -> array[Any]:
     if sys.byteorder == "big":
         column.byteswap()
     return column
+
+
+def encoded_varint(number: int) -> bytes:
+    """Return an integer in 7 bits a byte, the lowest first, as Protocol Buffers have it; a negative one as 64 bits."""
+    number &= 0xFFFF_FFFF_FFFF_FFFF
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def writable(text: str) -> str:

@@ -27,6 +27,7 @@ from trackside.wire import SUMMARY, TrainingAlert, TrainingEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from trackside.pytorch.measured import Measured
     from trackside.totals.phases import Mark
     from trackside.transport.sender import Sender
     from trackside.wire import Device
@@ -190,12 +191,12 @@ class RowQueue:
         self._append_values(moment, step, values)
         return True
 
-    def append(self, moment: int, message: Mark | Device | TrainingEvent | TrainingAlert) -> None:
+    def append(self, moment: int, message: Mark | Device | TrainingEvent | TrainingAlert | Measured) -> None:
         """Queue a row without values, also while the run ends.
 
         Args:
             moment: Monotonic nanoseconds.
-            message: A phase mark, GPU measurements, an event or an alert.
+            message: A phase mark, GPU measurements, an event, an alert or distributions.
         """
         if len(self._rows) >= ROWS_WAITING:
             self._drop_oldest()

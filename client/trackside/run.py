@@ -147,7 +147,14 @@ class Run:
         """
         return TimedLoader(self.queue.mark, loader)
 
-    def watch(self, model: Any, optimizer: Any = None, *, layers: str | Sequence[str] | None = None) -> Watcher:
+    def watch(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        *,
+        layers: str | Sequence[str] | None = None,
+        distributions: bool = False,
+    ) -> Watcher:
         """Measure a PyTorch model and time its steps. The measured values join the next push.
 
         Values: ``grad_norm``, ``param_norm`` and ``update_ratio`` (norm of a step's weight change over the norm of the
@@ -165,6 +172,7 @@ class Run:
                 model.
             layers: Names of layers, or patterns such as ``"*.attn"``, whose gradient norms are pushed at each step as
                 ``grad_norm/LAYER``.
+            distributions: Also measure weights and gradients as distributions, as `observe` does.
 
         Returns:
             A watcher. ``layers_for(steps)`` pushes the norms of all layers for a while, ``stop()`` ends the measurements.
@@ -175,9 +183,58 @@ class Run:
         Example:
             >>> run.watch(model, optimizer, layers="*.attn")
         """
+        from trackside.pytorch.observer import choice
         from trackside.pytorch.watcher import Watcher
 
-        return Watcher(self.queue, model, optimizer, layers)
+        return Watcher(self.queue, model, optimizer, layers, choice() if distributions else None)
+
+    def observe(
+        self,
+        model: Any,
+        optimizer: Any = None,
+        *,
+        weights: bool = True,
+        gradients: bool = True,
+        activations: str | Sequence[str] = (),
+        attention: str | Sequence[str] = (),
+        every: int | str = "auto",
+    ) -> Watcher:
+        """Measure what happens inside a PyTorch model, as distributions by layer; watch the model, too.
+
+        At some steps the values of each layer's weights and gradients, and of the outputs of chosen modules, are counted in
+        buckets that grow by powers of two, on their device: nothing waits for it. Beside them: sum, squares and the largest
+        value; how far the optimizer moves each layer, and in how many directions; of attention the entropy and the largest
+        logit of each head. Hooks on modules exist in these steps only. Modules in compiled code cannot be observed.
+
+        Args:
+            model: A ``torch.nn.Module``. If it is watched already, that goes on.
+            optimizer: As in `watch`.
+            weights: Measure the weights and their changes.
+            gradients: Measure the gradients.
+            activations: Names of modules, or patterns such as ``"*.mlp"``, whose outputs are measured.
+            attention: Names of modules, or patterns such as ``"*.attn"``, whose attention is measured.
+            every: Steps from one measurement to the next, or ``auto`` for so many that all of it costs 0.3 % of the time at
+                most, after some measurements in the first 256 steps.
+
+        Returns:
+            As `watch`.
+
+        Raises:
+            TypeError: The model is not a ``torch.nn.Module``.
+            ValueError: *every* is neither ``auto`` nor a positive number.
+
+        Example:
+            >>> run.observe(model, activations="*.mlp", attention="*.attn")
+        """
+        from trackside.pytorch.observer import choice
+        from trackside.pytorch.watcher import Watcher
+
+        wanted = choice(weights=weights, gradients=gradients, activations=activations, attention=attention, every=every)
+        watcher = Watcher.of(self.queue, model)
+        if watcher is None:
+            return Watcher(self.queue, model, optimizer, None, wanted)
+        watcher.observe(model, wanted)
+        return watcher
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Record that something happened, at the current step.
@@ -204,6 +261,48 @@ class Run:
             >>> run.summary(best_eval_loss=1.83)
         """
         self.queue.summary(values, named)
+
+    def benchmark(
+        self,
+        model: Any,
+        inputs: Any = None,
+        *,
+        variants: Sequence[str] = (),
+        batch_sizes: Sequence[int] = (),
+        lengths: Sequence[int] = (),
+        seconds: float = 5.0,
+        precision: float = 0.01,
+    ) -> dict[str, Any]:
+        """Measure latency, throughput and agreement of a model in this process, and add the results to the run.
+
+        Copies of the model are measured. `trackside benchmark` measures in processes of their own, and so also shows the
+        differences between processes, the time to load and the peak memory.
+
+        Args:
+            model: A ``torch.nn.Module``, or a function.
+            inputs: Its arguments: a mapping by name, a tuple by place, anything else as the only one; or a function of a
+                batch size, and a length, that returns them. None generates some for the first layer.
+            variants: ``fp32``, ``bf16``, ``int8-dynamic`` and others; the first is what the others are compared with.
+            batch_sizes: Inputs in a call.
+            lengths: Lengths of each input.
+            seconds: Most seconds for each combination of those.
+            precision: Half width of the intervals, as a share, from which a measurement ends earlier.
+
+        Returns:
+            ``variants`` and ``comparisons``, each value with its 95 % interval, and ``sentences``. See docs/benchmark.md.
+
+        Raises:
+            TypeError: *variants* are given for a function.
+
+        Example:
+            >>> run.benchmark(model, inputs, variants=["fp32", "int8-dynamic"])["sentences"]
+            ['int8-dynamic is 1.42 to 1.51 times faster than fp32']
+        """
+        from trackside.benchmark.in_process import benchmark
+        from trackside.benchmark.rounds import Load, Plan
+
+        loads = [Load(batch, length) for batch in batch_sizes or (0,) for length in lengths or (0,)]
+        return benchmark(self, model, inputs, loads, variants=variants, plan=Plan(seconds, precision))
 
     def alert(self, title: str, text: str = "", severity: str = "warning") -> None:
         """Raise an alert from the training code.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from trackside.buckets import DURATION_INDEXES, Buckets
 from trackside.packing import unpack
 
 if TYPE_CHECKING:
@@ -136,12 +137,17 @@ class Identity(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Histogram(msgspec.Struct, omit_defaults=True):
-    """Observations per bucket of `DURATION_BUCKETS`, a last count above all bounds, and their sum in seconds."""
+    """Observations per bucket of `DURATION_BUCKETS`, a last count above all bounds, and their sum in seconds.
+
+    ``fine`` has the same observations by `trackside.buckets.duration_index`, without those that have none; empty from older
+    clients.
+    """
 
     counts: Annotated[
         list[Count], msgspec.Meta(min_length=len(DURATION_BUCKETS) + 1, max_length=len(DURATION_BUCKETS) + 1)
     ]
     sum: Amount
+    fine: dict[Annotated[int, msgspec.Meta(ge=DURATION_INDEXES.start, lt=DURATION_INDEXES.stop)], Count] = {}
 
 
 class DataWaits(Histogram, omit_defaults=True):
@@ -167,19 +173,21 @@ class Memory(msgspec.Struct, omit_defaults=True):
 
 
 class Device(msgspec.Struct, omit_defaults=True):
-    """Work and memory of a rank's GPUs.
+    """Work of a rank, and memory of its GPUs.
 
     Attributes:
         phases: Seconds of work by phase, from CUDA events.
         memory: Memory by the GPU's UUID; a state, not a total.
         flops: Floating-point operations of the model, if the user has stated those of a step or a token.
         peak_flops: Peak FLOP/s of the GPUs, if the user has stated it.
+        amounts: Sums of the keys in `trackside.rl_keys.AMOUNT_KEYS`, by quantity.
     """
 
     phases: dict[str, Amount] = {}
     memory: dict[str, Memory] = {}
     flops: Amount | None = None
     peak_flops: Amount | None = None
+    amounts: dict[str, Amount] = {}
 
 
 class CheckpointTotals(msgspec.Struct, omit_defaults=True):
@@ -220,7 +228,7 @@ class Totals(msgspec.Struct, omit_defaults=True):
             sum to the time since the session began.
         data_wait: Waits for batches of data, with the first batch of each epoch apart.
         paused: Seconds of evaluation and checkpoints, and of phases nested in them, up to the first push of the step.
-        device: Work and memory of its GPUs; None if nothing is known.
+        device: Its work, and the memory of its GPUs; None if nothing is known.
         saves: Its checkpoints; None before the first.
     """
 
@@ -382,6 +390,66 @@ class Block(msgspec.Struct, omit_defaults=True):
         return unpack("q", self.steps), unpack("q", self.times), unpack("d", self.values)
 
 
+# Columns of distributions by kind: the first ones of every layer, the others where they apply.
+_OF_VALUES = ("size", "mean", "std", "norm", "largest", "zeros", "nonfinite")
+_OF_UPDATES = ("update_ratio", "rank")  # only if the optimizer has moved weights
+DISTRIBUTION_COLUMNS = {
+    "weights": (*_OF_VALUES, *_OF_UPDATES),
+    "gradients": _OF_VALUES,
+    "activations": (*_OF_VALUES, "saturated"),
+    "attention": ("entropy", "logit"),
+}
+LAYER_NAMES = 1024  # limit of the layers, or heads, of a frame
+LAYER_NAME_BYTES = 512
+
+
+class DistributionFrame(msgspec.Struct, omit_defaults=True):
+    """Distributions of one kind of tensors of a rank at one step, one for each layer, as columns.
+
+    Attributes:
+        kind: ``weights``, ``gradients``, ``activations`` or ``attention``.
+        time: Nanoseconds of the client's monotonic clock.
+        names: Names of the layers; of attention ``LAYER/HEAD``.
+        columns: Numbers by name, those of `DISTRIBUTION_COLUMNS`, one a layer, little-endian float32, NaN for none: the
+            ``size`` or number of values, their ``mean``, ``std``, ``norm`` and ``largest`` magnitude; the shares of ``zeros``,
+            of ``nonfinite`` and, of activations, of ``saturated`` values, those within 2 % of the largest; of weights
+            ``update_ratio``, the norm of a step's change over their norm, and the effective ``rank`` of that change; of
+            attention the mean ``entropy``, 1 if all keys are attended equally, and the largest ``logit`` magnitude.
+        buckets: Distributions as `trackside.buckets.Buckets.packed` has them, one a layer; none of attention.
+        step: The step of the next push.
+    """
+
+    kind: str
+    time: int
+    names: list[str]
+    columns: dict[str, bytes] = {}
+    buckets: list[bytes] = []
+    step: int = 0
+
+    def check(self) -> None:
+        """Check names, columns and distributions.
+
+        Raises:
+            WireError: One of them does not have its format.
+        """
+        rows = len(self.names)
+        if not 0 < rows <= LAYER_NAMES or len(set(self.names)) != rows:
+            raise WireError("block", f"distributions of {rows} layers, which must be some and differ")
+        if any(len(name.encode("utf-8", "replace")) > LAYER_NAME_BYTES for name in self.names):
+            raise WireError("block", "a layer's name is too long")
+        known = DISTRIBUTION_COLUMNS.get(self.kind, ())
+        if set(known) - set(_OF_UPDATES) - set(self.columns) or set(self.columns) - set(known) or not known:
+            raise WireError("block", f"distributions of {self.kind[:40]!r} have other columns")
+        lengths = {len(column) for column in self.columns.values()} | {4 * (len(self.buckets) or rows)}
+        if lengths != {4 * rows} or not -(2**63) <= self.step < 2**63:
+            raise WireError("block", "the columns of distributions differ in length")
+        if any(value < 0 for name, column in self.columns.items() if name != "mean" for value in unpack("f", column)):
+            raise WireError("block", "a column of distributions has negative numbers")
+        try:
+            for one in self.buckets:
+                Buckets.unpacked(one)
+        except ValueError as error:
+            raise WireError("block", str(error)) from None
 SUMMARY = "summary"
 """The kind of an event whose fields are results of the run."""
 
@@ -431,6 +499,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
         alerts: Alerts.
         phase: As in `Hello`.
         room: Resources, with a batch or a heartbeat each 10 s, and sooner if shared memory fills up; else None.
+        distributions: Distributions of the layers of a model.
     """
 
     clock: Clock
@@ -440,6 +509,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     alerts: list[TrainingAlert] = []
     phase: str = ""
     room: ResourceUsage | None = None
+    distributions: list[DistributionFrame] = []
 
 
 class Skip(msgspec.Struct, omit_defaults=True):

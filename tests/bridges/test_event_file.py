@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import require
 
+from trackside.packing import encoded_varint
 from trackside_daemon.bridges.mirrors.target import Row
-from trackside_daemon.bridges.protobuf import encoded_varint
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import encoded_event, encoded_record

@@ -7,10 +7,12 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import layer_frames
 import pytest
 from bridges.mlflow_server import MlflowServer
 from histories import BEGIN, column, finished, history, ingested, opened
 from processes import eventually
+from session_records import batch_ingested
 
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import mirror as mirrors
@@ -60,6 +62,8 @@ class Recorded:
     Attributes:
         fails: Raises the error to raise for some rows, or returns.
     """
+
+    histograms = False
 
     def __init__(self, *, machine: bool = False) -> None:
         self.machine = machine
@@ -215,6 +219,24 @@ def test_event_files_have_each_sample_once_after_a_kill_at_any_moment(tmp_path: 
     assert [events.restart for events in EventFile(second).read() if events.restart is not None] == [0]
     (read,) = find_runs(str(first), {})
     assert len(list(read.items())) == 101
+
+
+def test_event_files_have_the_distributions_of_layers_once(tmp_path: Path) -> None:
+    with history(tmp_path / "history") as one:
+        record = opened("id-1", name="train")
+        frames = [layer_frames.frame(step, {"embed": layer_frames.normal(step)}) for step in range(40)]
+        heads = [layer_frames.attention(3, {"attn/0": (0.5, 9.0)})]
+        one.put([record, batch_ingested(record.session.id, 1, distributions=[*frames, *heads])])
+        for _ in range(2):  # the second is a worker that starts again
+            mirror_to(EventFiles(tmp_path / "events"), one).poll()
+        (path,) = (tmp_path / "events").rglob("*tfevents*")
+        read = [*EventFile(path).read()]
+    found = [(value.kind, value.tag, step) for events in read for value, step, _ in events.others]
+    assert found == [("histograms", "weights/embed", step) for step in range(40)]
+    assert [scalar[:2] for events in read for scalar in events.scalars] == [
+        ("attention/entropy/attn/0", 3),
+        ("attention/logit/attn/0", 3),
+    ]
 
 
 def test_mlflow_has_each_sample_once_after_every_kind_of_failure(

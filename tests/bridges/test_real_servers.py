@@ -155,7 +155,7 @@ def test_stores_of_mlflow_are_read_as_its_client_reads_them(tmp_path: Path) -> N
 
 def test_a_server_of_mlflow_that_is_killed_and_comes_back_has_each_sample_once(tmp_path: Path) -> None:
     port, store = free_port(), f"sqlite:///{tmp_path}/server.db"
-    target = make_target(
+    target: Any = make_target(
         "mlflow", {"url": f"http://127.0.0.1:{port}", "experiment": "e", "token_file": "", "ca_file": ""}
     )
     begin = time.time()
@@ -293,7 +293,7 @@ def test_a_server_of_otlp_that_is_slow_or_stopped_has_each_value_once(
     monkeypatch.setattr(http_exchange, "PATIENCE_SECONDS", 1.0)
     port, begin = free_port(), time.time() - 100
     url = f"http://127.0.0.1:{port}/opentelemetry/v1/metrics"
-    target = make_target("otlp", {"url": url, "headers_file": "", "ca_file": ""})
+    target: Any = make_target("otlp", {"url": url, "headers_file": "", "ca_file": ""})
     with history(tmp_path / "history") as one:
         one.put([opened("a", name="gpt", started=begin)])
 

@@ -34,6 +34,7 @@ from trackside_daemon.model.records import Alert, Event
 from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.checkpoints import CheckpointsApi
@@ -41,10 +42,12 @@ from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
 from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.api.waits import Waits
 from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.address import listen
 from trackside_daemon.web.http.auth_token import Token
@@ -148,6 +151,7 @@ class Site:
     def __init__(self, one: History, token: Token, *, breaks: bool) -> None:
         state, kept = State(), HistoryAccess(one.database, one.writer)
         overview = Overview(state, RateTracker(state), FiringAlerts(), one.database)
+        captures = CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0)
         pages = WebApp(
             state,
             sources=(),
@@ -156,8 +160,10 @@ class Site:
             history=HistoryApi(state, kept, lambda *_: (frozenset(), []), lambda *_: frozenset()),
             diagnosis=DiagnosisApi(kept, CostSection),
             alerts=AlertsApi(kept, Silences(), AlertTester(), lambda _: None, ()),
-            captures=CapturesApi(CapturesHarness(one.database, one.writer).captures, kept, lambda _: 0),
+            captures=captures,
+            agents=AgentsApi(kept, captures, Waits(lambda _: {}), prices=CostSection, hang=lambda _: None),
             checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, lambda _: None), kept),
+            layers=LayersApi(kept),
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),

@@ -130,6 +130,8 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.thermal.enabled": ("yes", True),
         "collector.gpu.enabled": ("off", False),
         "collector.ranks.enabled": ("false", False),
+        "collector.ray.enabled": ("true", True),
+        "collector.ray.dashboard": ("http://h:1", "http://h:1"),
         "collector.ranks.others": ("false", False),
         "collector.gpu.simulate": ("3", 3),
         "collector.gpu.extra": ("links,engines", ("links", "engines")),
@@ -202,6 +204,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "bridges.otlp.url": ("http://h:4318/v1/metrics", "http://h:4318/v1/metrics"),
         "bridges.otlp.headers_file": ("/a", "/a"),
         "bridges.otlp.ca_file": ("/a", "/a"),
+        "bridges.parquet.url": ("s3://b/p", "s3://b/p"),
     }
     assert {".".join(path) for path in setting_paths(Config)} == set(given)
     for variable, path in variables(Config).items():

@@ -13,7 +13,7 @@ from trackside_daemon.detectors.rank_detectors import RankDetectors
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trackside_daemon.detectors.rank_detectors import Found
+    from trackside_daemon.detectors.base import Found
 
 SECONDS = 0.005
 """Duration of a step."""

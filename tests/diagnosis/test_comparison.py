@@ -10,11 +10,12 @@ import pytest
 from histories import BEGIN, History, finished, history, opened, session
 from session_records import batch_ingested
 
+from trackside.benchmark.distributions import p_value, t_quantile
 from trackside.packing import pack
 from trackside.wire import Block
 from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.comparison import as_json, compare
-from trackside_daemon.diagnosis.estimates import batched, p_value, t_quantile
+from trackside_daemon.diagnosis.estimates import batched
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record.run_changes import pin
 

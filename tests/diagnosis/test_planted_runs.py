@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import tempfile
 from dataclasses import replace
@@ -14,11 +16,14 @@ from diagnosis.simulated_job import Job, SimulatedJob
 from in_process_daemon import InProcessDaemon
 from processes import ROOT
 
+from trackside_daemon.agents.answers import Answers
+from trackside_daemon.agents.protocol import Protocol
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.diagnosis.text import lines
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable
 
 WELL = Job(steps=1000)
@@ -70,11 +75,25 @@ REPAIRED: dict[str, Job] = {
 
 
 class Diagnosed(NamedTuple):
-    """The end of a job."""
+    """The end of a job, and what an agent is answered to `why`."""
 
     seconds: float
     found: dict[str, Any]
+    agent: str
     failures: dict[str, int]
+
+
+def asked_by_agent(connection: sqlite3.Connection) -> str:
+    """Return the text of the answer to the tool `why`."""
+
+    async def read(query: Callable[[sqlite3.Connection], Any]) -> Any:
+        return query(connection)
+
+    params = {"name": "why", "arguments": {"run": "job"}}
+    message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    answer = asyncio.run(Protocol(Answers(read, CostSection), "1").answer(message, actions=False))
+    assert answer is not None
+    return str(answer["result"]["content"][0]["text"])
 
 
 @cache
@@ -86,16 +105,17 @@ def diagnosed(job: Job, seed: int = 1) -> Diagnosed:
         daemon.history.writer.call(lambda _: None).result(60)
         with daemon.history.database.reading() as connection:
             found = diagnose(connection, "job", CostSection())
+            agent = asked_by_agent(connection)
         failures = daemon.failures()
         daemon.close()
-    return Diagnosed(seconds, found, failures)
+    return Diagnosed(seconds, found, agent, failures)
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_the_fault_is_the_first_cause_and_the_ledgers_sum_to_the_wall_time(name: str) -> None:
     """All 24 are found; the goal is 22."""
     job, causes = PLANTED[name]
-    seconds, found, failures = diagnosed(job)
+    seconds, found, agent, failures = diagnosed(job)
     wall = found["wall_seconds"]
     assert failures == {}
     assert wall == pytest.approx(seconds, rel=0.01)
@@ -104,6 +124,8 @@ def test_the_fault_is_the_first_cause_and_the_ledgers_sum_to_the_wall_time(name:
     assert len(found["ledger_by_rank"]) == job.ranks
     if causes:
         assert found["causes"][0]["cause"] in causes
+    field, cause = next(iter(json.loads(agent).items()))
+    assert (field, cause in (causes or ("none",))) == ("cause", True), agent
     assert sum(cause["lost_seconds"] or 0.0 for cause in found["causes"]) <= wall
     if not causes:
         assert max((cause["lost_seconds"] or 0.0 for cause in found["causes"]), default=0.0) <= 0.02 * wall
@@ -115,7 +137,7 @@ def test_the_gain_of_a_repair_is_in_the_stated_interval_and_the_page_has_the_tab
     page = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
     for name, repaired in REPAIRED.items():
         job, _ = PLANTED[name]
-        seconds, found, _ = diagnosed(job)
+        seconds, found, _, _ = diagnosed(job)
         cause = found["causes"][0]
         gained = seconds - diagnosed(repaired, seed=2).seconds
         assert cause["low"] <= gained <= cause["high"], name

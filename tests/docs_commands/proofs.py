@@ -61,6 +61,7 @@ TORCHRUN = "tests/end_to_end/test_torchrun.py::test_what_torchrun_restarts_after
 MAKE = "tests/documentation/test_pages.py::test_every_make_target_in_the_readme_exists"
 
 PROOFS: list[tuple[str, Proof]] = [
+    (r"python examples/language_model\.py |trackside benchmark ", Elsewhere("tests/benchmark/test_page.py")),
     (r"sudo ", Needs("root|a cluster")),
     (r"(install|systemd-sysusers|systemd-tmpfiles|cd /opt/trackside/share)\b.*trackside", Elsewhere(SYSTEMD)),
     (r"systemctl .*grafana", Needs("Grafana")),
@@ -86,6 +87,7 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"trackside run --auto ", Elsewhere("tests/auto/test_public_scripts.py")),
     (r"trackside (run|import) --follow ", Elsewhere("tests/end_to_end/test_follow.py")),
     (r"trackside run ", Elsewhere(RUN)),
+    (r"trackside (layers|capture) train", Elsewhere("tests/cli/test_layers.py")),
     (r"trackside captures? ", Elsewhere("tests/end_to_end/test_captures.py")),
     (r"eval .*python -m trackside\.captures", Elsewhere("tests/captures/kineto/test_environment.py")),
     (r"trackside attach ", Elsewhere("tests/cli/test_attach.py")),
@@ -98,8 +100,13 @@ PROOFS: list[tuple[str, Proof]] = [
     (r"promtool query instant ", Runs(r'up\{instance="127\.0\.0\.1:\d+", job="trackside".*\} => 1 @')),
     (r"curl .*-/reload$|curl (-s )?http://127.0.0.1:21790/metrics", Runs()),
     (r"curl -H .*/(stacks$|series\?|processes$)", Runs(r'^\{(?!"error")')),
+    (r"echo .* \| trackside mcp$|curl -s -H .*/api/v1/mcp$", Runs(r'(?s)"result": ?\{"(tools|content)":')),
     (r"trackside checkpoints ", Elsewhere("tests/cli/test_checkpoints.py")),
     (r"export TRACKSIDE_RUN_ID=|until python train\.py ", Elsewhere("tests/end_to_end/test_checkpoints.py")),
+    (r"trackside archive archive$", Runs(r"written: \d+ runs with [\d,]+ samples")),
+    (r"trackside fleet$", Runs(r"worst 20 runs by lost GPU hours\n")),
+    (r'trackside fleet "worst 20 ', Runs(r"lost_gpu_hours .*\n.*gpt-")),
+    (r"trackside fleet ", Runs(r"cause|run ")),
     (r"trackside (alerts dismiss|tune|replay .*--explain)\b", Elsewhere("tests/cli/test_tune.py")),
     (r"trackside why gpt-small$", Runs(r"(?s)time: .*cost: GPUs .* EUR .*try: .*trend per 1,000 steps: loss ")),
     (r"trackside compare gpt-small gpt-wide$", Runs(r"against the baseline:\n.* step_time .*%")),

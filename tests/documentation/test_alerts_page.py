@@ -67,7 +67,7 @@ def test_the_severities_are_those_in_the_code_of_the_detectors() -> None:
     found: dict[str, set[str]] = {}
     packages = (Path(str(package.__file__)).parent for package in (detectors, checkpoints))
     files = (Path(process_memory_leaks.__file__), Path(regression.__file__))
-    for file in (*(one for package in packages for one in package.glob("*.py")), *files):
+    for file in (*(one for package in packages for one in package.rglob("*.py")), *files):
         nodes = ast.walk(ast.parse(file.read_text("utf-8")))
         texts = {str(one.value) for one in nodes if isinstance(one, ast.Constant)}
         named, severities = texts & ROWS.keys(), texts & set(SEVERITIES)

@@ -25,6 +25,7 @@ class Prometheus(Listening, Queries):
         target: ``http://HOST:PORT`` (or ``https``, with ``scheme="https"`` as a setting) whose ``/metrics`` is scraped.
         jobs: Further jobs with other settings for the target, by name.
         rules: Files with rules, which are evaluated each second.
+        features: Feature flags, separated by commas.
         scrape: Further settings of the scrape, such as ``label_value_length_limit``.
     """
 
@@ -35,6 +36,7 @@ class Prometheus(Listening, Queries):
         *,
         jobs: Mapping[str, Mapping[str, object]] | None = None,
         rules: Sequence[Path] = (),
+        features: str = "",
         **scrape: object,
     ) -> None:
         static = [{"targets": [target.partition("://")[2]]}]
@@ -57,6 +59,7 @@ class Prometheus(Listening, Queries):
             f"--storage.tsdb.path={directory / 'prometheus'}",
             "--web.listen-address=127.0.0.1:0",
             "--log.level=debug",
+            *([f"--enable-feature={features}"] if features else []),
         )
         eventually(lambda: http.get(f"{self.url}/-/ready").status_code == 200)
 

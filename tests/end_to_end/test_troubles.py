@@ -21,6 +21,7 @@ from processes import start as start_process
 
 from trackside_daemon.alerts.process_memory_leaks import ADVICE
 from trackside_daemon.alerts.settings import AlertsSection
+from trackside_daemon.detectors.layers.layer_detectors import ALERTS as OF_LAYERS
 from trackside_daemon.detectors.rank_detectors import ALERTS as OF_RANKS
 from trackside_daemon.detectors.run_watch import ALERTS as OF_RUNS
 from trackside_daemon.service.finding_sources import rules
@@ -36,6 +37,7 @@ TREES = f"{HERE}::test_a_machine_of_files"
 TIMED = "tests/end_to_end/test_simulated_troubles.py::test_it_fires_through_the_whole_pipeline"
 LONG = "tests/end_to_end/test_simulated_troubles.py"
 RUNS = "tests/end_to_end/test_run_alerts.py"
+LAYERS = "tests/detectors/test_layers.py"
 
 
 class Row(NamedTuple):
@@ -48,6 +50,14 @@ class Row(NamedTuple):
 OF_VALUES = (
     *("NonFinite", "LossSpike", "LossHardBatch", "LossDiverging", "LossPlateau", "LossRestart", "GradientExplosion"),
     *("GradientVanishing", "LearningRateOutOfRange", "SlowStep", "ThroughputRegression", "HostMemoryLeak"),
+    *(
+        "NoLearningSignal",
+        "TruncationRising",
+        "TrainInferenceMismatch",
+        "KlBlowup",
+        "RewardCollapse",
+        "EntropyCollapse",
+    ),
     "DataLoaderBottleneck",
 )
 OF_GPUS = ("GpuHot", "GpuThrottled", "GpuXid", "GpuRowRemap")
@@ -76,11 +86,19 @@ ROWS = {
         "tests/end_to_end/test_dataloaders.py::test_a_worker_that_finds_shared_memory_full_is_seen_for_what_it_is",
     ),
     "UserAlert": Row("real process", f"{RUNS}::test_what_the_training_raises_and_its_good_end_are_told"),
+    "ModelRegression": Row(
+        "real process", "tests/benchmark/test_command.py::test_a_checkpoint_that_is_worse_raises_the_alert"
+    ),
     "RunStarted": Row("real process", f"{RUNS}::test_a_training_that_stands_still_is_stalled"),
     "RunFinished": Row("real process", f"{RUNS}::test_what_the_training_raises_and_its_good_end_are_told"),
     "RunRestarted": Row("real process", f"{HERE}::test_a_run_that_begins_again"),
     "CheckpointOverdue": Row("simulated time", f"{LONG}::test_a_checkpoint_that_does_not_come"),
     "MonitorBlind": Row("simulated time", f"{LONG}::test_messages_that_a_client_had_to_drop"),
+    "DeadLayer": Row("real training", f"{LAYERS}::test_a_dead_relu_layer_is_named"),
+    "SaturatedLayer": Row("real training", f"{LAYERS}::test_a_saturated_layer_is_named"),
+    "AttentionCollapse": Row("real training", f"{LAYERS}::test_attention_that_a_scaled_query_collapses_is_named"),
+    "ActivationOutliers": Row("real training", f"{LAYERS}::test_a_layer_whose_outputs_explode_is_named"),
+    "LayerUpdates": Row("real training", f"{LAYERS}::test_a_layer_that_no_optimizer_has_is_named"),
     "GpuMemoryLeak": Row("simulated time", f"{LONG}::test_memory_of_a_gpu_that_grows_for_hours"),
 }
 
@@ -97,7 +115,7 @@ GPU_FLAGS = ("--collector.gpu.simulate=4", "--collector.gpu.trouble=hot:1,thrott
 
 
 def test_every_alert_is_in_a_row() -> None:
-    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_RUNS, *ADVICE}
+    known = {rule.alert for rule in rules(AlertsSection())} | {*OF_RANKS, *OF_LAYERS, *OF_RUNS, *ADVICE}
     assert known == ROWS.keys()
 
 

@@ -12,8 +12,10 @@ from fuzz.mutation import mutants
 from fuzz.tables import Tables
 from wire_messages import FakeSession, clock, moment, pushed
 
+from trackside.buckets import Buckets
 from trackside.wire import (
     BODIES,
+    DISTRIBUTION_COLUMNS,
     PROTOCOL,
     AllocationSite,
     Allocator,
@@ -21,6 +23,7 @@ from trackside.wire import (
     CheckpointTotals,
     DataWaits,
     Device,
+    DistributionFrame,
     Envelope,
     Flight,
     FlightEntry,
@@ -72,7 +75,7 @@ SESSIONS = [bytes([number]) * 16 for number in range(3)]
 
 WHO = FakeSession("id", name="train", rank=1, local_rank=1, world=2)
 ROOM = ResourceUsage(1, 1, 1, 1, 1)
-HISTOGRAM = Histogram([1] * 18, 1.0)
+HISTOGRAM = Histogram([1] * 18, 1.0, {-20: 1})
 TOTALS = Totals(
     pushes=1,
     steps=1,
@@ -81,7 +84,7 @@ TOTALS = Totals(
     nonfinite={"loss": 1},
     step_duration=HISTOGRAM,
     phases={"data": 1.0},
-    data_wait=DataWaits([1] * 18, 1.0, HISTOGRAM),
+    data_wait=DataWaits([1] * 18, 1.0, first=HISTOGRAM),
     paused=1.0,
     device=Device({"forward": 1.0}, {"GPU-1": Memory(1, 1, 1, 1)}, 1.0, 1.0),
     saves=CheckpointTotals(1, HISTOGRAM, 1, 1.0),
@@ -121,6 +124,16 @@ BATCH = Pushes(
     [TrainingAlert("title", 1, "text", "warning", 1)],
     "eval",
     ROOM,
+    [
+        DistributionFrame(
+            "gradients",
+            1,
+            ["0.weight"],
+            dict.fromkeys(DISTRIBUTION_COLUMNS["gradients"], bytes(4)),
+            [Buckets(1, 2, {3: 4}).packed()],
+            1,
+        )
+    ],
 )
 COMPLETE: dict[str, Any] = {
     "hello": HELLO,

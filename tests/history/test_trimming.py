@@ -7,10 +7,12 @@ import random
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import layer_frames
 import pytest
 from history.builders import SECOND, SHIFT, WALL, Bench, block, check_tables, session_id
 from session_records import batch_ingested
 
+from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.record import trimming as module
 from trackside_daemon.history.record.age_clock import CATCH_UP, AgeClock
@@ -244,6 +246,8 @@ def test_where_the_kernel_does_not_tell_whether_the_clock_is_synchronized_ages_d
 def test_nothing_of_a_deleted_run_is_left_in_any_table(four: Bench) -> None:
     four.apply(Event("live", 0, 1.0, "x"), Alert("a", "b", 1.0, "live"), Event("late", 0, 1.0, "x"))
     four.send(session_id(4), block(["b"], [1], [1.0]))
+    distributions = [layer_frames.frame(step, {"head": [1.0, 2.5]}) for step in range(9)]
+    four.apply(batch_ingested(session_id(4), 10**6, distributions=distributions))
     keeper = Keeper(four)
     four.connection.execute("UPDATE run SET deleted = 1 WHERE uid = 'live'")
     four.store.reset()
@@ -258,6 +262,17 @@ def test_nothing_of_a_deleted_run_is_left_in_any_table(four: Bench) -> None:
     assert four.connection.execute("SELECT count(*) FROM run WHERE id = 4").fetchone()[0] == 0
     assert four.connection.execute("SELECT count(*) FROM log WHERE id >> 32 = 4").fetchone()[0] == 0
     check_tables(four.connection)
+
+
+def test_a_trimmed_run_keeps_merged_distributions_and_those_that_are_in_none(bench: Bench) -> None:
+    push(bench, "run", 1)
+    distributions = [layer_frames.frame(step, {"head": [1.0, 2.5]}) for step in range(MERGED * 2 + 1)]
+    bench.apply(batch_ingested(session_id(1), 10**6, distributions=distributions))
+    bench.end("run", when=WALL + DAY)
+    bench.pack()
+    Keeper(bench, size=1).trim(until=lambda: bench.connection.execute("SELECT trimmed FROM run").fetchone() != (0,))
+    kept = bench.connection.execute("SELECT level, number FROM distribution ORDER BY level, number").fetchall()
+    assert kept == [(0, MERGED * 2), (1, 0), (1, 1)]
 
 
 def test_a_session_of_a_run_that_was_deleted_by_age_leaves_nothing_behind(bench: Bench) -> None:

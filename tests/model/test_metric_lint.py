@@ -47,7 +47,11 @@ SENTINELS = {
 }
 """What drivers answer for what they do not know, as it is and after a conversion."""
 
-BEYOND_ONE = {"trackside_gpu_fan_speed_ratio", "trackside_training_straggler_ratio"}
+BEYOND_ONE = {
+    "trackside_gpu_fan_speed_ratio",
+    "trackside_training_checkpoint_room_ratio",
+    "trackside_training_straggler_ratio",
+}
 """A fan may be asked for more than its nominal speed; a rank may take longer than the median one."""
 
 PUSHED = "trackside_training_"

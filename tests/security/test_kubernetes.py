@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 CLUSTER = build(KUBERNETES / "examples" / "cluster")
+CAPTURES = KUBERNETES / "examples" / "training-with-captures"
+"""Its daemon has the user of the training next to it, which writes the profiles, and serves nobody else."""
+
 WITH_PODS = [
     one
-    for directory in (KUBERNETES / "base", *sorted((KUBERNETES / "examples").iterdir()))
+    for directory in (KUBERNETES / "base", *sorted(set((KUBERNETES / "examples").iterdir()) - {CAPTURES}))
     for one in build(directory)
     if pod(one)
 ]
@@ -80,6 +83,14 @@ def test_the_user_of_the_daemon_is_not_that_of_other_images() -> None:
     assert not users & SHARED
     image = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
     assert f"USER {users.pop()}:21790" in image
+
+
+def test_a_daemon_with_the_user_of_a_training_is_of_its_pod_alone() -> None:
+    (job,) = (one for one in build(CAPTURES) if pod(one))
+    (daemon,) = (one for one in containers(job) if one.get("command") == ["trackside"])
+    assert daemon["securityContext"]["runAsUser"] == pod(job)["securityContext"]["runAsUser"]
+    volumes = {one["name"]: one for one in pod(job)["volumes"]}
+    assert all("hostPath" not in volumes[mount["name"]] for mount in daemon["volumeMounts"])
 
 
 def test_a_training_next_to_a_sidecar_cannot_replace_its_socket() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -21,6 +22,7 @@ from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.handle.handle import Nvml
+from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.checkpoints import CheckpointsApi
@@ -28,10 +30,12 @@ from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
 from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.api.waits import Waits, poll_runs
 from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.auth_token import Token
 
@@ -141,6 +145,8 @@ class Site:
     ) -> Client:
         kept = HistoryAccess(self.history.database, self.history.writer)
         self.pages = OverviewApi(self.state, kept, self.overview)
+        captures = CapturesApi(self.recorded.captures, kept, lambda _: 0)
+        waits = Waits(partial(poll_runs, self.state, self.history.database))
         pages = WebApp(
             self.state,
             sources=["cpu", "memory", "training"],
@@ -149,8 +155,10 @@ class Site:
             history=HistoryApi(self.state, kept, self.ask, self.ask_layers),
             diagnosis=DiagnosisApi(kept, CostSection),
             alerts=AlertsApi(kept, self.silences, self.trial, self.pushed.extend, ["GpuHot", "GpuLost", "LossSpike"]),
-            captures=CapturesApi(self.recorded.captures, kept, lambda _: 0),
+            captures=captures,
+            agents=AgentsApi(kept, captures, waits, prices=CostSection, hang=lambda _: None),
             checkpoints=CheckpointsApi(self.checkpoints, kept),
+            layers=LayersApi(kept),
             gpu=GpuApi(self.nvml, self._forget),
             processes=ProcessesApi(lambda: self.processes),
             overview=self.pages,

@@ -32,7 +32,7 @@ OM = "application/openmetrics-text"
     [
         (PROMETHEUS_2_42, OPENMETRICS, UNDERSCORES),
         (PROMETHEUS_3, OPENMETRICS, UTF_8),
-        (PROMETHEUS_3_PROTO, OPENMETRICS, UTF_8),
+        (PROMETHEUS_3_PROTO.replace("q=0.6", "q=0.1"), OPENMETRICS, UTF_8),
         (BROWSER, TEXT, UNDERSCORES),
         ("", TEXT, UNDERSCORES),
         ("*/*", TEXT, UNDERSCORES),

@@ -149,7 +149,7 @@ class TracksideCallback(Callback):
 
     Args:
         name: As for `trackside.init`.
-        watch: Also watch the model in each fit, as `trackside.watch` does.
+        watch: Also watch the model in each fit, as `trackside.watch` does; ``"distributions"`` with distributions.
         arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
 
     Attributes:
@@ -160,7 +160,7 @@ class TracksideCallback(Callback):
 
     pushes_logged = False
 
-    def __init__(self, name: str | None = None, *, watch: bool = False, **arguments: Any) -> None:
+    def __init__(self, name: str | None = None, *, watch: bool | str = False, **arguments: Any) -> None:
         super().__init__()
         self._watches = watch
         self._watcher: Any = None
@@ -216,7 +216,7 @@ class TracksideCallback(Callback):
             run.event("resume", step=trainer.global_step, path=str(trainer.ckpt_path or ""))
         self._patch_checkpoints(trainer)
         if self._watches:
-            self._watcher = _watched(run, trainer)
+            self._watcher = _watched(run, trainer, distributions=self._watches == "distributions")
 
     @never_raises
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -368,12 +368,13 @@ class _Begun:
         return next(self._iterator)
 
 
-def _watched(run: Run, trainer: Any) -> Any:
+def _watched(run: Run, trainer: Any, *, distributions: bool) -> Any:
     """Watch the model as the strategy has wrapped it; of several optimizers the first that steps counts."""
     if type(trainer.strategy).__name__ == "DeepSpeedStrategy":
         warn("Lightning: watch does not support DeepSpeed, and measures nothing")
         return None
-    return run.watch(trainer.strategy.model, trainer.optimizers[0] if len(trainer.optimizers) == 1 else None)
+    optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
+    return run.watch(trainer.strategy.model, optimizer, distributions=distributions)
 
 
 def _total(trainer: Any, module: Any) -> int | None:

@@ -37,7 +37,7 @@ class TracksideCallback(TrainerCallback):
     log from rank 0: the mean loss as ``loss_logged``, ``eval_loss`` as ``eval/loss``.
 
     Args:
-        watch: Also watch the model, as `trackside.watch` does.
+        watch: Also watch the model, as `trackside.watch` does; ``"distributions"`` with distributions.
         profile: Plan of profiles for a run that this opens, as for `trackside.init`.
 
     Attributes:
@@ -48,7 +48,7 @@ class TracksideCallback(TrainerCallback):
     is_carried = True
     yields = False
 
-    def __init__(self, *, watch: bool = False, profile: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, *, watch: bool | str = False, profile: Mapping[str, Any] | None = None) -> None:
         self._watches = watch
         self._profile = profile
         self._adapter: RunAdapter | None = None
@@ -93,7 +93,8 @@ class TracksideCallback(TrainerCallback):
         self._hooks = TrainerHooks(run, trainer)
         self._hooks.begin()
         if self._watches and not getattr(trainer, "is_deepspeed_enabled", False):
-            self._watcher = run.watch(trainer.model_wrapped, trainer.optimizer)
+            distributions = self._watches == "distributions"
+            self._watcher = run.watch(trainer.model_wrapped, trainer.optimizer, distributions=distributions)
             return
         if self._watches:
             warn("Transformers: watch does not support DeepSpeed, and measures nothing")

@@ -15,6 +15,7 @@ from trackside.pytorch.architecture import KIND, architecture
 from trackside.pytorch.device_scalars import is_on_device
 from trackside.pytorch.hooks import unwrapped
 from trackside.pytorch.norms import Norms, WeightSample
+from trackside.pytorch.observer import Choice, Observer
 from trackside.pytorch.overhead_budget import OverheadBudget
 from trackside.pytorch.parameters import (
     Parameters,
@@ -49,13 +50,19 @@ class Watcher:
         model: A ``torch.nn.Module``. It is not kept alive.
         optimizer: Optimizer whose steps are measured; None for the first one that steps and has parameters of the model.
         layers: Names and patterns of layers whose gradient norms are pushed at each step.
+        observed: The distributions that are measured; None for none.
 
     Raises:
         TypeError: The model is not a ``torch.nn.Module``.
     """
 
     def __init__(
-        self, queue: RowQueue, model: Any, optimizer: Any = None, layers: str | Sequence[str] | None = None
+        self,
+        queue: RowQueue,
+        model: Any,
+        optimizer: Any = None,
+        layers: str | Sequence[str] | None = None,
+        observed: Choice | None = None,
     ) -> None:
         if not callable(getattr(model, "named_parameters", None)):
             raise TypeError(f"watch takes a torch.nn.Module, and not a {type(model).__name__}")
@@ -86,22 +93,48 @@ class Watcher:
         self._is_countable = True
         self._timings: dict[OverheadBudget, tuple[Any, Any, float]] = {}
         self._stages: StepStages | None = None
+        self._observer: Observer | None = None
         self._handles: dict[str, Any] = {}
         try:
             self._parameters = Parameters(model, queue.session.identity.rank)
             if queue.is_open:
+                if observed is not None:
+                    self.observe(model, observed)
                 self._attach(model, optimizer)
                 self._describe(model)
+                _watchers[model] = self
         except Exception as error:  # noqa: BLE001  a model of the user's own kind may raise anything
             self._fail(error)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy or a pickle watches nothing: the hooks are those of this model.
-        return {"_ended": True, "_stages": None, "_handles": {}}
+        return {"_ended": True, "_stages": None, "_observer": None, "_handles": {}}
+
+    @classmethod
+    def of(cls, queue: RowQueue, model: Any) -> Watcher | None:
+        """Return the watcher that measures a model for the run of a queue; None if there is none."""
+        watcher = _watchers.get(model)
+        return watcher if watcher is not None and watcher.measures_for(queue) else None
+
+    def measures_for(self, queue: RowQueue) -> bool:
+        """Return whether this measures for the run of a queue now."""
+        return not self._ended and self._queue is queue
+
+    def observe(self, model: Any, wanted: Choice) -> None:
+        """Measure distributions, too, from one of the next steps on; instead of others if there were some."""
+        if self._observer is not None:
+            self._observer.stop()
+        self._observer = Observer(self._queue, self._parameters, model, wanted)
+        self._wakes = 0
 
     def layers_for(self, steps: int) -> None:
-        """Push the gradient norms of all layers for *steps* steps, from the one after the next on."""
+        """Push the gradient norms of all layers for *steps* steps, from the one after the next on.
+
+        If distributions are measured, they are measured more often meanwhile.
+        """
         self._all_layers = max(0, int(steps))
+        if self._observer is not None:
+            self._observer.burst(self._steps, self._all_layers)
         self._wakes = 0
 
     def stop(self) -> None:
@@ -113,6 +146,8 @@ class Watcher:
 
     def _end_watch(self) -> None:
         self._ended, self._before = True, None  # events stay: a forked child may free nothing of CUDA's
+        if self._observer is not None:
+            self._observer.stop()
         _over.extend(self._handles.values())
         self._handles = {}
 
@@ -218,9 +253,26 @@ class Watcher:
                 self._stages.hook_optimizers_last()
         elif not waits and "before" in self._handles:
             self._handles.pop("before").remove()
+        if self._observes(self._steps + 1):
+            self._observing(Observer.prepare)
 
     def _is_due(self, step: int) -> bool:
-        return bool(self._gradients.is_due(step) or self._weights.is_due(step) or self._all_layers or self._patterns)
+        norms = self._gradients.is_due(step) or self._weights.is_due(step) or self._all_layers or self._patterns
+        return bool(norms) or self._observes(step)
+
+    def _observes(self, step: int) -> bool:
+        return self._observer is not None and self._observer.is_due(step)
+
+    def _observing(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Call a method of the observer, which is given up if that fails."""
+        observer = self._observer
+        if observer is not None:
+            try:
+                work(observer, *arguments)
+            except Exception as error:  # noqa: BLE001  whatever of PyTorch's fails, training goes on
+                self._observer = None
+                observer.stop()
+                warn(f"the model's distributions are no longer measured: {type(error).__name__}: {str(error)[:200]}")
 
     def _begin(self, optimizer: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self._before = None
@@ -232,10 +284,12 @@ class Watcher:
             self._measure_gradients(optimizer, self._steps + 1)
         if self._weights.is_due(self._steps + 1):
             began = perf_counter()
-            if tensors := self._moving(self._parameters.trained()):
-                self._before = WeightSample.read(tensors, self._roots)
+            if moving := self._moving(self._parameters.trained()):
+                self._before = WeightSample.read([one for _, one in moving], self._roots)
             self._sampling_seconds = perf_counter() - began
             self._own_seconds += self._sampling_seconds
+        if self._observes(self._steps + 1):
+            self._observing(Observer.measure_before, self._moving(self._parameters.trained()))
 
     def _end(self, optimizer: Any) -> None:
         stages = self._stages
@@ -247,15 +301,21 @@ class Watcher:
             self._measure_gradients(optimizer, self._steps)
         if self._before is not None:
             self._measure(self._weights, self._push_weights, self._sampling_seconds)
+        if self._observes(self._steps):
+            self._observing(Observer.measure_after, self._parameters.trained())
+            self._observing(Observer.finish)
         self._record_step_time()
         self._poll()
         request = self._queue.session.layers
         if request is not self._request:
-            self._request, self._all_layers = request, request[1]
+            self._request = request
+            self.layers_for(request[1])
         if stages is not None and self._steps >= stages.next_step:
             stages.step_finished(self._steps)
         self._wait_for_step()
         wakes = [self._gradients.next_due(self._steps) - 1, self._weights.next_due(self._steps) - 1]
+        if self._observer is not None:
+            wakes.append(self._observer.wakes(self._steps))
         if "before" in self._handles:
             wakes.append(self._steps + 1)
         if stages is not None:
@@ -265,22 +325,31 @@ class Watcher:
     def _record_step_time(self) -> None:
         """Record the mean duration of the steps since the last call, without the measurements."""
         now = perf_counter()
+        observer = self._observer
+        if observer is not None:
+            self._own_seconds += observer.spent()
         if self._since is not None and self._steps > self._since[0]:
             seconds = (now - self._since[1] - self._own_seconds) / (self._steps - self._since[0])
             self._gradients.add_step(seconds)
             self._weights.add_step(seconds)
+            if observer is not None:
+                observer.budget.add_step(seconds)
         self._since, self._own_seconds = (self._steps, now), 0.0
 
     def _measure_gradients(self, optimizer: Any, step: int) -> None:
         """Measure the gradients if they are due and no scaler skips the step."""
-        if self._is_countable and (self._gradients.is_due(step) or self._all_layers or self._patterns):
+        norms = self._gradients.is_due(step) or self._all_layers or self._patterns
+        if self._is_countable and (norms or self._observes(step)):
             self._measured = step
             # A step that a scaler skips has no gradient norm: infinities are how the scaler finds its scale.
             found_inf = getattr(optimizer, "found_inf", None)
             waits = is_on_device(found_inf)
             if found_inf is None or waits or not float(found_inf):
                 skips = found_inf if waits else None
-                self._measure(self._gradients, lambda trained: self._push_gradients(trained, skips))
+                if norms:
+                    self._measure(self._gradients, lambda trained: self._push_gradients(trained, skips))
+                if self._observes(step):
+                    self._observing(Observer.measure_gradients, self._parameters.trained(), skips)
         self._all_layers = max(0, self._all_layers - 1)
 
     def _measure(self, budget: OverheadBudget, push: Callable[[Named], Any], before: float = 0.0) -> None:
@@ -307,17 +376,18 @@ class Watcher:
         """Deliver what has arrived from a device."""
         if self._queue.pending is not None:
             self._queue.pending.poll()
+        self._observing(Observer.poll)
         for budget, (first, last, cost) in tuple(self._timings.items()):
             if last.query():
                 del self._timings[budget]
                 budget.add_cost(max(cost, first.elapsed_time(last) / 1000))
 
-    def _moving(self, trained: Named) -> list[Any]:
-        """Return this rank's part of the parameters that the optimizer changes, if they are all on one device."""
+    def _moving(self, trained: Named) -> Named:
+        """Return names and this rank's part of the parameters that the optimizer changes, if they are on one device."""
         optimizer = None if self._optimizer is None else self._optimizer()
         own = {id(one) for one in optimizer_parameters(optimizer)} if optimizer is not None else set()
-        tensors = [local_values(one) for _, one in trained if id(one) in own]
-        return tensors if len({one.device for one in tensors}) == 1 else []
+        moving = [(name, local_values(one)) for name, one in trained if id(one) in own]
+        return moving if len({one.device for _, one in moving}) == 1 else []
 
     def _push_gradients(self, trained: Named, skips: Any) -> bool:
         """Push the norm of the gradients and of requested layers; return whether they are still on a device."""
@@ -360,7 +430,7 @@ class Watcher:
         if before is None or not moving:
             return False
         norms = Norms([local_values(one) for _, one in trained])
-        after = WeightSample.read(moving, self._roots)
+        after = WeightSample.read([one for _, one in moving], self._roots)
         if self._parameters.sharded:
             values = {"param_norm_local_squared": norms.total_squared}
         else:
@@ -400,6 +470,8 @@ class Watcher:
             fields["steps_ago"] = self._steps - step
         self._queue.after_push(lambda: self._queue.event("nonfinite_gradients", fields))
 
+
+_watchers: weakref.WeakKeyDictionary[Any, Watcher] = weakref.WeakKeyDictionary()
 
 _over: list[Any] = []
 """Hooks that ended within a step: PyTorch iterates over them then, so they are removed later."""

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from trackside.environment.process_info import process_info
+from trackside.log import warn
+from trackside.pytorch.measured import Measured
 from trackside.redact import redact_json, redact_text
 from trackside.totals.flops import NONE
 from trackside.totals.phases import WAITED, Mark
@@ -28,11 +30,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside.totals.flops import Flops
-    from trackside.wire import Identity, ProcessInfo, ProfilePlan, Totals
+    from trackside.wire import DistributionFrame, Identity, ProcessInfo, ProfilePlan, Totals
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
-    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | int", None]
+    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | Measured | int", None]
 )
 """A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
 nanoseconds, a message, None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""
@@ -41,6 +43,7 @@ KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
 NEWEST = 64  # limit of the rows that are searched for the newest step
 MESSAGES = 64  # limit of events and alerts in a batch
+FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
 
 class Session(Outbox):
@@ -99,6 +102,7 @@ class Session(Outbox):
         self.warnings = self._counts.warnings
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
+        self._distributions: list[DistributionFrame] = []
         self._number = 0
         self._refused_counted = 0
         self._overrun_counted = 0
@@ -222,14 +226,15 @@ class Session(Outbox):
                     if batch.is_full:
                         self._close(batch, clock)
                         batch = BatchBuilder()
-                if len(self._events) + len(self._alerts) >= MESSAGES:
+                if len(self._events) + len(self._alerts) >= MESSAGES or len(self._distributions) >= FRAMES:
                     self._close(batch, clock)
                     batch = BatchBuilder()
         except Exception:
             self.totals.dropped += batch.values
             raise
         counts = (self.totals.pushes, self.totals.dropped)
-        if batch.rows or self._events or self._alerts or self._sent_counts != counts:
+        others = self._events or self._alerts or self._distributions
+        if batch.rows or others or self._sent_counts != counts:
             self._close(batch, clock)
         self.settle(clock)
         if len(self.gpus) > self._gpus_sent:
@@ -310,6 +315,19 @@ class Session(Outbox):
             message.step = self._counts.step
             message.title, message.text = redact_text(message.title), redact_text(message.text)
             self._alerts.append(message)
+        elif isinstance(message, Measured):
+            self._accept_distributions(message)
+
+    def _accept_distributions(self, message: Measured) -> None:
+        """Add distributions to the batch; those on a device come twice, first to learn their step."""
+        message.step = self._counts.step if message.step is None else message.step
+        try:
+            frame = message.frame()
+        except Exception as error:  # noqa: BLE001  of tensors; it must not keep others from being sent
+            warn(f"distributions of {message.kind} are not sent: {type(error).__name__}: {str(error)[:200]}")
+            return
+        if frame is not None:
+            self._distributions.append(frame)
 
     def _report_checkpoint(self, *, ended: bool = False) -> None:
         """Append the event of a checkpoint that only a phase has shown; one rank of each machine does so."""
@@ -343,8 +361,9 @@ class Session(Outbox):
             self._alerts,
             phase=self._counts.phases.reported,
             room=self._resources.report(clock.monotonic) if is_sent_now else None,
+            distributions=self._distributions,
         )
-        self._events, self._alerts = [], []
+        self._events, self._alerts, self._distributions = [], [], []
         frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
         self._number += 1
         self._add(Pending(self._number, self._number, frames, batch.values), clock)

@@ -56,10 +56,59 @@ DETECTED = {
         "The norm of the gradients has vanished.",
         "The model learns almost nothing. Check for frozen or detached parameters and for a loss scale that is too low.",
     ),
+    "DeadLayer": AlertText(
+        "A layer of the model learns nothing.",
+        "Its gradients or its outputs are all zero, while those of other layers are not. Check its initialisation and the learning "
+        "rate.",
+    ),
+    "SaturatedLayer": AlertText(
+        "The outputs of a layer are at their bounds.",
+        "There its activation function has hardly a gradient. Check the scale of its inputs and weights.",
+    ),
+    "AttentionCollapse": AlertText(
+        "The attention of a layer has collapsed.",
+        "Most of its heads attend to single keys, with large logits. Divergence often follows. Try a lower learning rate, or "
+        "normalise queries and keys.",
+    ),
+    "ActivationOutliers": AlertText(
+        "The outputs of a layer have grown far beyond what they were.",
+        "Those of other layers have not. Divergence often follows. Try a lower learning rate or a normalisation after this layer.",
+    ),
+    "LayerUpdates": AlertText(
+        "The optimizer moves a layer not at all, or far more or less than the others.",
+        "Check the optimizer's parameter groups: that the layer is in one, and with which learning rate.",
+    ),
     "LearningRateOutOfRange": AlertText(
         "The learning rate is out of range.",
         "It is zero, negative, not finite, too high, or far from its previous value. Check the schedule: its total steps, its "
         "warm-up, and whether it counts steps or epochs.",
+    ),
+    "NoLearningSignal": AlertText(
+        "The policy learns nothing from its rewards.",
+        "Within nearly all groups the rewards are equal, so advantages and gradients are zero. Check the reward function and the "
+        "difficulty of the prompts.",
+    ),
+    "TruncationRising": AlertText(
+        "The limit of the length cuts the responses, or they have grown suddenly.",
+        "A cut answer has no proper reward. Raise the limit, mask such answers, or check whether the reward pays for length.",
+    ),
+    "TrainInferenceMismatch": AlertText(
+        "Training and generation disagree on the probabilities.",
+        "The policy is updated with data of another policy. Check the synchronization of the weights, the precision and the "
+        "sampling settings.",
+    ),
+    "KlBlowup": AlertText(
+        "The policy runs away.",
+        "The KL divergence is far above its level before. Check the reward for a way to cheat, the KL coefficient and the learning "
+        "rate, and go back to a checkpoint before the rise.",
+    ),
+    "RewardCollapse": AlertText(
+        "The reward has collapsed.",
+        "It lost most of what was learnt and stays low. Go back to a checkpoint before the fall.",
+    ),
+    "EntropyCollapse": AlertText(
+        "The entropy of the policy has left its range.",
+        "It fell or rose to a third or three times of before. Healthy runs do this too.",
     ),
     "SlowStep": AlertText(
         "A step took much longer than usual.",
@@ -139,6 +188,11 @@ DETECTED = {
         "The training code raised an alert.",
         "`trackside alerts show` and /api/v1/alerts have its title and text.",
     ),
+    "ModelRegression": AlertText(
+        "A checkpoint is slower or less accurate than the first.",
+        "`trackside benchmark --watch` measured it. `trackside alerts show` names the checkpoint and the effect. Check what "
+        "changed in the model, and compare both checkpoints again on a quiet machine.",
+    ),
     "TestAlert": AlertText("This is a test.", "Somebody ran `trackside test-alert`. You need to do nothing."),
 }
 
@@ -158,6 +212,9 @@ RULED = {
     "GpuUnderutilized": AlertText("A GPU under training is mostly idle."),
     "PcieDegraded": AlertText("A GPU under training has fewer PCIe lanes than it could."),
     "InfinibandDegraded": AlertText("An InfiniBand port is down or went down."),
+    "RayNodeDead": AlertText("A node of Ray ended unexpectedly."),
+    "RayObjectStoreFull": AlertText("The object store of a node of Ray is nearly full."),
+    "RayActorsRestarting": AlertText("Ray restarts actors again and again."),
     "HostMemoryPressure": AlertText("A host is short of memory."),
     "IoBottleneck": AlertText("A host waits for I/O."),
     "CpuSaturated": AlertText("There are too few CPUs for the running processes."),

@@ -1,4 +1,4 @@
-"""Read and write the wire format of Protocol Buffers without a schema: https://protobuf.dev/programming-guides/encoding/."""
+"""Read the wire format of Protocol Buffers without a schema: https://protobuf.dev/programming-guides/encoding/."""
 
 from __future__ import annotations
 
@@ -104,13 +104,3 @@ def double(data: bytes, begin: int) -> float:
 def single(data: bytes, begin: int) -> float:
     """Return the float of 32 bits at an index."""
     return float(_FLOAT.unpack_from(data, begin)[0])
-
-
-def encoded_varint(number: int) -> bytes:
-    """Return an integer as `varint` reads it; a negative one as 64 bits."""
-    number &= 0xFFFF_FFFF_FFFF_FFFF
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*encoded, number])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from trackside_daemon.bridges.mirrors.targets import TARGETS
 from trackside_daemon.bridges.mlflow.settings import MlflowSection
 from trackside_daemon.bridges.otlp.settings import OtlpSection
+from trackside_daemon.bridges.parquet.settings import ParquetSection
 from trackside_daemon.bridges.tensorboard.settings import TensorboardSection
 from trackside_daemon.bridges.wandb.settings import WandbSection
 from trackside_daemon.config.section import Section
@@ -24,6 +25,7 @@ class BridgesSection(Section):
     mlflow: MlflowSection = MlflowSection()
     wandb: WandbSection = WandbSection()
     otlp: OtlpSection = OtlpSection()
+    parquet: ParquetSection = ParquetSection()
 
     def configured(self) -> dict[str, MirrorSection]:
         """Return the sections that have a target, by their names."""

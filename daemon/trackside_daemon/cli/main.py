@@ -66,21 +66,32 @@ COMMANDS = {
         "capture:capture", "Record a run for some steps; print where their time goes.", "gpt-small --steps 20 --stacks"
     ),
     "captures": _Command("capture:captures", "List the captures of a run, or of all.", "gpt-small"),
+    "mcp": _Command("mcp:mcp", "Answer agents over the Model Context Protocol.", "--allow-actions"),
     "checkpoints": _Command(
         "checkpoints:checkpoints",
         "List the checkpoints of a run, or print the path of one.",
         "latest gpt-small --good",
     ),
+    "layers": _Command("layers:layers", "List the layers of a model that stand out most.", "gpt-small"),
     "compare": _Command(
         "compare:compare",
         "Compare runs and seeds; fail if a condition holds, for CI.",
         "baseline wider --fail-if 'loss > 1.02 * baseline'",
+    ),
+    "benchmark": _Command(
+        "benchmark:benchmark",
+        "Measure a model, a function or an endpoint: latency, throughput, memory.",
+        "model:load --variant fp32 --variant int8-dynamic --batch-size 1 --batch-size 8",
     ),
     "export": _Command("runs:app", "Export a run with every sample."),
     "import": _Command(
         "import_runs:import_",
         "Import runs of TensorBoard, W&B, MLflow and others.",
         "runs/exp1 --name baseline",
+    ),
+    "archive": _Command("archive:archive", "Write ended runs as Parquet files.", "s3://training/trackside"),
+    "fleet": _Command(
+        "fleet:fleet", "Ask over the archived runs of all machines.", '"worst 20 runs by lost GPU hours" --from archive'
     ),
     "pin": _Command("runs:app", "Pin a run, so that retention never deletes it."),
     "delete": _Command("runs:app", "Delete runs from the history permanently."),

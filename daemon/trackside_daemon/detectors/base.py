@@ -48,6 +48,13 @@ class Detection(NamedTuple):
     evidence: Mapping[str, float] = {}
 
 
+class Found(NamedTuple):
+    """A detection and its key, which is the name of a layer for the detectors of layers."""
+
+    key: str
+    finding: Detection
+
+
 def slower(value: float, usual: float, since: float) -> dict[str, float]:
     """Return the evidence of slower steps: seconds of a step now and usually, and the Unix time at which they began."""
     return {"value": value, "usual": usual, "since": since}

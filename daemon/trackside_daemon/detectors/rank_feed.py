@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from trackside.roles import usable
 from trackside.totals.phases import PAUSES
 from trackside_daemon.detectors.advice import NEXT
-from trackside_daemon.detectors.base import Column, SlowSteps
+from trackside_daemon.detectors.base import Column, Found, SlowSteps
 from trackside_daemon.detectors.key_roles import BY_NAME, Roles
-from trackside_daemon.detectors.rank_detectors import DEFAULTS, Found, RankDetectors
+from trackside_daemon.detectors.layers.layer_detectors import LayerDetectors
+from trackside_daemon.detectors.rank_detectors import DEFAULTS, RankDetectors
 from trackside_daemon.detectors.rank_firing import Firing
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
 from trackside_daemon.model.finding import SEVERITIES, Finding
@@ -19,7 +20,7 @@ from trackside_daemon.model.records import BatchIngested, Event, RunState, Sessi
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from trackside.wire import Identity
+    from trackside.wire import DistributionFrame, Identity
     from trackside_daemon.detectors.recalled_samples import Past
     from trackside_daemon.detectors.settings import DetectorThresholds
     from trackside_daemon.model.columns import Columns
@@ -67,6 +68,7 @@ class _RankFeed:
         """Let the detectors learn anew."""
         self._detectors = RankDetectors(self._thresholds, lost=LOST, roles=self._roles)
         self._detectors.context.slow, self._detectors.readings = self.slow, self.readings
+        self._layers = LayerDetectors()
         self._durations = StepDurations()
         self._firing = Firing()
         self._pushes_durations = False
@@ -105,6 +107,11 @@ class _RankFeed:
             yield from self._late.values()
             self._late.clear()
 
+    def accept_layers(self, frame: DistributionFrame, shift: int, *, late: bool) -> Iterator[Finding]:
+        """Yield the findings in the distributions of layers; see `accept` for *late*."""
+        for found in self._layers.evaluate(frame):
+            yield from self._apply(found, (frame.time + shift) / 1e9, late=late)
+
     def restore(self, past: Past) -> set[tuple[str, str]]:
         """Learn from samples of before this daemon; return alert and key of what fires by them."""
         for columns in past.columns:
@@ -136,17 +143,20 @@ class _RankFeed:
 
     def _findings(self, columns: Mapping[str, Column], *, late: bool) -> Iterator[Finding]:
         for found in self._detectors.evaluate(columns) if columns else ():
-            detection = found.finding
-            severity = self._firing.severity(found.key, detection) if detection.over else detection.severity
-            if self._firing.apply(found.key, detection) is None:
-                continue
-            finding = self._finding(found, severity, columns[found.key].times[detection.at])
-            if not late:
-                yield finding
-            elif not detection.over:
-                self._late[detection.alert, found.key] = finding
-            elif self._late.pop((detection.alert, found.key), None) is None:
-                yield finding
+            yield from self._apply(found, columns[found.key].times[found.finding.at], late=late)
+
+    def _apply(self, found: Found, time: float, *, late: bool) -> Iterator[Finding]:
+        detection = found.finding
+        severity = self._firing.severity(found.key, detection) if detection.over else detection.severity
+        if self._firing.apply(found.key, detection) is None:
+            return
+        finding = self._finding(found, severity, time)
+        if not late:
+            yield finding
+        elif not detection.over:
+            self._late[detection.alert, found.key] = finding
+        elif self._late.pop((detection.alert, found.key), None) is None:
+            yield finding
 
     def _finding(self, found: Found, severity: Severity, time: float) -> Finding:
         key, detection = found
@@ -232,6 +242,8 @@ class RankWatch:
             rank.pause(next((name for name in record.phases if name in PAUSES), ""), record.paused)
         for columns in record.columns:
             yield from rank.accept(columns, record.shift, late=record.late)
+        for frame in record.distributions:
+            yield from rank.accept_layers(frame, record.shift, late=record.late)
         if rank.readings and not rank.logged:
             self._log_reading(rank)
 

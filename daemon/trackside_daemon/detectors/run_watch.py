@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from trackside.benchmark.publishing import REGRESSION
 from trackside.roles import usable
 from trackside_daemon.detectors.base import SlowSteps
 from trackside_daemon.detectors.best_loss import BestLoss
@@ -47,7 +48,16 @@ LASTING = (
 )
 
 # All alerts that it reports.
-ALERTS = ("RunStarted", "RunRestarted", "RunFinished", "TrainingProcessDied", "OomKilled", "UserAlert", *LASTING)
+ALERTS = (
+    "RunStarted",
+    "RunRestarted",
+    "RunFinished",
+    "TrainingProcessDied",
+    "OomKilled",
+    "UserAlert",
+    "ModelRegression",
+    *LASTING,
+)
 
 RUNS = 512  # the most attempts that are watched, and whose names are remembered; with more, the oldest are forgotten
 RANKS = 8192  # the most ranks whose longest gap is restored
@@ -311,7 +321,7 @@ class RunWatch:
             yield from self._deaths.died(event, name, self._clock, step, user=user)
         elif event.kind == "dataloader_died":
             yield from self._deaths.worker_died(event)
-        elif event.kind == USER_ALERT:
+        elif event.kind in {USER_ALERT, REGRESSION}:
             yield from self._user_alerts.evaluate(event, self._last_name(event.run), self._clock)
         elif event.kind == "checkpoint" and watched is not None:
             watched.checkpoints.saved(event, self._clock.at)

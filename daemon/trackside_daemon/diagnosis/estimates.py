@@ -9,9 +9,11 @@ the correlation reduces their effective number, n (1 - r) / (1 + r) for a correl
 from __future__ import annotations
 
 from itertools import pairwise
-from math import exp, fsum, inf, isfinite, lgamma, log, sqrt
+from math import fsum, inf, isfinite, sqrt
 from statistics import fmean, median, variance
 from typing import TYPE_CHECKING, NamedTuple
+
+from trackside.benchmark.distributions import t_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -85,42 +87,3 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
         return Estimate(one.value - other.value, total)
     parts = sum(each.variance**2 / each.freedom for each in (one, other) if each.variance)
     return Estimate(one.value - other.value, total, total**2 / parts if parts else inf)
-
-
-def t_quantile(share: float, freedom: float) -> float:
-    """Return the quantile of Student's t distribution for a share above one half."""
-    low, high = 0.0, 1e4
-    while high - low > 1e-6 * (1 + low):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 1 - p_value(middle, freedom) / 2 < share else (low, middle)
-    return (low + high) / 2
-
-
-def p_value(t: float, freedom: float) -> float:
-    """Return the two-sided p-value of a t statistic."""
-    freedom = min(freedom, 1e6)
-    return _incomplete_beta(freedom / (freedom + t * t), freedom / 2, 0.5) if isfinite(t) else 0.0
-
-
-def _incomplete_beta(x: float, a: float, b: float) -> float:
-    """Return the regularized incomplete beta function (DLMF 8.17.22, by the method of Lentz)."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(1 - x, b, a)
-    front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log(1 - x)) / a
-    fraction, above, below = 1.0, 1.0, 0.0
-    for number in range(400):
-        half = number // 2
-        if not number:
-            factor = 1.0
-        elif number % 2:
-            factor = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
-        else:
-            factor = half * (b - half) * x / ((a + 2 * half - 1) * (a + 2 * half))
-        below = 1 / (1 + factor * below)
-        above = 1 + factor / above
-        fraction *= above * below
-        if abs(1 - above * below) < 1e-12 and number:
-            break
-    return front * (fraction - 1)

@@ -7,7 +7,8 @@ from math import isfinite, sqrt
 from statistics import fmean, linear_regression
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.diagnosis.estimates import p_value, t_quantile, thinning
+from trackside.benchmark.distributions import p_value, t_quantile
+from trackside_daemon.diagnosis.estimates import thinning
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES

@@ -30,7 +30,7 @@ PROBE = 16  # values to try first: most columns of measured numbers fail there
 Extreme: TypeAlias = "Callable[[Sequence[float]], float]"
 
 _INT62 = 2**62
-_integers = Struct("<IqqqB")
+INTEGERS = Struct("<IqqqB")
 
 
 class Cells(NamedTuple):
@@ -86,17 +86,17 @@ def decode_values(data: bytes) -> array[float]:
 def encode_integers(column: array[int]) -> bytes:
     """Return int64s, at most `BLOCK`, as bytes; few if they rise evenly."""
     if not column:
-        return _integers.pack(0, 0, 0, 0, 0)
+        return INTEGERS.pack(0, 0, 0, 0, 0)
     steps = list(map(sub, column[1:], column))
     least, highest = min(steps, default=0), max(steps, default=0)
     if max(abs(least), abs(highest)) >= _INT62:  # differences of the differences could exceed 64 bits
-        return _integers.pack(len(column), 0, 0, 1, ord("q")) + _squeeze(column)
+        return INTEGERS.pack(len(column), 0, 0, 1, ord("q")) + _squeeze(column)
     if least == highest:
-        return _integers.pack(len(column), column[0], least, 0, 0)
+        return INTEGERS.pack(len(column), column[0], least, 0, 0)
     divisor = gcd(*map(sub, steps, repeat(least)))  # logged each n steps, only multiples of n are left
     width = next(code for code in "BHIQ" if (highest - least) // divisor < 256 ** array(code).itemsize)
     rest = array(width, map(floordiv, map(sub, steps, repeat(least)), repeat(divisor)))
-    return _integers.pack(len(column), column[0], least, divisor, ord(width)) + _squeeze(rest)
+    return INTEGERS.pack(len(column), column[0], least, divisor, ord(width)) + _squeeze(rest)
 
 
 def decode_integers(data: bytes) -> array[int]:
@@ -105,9 +105,9 @@ def decode_integers(data: bytes) -> array[int]:
     Raises:
         ValueError: The bytes are damaged.
     """
-    if len(data) < _integers.size:
+    if len(data) < INTEGERS.size:
         raise ValueError("integers cut short")
-    count, first, least, divisor, width = _integers.unpack_from(data)
+    count, first, least, divisor, width = INTEGERS.unpack_from(data)
     if count > BLOCK:
         raise ValueError(f"{count} integers, and a block has {BLOCK} at most")
     try:
@@ -115,7 +115,7 @@ def decode_integers(data: bytes) -> array[int]:
             return array("q", [first]) * count if not least else array("q", range(first, first + least * count, least))
         if chr(width) not in "BHIQq":
             raise ValueError("integers of an unknown width")
-        column = rest = _expand(chr(width), data[_integers.size :])
+        column = rest = _expand(chr(width), data[INTEGERS.size :])
         if chr(width) != "q":
             steps = rest if divisor == 1 else map(int.__mul__, rest, repeat(divisor))
             column = array("q", accumulate(map(add, steps, repeat(least)) if least else steps, initial=first))

@@ -215,6 +215,26 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
             )""",
         ),
     ),
+    (
+        "distributions of layers, in levels of merged steps",
+        (
+            "CREATE TABLE layer_names (id INTEGER PRIMARY KEY, stream INTEGER NOT NULL, names TEXT NOT NULL, UNIQUE (stream, names))",
+            """CREATE TABLE distribution (
+                id INTEGER PRIMARY KEY,
+                stream INTEGER NOT NULL,
+                kind TEXT NOT NULL,
+                level INTEGER NOT NULL,
+                number INTEGER NOT NULL,
+                first INTEGER NOT NULL,
+                step INTEGER NOT NULL,
+                time INTEGER NOT NULL,
+                names INTEGER NOT NULL,
+                numbers BLOB NOT NULL,
+                buckets BLOB NOT NULL
+            )""",
+            "CREATE UNIQUE INDEX distribution_place ON distribution (stream, kind, level, number, step)",
+        ),
+    ),
 )
 
 

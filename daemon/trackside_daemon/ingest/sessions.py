@@ -364,6 +364,8 @@ class Sessions:
     ) -> None:
         """Apply a batch; its records and its number belong into one transaction."""
         ref, columns = session.ref, decode(message.blocks)
+        for frame in message.distributions:
+            frame.check()
         session.shift = shift(message.clock, session.offset)
         log_failed_hooks(session, message.events)
         late = ref.late or now.wall - message.clock.wall / 1e9 - session.offset > LATE_SECONDS
@@ -379,6 +381,7 @@ class Sessions:
             message.totals.phases,
             session.pause(message.totals.paused),
             late,
+            message.distributions,
         )
         outcome.add_records([ingested, *events(ref, message, session.shift)], Receipt(ref.id, number))
 

@@ -109,6 +109,10 @@ class WorkerProcess:
         line, _, self._received = self._received.partition(b"\n")
         return line
 
+    def end_input(self) -> None:
+        """Close its input, the request to end by itself."""
+        self._requests.close()
+
     def terminate(self) -> None:
         """Close its input and send SIGTERM."""
         self._terminated_at = self._clock()

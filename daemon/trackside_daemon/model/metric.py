@@ -11,7 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trackside_daemon.model.records import Record
     from trackside_daemon.model.session import RankRef
@@ -57,10 +57,12 @@ class Distribution(NamedTuple):
     Attributes:
         counts: Observations per bucket, not cumulative; the last bucket is above all bounds.
         sum: Sum of all observations, in the metric's unit.
+        fine: Observations by `trackside.buckets.duration_index`, for native histograms; empty if nobody has counted them.
     """
 
     counts: tuple[int, ...]
     sum: float
+    fine: Mapping[int, int] = {}
 
 
 class Sample(NamedTuple):

@@ -18,7 +18,7 @@ from trackside_daemon.model.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside.wire import Hello
+    from trackside.wire import DistributionFrame, Hello
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Owner, SessionRef
 
@@ -146,6 +146,7 @@ class BatchIngested:
         phases: Seconds that the session has spent in each phase so far.
         paused: Seconds of evaluation and checkpoints, outside the steps, since the session's previous message.
         late: The rows are a minute old or more, so that they raise no notification.
+        distributions: Distributions of layers, checked.
     """
 
     session: SessionRef
@@ -155,6 +156,7 @@ class BatchIngested:
     phases: Mapping[str, float] = field(default_factory=dict)
     paused: float = 0.0
     late: bool = False
+    distributions: Sequence[DistributionFrame] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +28,9 @@ def _listed(value: object) -> object:
 def pattern(value: str) -> str:
     """Return a regular expression that compiles."""
     try:
-        re.compile(value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of what a later Python may read as a nested set
+            re.compile(value)
     except re.error as error:
         raise ValueError(f"{value!r} is not a regular expression: {error}") from None
     return value

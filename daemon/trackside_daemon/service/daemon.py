@@ -34,6 +34,7 @@ from trackside_daemon.service.watchdog import Watchdog
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import UNKNOWN
+from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.checkpoints import CheckpointsApi
@@ -41,9 +42,11 @@ from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
+from trackside_daemon.web.api.layers import LayersApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
+from trackside_daemon.web.api.waits import Waits, poll_runs
 from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.address import is_loopback, security_warnings, write_url_file
 from trackside_daemon.web.http.auth_token import Token
@@ -131,6 +134,7 @@ class Daemon:
         self._address_file = push_socket.token.with_suffix(".address")
         access = HistoryAccess(self._parts.history.database, self._parts.history.writer)
         self._overview = self._overview_api(access)
+        self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))
         self._web = WebServer(self._web_app(access), listener, self._web_config)
         self._watchdog = Watchdog(
             self._notifier,
@@ -211,6 +215,7 @@ class Daemon:
 
     def _web_app(self, access: HistoryAccess) -> Any:
         parts, web = self._parts, self._config.web
+        captures = CapturesApi(parts.captures, access, partial(last_attempt, parts.history))
         app = WebApp(
             parts.state,
             sources=[*(collector.name for collector in parts.collectors), *SOURCES],
@@ -232,7 +237,15 @@ class Daemon:
                 parts.pipeline.push,
                 alert_names(self._config.alerts),
             ),
-            captures=CapturesApi(parts.captures, access, partial(last_attempt, parts.history)),
+            layers=LayersApi(access),
+            captures=captures,
+            agents=AgentsApi(
+                access,
+                captures,
+                self._waits,
+                prices=lambda: self._config.cost,
+                hang=parts.alerting.hangs.judge_now,
+            ),
             checkpoints=CheckpointsApi(parts.checkpoints, access),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
             processes=ProcessesApi(lambda: parts.process.processes),
@@ -297,6 +310,7 @@ class Daemon:
             self._lost_runs.join()
         if self._serving:
             self._overview.stop()
+            self._waits.stop()
             parts.sampler.stop()
             parts.spools.stop()
             parts.alerting.stop_evidence()

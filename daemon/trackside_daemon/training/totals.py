@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 A = TypeVar("A")
+K = TypeVar("K")
 N = TypeVar("N", int, float)
 
 
@@ -36,7 +37,7 @@ def summed(sessions: Iterable[Totals]) -> Totals:
     )
 
 
-def _by_key(several: Sequence[Mapping[str, N]]) -> dict[str, N]:
+def _by_key(several: Sequence[Mapping[K, N]]) -> dict[K, N]:
     keys = dict.fromkeys(key for one in several for key in one)
     return {key: sum(one.get(key, 0) for one in several) for key in keys}
 
@@ -44,7 +45,7 @@ def _by_key(several: Sequence[Mapping[str, N]]) -> dict[str, N]:
 def _waits(several: Sequence[DataWaits]) -> DataWaits | None:
     if (waits := _histogram(several)) is None:
         return None
-    return DataWaits(waits.counts, waits.sum, _histogram([one.first for one in several]))
+    return DataWaits(waits.counts, waits.sum, waits.fine, _histogram([one.first for one in several]))
 
 
 def _device(several: Sequence[Device]) -> Device | None:
@@ -55,6 +56,7 @@ def _device(several: Sequence[Device]) -> Device | None:
         memory=_memory([one.memory for one in several]),
         flops=_sum_of_some([one.flops for one in several]),
         peak_flops=_newest([one.peak_flops for one in several]),
+        amounts=_by_key([one.amounts for one in several]),
     )
 
 
@@ -85,7 +87,8 @@ def _newest(several: Sequence[A | None]) -> A | None:
 def _histogram(several: Sequence[Histogram | None]) -> Histogram | None:
     present = [one for one in several if one is not None]
     counts = [sum(column) for column in zip(*(one.counts for one in present), strict=True)]
-    return Histogram(counts, sum(one.sum for one in present)) if present else None
+    fine = _by_key([one.fine for one in present])
+    return Histogram(counts, sum(one.sum for one in present), fine) if present else None
 
 
 def _sum_of_some(amounts: Sequence[float | None]) -> float | None:

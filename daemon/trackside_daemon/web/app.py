@@ -17,6 +17,7 @@ from trackside_daemon import __version__
 from trackside_daemon.web import dashboard
 from trackside_daemon.web.api.openapi import ENDPOINTS, document
 from trackside_daemon.web.exposition import process_registry, render
+from trackside_daemon.web.exposition_protobuf import render_protobuf
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
 
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from trackside_daemon.model.state import State
+    from trackside_daemon.web.api.agents import AgentsApi
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.checkpoints import CheckpointsApi
     from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
+    from trackside_daemon.web.api.layers import LayersApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
     from trackside_daemon.web.api.processes import ProcessesApi
 
@@ -63,7 +66,9 @@ class WebApp:
         diagnosis: Endpoints of diagnoses.
         alerts: Endpoints of alerts and silences.
         captures: Endpoints of captures.
+        agents: Endpoint for agents.
         checkpoints: Endpoints of checkpoints.
+        layers: Endpoints of the distributions of layers.
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
@@ -80,7 +85,9 @@ class WebApp:
         diagnosis: DiagnosisApi,
         alerts: AlertsApi,
         captures: CapturesApi,
+        agents: AgentsApi,
         checkpoints: CheckpointsApi,
+        layers: LayersApi,
         gpu: GpuApi,
         processes: ProcessesApi,
         overview: OverviewApi,
@@ -97,7 +104,9 @@ class WebApp:
             "diagnosis": diagnosis,
             "alerts": alerts,
             "captures": captures,
+            "agents": agents,
             "checkpoints": checkpoints,
+            "layers": layers,
             "gpu": gpu,
             "processes": processes,
             "overview": overview,
@@ -127,7 +136,11 @@ class WebApp:
             time.monotonic(), None if sources is None else lambda source: _collector_name(source) in sources
         )
         own = self._process_registry if sources is None or OWN_SOURCE in sources else None
-        body = render(snapshot, openmetrics=chosen.openmetrics, process_metrics=own)
+        body = (
+            render_protobuf(snapshot, own)
+            if chosen.protobuf
+            else render(snapshot, openmetrics=chosen.openmetrics, process_metrics=own)
+        )
         headers = {"Content-Type": chosen.content_type, "Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(request.headers.get("accept-encoding", "")):
             # Level 1: Prometheus scrapes often, and the page is repetitive. 31 selects a gzip header with the largest

@@ -11,6 +11,7 @@ from trackside_daemon.alerts.rules.fleet import NAMES
 from trackside_daemon.alerts.rules.query import Function, Matcher, Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.alerts.rules.template import check
+from trackside_daemon.model.setting_types import pattern
 from trackside_daemon.model.training_families import ENDED_AT, KNOWN, RANK, RANK_STATE, VALUE
 
 if TYPE_CHECKING:
@@ -149,16 +150,15 @@ def _matcher(label: str, value: str, metric: Metric) -> Matcher:
         raise ValueError(f"{metric.name} has no label {label}; it has {', '.join(metric.labels) or 'none'}")
     if not value.startswith(LIKE):
         return Matcher(label, value)
-    pattern = value.removeprefix(LIKE)
     try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{label}: {pattern!r} is not a regular expression: {error}") from None
-    if not _PORTABLE.fullmatch(pattern):
+        expression = pattern(value.removeprefix(LIKE))
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from None
+    if not _PORTABLE.fullmatch(expression):
         raise ValueError(
-            f"{label}: {pattern!r} has a form that Prometheus does not read, such as (?=…), \\1 or an open ["
+            f"{label}: {expression!r} has a form that Prometheus does not read, such as (?=…), \\1 or an open ["
         )
-    return Matcher(label, pattern, "=~")
+    return Matcher(label, expression, "=~")
 
 
 def _default_summary(section: RuleSection, labels: Iterable[str]) -> str:

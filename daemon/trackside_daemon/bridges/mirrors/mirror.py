@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from trackside_daemon.bridges.mirrors.target import MirroredRun, State
-from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent
+from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent, unsent_layers
 from trackside_daemon.history.database import open_reader
 from trackside_daemon.http_client.errors import SendError
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.target import Row, Target
     from trackside_daemon.bridges.mirrors.unsent import Stream
 
+LAYERS = "\0distributions"  # key of the position of distributions, the id of the last row
 MAX_VALUES = 20_000  # values that are read and sent at once
 
 FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
@@ -116,6 +117,8 @@ class Mirror:
             while self._complete.get(stream.id) != stream.pushes and not self._ending():
                 if self._send_next(connection, run, stream):
                     self._complete[stream.id] = stream.pushes
+            while self._target.histograms and run.id and self._send_layers(connection, run, stream):
+                pass
         if run.ended is not None and not self._ending():
             state = self._target.end(run, self._prepared(run))
             self._positions.finish(run.id, state, run.end)
@@ -140,6 +143,14 @@ class Mirror:
             self._oldest.pop()
         self.status.lost += found.lost
         return found.complete
+
+    def _send_layers(self, connection: sqlite3.Connection, run: MirroredRun, stream: Stream) -> bool:
+        """Send the next distributions of a stream, and return whether there may be more."""
+        rows, sent = unsent_layers(connection, stream, self._positions.sent(stream.place).get(LAYERS, 0))
+        if rows:
+            state = self._deliver(run, rows, self._prepared(run))
+            self._positions.advance(stream.place, {LAYERS: sent}, state)
+        return bool(rows) and not self._ending()
 
     def _prepared(self, run: MirroredRun) -> State:
         state = self._positions.state(run.id)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+
+    from trackside.buckets import Buckets
 
 State = dict[str, Any]
 """Facts of a target about a run, as JSON, which are stored with the positions."""
@@ -47,6 +50,7 @@ class Row(NamedTuple):
         step: The step.
         time: Unix microseconds.
         values: The values by key.
+        histograms: Distributions by name, for a target with ``histograms``.
     """
 
     attempt: int
@@ -55,6 +59,7 @@ class Row(NamedTuple):
     step: int
     time: int
     values: dict[str, float]
+    histograms: Mapping[str, Buckets] = {}
 
     def named(self) -> dict[str, float]:
         """Return the values by keys that also name the rank, if it is not the lowest."""
@@ -66,9 +71,11 @@ class Target(Protocol):
 
     Attributes:
         machine: Whether it accepts the series of GPUs and host, too, as rows of a run without id.
+        histograms: Whether it accepts rows with distributions.
     """
 
     machine: bool
+    histograms: bool
 
     def begin(self, run: MirroredRun, state: State) -> State:
         """Make the target ready for a run; called before the first rows since the start, also for a run that it has.
@@ -88,6 +95,33 @@ class Target(Protocol):
 
     def end(self, run: MirroredRun, state: State) -> State:
         """Record the end of a run, after its last rows.
+
+        Raises:
+            SendError: The target did not accept it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything."""
+        ...
+
+
+@runtime_checkable
+class RunTarget(Protocol):
+    """One place that whole runs are written to, once they have ended.
+
+    Attributes:
+        machine: False.
+    """
+
+    machine: bool
+
+    def write(self, connection: sqlite3.Connection, run: MirroredRun) -> int | None:
+        """Write a run, and return its number of samples; None if the target had it as it is.
+
+        Args:
+            connection: In a transaction.
+            run: The run.
 
         Raises:
             SendError: The target did not accept it.

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside_daemon.bridges.mirrors.target import Target
+    from trackside_daemon.bridges.mirrors.target import RunTarget, Target
 
-TARGETS = ("tensorboard", "mlflow", "wandb", "otlp")
+TARGETS = ("tensorboard", "mlflow", "wandb", "otlp", "parquet")
 
 
-def make_target(name: str, settings: dict[str, Any]) -> Target:
+def make_target(name: str, settings: dict[str, Any]) -> Target | RunTarget:
     """Return a target.
 
     Args:
@@ -25,4 +25,4 @@ def make_target(name: str, settings: dict[str, Any]) -> Target:
     """
     # Only the module of the target is imported, since some need large libraries.
     module = import_module(f"trackside_daemon.bridges.{name}.mirror")
-    return cast("Callable[[dict[str, Any]], Target]", module.make_target)(settings)
+    return cast("Callable[[dict[str, Any]], Target | RunTarget]", module.make_target)(settings)

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from trackside.buckets import Buckets
 from trackside_daemon.bridges.mirrors.positions import RankPlace
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.files.merging import merge
+from trackside_daemon.history.layer_rows import after
 from trackside_daemon.history.read.series import LogTail, find, samples
 from trackside_daemon.history.schema import HOST
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from trackside_daemon.bridges.mirrors.positions import Positions
+
+LAYER_ROWS = 32  # rows of distributions that are read at once
 
 
 class Stream(NamedTuple):
@@ -55,18 +59,21 @@ class Unsent(NamedTuple):
     complete: bool
 
 
-def mirrored_runs(connection: sqlite3.Connection, positions: Positions) -> Iterator[MirroredRun]:
-    """Yield the runs that are alive, or whose end the target has not recorded; not imported ones."""
+def mirrored_runs(connection: sqlite3.Connection, positions: Positions | None) -> Iterator[MirroredRun]:
+    """Yield the runs that are alive, or whose end the target has not recorded; not imported ones.
+
+    Without positions, yield all runs, also imported ones.
+    """
     rows = connection.execute(
         "SELECT uid, name, run.state, tags, run.started, run.ended, attempt.config, about, "
         "(SELECT sum(pushes) FROM stream WHERE stream.run = run.id) FROM run "
-        "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND NOT imported AND coalesce(run.ended, ?1) >= ?1 "
+        "JOIN attempt ON attempt.run = run.id WHERE NOT deleted AND (?1 IS NULL OR NOT imported AND coalesce(run.ended, ?1) >= ?1) "
         "AND number = (SELECT max(number) FROM attempt WHERE attempt.run = run.id) ORDER BY run.started",
-        (positions.since,),
+        (positions and positions.since,),
     ).fetchall()
     for uid, name, state, tags, started, ended, config, about, pushes in rows:
         end = "" if ended is None else f"{ended} {pushes}"
-        if not end or positions.ended(uid) != end:
+        if not end or positions is None or positions.ended(uid) != end:
             named = tuple(json.loads(tags))
             yield MirroredRun(uid, name, state, named, started, ended, end, _object(config), _object(about))
 
@@ -87,6 +94,25 @@ def streams(connection: sqlite3.Connection, run: str, *, every_rank: bool) -> li
         for id_, attempt, rank, pushes, lowest in rows
         if lowest or every_rank
     ]
+
+
+def unsent_layers(connection: sqlite3.Connection, stream: Stream, sent: int) -> tuple[list[Row], int]:
+    """Return rows with the first distributions of a stream after the id *sent*, and the id of the last.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    rows = []
+    for id_, kind, frame in after(connection, stream.id, sent, LAYER_ROWS):
+        named = {f"{kind}/{name}": Buckets.unpacked(one) for name, one in zip(frame.names, frame.buckets, strict=False)}
+        values = {
+            f"{kind}/{name}/{layer}": value
+            for name, column in (frame.columns.items() if not frame.buckets else ())
+            for layer, value in zip(frame.names, column, strict=True)
+        }
+        rows.append(Row(stream.place.attempt, stream.place.rank, stream.lowest, frame.step, frame.time, values, named))
+        sent = id_
+    return rows, sent
 
 
 def totals(connection: sqlite3.Connection, stream: Stream) -> dict[str, int]:

@@ -18,6 +18,8 @@ import msgspec
 
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
+from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
+from trackside_daemon.bridges.mirrors.target import RunTarget
 from trackside_daemon.bridges.mirrors.targets import make_target
 from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.linux.parent_death import end_with_parent
@@ -64,13 +66,11 @@ def main() -> None:
         target = make_target(start.name, start.settings)
     except SettingError as error:
         sys.exit(str(error))
-    mirror = Mirror(
-        Path(start.history),
-        Positions(Path(start.positions)),
-        target,
-        every_rank=start.settings["ranks"] == "all",
-        ending=is_late,
-    )
+    history, positions = Path(start.history), Positions(Path(start.positions))
+    if isinstance(target, RunTarget):
+        mirror: Mirror = RunMirror(history, positions, target, ending=is_late)
+    else:
+        mirror = Mirror(history, positions, target, every_rank=start.settings["ranks"] == "all", ending=is_late)
     thread = threading.Thread(target=_run, args=(mirror, target, start.settings["interval"], ending))
     # The connection of the positions belongs to the thread that opened it.
     thread.start()
@@ -82,7 +82,7 @@ def main() -> None:
     os._exit(0)  # a request may hang
 
 
-def _run(mirror: Mirror, target: Target, interval: float, ending: threading.Event) -> None:
+def _run(mirror: Mirror, target: Target | RunTarget, interval: float, ending: threading.Event) -> None:
     while not ending.is_set():
         pause = mirror.poll()
         ending.wait(max(interval, pause))

@@ -38,6 +38,7 @@ class MlflowServer:
     """
 
     machine = False
+    histograms = False
 
     def __init__(self, client: RestClient, experiment: str) -> None:
         self._client = client

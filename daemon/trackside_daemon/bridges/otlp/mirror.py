@@ -41,6 +41,7 @@ class OtlpServer:
     """
 
     machine = True
+    histograms = False
 
     def __init__(self, url: str, headers: Callable[[], Mapping[str, str]], context: ssl.SSLContext) -> None:
         self._url = url

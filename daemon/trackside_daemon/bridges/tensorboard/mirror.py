@@ -9,14 +9,16 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.bridges.protobuf import encoded_varint
+from trackside.packing import encoded_varint
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import WRITER
+from trackside_daemon.history.read.layers import cells
 from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from trackside.buckets import Buckets
     from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State
 
 _VERSION = b"brain.Event:2"
@@ -33,6 +35,7 @@ class EventFiles:
     """
 
     machine = False
+    histograms = True
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -117,8 +120,30 @@ def encoded_event(row: Row) -> bytes:
         _bytes(1, _bytes(1, key.encode("utf-8", "replace")) + b"\x15" + _single(value))
         for key, value in row.named().items()
     )
+    histograms = (
+        _bytes(1, _bytes(1, name.encode("utf-8", "replace")) + _bytes(5, _histogram(one)))
+        for name, one in row.histograms.items()
+    )
     step = b"\x10" + encoded_varint(row.step) if row.step else b""
-    return b"\x09" + struct.pack("<d", row.time / 1e6) + step + _bytes(5, b"".join(values))
+    return b"\x09" + struct.pack("<d", row.time / 1e6) + step + _bytes(5, b"".join([*values, *histograms]))
+
+
+def _histogram(buckets: Buckets) -> bytes:
+    """Return a HistogramProto: what is between two buckets is one without values."""
+    every = list(cells(buckets))
+    limits: list[float] = []
+    counts: list[int] = []
+    for low, high, count in every:
+        if limits and low > limits[-1]:
+            limits.append(low)
+            counts.append(0)
+        limits.append(high)
+        counts.append(count)
+    ends = (every[0][0], every[-1][1]) if every else (0.0, 0.0)
+    numbers = (*ends, sum(counts), sum(count * (low + high) / 2 for low, high, count in every))
+    fields = b"".join(bytes([place << 3 | 1]) + struct.pack("<d", one) for place, one in enumerate(numbers, 1))
+    columns = ((6, limits), (7, counts))
+    return fields + b"".join(_bytes(field, struct.pack(f"<{len(column)}d", *column)) for field, column in columns)
 
 
 def _single(value: float) -> bytes:

@@ -33,6 +33,7 @@ class WandbClient:
     """
 
     machine = False
+    histograms = False
 
     def __init__(self, settings: dict[str, Any], wandb: Any) -> None:
         self._settings = settings

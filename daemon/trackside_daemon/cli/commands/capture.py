@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.cli.sources.api_source import ApiSource
 
+LAYER_STEPS = 100
+
 
 def capture(
     run: Run,
@@ -33,6 +35,12 @@ def capture(
         bool, typer.Option("--stacks", help="Record Python functions; without PyTorch, the stacks of all threads.")
     ] = False,
     memory: Annotated[bool, typer.Option("--memory", help="Record a snapshot of memory instead of a profile.")] = False,
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers", help="Instead, measure the layers of a watched model more often, for 100 steps or --steps."
+        ),
+    ] = False,
     as_json: Json = False,
     url: DaemonUrl = "",
 ) -> None:
@@ -48,6 +56,9 @@ def capture(
             raise CommandError("--memory is a snapshot of one moment, which has no --steps and no --seconds")
         if steps and seconds:
             raise CommandError("--steps, --seconds: give one of them")
+        if layers:
+            _measure_layers(find_daemon(url), run, steps or LAYER_STEPS)
+            return
         body: dict[str, Any] = {
             "kind": "memory" if memory else "profile",
             "trigger": "person",
@@ -62,6 +73,13 @@ def capture(
             print_lines(map(shown, answer["text"]))
         if answer["state"] == "failed":
             fail(f"run {run}: {answer['reason']}", 1)
+
+
+def _measure_layers(daemon: ApiSource, run: str, steps: int) -> None:
+    ranks = daemon.measure_layers(run, steps)["ranks"]
+    print_lines(
+        [f"{len(ranks)} ranks measure their layers for {steps} steps; `trackside layers {shown(run)}` lists them"]
+    )
 
 
 def captures(

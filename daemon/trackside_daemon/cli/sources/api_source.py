@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts as down
 
 IMPORT_SECONDS = 3600.0
+AGENT_SECONDS = 3900.0  # an agent may wait for an event for an hour
 CHUNK_BYTES = 64 * 1024
 CAPTURE_POLL_SECONDS = 0.1
 
@@ -144,9 +145,22 @@ class ApiSource:
         """Have the checkpoints of the run that *text* identifies audited again."""
         return self._post(f"runs/{quote(text, safe='')}/checkpoints/audit", {})
 
+    def layers(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        return self._checked(self._json(f"runs/{quote(text, safe='')}/layer-values"), "kinds")
+
+    def measure_layers(self, text: str, steps: int) -> dict[str, Any]:
+        """Have the run that *text* identifies measure its layers more often, for some steps."""
+        return self._checked(self._post(f"runs/{quote(text, safe='')}/layers?steps={steps}", {}), "ranks")
+
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"runs/{quote(text, safe='')}/report?size={size}"), "charts")
+
+    def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
+        """See `Source`."""
+        path = f"mcp?allow-actions={'true' if actions else 'false'}"
+        return self._json(path, "POST", message, {"Content-Type": "application/json"}, AGENT_SECONDS)
 
     def record(self, text: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Begin a capture of the run that *text* identifies, wait for its end, and return it with its summary."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon import __version__
 from trackside_daemon.alerts.silences import with_silenced_until
 from trackside_daemon.checkpoints.overview import overview
 from trackside_daemon.cli.sources.errors import SourceError
@@ -19,7 +21,7 @@ from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
 from trackside_daemon.history.files.selection import Selection, count
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import layers, reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.summary import SUMMARIES
 from trackside_daemon.history.record import run_changes
@@ -28,6 +30,7 @@ from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
@@ -92,6 +95,11 @@ class FileSource:
         with self._file().reading() as connection:
             return overview(connection, reader.resolve(connection, text), metric)
 
+    def layers(self, text: str) -> dict[str, Any]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            return layers.newest(connection, reader.resolve(connection, text))
+
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
         with self._file().reading() as connection:
@@ -112,6 +120,17 @@ class FileSource:
             writer.put([note])
             writer.call(lambda _: None).result(ANSWER_SECONDS)
         return self.alert(number)
+
+    def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
+        """See `Source`."""
+        from trackside_daemon.agents.answers import Answers  # no other command needs them
+        from trackside_daemon.agents.protocol import Protocol
+
+        async def read(query: Callable[[sqlite3.Connection], Any]) -> Any:
+            with self._file().reading() as connection:
+                return query(connection)
+
+        return asyncio.run(Protocol(Answers(read, _prices), __version__).answer(message, actions=actions)) or {}
 
     def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
         """See `Source`."""

@@ -61,8 +61,16 @@ class Source(Protocol):
         """Return how runs differ from a baseline, runs or tags; if it is empty, from the first run's own."""
         ...
 
+    def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
+        """Return the answer to a message of the Model Context Protocol; empty if it needs none."""
+        ...
+
     def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
         """Return the checkpoints of the run that *text* identifies, with the values of a metric; see `overview`."""
+        ...
+
+    def layers(self, text: str) -> dict[str, Any]:
+        """Return the newest values of the layers of the run that *text* identifies; see `history.read.layers.newest`."""
         ...
 
     def report(self, text: str, size: int) -> dict[str, Any]:

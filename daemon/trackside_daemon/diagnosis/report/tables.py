@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
 from trackside_daemon.diagnosis.ledger import ACCOUNTS
-from trackside_daemon.diagnosis.report import measured
+from trackside_daemon.diagnosis.report import benchmarks, measured
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
 from trackside_daemon.model.text import duration, number, shown
@@ -96,6 +96,7 @@ def details(reports: Sequence[Contents]) -> Iterator[Table]:
     yield from _measured(reports, "Trends", "Resources")
     yield from _listed("Alerts and events over the time of the run", ("What", "When"), _labeled(reports, _lanes))
     yield from _listed("Alerts", ("Alert", "Severity", "After", "Lasted", "Summary"), _labeled(reports, _alerts))
+    yield from _listed("Benchmarks", benchmarks.HEADER, _labeled(reports, _benchmarks))
     yield from _listed("Captures", ("Capture", "After", "Summary"), _labeled(reports, _captures))
     yield from _listed("Events", ("Event", "After", "Rank", "Step", "Fields"), _labeled(reports, _events))
     for report in reports:
@@ -267,6 +268,11 @@ def _events(report: Contents) -> Iterator[Sequence[str]]:
         fields = ", ".join(f"{key} {setting(value)}" for key, value in flat(event["fields"]).items() if value != "")
         after = duration(event["time"] - report["run"]["started"])
         yield tuple(map(_cell, (event["kind"], after, number(event["rank"]), number(event["step"]), fields)))
+
+
+def _benchmarks(report: Contents) -> Iterator[Sequence[Cell]]:
+    for load, variant, latency, throughput, effect in benchmarks.rows(report):
+        yield _cell(load), _cell(variant), Bar(*latency), Bar(*throughput), effect
 
 
 def _captures(report: Contents) -> Iterator[Sequence[Cell]]:

@@ -19,6 +19,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from trackside_daemon.history.capture_rows import captures
+from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.machine_series import machine_series
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.files.selection import ALL, Selection, streams
@@ -170,6 +171,14 @@ def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Ite
         for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
             pushed = ",".join([keys[number] + _number(value) for number, value in zip(places, values, strict=True)])
             yield f'{begin}{step},"time":{time / 1e6!r},"values":{{{pushed}}}}}\n'
+    for stream, attempt, rank in _selected(database, run["id"], selection):
+        id_ = 0
+        while id_ >= 0:
+            with database.reading() as connection:
+                lines = list(layer_lines(connection, stream, id_))
+            for _, line in lines:
+                yield f"{_dumps({'kind': 'layers', 'attempt': attempt, 'rank': rank, **line})}\n"
+            id_ = lines[-1][0] if lines else -1
     for moment, measured in _machine_values(database, run["id"], selection):
         yield f'{{"kind":"resources","time":{moment},"values":{measured}}}\n'
     for event in _events(database, run["id"]):
@@ -178,6 +187,14 @@ def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Ite
         yield f"{_dumps({'kind': 'alert', **alert})}\n"
     for capture in _captures(database, run["id"]):
         yield f"{_dumps({'kind': 'capture', 'capture': capture})}\n"
+
+
+def _selected(database: Readable, uid: str, selection: Selection) -> list[tuple[int, int, int]]:
+    """Return the streams whose distributions are exported: none with selected keys or a window."""
+    if selection.keys or not selection.window.whole:
+        return []
+    with database.reading() as connection:
+        return streams(connection, uid, selection)
 
 
 def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iterator[str]:

@@ -33,10 +33,13 @@ from trackside_daemon.history.files.items import (
     CaptureItem,
     EventItem,
     FormatError,
+    LayersItem,
     MachineValues,
     Push,
     RunHeader,
+    checked_position,
 )
+from trackside_daemon.history.files.layer_lines import frame_of
 from trackside_daemon.history.files.run_fields import NO_RUN, AlertFields, AttemptFields, EventFields, RunFields
 from trackside_daemon.model.capture import CaptureJson
 from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
@@ -165,6 +168,8 @@ class RunFile:
         elif isinstance(item, AlertItem):
             alert = self._convert(item.fields, AlertFields, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
+        elif isinstance(item, LayersItem):
+            yield self._layers(item)
         elif isinstance(item, CaptureItem):
             yield self._capture(self._convert(item.fields, CaptureJson, item.line))
         elif self._header is None:
@@ -192,6 +197,16 @@ class RunFile:
         self.samples += len(push.values)
         if (message := session.add(push)) is not None:
             yield message
+
+    def _layers(self, item: LayersItem) -> BatchIngested:
+        try:
+            attempt, rank, _ = checked_position(item.fields.get("attempt", 0), item.fields.get("rank", 0), 0)
+            frame = frame_of(item.fields)
+        except ValueError as error:
+            raise FormatError(f"{self.file}: line {item.line}: layers: {error}") from None
+        if (session := self._sessions.get((attempt, rank))) is None:
+            raise FormatError(f"{self.file}: line {item.line}: layers: samples of their rank are expected before them")
+        return BatchIngested(session.ref, 0, distributions=[frame])
 
     def _capture(self, capture: CaptureJson) -> Capture:
         """Return an imported capture. Its id is another one, since the history may have the run that it comes from."""

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from trackside_daemon.history.files.items import AlertItem, CaptureItem, EventItem, Item, MachineValues, Push, RunHeader
+from trackside_daemon.history.files.items import (
+    AlertItem,
+    CaptureItem,
+    EventItem,
+    Item,
+    LayersItem,
+    MachineValues,
+    Push,
+    RunHeader,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,7 +47,7 @@ def _push(push: Push) -> bytes:
     return _encode(fields)
 
 
-def _other(item: RunHeader | MachineValues | EventItem | AlertItem | CaptureItem) -> bytes:
+def _other(item: RunHeader | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem) -> bytes:
     if isinstance(item, MachineValues):
         values = {key: value if isfinite(value) else str(value) for key, value in item.values.items()}
         fields: dict[str, Any] = {"kind": "resources", "time": item.time / 1e6, "values": values}
@@ -48,6 +57,8 @@ def _other(item: RunHeader | MachineValues | EventItem | AlertItem | CaptureItem
         fields = {**item.fields, "kind": "event", "event": item.fields["kind"]}
     elif isinstance(item, CaptureItem):
         fields = {"kind": "capture", "capture": item.fields}
+    elif isinstance(item, LayersItem):
+        fields = {"kind": "layers", **item.fields}
     else:
         fields = {"kind": "alert", **item.fields}
     return json.dumps(fields).encode()

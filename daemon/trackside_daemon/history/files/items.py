@@ -69,7 +69,14 @@ class CaptureItem(NamedTuple):
     line: int = 0
 
 
-Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem"
+class LayersItem(NamedTuple):
+    """Distributions of layers of a rank at a step, as `layer_lines` has them, and their line."""
+
+    fields: Mapping[str, Any]
+    line: int = 0
+
+
+Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem"
 
 
 class Clock:

@@ -20,6 +20,7 @@ from trackside_daemon.history.files.items import (
     EventItem,
     FormatError,
     Item,
+    LayersItem,
     MachineValues,
     Push,
     RunHeader,
@@ -239,11 +240,12 @@ def _capture(fields: dict[str, Any]) -> CaptureItem:
     return CaptureItem(capture)
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem | CaptureItem]] = {
+_KINDS: dict[str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem | CaptureItem | LayersItem]] = {
     "run": RunHeader,
     "event": _event,
     "alert": AlertItem,
     "capture": _capture,
+    "layers": LayersItem,
 }
 _MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {
     "events": EventItem,

@@ -12,6 +12,7 @@ from trackside_daemon.history import log_rows, time_accounting
 from trackside_daemon.history.capture_rows import write_capture
 from trackside_daemon.history.checkpoint_rows import write_checkpoint
 from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.history.layer_rows import write_frames
 from trackside_daemon.history.read.summary import update_run
 from trackside_daemon.history.record.alert_rows import write_alert, write_note, write_silence
 from trackside_daemon.history.record.attempt_end import combined_end
@@ -206,6 +207,7 @@ class Store:
         self._dirty[record.session.id] = session
         if record.columns:
             self._append(session.stream, record.columns, int64(record.shift))
+        write_frames(self.connection, session.stream.id, record.distributions, int64(record.shift))
         return True
 
     def _append(self, stream: Stream, columns: Sequence[Columns], shift: int) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.codec import BLOCK
 from trackside_daemon.history.database import PAGE_BYTES, WAL_PAGES
+from trackside_daemon.history.layer_rows import MERGED
 from trackside_daemon.history.record.packing import release
 from trackside_daemon.history.schema import BLOCK_BITS, HOST, IMPORTED_HOST, LOG_BITS
 
@@ -144,6 +145,7 @@ class Trimming:
                     ):
                         self._drop_samples(series, number, min(number + STEP_BLOCKS, -(-end // BLOCK)))
                         yield
+            yield from self._drop_merged(run)
             self._connection.execute(
                 "UPDATE run SET trimmed = 1 WHERE id = ? AND NOT EXISTS (SELECT 1 FROM series "
                 "JOIN stream ON stream.id = stream WHERE stream.run = run.id AND series.trimmed * ? < series.end)",
@@ -153,6 +155,15 @@ class Trimming:
                 run, "has lost its samples, and keeps its minima, maxima and last values: storage.retention.size"
             )
             yield
+
+    def _drop_merged(self, run: int) -> Iterator[None]:
+        """Delete the distributions of single steps of an ended run that are in merged ones, too."""
+        for stream in self._all("SELECT id FROM stream WHERE run = ?", run):
+            merged = "SELECT count(*) FROM distribution AS more WHERE more.stream = distribution.stream "
+            merged += "AND more.kind = distribution.kind AND more.level = 1"
+            yield from self._delete(
+                "distribution", f"stream = ? AND level = 0 AND number < {MERGED} * ({merged})", stream
+            )
 
     def _trim_live(self, before: float) -> Iterator[None]:
         """Delete samples of live runs and of the host from before a Unix time, oldest first; only full blocks."""
@@ -226,6 +237,8 @@ class Trimming:
                 for series, _, end in self._series(stream):
                     yield from self._delete_blocks(series, 0, -(-end // BLOCK))
                     self._connection.execute("DELETE FROM series WHERE id = ?", (series,))
+                for table in ("distribution", "layer_names"):
+                    yield from self._delete(table, "stream = ?", stream)
                 self._connection.execute("DELETE FROM session WHERE stream = ?", (stream,))
                 self._connection.execute("DELETE FROM stream WHERE id = ?", (stream,))
             for table in ("event", "alert", "capture", "checkpoint", "attempt"):

@@ -65,20 +65,29 @@ class CapturesApi:
             body = _decode(await request.body() or b"{}")
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise HTTPException(400, f"the body cannot be used: {error}") from None
+        run = await self._history.read(lambda connection: reader.resolve(connection, request.path_params["id"]))
+        try:
+            return json_response(await self.begin(run, body))
+        except CaptureError as error:
+            raise HTTPException(409, str(error)) from None
+
+    async def begin(self, run: str, body: CaptureBody) -> dict[str, Any]:
+        """Begin a capture of the run with this id, and return it as JSON.
+
+        Raises:
+            CaptureError: The run cannot be recorded.
+            HTTPException: The body asks for steps and seconds.
+        """
         if body.steps is not None and body.seconds is not None:
             raise HTTPException(400, "steps, seconds: give one of them")
         steps = 10 if body.steps is None and body.seconds is None else body.steps
         options = ProfileOptions(steps, body.seconds, body.shapes, body.stacks, body.memory)
-        run = await self._history.read(lambda connection: reader.resolve(connection, request.path_params["id"]))
 
         def begin() -> Capture:
             asked = Request(run, self._attempt(run), body.kind, body.trigger, tuple(sorted(set(body.ranks))), options)
             return self._captures.ask(asked)
 
-        try:
-            return json_response(as_json(await self._history.run_in_thread(begin)))
-        except CaptureError as error:
-            raise HTTPException(409, str(error)) from None
+        return as_json(await self._history.run_in_thread(begin))
 
     async def run_captures(self, request: HttpRequest) -> Response:
         """List the captures of a run, oldest first, without their summaries."""
@@ -90,12 +99,16 @@ class CapturesApi:
 
     async def capture(self, request: HttpRequest) -> Response:
         """Return a capture with its summary, also as lines of text."""
-        capture = await self._find(request)
-        return json_response({**as_json(capture), "text": summaries.text(capture)})
+        return json_response(await self.find(request.path_params["capture"]))
+
+    async def find(self, id_: str) -> dict[str, Any]:
+        """Return the capture with this id as JSON, its summary also as lines of text."""
+        capture = await self._find(id_)
+        return {**as_json(capture), "text": summaries.text(capture)}
 
     async def capture_file(self, request: HttpRequest) -> Response:
         """Send a file of a capture."""
-        capture, name = await self._find(request), request.path_params["file"]
+        capture, name = await self._find(request.path_params["capture"]), request.path_params["file"]
         path = self._captures.store.path(capture, name)
         if path is None:
             raise HTTPException(404, f"capture {capture.id} has no file {name!r}")
@@ -113,8 +126,7 @@ class CapturesApi:
         entries: list[dict[str, Any]] = await self._history.read(read)
         return entries
 
-    async def _find(self, request: HttpRequest) -> Capture:
-        id_ = request.path_params["capture"]
+    async def _find(self, id_: str) -> Capture:
         found = next((capture for capture in self._captures.known() if capture.id == id_), None)
         capture = found or await self._history.read(lambda connection: capture_rows.capture(connection, id_))
         if capture is None:

@@ -32,6 +32,12 @@ _PARAMETERS = {
     "offset": ("integer", "Number of metrics to skip."),
     "steps": ("integer", "Number of steps."),
     "metric": ("string", "A pushed key."),
+    "layer": ("string", "The name of a layer; of attention LAYER/HEAD, percent-encoded."),
+    "kind": (
+        "string",
+        "weights, gradients, activations or attention. Without it, the first of these that the run has.",
+    ),
+    "value": ("string", "A column of the kind, which kinds in the answer lists. Without it, the first."),
     "key": (
         "string",
         "A pushed key; except on /export, also the name of a GPU or host series or family. Repeatable on /series, /export.",
@@ -50,6 +56,7 @@ _PARAMETERS = {
     "from": ("number", "First step or time."),
     "to": ("number", "Last step or time."),
     "points": ("integer", "Maximum number of buckets per series [2000], up to 20000. 0 returns every sample."),
+    "allow-actions": ("boolean", "true also offers the tools that act on a training, such as capture."),
     "size": ("integer", "Maximum number of bytes of all charts [1600000], up to 100000000."),
     "format": ("string", "csv, json or jsonl."),
     "resources": ("string", "true: also the GPU, host and process series of the machine in the time of the run."),
@@ -59,6 +66,7 @@ _CHOICES = {
     "ranks": ["band"],
     "by": ["step", "time"],
     "format": ["csv", "json", "jsonl"],
+    "kind": ["weights", "gradients", "activations", "attention"],
     "resources": ["true", "false"],
 }
 _IMPORT_PARAMETERS = {
@@ -70,8 +78,10 @@ _REPEATED = {
     *(("/runs/{id}/diagnosis", name) for name in ("baseline", "key")),
     *(("/comparison", name) for name in ("run", "baseline", "key")),
     *(("/runs/{id}/export", name) for name in ("key", "rank")),
+    *((f"/runs/{{id}}/layers{layer}", "rank") for layer in ("", "/{layer}")),
 }
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
+_LAYERS = ("kind", "rank", "attempt", "from", "to", "points")
 _BUCKETS = (
     "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
     "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
@@ -103,8 +113,8 @@ class Endpoint(NamedTuple):
         body: An example or description of the request's body; empty for none.
         errors: Statuses of its errors, besides those that `_statuses` derives.
         types: Media types of its answer.
-        group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `GpuApi`,
-            `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
+        group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `LayersApi`,
+            `GpuApi`, `AgentsApi`, `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -117,7 +127,17 @@ class Endpoint(NamedTuple):
     errors: tuple[int, ...] = ()
     types: tuple[str, ...] = ("application/json",)
     group: Literal[
-        "history", "diagnosis", "alerts", "captures", "checkpoints", "gpu", "processes", "overview", "daemon"
+        "history",
+        "diagnosis",
+        "alerts",
+        "captures",
+        "checkpoints",
+        "layers",
+        "gpu",
+        "agents",
+        "processes",
+        "overview",
+        "daemon",
     ] = "history"
 
 
@@ -187,6 +207,36 @@ ENDPOINTS = (
         ("steps",),
         "The default is 100 steps and the maximum 10000. ranks are the ranks that received the request; one that watches "
         "no model ignores it.",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/layers",
+        "layer_map",
+        "Return one value of all layers of an observed model over steps.",
+        ("value", *_LAYERS),
+        "values has a list for each of layers, with a number for each of steps, or null. Without rank, the parts of all ranks "
+        "(64 at most) are one model; without attempt, it is the last one. points is 200 by default and 2000 at most; with more "
+        "measured steps, several are merged: their largest value for largest and logit, else their mean.",
+        group="layers",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/layer-values",
+        "layer_values",
+        "Return the newest values of all layers of an observed model.",
+        description="kinds has for each kind its last measured step, and the values of each of its layers.",
+        group="layers",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/layers/{layer}",
+        "layer",
+        "Return one layer's distribution over steps.",
+        _LAYERS,
+        "quantiles has, by share, a value for each of steps. counts has for each step the number of zeros, of NaN and infinities "
+        "(nonfinite), and the counts of the other values by the bounds of their buckets: a bucket reaches from its bound to half "
+        "of it, and the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map.",
+        group="layers",
     ),
     Endpoint(
         "GET",
@@ -294,6 +344,17 @@ ENDPOINTS = (
         "Download a file of a capture, compressed by gzip.",
         types=("application/gzip",),
         group="captures",
+    ),
+    Endpoint(
+        "POST",
+        "/mcp",
+        "message",
+        "Answer an agent's message of the Model Context Protocol.",
+        ("allow-actions",),
+        "A message is a JSON-RPC object; one without an id is answered by status 202. A call of the tool wait is answered when "
+        "something happens. See docs/agents.md.",
+        body='{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}',
+        group="agents",
     ),
     Endpoint(
         "GET",
@@ -492,7 +553,7 @@ def _statuses(endpoint: Endpoint) -> list[int]:
         400: endpoint.parameters or endpoint.body,
         403: endpoint.method != "GET",
         404: "{" in endpoint.path or "run" in endpoint.parameters,
-        500: endpoint.group in {"history", "diagnosis", "alerts", "captures", "checkpoints", "overview"},
+        500: endpoint.group in {"history", "diagnosis", "alerts", "captures", "checkpoints", "layers", "overview"},
     }
     return sorted({401, 421, 429, 503, *endpoint.errors, *(status for status, applies in derived.items() if applies)})
 

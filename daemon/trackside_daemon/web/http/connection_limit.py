@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 # Open connections, including those still in their TLS handshake. One more closes the connection that has been idle
 # longest; if none is idle, it is closed itself.
-MAX_CONNECTIONS = 512
+MAX_CONNECTIONS = 1536
 
 # Open connections without a request, the first or a further one. One more closes the one that has been idle longest, so
 # that idle clients lock nobody out.

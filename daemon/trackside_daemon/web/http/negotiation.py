@@ -11,26 +11,33 @@ class Format(NamedTuple):
 
     openmetrics: bool
     content_type: str
+    protobuf: bool = False
 
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
+PROTOBUF = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 def negotiate_format(accept: str) -> Format:
-    """Return the format for an Accept header: the highest q wins, then OpenMetrics; text when none matches.
+    """Return the format for an Accept header: the highest q wins, then protobuf, then OpenMetrics.
 
-    Every name is plain ASCII, so ``allow-utf-8`` is confirmed as requested and any other escaping becomes ``underscores``.
+    Without a match it is text. Every name is plain ASCII, so ``allow-utf-8`` is confirmed as requested and any other
+    escaping becomes ``underscores``.
     """
-    best: tuple[float, bool] = (0.0, False)
+    best: tuple[float, int] = (0.0, 0)
     for entry in _split(accept, ","):
         kind, parameters = _parse(entry)
         quality = _quality(parameters.get("q", "1"))
         version = parameters.get("version", "")
         if kind == "application/openmetrics-text" and version in {"", "1.0.0"}:
-            best = max(best, (quality, True))
+            best = max(best, (quality, 1))
         elif kind in {"text/plain", "text/*", "*/*"} and version in {"", "0.0.4"}:
-            best = max(best, (quality, False))
+            best = max(best, (quality, 0))
+        elif kind == "application/vnd.google.protobuf" and parameters.get("encoding") == "delimited":
+            best = max(best, (quality, 2))
+    if best[0] > 0 and best[1] == 2:
+        return Format(openmetrics=False, content_type=PROTOBUF, protobuf=True)
     if best[0] > 0 and best[1]:
         return Format(openmetrics=True, content_type=f"{OPENMETRICS}; escaping={_escaping(accept)}")
     return Format(openmetrics=False, content_type=f"{TEXT}; escaping={_escaping(accept)}")

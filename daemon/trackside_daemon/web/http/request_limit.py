@@ -17,6 +17,10 @@ MAX_REQUESTS = 256
 # dashboard must not stop a scrape, nor make a liveness probe restart the daemon.
 RESERVED_REQUESTS = 64
 
+# Messages of agents at once, apart from `MAX_REQUESTS`: most of them wait for an event, which costs next to nothing.
+MAX_WAITS = 1024
+WAITS = "/api/v1/mcp"
+
 
 class RequestLimit:
     """Middleware that refuses a request while too many others of its kind are in progress.
@@ -38,7 +42,7 @@ class RequestLimit:
             return
         kind = _kind(scope["path"])
         # No lock is needed: all requests run in the event loop's thread.
-        if self._active[kind] >= (RESERVED_REQUESTS if kind else MAX_REQUESTS):
+        if self._active[kind] >= _most(kind):
             headers = {"Connection": "close", "Retry-After": "1"}
             refusal = error_response(503, "busy", "too many requests are in progress; try again", headers)
             await refusal(scope, receive, send)
@@ -52,6 +56,12 @@ class RequestLimit:
 
 def _kind(path: str) -> str:
     """Return the reserve that a request uses; empty for none."""
-    if path == "/metrics":
+    if path in {"/metrics", WAITS}:
         return path
     return "/-/" if path.startswith("/-/") else ""
+
+
+def _most(kind: str) -> int:
+    if kind == WAITS:
+        return MAX_WAITS
+    return RESERVED_REQUESTS if kind else MAX_REQUESTS

@@ -1,11 +1,13 @@
 // One run: its state, charts of all keys, the machine meanwhile, and its configuration.
 
 import { getJson, query } from "/static/api.js";
+import { Benchmarks } from "/static/run/benchmarks.js";
 import { Captures } from "/static/run/captures.js";
 import { Charts } from "/static/run/charts.js";
 import { Checkpoints } from "/static/run/checkpoints.js";
 import { Diagnosis } from "/static/run/diagnosis.js";
 import { Header } from "/static/run/header.js";
+import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
 import { chartMarks } from "/static/run/marks.js";
 import { phases } from "/static/run/phases.js";
@@ -39,7 +41,7 @@ class RunPage {
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);
     this.diagnosis = new Diagnosis(run, address.signal);
-    const recorded = [new Checkpoints(run, address.signal), new Captures(run, address.signal)];
+    const recorded = [Layers, Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
     this.sections = [this.diagnosis, ...recorded, phases(), configuration(), model(), attempts()];
     const parts = [this.head, this.diagnosis, this.selection, this.charts, this.machine, this.metrics, ...this.sections.slice(1)];
     this.root = h("div.run-page", {}, parts.map((item) => item.root));

@@ -1,0 +1,165 @@
+"""Compare the outputs of variants with those of the reference, on the same inputs, with intervals over the inputs."""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+
+from trackside.benchmark.distributions import proportion_interval, t_quantile
+from trackside.benchmark.failures import reason
+from trackside.benchmark.inputs import arguments
+from trackside.benchmark.quantiles import Interval
+from trackside.benchmark.rounds import Load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from trackside.benchmark.torch_model import Model
+
+BATCH = 4  # inputs at a time
+
+
+class Outputs:
+    """The outputs of a model for some inputs, one row of each input.
+
+    Args:
+        model: The model.
+        inputs: The inputs, before they are on the model's device.
+        rows: Their number.
+        tokens: Tokens to generate by greedy decoding, if it is a language model.
+    """
+
+    def __init__(self, model: Model, inputs: Any, rows: int, tokens: int) -> None:
+        args, kwargs = arguments(model.placed(inputs))
+        self.ids = next((one for one in (*args, *kwargs.values()) if _is_ids(one)), None)
+        self.rows: list[torch.Tensor] = []
+        self.generated: list[list[int]] = []
+        for begin in range(0, rows, BATCH):
+            part = slice(begin, begin + BATCH)
+            logits = self._logits(model, args, kwargs, part, rows)
+            self.rows += list(logits.float())
+            if self.is_language(logits):
+                self.generated += _greedy(lambda ids: _tensor(model(ids)), self.ids[part], tokens)  # type: ignore[index]
+
+    def is_language(self, logits: torch.Tensor) -> bool:
+        """Return whether these are logits of the next token at each position of the inputs."""
+        return self.ids is not None and logits.dim() == 3 and logits.shape[1] == self.ids.shape[1]
+
+    def _logits(self, model: Model, args: Any, kwargs: Any, part: slice, rows: int) -> torch.Tensor:
+        def cut(one: Any) -> Any:
+            return one[part] if isinstance(one, torch.Tensor) and one.dim() and len(one) == rows else one
+
+        return _tensor(model(*map(cut, args), **{name: cut(one) for name, one in kwargs.items()}))
+
+
+def agreements(
+    models: Mapping[str, Model], rows: int, length: int, tokens: int
+) -> Iterator[tuple[str, dict[str, Interval] | str]]:
+    """Yield the name of each model after the first, and its `agreement` with that, or in one line why it has none."""
+    reference: Outputs | None = None
+    inputs: Any = None
+    for name, model in models.items():
+        try:
+            inputs = model.made(Load(rows, length)) if reference is None else inputs
+            outputs = Outputs(model, inputs, rows, tokens)
+            if reference is not None:
+                yield name, agreement(reference, outputs)
+            reference = reference or outputs
+        except (Exception, SystemExit) as error:  # noqa: BLE001  the user's code may raise anything
+            yield name, reason(error)
+            if reference is None:
+                return
+
+
+def agreement(reference: Outputs, variant: Outputs) -> dict[str, Interval]:
+    """Return by measure how the outputs of a variant agree with the reference.
+
+    ``largest_difference`` of all outputs, whose upper end covers 95 % of such inputs if there are 59 or more; ``cosine``, the mean cosine
+    similarity of an input's output; and if the outputs are logits, ``top1``, the share of equal first places; ``kl``, the
+    Kullback-Leibler divergence from the reference in nats; for language models ``perplexity`` as a ratio to the reference,
+    and ``exact_match``, the share of equal continuations by greedy decoding.
+    """
+    pairs = list(zip(reference.rows, variant.rows, strict=True))
+    largest = [float((one - other).abs().max()) for one, other in pairs]
+    found = {
+        "largest_difference": _largest(largest),
+        "cosine": _mean(
+            [float(functional.cosine_similarity(one.flatten(), other.flatten(), dim=0)) for one, other in pairs]
+        ),
+    }
+    if pairs[0][0].dim() and pairs[0][0].shape[-1] > 1:
+        found["top1"] = _share([float((one.argmax(-1) == other.argmax(-1)).float().mean()) for one, other in pairs])
+        found["kl"] = _mean([_divergence(one, other) for one, other in pairs])
+    if reference.ids is not None and reference.generated and variant.generated:
+        losses = [_loss(other, ids) - _loss(one, ids) for (one, other), ids in zip(pairs, reference.ids, strict=True)]
+        found["perplexity"] = _exponential(_mean(losses))
+        equal = [one == other for one, other in zip(reference.generated, variant.generated, strict=True)]
+        found["exact_match"] = _share([float(one) for one in equal])
+    return found
+
+
+def _divergence(one: torch.Tensor, other: torch.Tensor) -> float:
+    own, theirs = functional.log_softmax(one, -1), functional.log_softmax(other, -1)
+    return max(0.0, float((own.exp() * (own - theirs)).sum(-1).mean()))
+
+
+def _loss(logits: torch.Tensor, ids: torch.Tensor) -> float:
+    return float(functional.cross_entropy(logits[:-1], ids[1:]))
+
+
+def _greedy(logits: Callable[[torch.Tensor], torch.Tensor], ids: torch.Tensor, tokens: int) -> list[list[int]]:
+    """Return the continuation of each row, without a cache, since models have caches of many kinds."""
+    begun = ids.shape[1]
+    for _ in range(tokens):
+        ids = torch.cat((ids, logits(ids)[:, -1].argmax(-1, keepdim=True)), 1)
+    return [list(map(int, row)) for row in ids[:, begun:]]
+
+
+def _tensor(output: Any) -> torch.Tensor:
+    """Return the logits of an output, or else its first tensor."""
+    if isinstance(output, torch.Tensor):
+        return output
+    named = getattr(output, "logits", None)
+    if isinstance(named, torch.Tensor):
+        return named
+    parts = output.values() if hasattr(output, "values") else output
+    return next(part for part in parts if isinstance(part, torch.Tensor))
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in {torch.int64, torch.int32} and value.dim() == 2
+
+
+def _mean(values: Sequence[float]) -> Interval:
+    """Return the mean of independent inputs with its interval."""
+    center = fmean(values)
+    if len(values) < 3:
+        return Interval(center, None, None, f"{len(values)} of 3 inputs")
+    half = t_quantile(0.975, len(values) - 1) * stdev(values) / sqrt(len(values))
+    return Interval(center, center - half, center + half)
+
+
+def _share(values: Sequence[float]) -> Interval:
+    """Return a mean share: exact for inputs that agree as a whole or not at all, else by what differs between them."""
+    count = len(values)
+    if all(value in {0.0, 1.0} for value in values):
+        return Interval(fmean(values), *proportion_interval(round(sum(values)), count))
+    mean = _mean(values)
+    if mean.low is None or mean.high is None:
+        return mean
+    return Interval(mean.value, max(0.0, mean.low), min(1.0, mean.high))
+
+
+def _largest(values: Sequence[float]) -> Interval:
+    """Return the largest value; 95 % of all inputs stay below it with 95 % confidence only if there are 59 (Wilks 1941)."""
+    reason = "" if len(values) >= 59 else f"{len(values)} of 59 inputs"
+    return Interval(max(values), None if reason else min(values), None if reason else max(values), reason)
+
+
+def _exponential(interval: Interval) -> Interval:
+    value, low, high = (None if one is None else exp(one) for one in (interval.value, interval.low, interval.high))
+    return Interval(value, low, high, interval.reason)

@@ -1,0 +1,67 @@
+"""Distributions of one step on their way from a device to the sender thread."""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trackside.pytorch.attention import Heads
+    from trackside.pytorch.histograms import Histograms
+    from trackside.wire import DistributionFrame
+
+
+class Measured:
+    """Distributions of one step on their way to the sender thread, which makes a message of them.
+
+    Args:
+        kind: Their kind.
+        source: Where they are, and how they are sent.
+        skips: Tensor that is nonzero if a gradient scaler skips the step; None for none.
+
+    Attributes:
+        kind: Their kind.
+        step: The step; the sender thread sets it when it gets this for the first time.
+    """
+
+    def __init__(self, kind: str, source: Histograms | Heads, skips: Any = None) -> None:
+        self.step: int | None = None
+        self.kind, self._source, self._time = kind, source, monotonic_ns()
+        self._tensors = [*source.tensors(), *([] if skips is None else [skips.float()])]
+        self._skips = skips is not None
+        self._is_here = all(tensor.device.type == "cpu" for tensor in self._tensors)
+        self._event: Any = None
+
+    def leave(self, torch: Any, pinned: dict[tuple[str, int], Any]) -> bool:
+        """Start the copy to the host, into memory that is kept in *pinned*; return False if nothing has to be copied."""
+        if self._is_here:
+            return False
+        for place, tensor in enumerate(self._tensors):
+            memory = pinned.get((self.kind, place))
+            if memory is None or memory.shape != tensor.shape:
+                memory = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+                pinned[self.kind, place] = memory
+            memory.copy_(tensor, non_blocking=True)
+        self._event = torch.cuda.Event()
+        self._event.record(torch.cuda.current_stream(self._tensors[0].device))
+        return True
+
+    def has_arrived(self, pinned: Mapping[tuple[str, int], Any]) -> bool:
+        """Return whether the copy is complete; then it is no longer in *pinned* alone."""
+        if not self._event.query():
+            return False
+        self._tensors = [pinned[self.kind, place].clone() for place in range(len(self._tensors))]
+        self._is_here = True
+        return True
+
+    def frame(self) -> DistributionFrame | None:
+        """Return the message; None before the copy is complete, and for gradients of a step that a scaler skipped."""
+        if not self._is_here:
+            return None
+        if self._skips and float(self._tensors.pop()):
+            return None
+        frame = self._source.frame(self.kind, self._time, self._tensors)
+        frame.step = self.step or 0
+        return frame

@@ -1,0 +1,309 @@
+"""`trackside benchmark`: inference latency, throughput, memory and agreement, with intervals."""
+
+from __future__ import annotations
+
+import sys
+import time
+from itertools import product
+from pathlib import Path  # noqa: TC003  typer reads it
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trackside_daemon.cli.errors import CommandError, errors_reported, fail
+from trackside_daemon.cli.options import DaemonUrl, Json
+from trackside_daemon.cli.output import print_json, print_lines
+from trackside_daemon.model.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trackside.benchmark.request import Request, Spec
+    from trackside.benchmark.rounds import Load
+    from trackside_daemon.cli.sources.api_source import ApiSource
+
+CANCELLED, FAILED = 130, 1  # exit statuses
+DEFAULT = "benchmark"  # name of the run
+ORIGINAL = "original"  # name of the only variant
+
+
+def benchmark(
+    target: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="MODULE:FACTORY, the path of a model, or the address of an OpenAI-compatible endpoint, up to /v1. "
+            "Several are compared with the first.",
+            show_default=False,
+        ),
+    ],
+    *,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="fp32, bf16, fp16 (autocast), bf16-weights, int8-dynamic, torchao-int8, pruned-PERCENT, …, each also with "
+            "+compile behind it, or a value of the factory's parameter variant. The first is the reference; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Also measure the first variant with torch.compile.")
+    ] = False,
+    checkpoint: Annotated[
+        str, typer.Option(help="Weights for what the factory returns.", metavar="PATH", show_default=False)
+    ] = "",
+    batch_size: Annotated[
+        list[int] | None,
+        typer.Option(help="Inputs in a call; may be repeated.", metavar="N", min=1, show_default=False),
+    ] = None,
+    length: Annotated[
+        list[int] | None,
+        typer.Option(help="Length of each input; may be repeated.", metavar="N", min=1, show_default=False),
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option(help="Requests in flight; may be repeated.", metavar="N", min=1, show_default=False),
+    ] = None,
+    rate: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Requests that arrive in a second, at random; may be repeated.",
+            metavar="N",
+            min=0.001,
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[str, typer.Option(help="Name of the endpoint's model.", metavar="NAME", show_default=False)] = "",
+    prompts: Annotated[
+        Path | None, typer.Option(help="File with a prompt a line.", metavar="FILE", show_default=False)
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", metavar="N", min=1)] = 64,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MEASURE=SECONDS",
+            help="Limit of ttft, tpot or latency within which a request counts for goodput; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:VALUE", help="HTTP header of each request; may be repeated.", show_default=False),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which a request has failed.", metavar="SECONDS", min=0.1)
+    ] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(help="Most seconds for each load, in each process.", metavar="SECONDS", min=0.1)
+    ] = 10.0,
+    precision: Annotated[
+        float,
+        typer.Option(
+            help="Stop earlier if the intervals are within ± this share.", metavar="SHARE", min=0.0001, max=1.0
+        ),
+    ] = 0.01,
+    repeats: Annotated[
+        int, typer.Option(help="Processes that measure, for the variance between runs.", metavar="N", min=1)
+    ] = 3,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Device of PyTorch. [default: the GPU if there is one]", metavar="DEVICE", show_default=False
+        ),
+    ] = "",
+    python: Annotated[
+        str,
+        typer.Option(
+            help="Python with the target's packages. [default: that of trackside]", metavar="FILE", show_default=False
+        ),
+    ] = sys.executable,
+    name: Annotated[str, typer.Option(help="Name of the run that keeps the results.", metavar="NAME")] = DEFAULT,
+    watch: Annotated[
+        str,
+        typer.Option(
+            help="Measure each good checkpoint of this run, at low priority, until it ends; what is slower or agrees less "
+            "than the first raises the alert ModelRegression.",
+            metavar="RUN",
+            show_default=False,
+        ),
+    ] = "",
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_json: Json = False,
+    url: DaemonUrl = "",
+) -> None:
+    """Measure latency, throughput, memory and quality of models, functions and endpoints, with 95 % intervals.
+
+    Variants are measured in turns in random order, so that other work on the machine affects all alike. A percentile with
+    too few samples has no number. The results become a run, for `trackside compare`, `report` and `show`. Ctrl-C ends the
+    measurement and keeps what was measured. The exit status is 1 if a variant failed, and 130 after Ctrl-C.
+    """
+    with errors_reported():
+        import msgspec
+
+        from trackside.benchmark.request import Request, Requests
+        from trackside.benchmark.rounds import Plan
+
+        requests = Requests(
+            model=model,
+            tokens=tokens,
+            timeout=timeout,
+            limits=dict(map(_limit, limit or ())),
+            headers=dict(map(_header, header or ())),
+        )
+        if prompts is not None:
+            found = tuple(filter(None, prompts.read_text(encoding="utf-8").splitlines()))
+            requests = msgspec.structs.replace(requests, prompts=found or requests.prompts)
+        specs = _specs(target, variant or [], checkpoint, compiled=compiled)
+        loads = _loads(batch_size, length, concurrency, rate)
+        request = Request("measure", specs, loads, Plan(seconds, precision), device, requests=requests)
+        _check(request)
+        if watch:
+            _watch(watch, python, request, name, url)
+            return
+        contents = _measured(python, request, repeats, name, url)
+        if as_json:
+            print_json(contents)
+        else:
+            from trackside_daemon.cli.benchmark import tables
+
+            print_lines(map(shown, tables.markdown(contents) if as_markdown else tables.lines(contents)))
+    if contents["ended"] == "cancelled":
+        raise typer.Exit(CANCELLED)
+    raise typer.Exit(FAILED if contents["failures"] else 0)
+
+
+def _measured(python: str, request: Request, repeats: int, name: str, url: str) -> dict[str, Any]:
+    """Measure, keep the results as a run, and return them."""
+    import msgspec
+
+    import trackside
+    from trackside.benchmark.publishing import publish
+    from trackside.benchmark.results import results
+    from trackside_daemon.cli.benchmark import measuring
+    from trackside_daemon.cli.benchmark.machine import disturbances
+
+    daemon, begun = _daemon(url), time.time()
+    config = msgspec.to_builtins(request)
+    config["requests"].pop("headers", None)  # they may have secrets
+    run = trackside.init(name, config=config, tags=("benchmark",))
+    measured, ended = measuring.run(python, request, repeats, _progress)
+    _progress("")
+    contents: dict[str, Any] = {**results(measured), "notes": measured.notes, "ended": ended, "unfit": ""}
+    contents["run"] = run.id
+    if not measured.loads:
+        run.finish("stopped" if ended else "failed")
+        failures = "; ".join(f"{variant}: {why}" for variant, _, why in measured.failures)
+        fail(failures or "cancelled before the first call", FAILED if failures else CANCELLED)
+    found = None if daemon is None else disturbances(daemon, run.id, begun, time.time())
+    if found is None:
+        contents["notes"].append("no daemon watched the machine: whether something disturbed it is unknown")
+    contents["unfit"] = "; ".join(found or ())
+    publish(run, contents)
+    run.finish("stopped" if ended else "finished")
+    where = f"run {name}, id {run.id}"
+    contents["notes"].append(f"kept as {where}" if daemon else f"{where} waits in the spool for the next daemon")
+    return contents
+
+
+def _watch(watched: str, python: str, request: Request, name: str, url: str) -> None:
+    import trackside
+    from trackside_daemon.cli.benchmark.watching import Watch
+    from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+
+    if request.is_endpoint or request.specs[0].checkpoint:
+        raise CommandError("--watch measures the checkpoints of a run: give a factory, and no --checkpoint")
+    daemon = find_daemon(url)
+    shown_name = daemon.run(watched, 0)["name"]
+    with trackside.init(f"{shown_name}-benchmark" if name == DEFAULT else name, tags=("benchmark",)) as run:
+        try:
+            for line in Watch(daemon, watched, python, request, _progress).measure(run):
+                _progress("")
+                print_lines([shown(line)])
+        except KeyboardInterrupt:
+            run.finish("stopped")
+            raise typer.Exit(CANCELLED) from None
+
+
+def _daemon(url: str) -> ApiSource | None:
+    from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+    from trackside_daemon.cli.sources.errors import SourceError
+
+    try:
+        return find_daemon(url)
+    except SourceError:
+        if url:
+            raise
+        return None
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{shown(text)}")
+        sys.stderr.flush()
+
+
+def _specs(targets: Sequence[str], variants: Sequence[str], checkpoint: str, *, compiled: bool) -> list[Spec]:
+    from trackside.benchmark.request import Spec
+
+    names = list(variants) or [""]
+    if compiled:
+        names.append(f"{names[0]}+compile" if names[0] else "compile")
+    found = []
+    for target, variant in product(targets, names):
+        parts = [target if len(targets) > 1 else "", variant]
+        found.append(Spec(" ".join(filter(None, parts)) or ORIGINAL, target, variant, checkpoint))
+    if len({spec.name for spec in found}) < len(found):
+        raise CommandError(
+            "a target or a --variant is given twice; to compare a target with itself, give it another name"
+        )
+    return found
+
+
+def _loads(
+    batches: Sequence[int] | None,
+    lengths: Sequence[int] | None,
+    concurrencies: Sequence[int] | None,
+    rates: Sequence[float] | None,
+) -> list[Load]:
+    from trackside.benchmark.rounds import Load
+
+    if concurrencies or rates:
+        return [*(Load(concurrency=one) for one in concurrencies or ()), *(Load(rate=one) for one in rates or ())]
+    return [Load(batch, length) for batch, length in product(batches or [0], lengths or [0])]
+
+
+def _check(request: Request) -> None:
+    """Check that the options belong to the target.
+
+    Raises:
+        CommandError: They do not.
+    """
+    requested = any(load.concurrency or load.rate for load in request.loads)
+    if request.is_endpoint and any(
+        load.batch or load.length or spec.variant for load in request.loads for spec in request.specs
+    ):
+        raise CommandError(
+            "--batch-size, --length, --variant and --compile are for models; an endpoint has --concurrency and --rate"
+        )
+    if requested and not request.is_endpoint:
+        raise CommandError(f"--concurrency and --rate need an endpoint; {request.specs[0].target} is no http address")
+    if len({spec.target.startswith(("http://", "https://")) for spec in request.specs}) > 1:
+        raise CommandError("endpoints and other targets cannot be compared")
+
+
+def _limit(text: str) -> tuple[str, float]:
+    measure, _, number = text.partition("=")
+    try:
+        if measure in {"ttft", "tpot", "itl", "latency"}:
+            return f"{measure}_seconds", float(number)
+    except ValueError:
+        pass
+    raise CommandError(f"--limit {text}: write ttft=0.5, tpot=0.05, itl=0.1 or latency=10")
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon:
+        raise CommandError("--header: write NAME:VALUE, such as 'Authorization: Bearer TOKEN'")
+    return name.strip(), value.strip()

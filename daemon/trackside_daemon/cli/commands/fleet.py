@@ -1,0 +1,76 @@
+"""The command fleet: questions over the archived runs of all machines."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from trackside_daemon.cli.errors import CommandError, errors_reported
+from trackside_daemon.cli.options import Json
+from trackside_daemon.cli.output import print_json, print_lines, table
+from trackside_daemon.model.text import shown
+
+
+def fleet(
+    question: Annotated[
+        str, typer.Argument(metavar="QUESTION", help="A prepared question; without one, they are listed.")
+    ] = "",
+    *,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="Directory or address with the archived runs. [default: bridges.parquet.url]",
+            metavar="TARGET",
+            show_default=False,
+        ),
+    ] = "",
+    sql: Annotated[
+        str, typer.Option(help="A query over the tables runs, samples and alerts.", show_default=False)
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Ask over all archived runs: which lost most GPU hours, to which causes, on which hosts.
+
+    A number in a question can be another one. It needs trackside[fleet].
+    """
+    with errors_reported():
+        from trackside_daemon.bridges.parquet.fleet import QUESTIONS, ask, prepared
+        from trackside_daemon.bridges.parquet.store import Store
+        from trackside_daemon.http_client.errors import SettingError
+
+        if not question and not sql:
+            print_lines(QUESTIONS)
+            return
+        if question and sql:
+            raise CommandError("a question and --sql: give one of them")
+        try:
+            found = ask(Store(source or _configured()), sql or prepared(question))
+        except (SettingError, LookupError, ModuleNotFoundError) as error:
+            raise CommandError(str(error.args[0])) from None
+        except ValueError as error:
+            raise CommandError(f"the query: {error}") from None
+        if as_json:
+            print_json([dict(zip(found.columns, map(_plain, row), strict=True)) for row in found.rows])
+        else:
+            print_lines(table(found.columns, [tuple(map(_cell, row)) for row in found.rows]))
+
+
+def _configured() -> str:
+    from trackside_daemon.config.loading import load
+    from trackside_daemon.service.config import Config
+
+    url = load(Config).bridges.parquet.url
+    if not url:
+        raise CommandError("name the archived runs with --from TARGET, or set bridges.parquet.url")
+    return url
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON can hold."""
+    return value if value is None or isinstance(value, bool | int | float | str | list | dict) else str(value)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else shown(value)

@@ -1,0 +1,128 @@
+"""Read the samples of a run as one table: a row for each push, a column for each key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trackside_daemon.history.frames.rank_series import RankReader, join_rows
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Sequence
+
+    from numpy.typing import NDArray
+
+    from trackside_daemon.history.frames.decoding import Integers, Values
+    from trackside_daemon.history.frames.rank_series import Column, Rows
+
+IDENTITY = ("attempt", "rank", "step", "time")  # the first columns of a table; a column for each key follows
+
+
+class Frame(NamedTuple):
+    """The samples of a run, by attempt, rank, time and step.
+
+    Attributes:
+        keys: The keys, in the order in which they began.
+        attempts: The attempt of each row.
+        ranks: The rank of each row.
+        steps: The step of each row.
+        times: Unix microseconds of each row.
+        values: One row of this array for each key; NaN where a push had no such key.
+        present: By key, whether a push had it; keys that all pushes had are left out.
+    """
+
+    keys: list[str]
+    attempts: NDArray[np.int32]
+    ranks: NDArray[np.int32]
+    steps: Integers
+    times: Integers
+    values: Values
+    present: dict[str, NDArray[np.bool_]]
+
+    def names(self) -> list[str]:
+        """Return the names of the keys' columns; none is one of `IDENTITY`."""
+        return [f"{key} (key)" if key in IDENTITY else key for key in self.keys]
+
+
+class _Rank(NamedTuple):
+    attempt: int
+    rank: int
+    columns: list[Column]
+    rows: Rows
+
+
+def read_frame(
+    connection: sqlite3.Connection,
+    uid: str,
+    keys: Sequence[str] | None = None,
+    ranks: Collection[int] | None = None,
+    attempt: int | None = None,
+) -> Frame:
+    """Return the samples of a run.
+
+    Args:
+        connection: In a transaction.
+        uid: The run's id.
+        keys: Only these, in this order; None for all.
+        ranks: Only these; None for all.
+        attempt: Only this one; None for all.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    found = [
+        _Rank(number, rank, columns, join_rows(list({id(column.axis): column.axis for column in columns}.values())))
+        for stream, number, rank in _streams(connection, uid)
+        if (ranks is None or rank in ranks) and attempt in {None, number}
+        if (columns := RankReader(connection, stream).columns(keys))
+    ]
+    named = dict.fromkeys(column.key for rank in found for column in rank.columns)
+    frame = _empty(list(named if keys is None else dict.fromkeys(keys)), found)
+    place = 0
+    for rank in found:
+        end = place + len(rank.rows.axis.steps)
+        frame.attempts[place:end], frame.ranks[place:end] = rank.attempt, rank.rank
+        frame.steps[place:end], frame.times[place:end] = rank.rows.axis
+        _fill(connection, frame, rank, slice(place, end))
+        place = end
+    return frame
+
+
+def _streams(connection: sqlite3.Connection, uid: str) -> list[tuple[int, int, int]]:
+    return connection.execute(
+        "SELECT stream.id, attempt, rank FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND NOT run.deleted "
+        "ORDER BY attempt, rank",
+        (uid,),
+    ).fetchall()
+
+
+def _empty(keys: list[str], ranks: Sequence[_Rank]) -> Frame:
+    rows = sum(len(rank.rows.axis.steps) for rank in ranks)
+    lengths = [{column.key: len(column.axis.steps) for column in rank.columns} for rank in ranks]
+    every = [len(rank.rows.axis.steps) for rank in ranks]
+    whole = {key for key in keys if [by_key.get(key) for by_key in lengths] == every}
+    present = {key: np.zeros(rows, bool) for key in keys if key not in whole}
+    narrow = [np.empty(rows, np.int32) for _ in range(2)]
+    wide = [np.empty(rows, np.int64) for _ in range(2)]
+    values = np.empty((len(keys), rows))
+    for number, key in enumerate(keys):
+        if key in present:
+            values[number] = np.nan
+    return Frame(keys, narrow[0], narrow[1], wide[0], wide[1], values, present)
+
+
+def _fill(connection: sqlite3.Connection, frame: Frame, rank: _Rank, rows: slice) -> None:
+    numbers = {key: number for number, key in enumerate(frame.keys)}
+    for column in rank.columns:
+        out = frame.values[numbers[column.key], rows]
+        places = rank.rows.places[id(column.axis)]
+        if places is None:
+            column.read(connection, out)
+        else:
+            values = np.empty(len(places))
+            column.read(connection, values)
+            out[places] = values
+        if column.key in frame.present:
+            frame.present[column.key][rows][slice(None) if places is None else places] = True

@@ -1,0 +1,272 @@
+"""The history as Python objects: its runs, and the samples of each."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from array import array
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.history import directory
+from trackside_daemon.history.database import FILE
+from trackside_daemon.history.frames import html
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.offline import Offline
+from trackside_daemon.history.read.series import EVERYTHING, Window, samples
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterator, Sequence
+
+    from trackside_daemon.history.frames.frame import Frame
+
+VARIABLE = "TRACKSIDE_STORAGE__PATH"  # variable of the daemon's setting
+SHOWN_RUNS = 20  # runs that a notebook shows
+
+
+class Series(NamedTuple):
+    """All samples of one key of one rank, in the order of commit; a series of the machine has no attempt and no rank.
+
+    `numpy.asarray` makes arrays of the columns without a copy.
+
+    Attributes:
+        attempt: The attempt of the run.
+        rank: The rank.
+        key: The key.
+        steps: The step of each sample.
+        times: Unix microseconds of each sample.
+        values: The values, also NaN and infinities, with every bit.
+    """
+
+    attempt: int | None
+    rank: int | None
+    key: str
+    steps: array[int]
+    times: array[int]
+    values: array[float]
+
+
+class History:
+    """A history, read from its file. It needs no daemon; one may write it meanwhile.
+
+    Args:
+        path: The directory of the history, or the file in it; None for the directory in which a daemon of this user
+            writes by default.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        found = Path(path or os.environ.get(VARIABLE, "") or directory.default_directory(os.environ, os.getuid()))
+        self.path = found.parent if found.name == FILE else found.expanduser()
+
+    def runs(self, name: str = "", *, tag: str = "", state: str = "", limit: int = 0) -> list[RunHistory]:
+        """Return the runs, the newest first.
+
+        Args:
+            name: Only runs with this in their names.
+            tag: Only runs with this tag.
+            state: Only runs in this state, such as ``finished`` or ``failed``.
+            limit: Number of runs; 0 for all, 10,000 at most.
+
+        Raises:
+            HistoryError: There is no history, or it cannot be read.
+        """
+        with _reading(self.path) as connection:
+            found = reader.runs(connection, reader.RunFilter(name, tag, state, limit=limit))
+        return [RunHistory(self.path, run) for run in found]
+
+    def __getitem__(self, run: str) -> RunHistory:
+        """Return the run with this id, the newest with this name, or the only one whose id begins so.
+
+        Raises:
+            KeyError: There is none, or there are several.
+        """
+        try:
+            return self.run(run)
+        except reader.UnknownRunError as error:
+            raise KeyError(str(error)) from None
+
+    def run(self, run: str) -> RunHistory:
+        """Return the run with this id, the newest with this name, or the only one whose id begins so.
+
+        Raises:
+            UnknownRunError: There is none, or there are several.
+            HistoryError: There is no history, or it cannot be read.
+        """
+        with _reading(self.path) as connection:
+            return RunHistory(self.path, reader.head(connection, reader.resolve(connection, run)))
+
+    def to_pandas(self) -> Any:
+        """Return the runs as a ``pandas.DataFrame``, a row for each."""
+        from trackside_daemon.history.frames.optional_library import library
+
+        return library("pandas").DataFrame([run.about for run in self.runs()])
+
+    def __repr__(self) -> str:
+        return f"<trackside history {str(self.path)!r}>"
+
+    def _repr_html_(self) -> str:
+        return html.runs([run.about for run in self.runs(limit=SHOWN_RUNS)])
+
+
+class RunHistory:
+    """A run in the history; `trackside.open` and `History` return it.
+
+    Attributes:
+        id: Its id.
+        about: Its name, state, start, end, tags, step and loss when it was opened, and its attempts with their
+            configurations.
+    """
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self._path = path
+        self.id = str(about["id"])
+        self.about = about
+
+    @property
+    def name(self) -> str:
+        """The name that people see."""
+        return str(self.about["name"])
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the last attempt that has one; None if none has."""
+        attempts = self._head().get("attempt_list", ())
+        return next((one["config"] for one in reversed(attempts) if one["config"] is not None), None)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all ranks, in the order in which they began."""
+        with _reading(self._path) as connection:
+            return list(dict.fromkeys(found.series.key for found in reader.series(connection, self.id, ranks=())))
+
+    def series(
+        self,
+        keys: str | Sequence[str] | None = None,
+        *,
+        ranks: Collection[int] | None = None,
+        attempt: int | None = None,
+        steps: tuple[float, float] | None = None,
+    ) -> list[Series]:
+        """Return series with all their samples. It needs no library.
+
+        Args:
+            keys: A key or several; None for all that the ranks pushed. A key that begins with ``trackside_`` is a
+                series of the GPUs or the host, in the time of the run.
+            ranks: Only these ranks; None for all.
+            attempt: Only this attempt; None for all.
+            steps: Only samples from the first to the last of these steps.
+
+        Raises:
+            HistoryError: There is no history, or it cannot be read.
+            ValueError: A part of the file is damaged.
+        """
+        wanted = [keys] if isinstance(keys, str) else keys
+        with _file(self._path) as file:
+            with file.reading() as connection:
+                begin, end = reader.span(connection, self.id)
+                found = list(reader.series(connection, self.id, wanted, ranks or (), attempt))
+            lifetime = Window("time", begin, float("inf") if end is None else end)
+            window = EVERYTHING if steps is None else Window("step", *steps)
+            return [_whole(file, one, lifetime if one.rank is None else window) for one in found]
+
+    def to_arrow(
+        self,
+        keys: str | Sequence[str] | None = None,
+        *,
+        ranks: Collection[int] | None = None,
+        attempt: int | None = None,
+    ) -> Any:
+        """Return the samples as a ``pyarrow.Table``: a row for each push, by attempt, rank and time.
+
+        Its columns are ``attempt``, ``rank``, ``step``, ``time`` (UTC, in microseconds) and one for each key. A key that
+        a push did not have is null; a NaN that was pushed is NaN.
+
+        Args:
+            keys: A key or several; None for all.
+            ranks: Only these ranks; None for all.
+            attempt: Only this attempt; None for all.
+
+        Raises:
+            HistoryError: There is no history, or it cannot be read.
+            ModuleNotFoundError: The library is not installed.
+            ValueError: A part of the file is damaged.
+        """
+        frame = self._frame(keys, ranks, attempt)
+        from trackside_daemon.history.frames.libraries import to_arrow
+
+        return to_arrow(frame)
+
+    def to_pandas(
+        self,
+        keys: str | Sequence[str] | None = None,
+        *,
+        ranks: Collection[int] | None = None,
+        attempt: int | None = None,
+    ) -> Any:
+        """Return the samples as a ``pandas.DataFrame``, as `to_arrow` does; a missing key is NaN, too."""
+        frame = self._frame(keys, ranks, attempt)
+        from trackside_daemon.history.frames.libraries import to_pandas
+
+        return to_pandas(frame)
+
+    def to_polars(
+        self,
+        keys: str | Sequence[str] | None = None,
+        *,
+        ranks: Collection[int] | None = None,
+        attempt: int | None = None,
+    ) -> Any:
+        """Return the samples as a ``polars.DataFrame``, as `to_arrow` does."""
+        frame = self._frame(keys, ranks, attempt)
+        from trackside_daemon.history.frames.libraries import to_polars
+
+        return to_polars(frame)
+
+    def __repr__(self) -> str:
+        return f"<trackside run {self.name!r} ({self.id}), {self.about['state']}>"
+
+    def _repr_html_(self) -> str:
+        with _reading(self._path) as connection:
+            return html.run(reader.run(connection, self.id, html.SHOWN_KEYS))
+
+    def _head(self) -> dict[str, Any]:
+        if "attempt_list" not in self.about:  # as in a list of runs
+            with _reading(self._path) as connection:
+                self.about = reader.head(connection, self.id)
+        return self.about
+
+    def _frame(self, keys: str | Sequence[str] | None, ranks: Collection[int] | None, attempt: int | None) -> Frame:
+        from trackside_daemon.history.frames.optional_library import library
+
+        library("numpy")  # the error has the command that installs it
+        from trackside_daemon.history.frames.frame import read_frame
+
+        with _reading(self._path) as connection:
+            return read_frame(connection, self.id, [keys] if isinstance(keys, str) else keys, ranks, attempt)
+
+
+@contextmanager
+def _file(path: Path) -> Iterator[Offline]:
+    """Open the file for one question: a notebook may be open for days."""
+    file = Offline(path, lambda line: warnings.warn(line, stacklevel=5))
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    with _file(path) as file, file.reading() as connection:
+        yield connection
+
+
+def _whole(file: Offline, one: reader.RunSeries, window: Window) -> Series:
+    series = Series(one.attempt, one.rank, one.series.key, array("q"), array("q"), array("d"))
+    for steps, times, values in samples(file, one.series, one.tail, window):
+        series.steps.extend(steps)
+        series.times.extend(times)
+        series.values.extend(values)
+    return series

@@ -1,0 +1,18 @@
+"""Import a library that only some need."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+def library(name: str, extra: str = "arrow") -> Any:
+    """Import an optional library.
+
+    Raises:
+        ModuleNotFoundError: It is not installed; the message has the command that installs it.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(f"{name} is not installed; pip install 'trackside[{extra}]'", name=name) from None

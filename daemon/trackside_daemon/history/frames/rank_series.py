@@ -1,0 +1,188 @@
+"""Read the series of one rank into columns, and find which samples were pushed together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from trackside_daemon.history.codec import BLOCK
+from trackside_daemon.history.frames.decoding import decode_axis, decode_values
+from trackside_daemon.history.read.series import LogTail, find
+from trackside_daemon.history.schema import BLOCK_BITS
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterator, Sequence
+
+    from trackside_daemon.history.frames.decoding import Integers, Values
+    from trackside_daemon.history.read.series import StoredSeries
+
+
+class Axis(NamedTuple):
+    """Steps and times in microseconds of samples, in the order of commit."""
+
+    steps: Integers
+    times: Integers
+
+    def equals(self, steps: Integers, times: Integers) -> bool:
+        """Return whether these are its steps and times."""
+        if len(times) != len(self.times) or times[-1:] != self.times[-1:]:
+            return False
+        return bool(np.array_equal(times, self.times)) and bool(np.array_equal(steps, self.steps))
+
+
+class Column(NamedTuple):
+    """A series, before its values are decoded.
+
+    Attributes:
+        key: Its key.
+        axis: Its steps and times; series that were pushed together share it.
+        blocks: Ids and counts of its blocks.
+        tail: The values that are still in the log.
+    """
+
+    key: str
+    axis: Axis
+    blocks: Sequence[tuple[int, int]]
+    tail: Values
+
+    def read(self, connection: sqlite3.Connection, out: Values) -> None:
+        """Write all values to *out*, which has their number.
+
+        Raises:
+            ValueError: A block is damaged.
+        """
+        place = 0
+        for id_, count in self.blocks:
+            (data,) = connection.execute("SELECT data FROM block WHERE id = ?", (id_,)).fetchone()
+            decode_values(data, out[place : place + count])
+            place += count
+        out[place:] = self.tail
+
+
+class RankReader:
+    """Reads the series of one rank of an attempt.
+
+    Args:
+        connection: In a transaction.
+        stream: The id of its stream.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, stream: int) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._tail = LogTail(connection, stream)
+        self._axes: dict[tuple[bytes, ...], Axis] = {}
+
+    def columns(self, keys: Collection[str] | None) -> list[Column]:
+        """Return the series that have samples, in the order in which they began; only those of *keys*, if given.
+
+        Raises:
+            ValueError: An axis is damaged.
+        """
+        found = (self._column(series) for series in find(self._connection, self._stream, self._tail, keys))
+        return [column for column in found if len(column.axis.steps)]
+
+    def _column(self, series: StoredSeries) -> Column:
+        rows = self._connection.execute(
+            "SELECT id, count, axis FROM block WHERE id >= ? AND id < ? AND data NOT NULL",
+            (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS),
+        ).fetchall()
+        steps, times, values = (np.array(part) for part in self._tail.read(series))
+        axis = self._axis([(axis, count) for _, count, axis in rows], Axis(steps, times))
+        return Column(series.key, axis, [(id_, count) for id_, count, _ in rows], values)
+
+    def _axis(self, blocks: list[tuple[int, int]], tail: Axis) -> Axis:
+        name = (repr(blocks).encode(), tail.steps.tobytes(), tail.times.tobytes())
+        if name not in self._axes:
+            total = sum(count for _, count in blocks)
+            steps, times = (np.empty(total + len(tail.steps), np.int64) for _ in range(2))
+            place = 0
+            for id_, count in blocks:
+                (data,) = self._connection.execute("SELECT data FROM axis WHERE id = ?", (id_,)).fetchone()
+                decode_axis(data, steps[place : place + count], times[place : place + count])
+                place += count
+            steps[place:], times[place:] = tail
+            # The log is packed key by key, so that equal axes may be cut into different blocks for a while.
+            equal = (axis for axis in self._axes.values() if axis.equals(steps, times))
+            self._axes[name] = next(equal, Axis(steps, times))
+        return self._axes[name]
+
+
+class Rows(NamedTuple):
+    """The rows of a rank, in the order of their times, and then of their steps.
+
+    Attributes:
+        axis: Steps and times of the rows.
+        places: By the identity of a column's axis, the row of each sample; None if it is that of the same index.
+    """
+
+    axis: Axis
+    places: dict[int, Integers | None]
+
+
+def join_rows(axes: Sequence[Axis]) -> Rows:
+    """Return the rows that samples of some axes make: one for each step and time.
+
+    A row has at most one sample of an axis: two of the same step and time make two rows.
+    """
+    if len(axes) == 1 and bool(np.all(axes[0].times[1:] >= axes[0].times[:-1])):
+        return Rows(axes[0], {id(axes[0]): None})
+    steps = np.concatenate([axis.steps for axis in axes])
+    times = np.concatenate([axis.times for axis in axes])
+    repeats = np.concatenate([_repeats(axis) for axis in axes])
+    order = np.lexsort((repeats, steps, times))
+    names = np.stack((times, steps, repeats))[:, order]
+    begins = np.empty(len(order), bool)
+    begins[:1] = True
+    np.any(names[:, 1:] != names[:, :-1], axis=0, out=begins[1:])
+    rows = np.empty(len(order), np.int64)
+    rows[order] = np.cumsum(begins) - 1
+    parts = np.split(rows, np.cumsum([len(axis.steps) for axis in axes])[:-1])
+    places: dict[int, Integers | None] = {id(axis): part for axis, part in zip(axes, parts, strict=True)}
+    return Rows(Axis(names[1, begins], names[0, begins]), places)
+
+
+def _repeats(axis: Axis) -> Integers:
+    """Return how many samples with the same step and time are before each sample."""
+    order = np.lexsort((axis.steps, axis.times))  # stable
+    steps, times = axis.steps[order], axis.times[order]
+    begins = np.ones(len(order), bool)
+    begins[1:] = (steps[1:] != steps[:-1]) | (times[1:] != times[:-1])
+    indices = np.arange(len(order))
+    repeats = np.empty(len(order), np.int64)
+    repeats[order] = indices - np.maximum.accumulate(np.where(begins, indices, 0))
+    return repeats
+
+
+def read_parts(
+    connection: sqlite3.Connection, series: StoredSeries, tail: LogTail, most: int
+) -> Iterator[tuple[Integers, Integers, Values]]:
+    """Yield steps, times in microseconds and values of a series, in parts of at most about *most* samples.
+
+    Raises:
+        ValueError: A block is damaged.
+    """
+    rows = connection.execute(
+        "SELECT block.id, count, axis FROM block WHERE block.id >= ? AND block.id < ? AND data NOT NULL",
+        (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS),
+    ).fetchall()
+    each = max(1, most // BLOCK)
+    for begin in range(0, len(rows), each):
+        part = rows[begin : begin + each]
+        total = sum(count for _, count, _ in part)
+        steps, times, values = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total)
+        place = 0
+        for id_, count, axis in part:
+            inside = slice(place, place + count)
+            data, stamps = connection.execute(
+                "SELECT block.data, axis.data FROM block, axis WHERE block.id = ? AND axis.id = ?", (id_, axis)
+            ).fetchone()
+            decode_axis(stamps, steps[inside], times[inside])
+            decode_values(data, values[inside])
+            place += count
+        yield steps, times, values
+    last = tail.read(series)
+    if len(last[0]):
+        yield np.array(last[0]), np.array(last[1]), np.array(last[2])

@@ -1,0 +1,220 @@
+"""Read the distributions of layers as heat maps and as bands of quantiles."""
+
+from __future__ import annotations
+
+from math import inf, isnan, nan
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside.buckets import HIGHEST, SIDE, Buckets, index_of
+from trackside_daemon.history.layer_rows import MERGED, LayerFrame, Part, merge_ranks, merge_steps, read
+from trackside_daemon.model.metric import json_number
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Iterator, Sequence
+
+RANKS = 64  # ranks that are merged at most, the lowest
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+VALUES = {  # columns of a heat map by kind, the default first
+    "weights": ("norm", "update_ratio", "std", "zeros", "mean", "largest", "nonfinite", "rank"),
+    "gradients": ("norm", "std", "zeros", "mean", "largest", "nonfinite"),
+    "activations": ("std", "zeros", "largest", "mean", "norm", "saturated", "nonfinite"),
+    "attention": ("entropy", "logit"),
+}
+
+
+class LayerWindow(NamedTuple):
+    """A part of a run's distributions.
+
+    Attributes:
+        run: Id of the run.
+        kind: Their kind.
+        ranks: Only these; empty for all, as one model.
+        attempt: Only this one; None for the last that has some.
+        first: First step.
+        last: Last step.
+        points: Number of columns of a map at most.
+    """
+
+    run: str
+    kind: str
+    ranks: frozenset[int] = frozenset()
+    attempt: int | None = None
+    first: float = -inf
+    last: float = inf
+    points: int = 200
+
+
+def kinds(connection: sqlite3.Connection, run: str) -> list[str]:
+    """Return the kinds of distributions that a run has."""
+    rows = connection.execute(
+        "SELECT DISTINCT kind FROM distribution WHERE level = 0 AND stream IN "
+        "(SELECT stream.id FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND NOT deleted)",
+        (run,),
+    )
+    found = {kind for (kind,) in rows}
+    return [kind for kind in VALUES if kind in found]
+
+
+def heat_map(connection: sqlite3.Connection, window: LayerWindow, value: str) -> dict[str, Any]:
+    """Return one value of all layers over steps: ``layers``, ``steps``, ``times`` and ``values`` by layer.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    frames = _frames(connection, window, Part(column=value, buckets=False))
+    layers = list(dict.fromkeys(name for frame in frames for name in frame.names))
+    rows: dict[str, list[Any]] = {name: [None] * len(frames) for name in layers}
+    for at, frame in enumerate(frames):
+        for name, number in zip(frame.names, frame.columns.get(value, ()), strict=False):
+            rows[name][at] = None if isnan(number) else json_number(number)
+    return {
+        "kind": window.kind,
+        "value": value,
+        "layers": layers,
+        "steps": [frame.step for frame in frames],
+        "times": [frame.time / 1e6 for frame in frames],
+        "values": [rows[name] for name in layers],
+    }
+
+
+def distribution(connection: sqlite3.Connection, window: LayerWindow, layer: str) -> dict[str, Any]:
+    """Return one layer's distribution over steps: ``steps``, ``times``, ``quantiles`` by step, ``counts`` and columns.
+
+    Each element of ``counts`` has zeros, nonfinite, and lists of upper bounds and counts, from the lowest bucket on.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    frames = [frame for frame in _frames(connection, window, Part(layer=layer)) if frame.names]
+    found = []
+    for frame in frames:
+        buckets = Buckets.unpacked(frame.buckets[0]) if frame.buckets else Buckets(0, 0, {})
+        found.append((buckets, {name: json_number(column[0]) for name, column in frame.columns.items()}))
+    return {
+        "kind": window.kind,
+        "layer": layer,
+        "steps": [frame.step for frame in frames],
+        "times": [frame.time / 1e6 for frame in frames],
+        "quantiles": {
+            f"{share:g}": [json_number(one) for one in column]
+            for share, column in zip(QUANTILES, zip(*(quantiles(one) for one, _ in found), strict=True), strict=False)
+        },
+        "counts": [_counts(one) for one, _ in found],
+        "columns": [columns for _, columns in found],
+    }
+
+
+def newest(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
+    """Return the newest columns of each layer: step and layers by kind.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    found: dict[str, Any] = {}
+    for kind in kinds(connection, run):
+        frames = []
+        for stream in _streams(connection, LayerWindow(run, kind)):
+            query = "SELECT max(number) FROM distribution WHERE stream = ? AND kind = ? AND level = 0"
+            (number,) = connection.execute(query, (stream, kind)).fetchone()
+            frames += read(connection, stream, kind, 0, first=number or 0, part=Part(buckets=False))[-1:]
+        if frames:
+            frame = merge_ranks(frames)
+            rows = zip(*([json_number(value) for value in column] for column in frame.columns.values()), strict=True)
+            values = [dict(zip(frame.columns, row, strict=True)) for row in rows]
+            found[kind] = {"step": frame.step, "layers": dict(zip(frame.names, values, strict=True))}
+    return {"run": run, "kinds": found}
+
+
+def quantiles(buckets: Buckets, shares: Sequence[float] = QUANTILES) -> list[float]:
+    """Return quantiles of the finite values, interpolated within buckets; NaN without any."""
+    every = list(cells(buckets))
+    total = sum(count for *_, count in every)
+    if not total:
+        return [nan] * len(shares)
+    return [_at(every, share * total) for share in shares]
+
+
+def _at(every: Iterable[tuple[float, float, int]], rest: float) -> float:
+    """Return the value below which *rest* of the values are."""
+    high = nan
+    for low, high, count in every:
+        if rest <= count:
+            return low + (high - low) * max(0.0, rest / count)
+        rest -= count
+    return high
+
+
+def cells(buckets: Buckets) -> Iterator[tuple[float, float, int]]:
+    """Yield lower bound, upper bound and number of values of each bucket, the lowest first."""
+    for code, count in sorted(buckets.counts.items(), reverse=True):
+        if code >= SIDE:
+            yield -_bound(code), -_bound(code) / 2, count
+    if buckets.zeros:
+        yield 0.0, 0.0, buckets.zeros
+    for code, count in sorted(buckets.counts.items()):
+        if code < SIDE:
+            yield _bound(code) / 2, _bound(code), count
+
+
+def _bound(code: int) -> float:
+    return float(2.0 ** min(index_of(code), HIGHEST))
+
+
+def _counts(buckets: Buckets) -> dict[str, Any]:
+    every = [(high, count) for _, high, count in cells(buckets)]
+    bounds, counts = zip(*every, strict=True) if every else ((), ())
+    return {"zeros": buckets.zeros, "nonfinite": buckets.nonfinite, "bounds": bounds, "counts": counts}
+
+
+def _frames(connection: sqlite3.Connection, window: LayerWindow, part: Part) -> list[LayerFrame]:
+    """Return at most ``window.points`` frames, each merged from the frames of all ranks in its part of the steps."""
+    streams = _streams(connection, window)
+    if len(streams) > 1:
+        part = part._replace(column="")  # the whole of several ranks follows from several columns
+    by_rank = [_of_rank(connection, stream, window, part) for stream in streams]
+    every = [frame for frames in by_rank for frame in frames]
+    if not every:
+        return []
+    steps = sorted({frame.step for frame in every})
+    wide = -(-len(steps) // window.points)
+    cell = {step: place // wide for place, step in enumerate(steps)}
+    cells: dict[int, list[LayerFrame]] = {}
+    for frames in by_rank:
+        parts: dict[int, list[LayerFrame]] = {}
+        for frame in frames:
+            parts.setdefault(cell[frame.step], []).append(frame)
+        for place, several in parts.items():
+            cells.setdefault(place, []).append(several[0] if len(several) == 1 else merge_steps(several))
+    return [merge_ranks(cells[place]) for place in sorted(cells)]
+
+
+def _streams(connection: sqlite3.Connection, window: LayerWindow) -> list[int]:
+    rows = connection.execute(
+        "SELECT stream.id, attempt, rank FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND NOT deleted "
+        "AND EXISTS (SELECT 1 FROM distribution WHERE stream = stream.id AND kind = ? AND level = 0) ORDER BY rank",
+        (window.run, window.kind),
+    ).fetchall()
+    attempt = max((row[1] for row in rows), default=0) if window.attempt is None else window.attempt
+    wanted = [id_ for id_, number, rank in rows if number == attempt and (not window.ranks or rank in window.ranks)]
+    return wanted[:RANKS]
+
+
+def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, part: Part) -> list[LayerFrame]:
+    """Return the frames of the highest level that still has ``window.points`` of them, and of what it lacks yet."""
+    steps = window.first, window.last
+    (count,) = connection.execute(
+        "SELECT count(*) FROM distribution WHERE stream = ? AND kind = ? AND level = 0 AND step BETWEEN ? AND ?",
+        (stream, window.kind, *steps),
+    ).fetchone()
+    level = 0
+    while count // MERGED >= window.points:
+        count //= MERGED
+        level += 1
+    frames: list[LayerFrame] = []
+    number = 0
+    for lower in range(level, -1, -1):
+        frames += read(connection, stream, window.kind, lower, first=number, window=steps, part=part)
+        query = "SELECT coalesce(max(number) + 1, 0) FROM distribution WHERE stream = ? AND kind = ? AND level = ?"
+        number = MERGED * connection.execute(query, (stream, window.kind, lower)).fetchone()[0]
+    return frames

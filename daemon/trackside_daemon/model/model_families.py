@@ -1,0 +1,66 @@
+"""The families of what `trackside benchmark` measures, and the keys that it pushes them under."""
+
+from __future__ import annotations
+
+from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.training_families import RANK
+
+_VARIANT = (*RANK, "variant")
+_LOAD = (*_VARIANT, "load")
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...] = _VARIANT, unit: str = "") -> Metric:
+    return Metric(f"trackside_model_{name}", "gauge", f"{text}, as trackside benchmark measured it.", labels, unit)
+
+
+_TIMES = {
+    "latency": "Duration of a call or a request",
+    "ttft": "Time to first token",
+    "tpot": "Time per output token after the first",
+    "itl": "Gap between two parts of an answer",
+}
+_AGREEMENT = _gauge("agreement", "Agreement of the outputs with those of the first variant", (*_VARIANT, "measure"))
+_SPEEDUP = _gauge("speedup_ratio", "How many times as fast as the first variant", (*_LOAD, "bound"), "ratio")
+_QUANTILES = {"p50": "0.5", "p90": "0.9", "p99": "0.99"}
+
+SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
+    "throughput": (_gauge("throughput_per_second", "Inputs, tokens or calls per second", _LOAD), ()),
+    "requests_per_second": (_gauge("requests_per_second", "Completed requests per second", _LOAD), ()),
+    "goodput_per_second": (_gauge("goodput_per_second", "Requests per second within the limits", _LOAD), ()),
+    "parameters": (_gauge("parameters", "Number of parameters"), ()),
+    "weights_bytes": (_gauge("weights_bytes", "Weights in memory", unit="bytes"), ()),
+    "disk_bytes": (_gauge("disk_bytes", "Size of the stored weights", unit="bytes"), ()),
+    "memory_bytes": (_gauge("memory_bytes", "Peak host memory of loading and one call", unit="bytes"), ()),
+    "device_memory_bytes": (_gauge("device_memory_bytes", "Peak device memory", unit="bytes"), ()),
+    "load_seconds": (_gauge("load_seconds", "Time to load", unit="seconds"), ()),
+    "first_call_seconds": (_gauge("first_call_seconds", "Duration of the first call", unit="seconds"), ()),
+    "speedup": (_SPEEDUP, ("value",)),
+    "speedup_low": (_SPEEDUP, ("low",)),
+    "speedup_high": (_SPEEDUP, ("high",)),
+    **{
+        name: (_AGREEMENT, (name,))
+        for name in ("largest_difference", "cosine", "top1", "kl", "perplexity", "exact_match")
+    },
+}
+"""By the last part of a key: the family, and the values of its labels after variant and load."""
+
+for _name, _text in _TIMES.items():
+    _quantile = _gauge(f"{_name}_seconds", _text, (*_LOAD, "quantile"), "seconds")
+    _mean = _gauge(f"{_name}_mean_seconds", f"Mean: {_text[0].lower()}{_text[1:]}", _LOAD, "seconds")
+    SERIES |= {f"{_name}_{part}_seconds": (_quantile, (value,)) for part, value in _QUANTILES.items()}
+    SERIES[f"{_name}_mean_seconds"] = (_mean, ())
+
+FAMILIES = list(dict.fromkeys(metric for metric, _ in SERIES.values()))
+BEGIN = "model/"
+
+
+def series(key: str, rank: tuple[str, ...]) -> tuple[Metric, tuple[str, ...]] | None:
+    """Return the series of a key ``model/VARIANT/MEASURE`` or ``model/VARIANT/LOAD/MEASURE``; None for other keys."""
+    if not key.startswith(BEGIN):
+        return None
+    variant, _, rest = key.removeprefix(BEGIN).partition("/")
+    load, _, measure = rest.rpartition("/")
+    if not variant or measure not in SERIES:
+        return None
+    metric, more = SERIES[measure]
+    return metric, (*rank, variant, *((load,) if "load" in metric.labels else ()), *more)

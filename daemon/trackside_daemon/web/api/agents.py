@@ -1,0 +1,119 @@
+"""The endpoint for agents: the Model Context Protocol over HTTP, and what only a running daemon can answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from trackside_daemon import __version__
+from trackside_daemon.agents.answers import Answers
+from trackside_daemon.agents.protocol import Protocol
+from trackside_daemon.captures.captures import CaptureError
+from trackside_daemon.web.api.captures import CaptureBody
+from trackside_daemon.web.api.history_access import json_response
+from trackside_daemon.web.api.waits import Condition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+
+    from trackside_daemon.agents.arguments import CaptureArguments, WaitArguments
+    from trackside_daemon.diagnosis.settings import CostSection
+    from trackside_daemon.web.api.captures import CapturesApi
+    from trackside_daemon.web.api.history_access import HistoryAccess
+    from trackside_daemon.web.api.waits import Waits
+
+MOST_BYTES = 1 << 20  # of a message
+CAPTURE_SECONDS = 300.0  # longest wait for the summary of a capture
+POLL_SECONDS = 0.5
+
+
+class AgentsApi:
+    """Answers messages of agents.
+
+    Args:
+        history: The history.
+        captures: Endpoints of captures.
+        waits: All who wait.
+        prices: Returns the configured prices.
+        hang: Asks a run, by its id, why it makes no step; returns the verdict as JSON, or None.
+    """
+
+    def __init__(
+        self,
+        history: HistoryAccess,
+        captures: CapturesApi,
+        waits: Waits,
+        *,
+        prices: Callable[[], CostSection],
+        hang: Callable[[str], dict[str, Any] | None],
+    ) -> None:
+        self._history = history
+        self._captures = captures
+        self._waits = waits
+        self._hang = hang
+        self._protocol = Protocol(Answers(self._read, prices, self), __version__)
+
+    async def message(self, request: Request) -> Response:
+        """Answer a message; status 202 where it needs no answer."""
+        data = b""
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > MOST_BYTES:
+                raise HTTPException(400, f"a message has at most {MOST_BYTES} bytes")
+        actions = request.query_params.get("allow-actions") == "true"
+        answering = asyncio.ensure_future(self._protocol.answer(data, actions=actions))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait((answering, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():  # nobody reads the answer, such as that of a long wait
+                return Response(status_code=202)
+            answer = answering.result()
+            return Response(status_code=202) if answer is None else json_response(answer)
+        finally:
+            answering.cancel()
+            gone.cancel()
+
+    async def wait(self, run: str, arguments: WaitArguments) -> dict[str, Any]:
+        """See `Live`."""
+        since = time.time() if arguments.since is None else arguments.since
+        alert = since if "alert" in arguments.until else None
+        condition = Condition(alert, "end" in arguments.until, arguments.step)
+        reason, step = await self._waits.wait(run, condition, arguments.timeout_seconds)
+        return {"reason": reason, "step": step}
+
+    async def capture(self, run: str, arguments: CaptureArguments) -> dict[str, Any]:
+        """See `Live`."""
+        steps = arguments.steps if arguments.kind == "profile" else None
+        body = CaptureBody(arguments.kind, "api", steps=steps, stacks=arguments.stacks)
+        try:
+            found = await self._captures.begin(run, body)
+            until = time.monotonic() + CAPTURE_SECONDS
+            while found["state"] not in {"summarised", "failed"} and time.monotonic() < until:
+                await asyncio.sleep(POLL_SECONDS)
+                found = await self._captures.find(found["id"])
+        except (CaptureError, HTTPException) as error:
+            raise LookupError(error.detail if isinstance(error, HTTPException) else str(error)) from None
+        return {"text": [], **found}
+
+    async def hang(self, run: str) -> dict[str, Any] | None:
+        """See `Live`."""
+        return await run_in_threadpool(self._hang, run)
+
+    async def _read(self, query: Callable[[Any], Any]) -> Any:
+        def run_query() -> Any:
+            with self._history.database.reading() as connection:
+                return query(connection)
+
+        return await run_in_threadpool(run_query)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,168 @@
+// The layers of an observed model: a map of layers by steps, alone or against another run, and the distribution of one layer.
+
+import { getJson, query } from "/static/api.js";
+import { h, setText } from "/static/dom.js";
+import { number, plural, real } from "/static/format.js";
+import { ENDED } from "/static/components.js";
+import { color, drawBands, drawMap } from "/static/run/layer_plots.js";
+
+const RELOAD_MS = 5000;
+const POINTS = 300;
+const OTHERS = 50; // Runs to compare with.
+const NAMES = { update_ratio: "update ratio", nonfinite: "share of NaN and infinite", zeros: "share of zeros", saturated: "share of saturated" };
+const SHARES = new Set(["zeros", "nonfinite", "saturated", "entropy", "mean"]); // Differences, not ratios.
+
+export class Layers {
+  constructor(run, signal) {
+    Object.assign(this, { id: run.id, name: run.name, signal });
+    const reload = () => this.#load();
+    this.kind = h("select", { onchange: reload });
+    this.value = h("select", { onchange: reload });
+    this.other = h("select", { onchange: reload }, h("option", { value: "" }, "no other run"));
+    const labels = [["Of", this.kind], ["Value", this.value], ["Difference from", this.other]];
+    this.canvas = h("canvas.run-map", { role: "img", tabindex: "0", onclick: (event) => this.#choose(event), onmousemove: (event) => this.#point(event) });
+    this.reading = h("p.quiet", { role: "status" });
+    this.legend = h("span.run-map-legend");
+    this.title = h("h3");
+    this.bands = h("canvas.run-map", { role: "img" });
+    this.layer = h("select", { onchange: () => this.#show(this.layer.value) });
+    this.count = h("span.quiet");
+    const bar = h("div.tools", {}, labels.map(([text, field]) => h("label", {}, text, field)), h("label", {}, "Layer", this.layer), this.legend);
+    this.heads = h("canvas.run-map", { role: "img" });
+    this.grid = h("div", { hidden: true }, h("h3", {}, "Heads at the last step"), this.heads);
+    this.one = h("div", { hidden: true }, this.title, this.bands);
+    const body = [bar, h("div", {}, this.canvas), this.reading, this.grid, this.one];
+    this.root = h("details.run-section", { hidden: true, open: true, ontoggle: reload }, h("summary", {}, h("h2", {}, "Layers"), this.count), body);
+    signal.addEventListener("abort", () => this.resize?.disconnect());
+  }
+
+  update(run) {
+    const due = !this.loadedAt || (!this.ended && performance.now() - this.loadedAt > RELOAD_MS);
+    this.ended = ENDED.has(run.state) && Boolean(this.loadedAt);
+    if (due) this.#load();
+  }
+
+  async #load() {
+    if (this.loading) return;
+    this.loading = true;
+    try {
+      const found = await this.#fetch(this.id);
+      this.root.hidden = !Object.keys(found.kinds).length;
+      this.loadedAt = performance.now();
+      if (!this.root.hidden && this.root.open) await this.#render(found);
+    } catch (problem) {
+      if (!this.signal.aborted) setText(this.count, problem.message);
+    }
+    this.loading = false;
+  }
+
+  #fetch(run) {
+    const value = this.kind.value === this.shownKind ? this.value.value : "";
+    return getJson(`runs/${encodeURIComponent(run)}/layers?${query({ kind: this.kind.value, value, points: POINTS })}`, { signal: this.signal });
+  }
+
+  async #render(found) {
+    options(this.kind, Object.keys(found.kinds), found.kind);
+    options(this.value, found.kinds[found.kind], found.value);
+    options(this.layer, ["", ...found.layers], this.chosen ?? "");
+    this.shownKind = found.kind;
+    if (!this.others) await this.#loadOthers();
+    this.around = Boolean(this.other.value);
+    this.map = { ...found, values: found.values.map((row) => row.map(real)) };
+    if (this.around) this.map.values = difference(this.map, await this.#fetch(this.other.value));
+    setText(this.count, `${plural(found.layers.length, found.kind === "attention" ? "head" : "layer")}, ${plural(found.steps.length, "column")}`);
+    this.#draw();
+    if (this.chosen) await this.#show(this.chosen);
+  }
+
+  async #loadOthers() {
+    this.others = (await getJson(`runs?${query({ limit: OTHERS })}`, { signal: this.signal })).runs.filter((run) => run.id !== this.id);
+    this.other.append(...this.others.map((run) => h("option", { value: run.id }, run.name === this.name ? `${run.name} ${run.id.slice(0, 8)}` : run.name)));
+    this.resize = new ResizeObserver(() => this.map && this.#draw());
+    this.resize.observe(this.root);
+  }
+
+  #draw() {
+    this.drawn = drawMap(this.canvas, this.map, { around: this.around, linear: SHARES.has(this.map.value), chosen: this.chosen });
+    const { low, high, log } = this.drawn.scale;
+    const what = this.around ? `${this.#valueName()}, ${SHARES.has(this.map.value) ? "difference" : "log2 of the ratio"}` : this.#valueName();
+    this.canvas.setAttribute("aria-label", `${what} of ${plural(this.map.layers.length, "layer")} from ${number(low, 3)} to ${number(high, 3)}`);
+    const stops = [0, 0.25, 0.5, 0.75, 1].map((at) => `rgb(${color(at, this.around).join(" ")})`);
+    const bar = h("span.run-map-scale");
+    bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+    this.#drawHeads();
+    this.legend.replaceChildren(number(low, 3), bar, number(high, 3), log ? " (logarithmic)" : "");
+  }
+
+  // The heads of attention as a grid: layers by heads.
+  #drawHeads() {
+    this.grid.hidden = this.map.kind !== "attention";
+    if (this.grid.hidden) return;
+    const grid = headGrid(this.map);
+    drawMap(this.heads, grid, { around: this.around, linear: SHARES.has(this.map.value), unit: "head" });
+    this.heads.setAttribute("aria-label", `${this.#valueName()} of ${plural(grid.steps.length, "head")} in ${plural(grid.layers.length, "layer")}`);
+  }
+
+  #valueName() {
+    return NAMES[this.map.value] ?? this.map.value;
+  }
+
+  #point(event) {
+    const [layer, column] = this.#under(event);
+    const value = this.map.values[this.map.layers.indexOf(layer)]?.[column];
+    setText(this.reading, layer && column in this.map.steps ? `${layer}, step ${this.map.steps[column]}: ${this.#valueName()} ${number(value) || "not measured"}` : "");
+  }
+
+  #choose(event) {
+    const [layer] = this.#under(event);
+    if (layer) this.#show(layer);
+  }
+
+  #under(event) {
+    const box = this.canvas.getBoundingClientRect();
+    return [this.drawn.layerAt(event.clientY - box.top), this.drawn.columnAt(event.clientX - box.left)];
+  }
+
+  async #show(layer) {
+    this.chosen = layer || undefined;
+    this.layer.value = layer;
+    this.one.hidden = !layer;
+    this.#draw();
+    if (!layer) return;
+    try {
+      const search = query({ kind: this.map.kind, points: POINTS });
+      const found = await getJson(`runs/${encodeURIComponent(this.id)}/layers/${encodeURIComponent(layer)}?${search}`, { signal: this.signal });
+      const text = found.kind === "attention" ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
+      setText(this.title, `${layer}, ${text}`);
+      this.bands.setAttribute("aria-label", this.title.textContent);
+      drawBands(this.bands, found, this.map.value);
+    } catch (problem) {
+      if (!this.signal.aborted) setText(this.title, problem.message);
+    }
+  }
+}
+
+function options(select, values, chosen) {
+  const current = [...select.options].map((item) => item.value);
+  if (current.join("\n") !== values.join("\n")) select.replaceChildren(...values.map((value) => h("option", { value }, NAMES[value] ?? (value || "none"))));
+  select.value = chosen;
+}
+
+// Returns the last column of a map of heads, LAYER/HEAD, as a map of layers by heads.
+export function headGrid(map) {
+  const places = map.layers.map((name) => [name.slice(0, name.lastIndexOf("/")), Number(name.slice(name.lastIndexOf("/") + 1))]);
+  const layers = [...new Set(places.map(([layer]) => layer))];
+  const heads = [...new Set(places.map(([, head]) => head))].sort((a, b) => a - b);
+  const values = layers.map((layer) => heads.map((head) => map.values[places.findIndex(([of, at]) => of === layer && at === head)]?.at(-1)));
+  return { layers, steps: heads, values };
+}
+
+// Returns the values of a map against those of another at the nearest steps: as differences, or as logarithms of ratios.
+export function difference(map, other) {
+  const nearest = map.steps.map((step) => other.steps.reduce((best, at, index) => (Math.abs(at - step) < Math.abs(other.steps[best] - step) ? index : best), 0));
+  const apart = SHARES.has(map.value) ? (a, b) => a - b : (a, b) => Math.log2(a / b);
+  return map.values.map((row, y) => {
+    const against = other.values[other.layers.indexOf(map.layers[y])];
+    return row.map((value, x) => (against ? apart(value, real(against[nearest[x]])) : undefined));
+  });
+}

@@ -1,0 +1,128 @@
+"""Results in reports, on /metrics and in the terminal, from what a run has sent, which may be anything."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from trackside.benchmark.publishing import publish
+from trackside.benchmark.results import Measured, results
+from trackside.benchmark.rounds import LATENCY, Load
+from trackside_daemon.cli.benchmark import tables
+from trackside_daemon.cli.benchmark.machine import disturbances
+from trackside_daemon.diagnosis.report import benchmarks
+from trackside_daemon.model import model_families
+
+
+class Recorded:
+    """A run that keeps what it receives."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float] = {}
+        self.results: dict[str, Any] = {}
+        self.events: list[dict[str, Any]] = []
+
+    def push(self, values: dict[str, float], /, *, step: int) -> None:
+        assert step == 7
+        self.values |= values
+
+    def event(self, kind: str, /, **fields: Any) -> None:
+        self.events.append({"kind": kind, "fields": fields})
+
+    def summary(self, values: dict[str, Any], /) -> None:
+        self.results |= values
+
+
+def contents() -> dict[str, Any]:
+    chance, measured = random.Random(1), Measured(["fp32", "int8"])
+    measured.begin()
+    for batch in (1, 8):
+        for _ in range(400):
+            times = {"fp32": 0.002 * batch, "int8": 0.001 * batch}
+            rounds = {name: {LATENCY: [value * chance.uniform(0.9, 1.1)]} for name, value in times.items()}
+            measured.round(Load(batch), rounds)
+    measured.facts = {"fp32": {"weights_bytes": 4e6}, "int8": {"weights_bytes": 1e6}}
+    measured.agreement = {"int8": {"top1": {"value": 0.99, "low": 0.98, "high": 1.0, "reason": ""}}}
+    measured.failed("pruned", None, "no such layer")
+    return {**results(measured), "notes": [], "unfit": "a GPU was shared", "ended": "cancelled"}
+
+
+def test_a_report_has_a_row_for_each_variant_and_load_and_ignores_what_others_call_a_benchmark() -> None:
+    run = Recorded()
+    publish(run, contents(), 7)  # type: ignore[arg-type]
+    strange = [{"kind": "benchmark", "fields": fields} for fields in ({}, {"variant": 1, "load": []}, {"curve": "x"})]
+    rows = list(benchmarks.rows({"events": [*strange, *run.events]}))
+    assert [row[:2] for row in rows] == [(f"batch={batch}", name) for batch in (1, 8) for name in ("fp32", "int8")]
+    (text, parts), (speed, _), effect = rows[3][2:]
+    assert 8 - 0.4 < float(text.split()[0]) < 8 + 0.4
+    assert text.endswith(" ms, 397 samples")
+    assert all(0 <= begin < end <= 1 for begin, end, _ in parts)
+    assert speed.endswith(" items/s")
+    assert effect.endswith(" times as fast")
+    assert run.results["unfit"] == "a GPU was shared"
+    assert run.results["failures"] == "pruned: no such layer"
+    assert "int8 is 1.9" in " ".join(map(str, run.results.values()))
+
+
+def test_every_pushed_value_has_a_family() -> None:
+    run = Recorded()
+    publish(run, contents(), 7)  # type: ignore[arg-type]
+    found = {key: model_families.series(key, ("r", "0")) for key in run.values}
+    assert None not in found.values()
+    metric, labels = found["model/int8/batch8/latency_p99_seconds"] or (None, ())
+    assert metric is not None
+    assert dict(zip(metric.labels, labels, strict=True)) == {
+        "run": "r",
+        "rank": "0",
+        "variant": "int8",
+        "load": "batch8",
+        "quantile": "0.99",
+    }
+    for key in ("model/", "model//top1", "model/a/strange", "loss", "model/a/b/c/d/strange"):
+        assert model_families.series(key, ("r", "0")) is None
+
+
+def test_the_terminal_and_markdown_have_the_same_tables_and_remarks() -> None:
+    text, page = list(tables.lines(contents())), list(tables.markdown(contents()))
+    for shown in (text, page):
+        whole = "\n".join(shown)
+        assert "(368" not in whole
+        assert "unfit: a GPU was shared; ratios of variants hold" in whole
+        assert "ended early: cancelled" in whole
+        assert "pruned failed: no such layer" in whole
+        assert "0.99 [0.98, 1]" in whole
+    assert page[0].startswith("| load | variant | p50 | p99 |")
+
+
+class Series:
+    """A daemon's answer about the machine."""
+
+    def __init__(self, **values: tuple[float, float]) -> None:
+        self._values = values
+
+    def series(self, _query: Any) -> list[dict[str, Any]]:
+        ends = self._values.items()
+        return [
+            {"key": key, "points": [[0, 0.0, low, low, low], [0, 10.0, low, high, high]]} for key, (low, high) in ends
+        ]
+
+
+def test_pressure_limited_clocks_and_shared_gpus_make_a_benchmark_unfit() -> None:
+    waiting = "trackside_host_pressure_cpu_waiting_seconds_total"
+    clocks = "trackside_gpu_clock_limited_seconds_total"
+    quiet = {
+        waiting: (5.0, 5.2),
+        f'{clocks}{{gpu="0",reason="gpu_idle"}}': (0.0, 10.0),
+        "trackside_gpu_processes": (0.0, 1.0),
+    }
+    assert disturbances(Series(**quiet), "r", 0.0, 10.0) == []  # type: ignore[arg-type]
+    loud = {
+        waiting: (5.0, 9.0),
+        f'{clocks}{{gpu="0",reason="hw_thermal"}}': (0.0, 2.0),
+        "trackside_gpu_processes": (1.0, 2.0),
+    }
+    assert disturbances(Series(**loud), "r", 0.0, 10.0) == [  # type: ignore[arg-type]
+        "tasks waited for a CPU in 40% of the time",
+        "the clocks of a GPU were limited in 20% of the time",
+        "2 processes shared a GPU",
+    ]

@@ -1,0 +1,182 @@
+"""The statistics: intervals contain the truth as often as they promise, and equal variants seldom differ."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import subprocess
+import sys
+from itertools import chain
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from trackside.benchmark.distributions import proportion_interval, t_quantile
+from trackside.benchmark.effects import FIRST_LOOK, paired, pooled
+from trackside.benchmark.quantiles import needed, percentile
+from trackside.benchmark.results import Measured, flat, results, sentence
+from trackside.benchmark.rounds import LATENCY, Calls, Load, Plan, measure
+from trackside.benchmark.warm_up import LEAST, warm_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from trackside.benchmark.rounds import Samples, Sampling, Subject
+
+BYTES = 20_000
+SLOWER = BYTES * 103 // 100
+NOISE = 0.3  # standard deviation of the logarithm of simulated durations
+
+
+@pytest.fixture
+def loaded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A machine with more work than processors, under --soak; in the usual run other tests are the load."""
+    soak = request.config.getoption("--soak")
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 if soak else 0)]
+    yield
+    for process in spinning:
+        process.kill()
+        process.wait()
+
+
+def hashing(size: int) -> Callable[[Load], Callable[[], object]]:
+    data = bytes(size)
+    return lambda _: lambda: hashlib.sha256(data).digest()
+
+
+def compared(one: Subject, other: Subject, plan: Plan) -> dict[str, Any]:
+    measured = Measured([one.name, other.name])
+    measured.begin()
+    measure([one, other], [Load()], plan, measured, lambda: False)
+    [comparison] = results(measured)["comparisons"]
+    return dict(comparison)
+
+
+def durations(chance: random.Random, count: int) -> list[float]:
+    return [math.exp(chance.gauss(0, NOISE)) for _ in range(count)]
+
+
+class SimulatedSubject:
+    """A variant whose durations are those of a machine with drift and bursts that all variants share."""
+
+    def __init__(self, name: str, factor: float, chance: random.Random, machine: list[float]) -> None:
+        self.name = name
+        self._factor = factor
+        self._chance = chance
+        self._machine = machine
+
+    def begin(self, load: Load) -> None:
+        pass
+
+    def measure(self, sampling: Sampling) -> Samples:
+        self._machine[0] = 0.98 * self._machine[0] + self._chance.gauss(0, 0.05)
+        burst = 1.0 if self._chance.random() < 0.05 else 0.0
+        return {LATENCY: [self._factor * math.exp(self._machine[0] + burst + self._chance.gauss(0, 0.05))]}
+
+
+def test_equal_calls_seldom_differ_on_a_loaded_machine_and_three_percent_are_found(
+    loaded: None, count: Callable[[int, int], int]
+) -> None:
+    comparisons = count(20, 200)
+    found = {BYTES: 0, SLOWER: 0}
+    for number in range(comparisons):
+        for size in found:
+            plan = Plan(seconds=1.0, seed=number)
+            comparison = compared(Calls("a", hashing(BYTES)), Calls("b", hashing(size)), plan)
+            found[size] += comparison["verdict"] in {"slower", "faster"}
+    assert found[BYTES] <= 0.05 * comparisons
+    assert found[SLOWER] >= 0.9 * comparisons
+
+
+def test_wherever_a_measurement_ends_equal_variants_differ_in_five_percent(count: Callable[[int, int], int]) -> None:
+    comparisons = count(10, 200)
+    verdicts = []
+    for seed in range(comparisons):
+        chance, machine = random.Random(seed), [0.0]
+        one, other = (SimulatedSubject(name, 1e-3, chance, machine) for name in ("a", "b"))
+        comparison = compared(one, other, Plan(seconds=60, precision=0.04, samples=1, seed=seed))
+        verdicts.append(comparison["verdict"])
+    assert verdicts.count("no difference shown") >= 0.95 * comparisons
+
+
+@pytest.mark.parametrize("size", [400, 2000])
+def test_the_interval_of_p99_contains_it_in_95_percent(size: int, count: Callable[[int, int], int]) -> None:
+    truth = math.exp(NormalDist().inv_cdf(0.99) * NOISE)
+    simulations, chance = count(100, 1000), random.Random(size)
+    found = [percentile([durations(chance, size)], 0.99) for _ in range(simulations)]
+    ends = [(one.low, one.high) for one in found if one.low is not None and one.high is not None]
+    hits = sum(low <= truth <= high for low, high in ends)
+    slack = 0 if simulations == 1000 else 0.03
+    assert 0.93 - slack <= hits / len(ends) <= 0.97 + slack
+    assert len(ends) > 0.9 * simulations
+
+
+def test_there_is_no_percentile_of_too_few_samples() -> None:
+    chance = random.Random(1)
+    found = percentile([durations(chance, 71)], 0.99)
+    assert found == (None, None, None, "71 of 368 samples")
+    assert (needed(0.5), needed(0.9), needed(0.99)) == (6, 36, 368)
+
+
+def test_samples_in_bursts_have_a_wider_interval() -> None:
+    chance = random.Random(3)
+    values = durations(chance, 4000)
+    crowded = [max(values[part : part + 200]) for part in range(0, 4000, 200) for _ in range(200)]
+    alone, bursts = percentile([values], 0.5), percentile([crowded], 0.5)
+    assert alone.low is not None
+    assert alone.high is not None
+    assert bursts.low is None or (bursts.high or 0) - bursts.low > 2 * (alone.high - alone.low)
+
+
+def test_a_difference_between_processes_widens_the_interval() -> None:
+    chance = random.Random(4)
+    series = [[speed * value for value in durations(chance, 400)] for speed in (1.0, 1.1, 0.9)]
+    one, several = percentile([[*chain(*series)]], 0.5), percentile(series, 0.5)
+    assert (several.high or 0) - (several.low or 0) > 2 * ((one.high or 0) - (one.low or 0))
+    effect = pooled([paired(durations(chance, 64), durations(chance, 64)) for _ in range(3)])
+    assert effect.low < 1 < effect.high
+
+
+def test_too_few_rounds_make_no_effect() -> None:
+    effect = paired([2.0] * (FIRST_LOOK - 1), [1.0] * (FIRST_LOOK - 1))
+    assert not effect.is_different
+    assert effect.ratio == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("slow", "jump"), [(0, 0.0), (40, 0.5), (40, 3.0)])
+def test_warm_up_ends_at_the_change_point(slow: int, jump: float) -> None:
+    chance = random.Random(8)
+    steady = [1 + chance.gauss(0, 0.05) for _ in range(300)]
+    series = [value + jump * (number < slow) for number, value in enumerate(steady)]
+    series[200] = 100.0  # one outlier is no change
+    assert max(slow, LEAST) - 2 <= warm_up(series) <= max(slow, LEAST) + 40
+
+
+def test_warm_up_is_seldom_found_where_there_is_none(count: Callable[[int, int], int]) -> None:
+    chance = random.Random(6)
+    tries = count(100, 1000)
+    assert sum(warm_up(durations(chance, 200)) > LEAST for _ in range(tries)) <= 0.03 * tries
+
+
+def test_quantiles_are_those_of_tables() -> None:
+    assert t_quantile(0.975, 4) == pytest.approx(2.776, abs=1e-3)
+    assert t_quantile(0.975, 1e6) == pytest.approx(1.960, abs=1e-3)
+    assert proportion_interval(59, 59)[0] == pytest.approx(0.025 ** (1 / 59), abs=1e-6)
+    assert proportion_interval(2, 10) == pytest.approx((0.0252, 0.5561), abs=1e-4)
+
+
+def test_results_are_sentences_and_numbers_by_key() -> None:
+    measured = Measured(["fp32", "int8-dynamic"])
+    measured.begin()
+    chance, load = random.Random(7), Load(batch=8)
+    for _ in range(400):
+        ratios = {"fp32": 3e-3, "int8-dynamic": 2e-3}
+        measured.round(load, {name: {LATENCY: [value * durations(chance, 1)[0]]} for name, value in ratios.items()})
+    contents = results(measured)
+    assert sentence(contents["comparisons"][0]).startswith("int8-dynamic is 1.")
+    assert sentence(contents["comparisons"][0]).endswith(" times faster than fp32 (batch=8)")
+    numbers = flat(contents)
+    assert numbers["model/int8_dynamic/batch8/latency_p50_seconds"] == pytest.approx(2e-3, rel=0.1)
+    assert numbers["model/fp32/batch8/throughput"] == pytest.approx(8 / 3e-3, rel=0.15)

@@ -1,0 +1,99 @@
+"""`trackside mcp` and the daemon's port, used by the client of the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from processes import DEADLINE, clean_environ
+
+from trackside_daemon.agents.fitting import ANSWER_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from processes import Daemon
+
+TRAINING = """
+import sys, trackside
+run = trackside.init("gpt", id="run-1")
+for step in range(1, 21):
+    run.push(step=step, loss=1 / step)
+print("pushed", flush=True)
+sys.stdin.readline()
+run.push(step=50, loss=0.01)
+run.alert("Diverged", "by hand")
+sys.stdin.readline()
+run.finish("failed")
+"""
+
+
+def content(result: Any) -> dict[str, Any]:
+    (block,) = result.content
+    assert not result.is_error, block.text
+    assert len(json.dumps(block.text)) <= ANSWER_BYTES
+    found: dict[str, Any] = json.loads(block.text)
+    return found
+
+
+async def ask(client: Any, tool: str, **arguments: Any) -> dict[str, Any]:
+    return content(await client.call_tool(tool, arguments))
+
+
+async def use_stdio(daemon: Daemon, training: Any) -> None:
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
+    command = StdioServerParameters(command=sys.executable, args=["-m", "trackside_daemon", "mcp"], env=environ)
+    async with Client(stdio_client(command, errlog=sys.__stderr__ or sys.stderr)) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["runs", "why", "compare", "series", "wait"]
+        listed = await ask(client, "runs")
+        assert "run-1" in listed["runs"][0]["id"]
+        waits = [
+            asyncio.create_task(ask(client, "wait", run="gpt", **until))
+            for until in ({"step": 50, "until": []}, {"until": ["alert"]}, {"until": ["end"]})
+        ]
+        answered = await ask(client, "wait", run="gpt", timeout_seconds=0)
+        assert (answered["reason"], answered["step"]) == ("timeout", 20)
+        training.stdin.write("\n")
+        training.stdin.flush()
+        step, alert = await asyncio.gather(*waits[:2])
+        assert (step["reason"], step["step"]) == ("step", 50)
+        assert alert["reason"] == "alert"
+        assert "Diverged" in alert["alerts"][-1]["summary"]
+        training.stdin.write("\n")
+        training.stdin.flush()
+        assert (await waits[2])["state"] == "failed"
+
+
+async def use_the_port(daemon: Daemon, directory: Path) -> None:
+    url = f"{daemon.url}/api/v1/mcp"
+    token = (directory / "push.token").read_text().strip()
+    async with httpx2.AsyncClient() as stranger:
+        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+        assert (await stranger.post(url, json=message)).status_code == 401
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=DEADLINE) as http,
+        Client(streamable_http_client(f"{url}?allow-actions=true", http_client=http)) as client,
+    ):
+        assert "capture" in [tool.name for tool in (await client.list_tools()).tools]
+        assert (await ask(client, "why", run="run-1"))["run"]["state"] == "failed"
+        curve = await ask(client, "series", run="run-1", keys=["loss"])
+        assert curve["series"][0]["points"][-1] == [50, 0.01, 0.01, 0.01]
+        refused = await client.call_tool("capture", {"run": "another"})
+        assert refused.is_error
+
+
+def test_the_sdk_s_client_gets_answers_over_stdio_and_over_the_port(
+    start_daemon: Callable[..., Daemon], start_training: Callable[..., Any], place: Path
+) -> None:
+    daemon = start_daemon()
+    training = start_training(daemon, "-c", TRAINING)
+    assert training.stdout.readline() == "pushed\n"
+    asyncio.run(use_stdio(daemon, training))
+    asyncio.run(use_the_port(daemon, place))

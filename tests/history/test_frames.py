@@ -1,0 +1,212 @@
+"""`trackside.open`: every sample in Python, compared value by value with what was pushed."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from histories import BEGIN, column, finished, history, ingested, opened
+from history.builders import bits
+from history.test_codec import COLUMNS, INTEGERS
+from hypothesis import given
+from hypothesis import strategies as st
+from processes import ROOT, clean_environ
+
+import trackside
+from trackside_daemon.history import codec
+from trackside_daemon.history.directory import HistoryError
+from trackside_daemon.history.frames import decoding
+from trackside_daemon.history.read.reader import UnknownRunError
+from trackside_daemon.history.record.packing import encode_axis
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASE = round(BEGIN * 1e6)
+ODD = [math.nan, math.inf, -math.inf, -0.0, 5e-324, 0.1, 1 / 3, float(np.float32(0.3))]
+HOSTILE = "<script>alert(1)</script>"
+
+Pushed = list[tuple[int, int, dict[str, float]]]
+
+
+def pushes(rank: int) -> Pushed:
+    """Return pushes with odd values, and keys that come together, seldom, twice in a step, and out of order in time."""
+    found: Pushed = [
+        (step, BASE + step * 1000 + rank, {"loss": ODD[step % 8], "lr": step / 1000}) for step in range(500)
+    ]
+    found += [(step, BASE + step * 1000 + 7, {"eval/bleu": 30.0 + step}) for step in range(0, 500, 100)]
+    found += [(500, BASE, {"loss": 1.0, "step": 5.0}), (500, BASE, {"loss": 2.0, "step": 6.0})]
+    return found
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a history with packed samples and fresh ones."""
+    path = tmp_path_factory.mktemp("frames")
+    with history(path) as made:
+        made.put([opened("mixed", name=HOSTILE, config={"lr": 0.1}, rank=rank) for rank in (0, 1)])
+        made.put([ingested("mixed", pushes(rank), rank=rank) for rank in (0, 1)])
+        made.put([opened("mixed", name=HOSTILE, attempt=1), column("mixed", ["loss"], 9000, attempt=1)])
+        made.wait_until_packed()
+        made.put(
+            [ingested("mixed", [(9000, BASE * 2, {"loss": 3.5})], attempt=1, number=2), finished("mixed", attempt=1)]
+        )
+        made.put([opened("empty")])
+    return path
+
+
+def by_push(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return rows in one order, with the bits of their values."""
+    found = []
+    for row in rows:
+        values = {
+            key: value
+            for key, value in row.items()
+            if key not in {"attempt", "rank", "step", "time"} and value is not None
+        }
+        named = sorted((key, bits([value])) for key, value in values.items())
+        found.append((row["attempt"], row["rank"], row["step"], row["time"], *named))
+    return sorted(found, key=repr)
+
+
+def by_value(column: list[Any]) -> list[str]:
+    """Return values as text, in which NaN equals NaN and null does not."""
+    return [repr(value) for value in column]
+
+
+def expected(attempt: int, rank: int, pushed: Pushed) -> list[dict[str, Any]]:
+    renamed = [
+        (step, time, {"step (key)" if key == "step" else key: value for key, value in values.items()})
+        for step, time, values in pushed
+    ]
+    return [{"attempt": attempt, "rank": rank, "step": step, "time": time, **values} for step, time, values in renamed]
+
+
+def test_arrow_has_each_push_as_a_row_with_every_bit(directory: Path) -> None:
+    table = trackside.open("mixed", path=directory).to_arrow()
+    assert table.column_names == ["attempt", "rank", "step", "time", "loss", "lr", "eval/bleu", "step (key)"]
+    assert str(table.schema.field("time").type) == "timestamp[us, tz=UTC]"
+    times = table["time"].cast("int64")
+    rows = table.set_column(3, "time", times).to_pylist()
+    later = [
+        {"attempt": 1, "rank": 0, "step": step, "time": round((BEGIN + 1000 + step) * 1e6), "loss": float(step)}
+        for step in range(9000)
+    ]
+    later.append({"attempt": 1, "rank": 0, "step": 9000, "time": BASE * 2, "loss": 3.5})
+    assert by_push(rows) == by_push([*expected(0, 0, pushes(0)), *expected(0, 1, pushes(1)), *later])
+    order = list(zip(table["attempt"].to_pylist(), table["rank"].to_pylist(), times.to_pylist(), strict=True))
+    assert order == sorted(order)
+
+
+def test_pandas_and_polars_have_the_same(directory: Path) -> None:
+    run = trackside.open("mixed", path=directory)
+    arrow = run.to_arrow(["lr", "loss"], ranks=[1], attempt=0)
+    assert arrow.column_names[4:] == ["lr", "loss"]
+    polars = run.to_polars(["lr", "loss"], ranks=[1], attempt=0)
+    assert polars.columns == arrow.column_names
+    frame = run.to_pandas(["lr", "loss"], ranks=[1], attempt=0)
+    assert list(frame.columns) == arrow.column_names
+    assert str(frame["time"].dtype) == "datetime64[us, UTC]"
+    for name in ("lr", "loss", "step"):
+        assert frame[name].to_numpy().tobytes() == arrow[name].to_numpy().tobytes()
+        assert by_value(polars[name].to_list()) == by_value(arrow[name].to_pylist())
+    assert len(run.to_pandas("loss")) == 502 + 502 + 9001
+
+
+def test_series_need_no_library(directory: Path) -> None:
+    run = trackside.open("mixed", path=directory)
+    first, second, later = run.series("loss")
+    assert [(one.attempt, one.rank) for one in (first, second, later)] == [(0, 0), (0, 1), (1, 0)]
+    assert bits(first.values) == bits([values["loss"] for _, _, values in pushes(0) if "loss" in values])
+    assert list(later.steps) == list(range(9001))
+    assert np.asarray(later.times).dtype == np.int64
+    assert list(run.series("loss", attempt=1, steps=(10, 12))[0].values) == [10.0, 11.0, 12.0]
+    assert run.series("none") == []
+
+
+def test_what_a_history_shows(directory: Path) -> None:
+    found = trackside.open(path=directory)
+    assert sorted(run.id for run in found.runs()) == ["empty", "mixed"]
+    assert [run.name for run in found.runs(state="finished")] == [HOSTILE]
+    run = found[HOSTILE]
+    assert (run.config, run.keys) == ({"lr": 0.1}, ["loss", "lr", "eval/bleu", "step"])
+    assert list(found.to_pandas()["id"]) == [one.id for one in found.runs()]
+    for shown in (found._repr_html_(), run._repr_html_()):
+        assert "&lt;script&gt;" in shown
+        assert "<script>" not in shown
+    assert len(trackside.open("empty", path=directory / "history.db").to_arrow()) == 0
+
+
+def test_errors_are_one_line(directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnknownRunError, match="run 'x': there is none; the newest are"):
+        trackside.open("x", path=directory)
+    with pytest.raises(KeyError, match="there is none"):
+        trackside.open(path=directory)["x"]
+    with pytest.raises(HistoryError, match="there is no history here yet"):
+        trackside.open("x", path=tmp_path)
+
+
+WITHOUT = """
+import json, sys
+sys.modules.update(dict.fromkeys(["numpy", "pyarrow", "pydantic", "starlette", "typer", "zmq"]))
+import trackside
+run = trackside.open("mixed", path=sys.argv[1])
+print(len(run.series("lr")[0].values))
+try:
+    run.to_arrow()
+except ModuleNotFoundError as error:
+    print(error)
+"""
+
+
+def test_it_needs_neither_the_daemon_s_libraries_nor_numpy(directory: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT, str(directory)]
+    ran = subprocess.run(command, env=clean_environ(), capture_output=True, text=True, check=False)
+    assert ran.stdout.splitlines() == ["500", "numpy is not installed; pip install 'trackside[arrow]'"], ran.stderr
+
+
+@given(COLUMNS)
+def test_values_are_decoded_as_the_history_does(values: list[float]) -> None:
+    data = codec.encode_values(array("d", values))
+    out = np.empty(len(values))
+    decoding.decode_values(data, out)
+    assert bits(out.tolist()) == bits(codec.decode_values(data))
+
+
+@given(INTEGERS)
+def test_steps_and_times_are_decoded_as_the_history_does(column: list[int]) -> None:
+    steps, times = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
+    decoding.decode_axis(encode_axis(array("q", column), array("q", column[::-1])), steps, times)
+    assert (steps.tolist(), times.tolist()) == (column, column[::-1])
+
+
+@given(COLUMNS.filter(bool), st.data())
+def test_damaged_bytes_are_recognized(values: list[float], data: st.DataObject) -> None:
+    whole = codec.encode_values(array("d", values))
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    with pytest.raises(ValueError, match=r"damaged|unknown|invalid literal"):
+        decoding.decode_values(cut, np.empty(len(values)))
+
+
+def test_the_page_s_code_runs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with history(directory.parent / "page") as made:
+        made.put(
+            [
+                opened("gpt-small", config={"lr": 0.1}),
+                column("gpt-small", ["loss", "grad_norm"], 50),
+                finished("gpt-small"),
+            ]
+        )
+    monkeypatch.setenv("TRACKSIDE_STORAGE__PATH", str(directory.parent / "page"))
+    page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(code, names)
+    assert (len(names["table"]), len(names["steps"]), len(names["runs"])) == (50, 50, 1)
+    assert list(names["series"].values) == [float(step) for step in range(10, 21)]
