@@ -44,15 +44,19 @@ else:
         """Import the client at its first use: the daemon and its commands need only parts of the package."""
         if name not in __all__ + _BUILTIN:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from trackside import default_run, history, log_filter, run
+        from trackside import default_run, log_filter, run
 
         if name == "Checkpoints":
             from trackside.checkpoints.checkpoints import Checkpoints
 
             globals()[name] = Checkpoints
+        elif name == "open":
+            from trackside.history import open as open_history
+
+            globals()[name] = open_history
         else:
-            classes = {"LogFilter": log_filter, "Run": run, "open": history}
-            public = [one for one in __all__ + _BUILTIN if one != "Checkpoints"]
+            classes = {"LogFilter": log_filter, "Run": run}
+            public = [one for one in __all__ if one != "Checkpoints"]
             globals().update({one: getattr(classes.get(one, default_run), one) for one in public})
         return globals()[name]
 

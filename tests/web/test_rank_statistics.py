@@ -64,6 +64,19 @@ def test_keys_have_their_own_statistics() -> None:
     assert {statistic("value", key, "rank_statistic", "max") for key in ("a", "b")} <= page(*samples).keys()
 
 
+def test_a_key_of_few_of_the_ranks_stays_as_it_is_and_one_of_more_has_statistics() -> None:
+    few, more = of_ranks(f.VALUE, *[1.0] * 7, more=("few",)), of_ranks(f.VALUE, *[1.0] * 8, more=("more",))
+    found = page(*of_ranks(f.VALUE, *[1.0] * 20, more=("all",)), *few, *more, most_ranks=10)
+    assert sum('key="few"' in name for name in found) == 7
+    assert statistic("value", "more", "rank_statistic", "max") in found
+    assert sum('key="more"' in name for name in found) == 5
+
+
+def test_families_with_more_than_three_labels_stay_as_they_are() -> None:
+    metric = Metric("trackside_model_check", "gauge", "A check.", ("run", "rank", "variant", "measure"))
+    assert len(page(*of_ranks(metric, 1.0, 2.0, 3.0, more=("int8", "top")))) == 3
+
+
 def test_nan_is_no_extreme() -> None:
     found = page(*of_ranks(LOSS, nan, 1.0, 2.0))
     assert found[statistic("loss", "", "rank_statistic", "max")] == "2.0"

@@ -22,7 +22,17 @@ from trackside.transport.orphaned_spool import OrphanedSession, orphaned_session
 from trackside.transport.paths import machine_id
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
-from trackside.wire import LONGEST_GATHER, VERSION, Clock, Envelope, WireError, decode_body, encode, open_envelope
+from trackside.wire import (
+    GATHER_SECONDS,
+    LONGEST_GATHER,
+    VERSION,
+    Clock,
+    Envelope,
+    WireError,
+    decode_body,
+    encode,
+    open_envelope,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +41,8 @@ if TYPE_CHECKING:
     from trackside.captures.answers import Answer
     from trackside.transport.native_thread import Startable
 
-# Interval at which rows are drained. A push is sent within this and a little more; a process that is killed by
-# SIGKILL or os._exit before that loses it.
+# Interval at which rows are drained. A push is sent within this and a little more, or within the time that the daemon
+# requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.
 DRAIN_SECONDS = 0.2
 
 BEAT_SECONDS = 1.0  # interval of heartbeats, and of hellos until one is answered
@@ -371,6 +381,8 @@ class Sender:
                 reason = discovery.origin(self._connected_to, self._endpoint, os.environ)
                 info(f"pushes go to {self._connected_to} ({reason})")
             session.greeted = self.connected = True
+            if isinstance(session, Session):
+                session.gather = GATHER_SECONDS  # the daemon requests another time after each welcome
         elif envelope.kind == "hello?":
             if session.greeted:  # else the hello is on its way
                 session.disconnected()

@@ -405,7 +405,11 @@ class Session(Outbox):
             distributions=self._distributions,
         )
         self._events, self._alerts, self._distributions = [], [], []
-        frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
+        try:
+            frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
+        except Exception:
+            self.totals.dropped += batch.values
+            raise
         self._number += 1
         self._add(Pending(self._number, self._number, frames, batch.values), clock)
         self._sent_counts = (self.totals.pushes, self.totals.dropped)

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch, Distribution, Metric
 
 
+# Series of a family on the page for a run with many ranks: the minimum, median, maximum, sum, two extreme ranks and the lowest
+# rank. A group of as few series stays as it is.
+OF_STATISTICS = 7
+
+
 class Series:
     """One series on the page.
 
@@ -131,15 +136,21 @@ class State:
             }
 
     def _grouped(self, metric: Metric, family: dict[tuple[str, ...], Series]) -> _Groups:
-        if len(family) <= self._most_ranks or metric.labels[:2] != RANK:
+        # Statistics have one label for a third label of the family, and none for a fourth.
+        if len(family) <= self._most_ranks or metric.labels[:2] != RANK or len(metric.labels) > len(RANK) + 1:
             return _Groups(list(family.values()), [])
         found = self._groups.get(metric)
         if found is None:
-            ranks: dict[tuple[str, ...], list[Series]] = {}
+            groups: dict[tuple[str, ...], list[Series]] = {}
+            ranks: dict[str, set[str]] = {}
             for labels, series in family.items():
-                ranks.setdefault((labels[0], *labels[2:]), []).append(series)
-            many = [group for group in ranks.values() if len(group) > self._most_ranks]
-            few = [group for group in ranks.values() if len(group) <= self._most_ranks]
+                groups.setdefault((labels[0], *labels[2:]), []).append(series)
+                ranks.setdefault(labels[0], set()).add(labels[1])
+            large = {run for run, those in ranks.items() if len(those) > self._most_ranks}
+            few_enough = min(self._most_ranks, OF_STATISTICS)
+            many, few = [], []
+            for (run, *_), group in groups.items():
+                (many if run in large and len(group) > few_enough else few).append(group)
             # As they would be without groups, if there are none.
             others = list(chain.from_iterable(few)) if many else list(family.values())
             found = self._groups[metric] = _Groups(others, many)

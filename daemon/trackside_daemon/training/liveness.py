@@ -10,7 +10,8 @@ from trackside.environment.identity import boot_id, stat
 if TYPE_CHECKING:
     from trackside.wire import Identity
 
-SILENCE_SECONDS = 3.0  # a client sends a message each second. After this silence its process is looked up.
+# After this silence its process is looked up. A client sends a message each second; one of many ranks may send none for longer.
+SILENCE_SECONDS = 3.0
 REMOTE_SILENCE_SECONDS = 30.0  # a client on another machine is lost after this silence
 
 

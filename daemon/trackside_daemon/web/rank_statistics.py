@@ -42,11 +42,13 @@ class RankStatistics:
 
     def __init__(self) -> None:
         self._series: dict[tuple[Metric, tuple[str, ...]], Series] = {}
+        """Those of the last page."""
+        self._used: dict[tuple[Metric, tuple[str, ...]], Series] = {}
 
     def apply(self, page: list[Rows]) -> list[Rows]:
         """Return the page with statistics in place of groups, sorted by name."""
+        self._series, self._used = self._used, {}
         if not any(rows.groups for rows in page):
-            self._series.clear()
             return page
         statistics: dict[Metric, _Found] = {RANK_STATISTIC: [], EXTREME_RANK: []}
         rest = []
@@ -93,9 +95,8 @@ class RankStatistics:
 
     def _of(self, metric: Metric, labels: tuple[str, ...]) -> Series:
         """Return the series with these labels, the same each time."""
-        series = self._series.get((metric, labels))
-        if series is None:
-            series = self._series[metric, labels] = Series(metric, labels, "training")
+        key = metric, labels
+        series = self._used[key] = self._series.get(key) or Series(metric, labels, "training")
         return series
 
 
