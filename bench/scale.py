@@ -45,7 +45,11 @@ NAN_AFTER = 10.0  # seconds from the begin of the delays to the NaN of the last 
 EVERYTHING = ("--collector.gpu.simulate=8",)
 
 SPAWN = multiprocessing.get_context("spawn")
-_STEPS = re.compile(rb"^trackside_training_step\{[^}]*\} (\S+)$", re.MULTILINE)
+_STEPS = re.compile(
+    rb"^trackside_training_(?:step\{[^}]*\}"
+    rb'|rank_statistic\{family="trackside_training_step",[^}]*statistic="min"\}) (\S+)$',
+    re.MULTILINE,
+)
 
 
 class Scrape(NamedTuple):
@@ -141,7 +145,7 @@ def _measure(ranks: int, rate: float, seconds: float) -> Measured:
             nan = [one.at for one in inbox.of("direct") if one.fires("TracksideNonFinite")]
         finally:
             daemon.stop()
-            print("".join(daemon.log[-20:]), file=sys.stderr)
+            print("".join(line for line in daemon.log if "worker" in line), file=sys.stderr)
         measured = Measured(
             cpu=share,
             rss=rss,

@@ -82,6 +82,7 @@ need some hundreds of series:
   minimum and the maximum in `trackside_training_extreme_rank`
 - the lowest rank's own series, and the states of ranks in a state that at most 16 ranks have
 - histograms as their sums over all ranks, with an empty `rank`
+- rank by rank: values of at most 7 of the ranks, and families with more than one label besides `run` and `rank`
 
 The API, the history, the detectors and the daemon's rules see every rank.
 
