@@ -67,12 +67,14 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests $(BIN)/python bench/history.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/bridges.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/open_history.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/waits.py
 	@PYTHONPATH=tests $(BIN)/python bench/ends.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stages.py 10 1500
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/abuse.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/rl.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/objectives.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
 	@PYTHONPATH=tests:. OMP_NUM_THREADS=1 $(BIN)/python bench/hangs.py

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from trackside import row_queue
 from trackside.auto import hooks
 from trackside.auto import run as auto_run
 from trackside.auto.run import AutoRun
@@ -200,6 +201,17 @@ def test_where_no_run_can_be_opened_nothing_is_tried_again(process: Process, mon
     monkeypatch.setattr(auto_run, "init", lambda *_, **__: next(tries))
     for _ in range(3):
         assert auto.found({"loss": 1.0}) is None
+
+
+def test_the_queue_stays_within_its_limit_while_nothing_is_sent(
+    auto: AutoRun, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto_run, "ROWS_WAITING", 4)
+    monkeypatch.setattr(row_queue, "ROWS_WAITING", 4)
+    for _ in range(20):
+        auto.found({"loss": 0.5})
+    assert process.run is not None
+    assert (auto.step, len(process.run.queue.session.rows)) == (20, 4)
 
 
 def test_a_forked_child_appends_nothing_to_its_parent_s_rows(auto: AutoRun, process: Process) -> None:

@@ -76,7 +76,7 @@ def test_every_pushed_value_has_a_family() -> None:
         "rank": "0",
         "variant": "int8",
         "load": "batch8",
-        "quantile": "0.99",
+        "percentile": "99",
     }
     for key in ("model/", "model//top1", "model/a/strange", "loss", "model/a/b/c/d/strange"):
         assert model_families.series(key, ("r", "0")) is None

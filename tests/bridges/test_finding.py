@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 from shutil import copy
@@ -213,6 +214,23 @@ def test_an_imported_run_has_its_samples_and_its_header_and_is_imported_once(tmp
     assert (stored["name"], stored["state"], stored["cause"]) == ("baseline", "finished", "imported from TensorBoard")
     (loss,) = [metric for metric in stored["metrics"] if metric["key"] == "loss"]
     assert (loss["count"], loss["last"], loss["last_step"], loss["last_time"]) == (600, 299.5, 599, BEGIN + 599.0)
+
+
+def test_hostile_files_cost_only_themselves(tmp_path: Path) -> None:
+    for name in ("metrics.csv", "x.db", "trainer_state.json"):
+        os.mkfifo(tmp_path / name)  # reading it would wait
+    store = tmp_path / "store"
+    (store / "metrics").mkdir(parents=True)
+    bomb = "\n".join([f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 20)])
+    (store / "meta.yaml").write_text(f"a0: &a0 x\n{bomb}\nrun_id: *a19\n")
+    with pytest.raises(ForeignRunError, match="has aliases"):
+        find_runs(str(store), {})
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps([{"step": 1, "time": 10**400, "loss": 1.0}]))
+    assert [value for *_, value in samples(find_runs(str(rows), {})[0])] == [1.0]
+    (store / "meta.yaml").unlink()
+    with pytest.raises(ForeignRunError, match="no runs"):
+        find_runs(str(tmp_path), {})
 
 
 def test_a_directory_without_runs_says_what_is_read(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 import time
 from functools import partial
+from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +19,7 @@ from session_records import batch_ingested
 
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors import mirror as mirrors
+from trackside_daemon.bridges.mirrors import worker
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.supervisor import FAILED, SENT, Mirrors
@@ -333,6 +337,26 @@ def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Pa
         running.stop()
     assert [step for _, step, _, _ in scalars(place)] == [1, 2, 3]
     assert _value(running, FAILED) == 0.0
+
+
+def test_a_mirror_that_fails_in_an_unexpected_way_ends_its_worker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends: list[int] = []
+    monkeypatch.setattr(os, "_exit", ends.append)
+    worker._run(SimpleNamespace(poll=lambda: os.environ["NO SUCH"]), None, 0.1, Event())  # type: ignore[arg-type]
+    assert (ends, capsys.readouterr().err) == ([1], "KeyError: 'NO SUCH'\n")
+
+
+def test_positions_that_another_process_has_locked_are_not_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "positions.db"
+    Positions(path).close()
+    with sqlite3.connect(path, isolation_level=None) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            Positions(path)
+    assert path.exists()
 
 
 def _change(statement: str, store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -108,6 +109,24 @@ def test_what_a_daemon_did_not_complete_has_failed_after_its_restart(kept: Histo
     assert (ended.state, ended.reason) == ("failed", STOPPED)
 
 
+def test_a_daemon_that_stops_does_not_wait_for_a_long_summary(kept: History) -> None:
+    harness = CapturesHarness(kept.database, kept.writer)
+    summarizing, released = Event(), Event()
+
+    def summarize(*_: object) -> dict[str, Any]:
+        summarizing.set()
+        assert released.wait(DEADLINE)
+        return {"files": {}}
+
+    harness.captures._summarize = summarize
+    asked = harness.captures.ask(REQUEST)
+    assert summarizing.wait(DEADLINE)
+    harness.captures.stop(0.01)
+    assert harness.records[-1].state == "written"
+    released.set()
+    assert harness.wait(asked.id).state == "failed"
+
+
 def test_a_deleted_run_takes_its_captures_along(harness: CapturesHarness, kept: History, tmp_path: Path) -> None:
     ended = harness.wait(harness.captures.ask(REQUEST).id)
     fresh = CapturesHarness(kept.database, kept.writer)
@@ -154,6 +173,14 @@ def test_flight_recorders_have_who_waits_for_whom(kept: History) -> None:
     harness.captures._recorders = [stacks.StacksRecorder(answering(hostile))]
     failed = harness.wait(harness.captures.ask(request).id)
     assert failed.reason.startswith("rank 0: flight_recorder_0.json.gz cannot be read: ")
+
+
+@pytest.mark.parametrize("kind", ["profile", "stacks", "flight_recorder", "memory"])
+def test_an_imported_summary_of_any_form_has_a_text(kind: str) -> None:
+    ranks: Any
+    for ranks in ({"0": {}}, {"0": 7}, [], {"x": {"threads": 3, "steps": [], "allocators": None}}):
+        imported = Capture("0" * 12, "id-1", 0, kind, "api", 5.0, state="summarised", summary={"ranks": ranks})
+        assert summaries.text(imported)[0].startswith(f"{kind} 0")
 
 
 def test_without_a_profiler_the_stacks_that_were_asked_for_are_recorded(kept: History) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from session_records import session_opened
 
 from trackside.wire import Clock, Hello, Identity, ProcessInfo, Totals
@@ -47,6 +48,7 @@ class SameProcess:
 
     def begin(self, request: Any, _: float) -> None:
         """Accept a request."""
+        msgspec.json.encode(request)
         self.requests.append(request)
         self.busy = True
 
@@ -58,7 +60,9 @@ class SameProcess:
         if self.fails:
             raise WorkerFailed("it was killed: Killed")
         request = self.requests[-1]
-        return audit(request) if isinstance(request, AuditRequest) else scan(request)
+        answer = audit(request) if isinstance(request, AuditRequest) else scan(request)
+        msgspec.json.encode(answer)
+        return answer
 
     def stop(self) -> None:
         """End."""

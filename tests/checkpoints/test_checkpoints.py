@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from checkpoints.following import WALL, Following, record_of
 from processes import DEADLINE, eventually
 
+from trackside_daemon.checkpoints.audit import scan
 from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.open_files import checkpoint_of, written_files
@@ -263,6 +265,32 @@ def test_runs_of_other_machines_and_paths_of_object_stores_are_left_alone(tmp_pa
     following.accept(*[_event({"path": path}) for path in (None, 7, "", ["a"])])
     following.wait(60)
     assert following.records == {}
+
+
+def test_what_no_file_can_have_costs_only_itself(following: Following, tmp_path: Path) -> None:
+    for name in (b"mixed/step-0-\xff.pt", b"ranks/step-1/\xff.pt"):
+        save(tmp_path / os.fsdecode(name))
+    following.open(run="here")
+    for bad in ("/\ud800/a.pt", "/a\0b/step-1.pt", "/" + "a" * 5000):
+        following.accept(_event({"path": bad}))
+    following.accept(_event({"path": str(tmp_path / "ranks" / "step-1"), "metrics": {"loss": 10**400}}))
+    path = save(tmp_path / "mixed" / "step-1.pt")
+    following.report(path, 10**400, metrics={"loss": math.inf, "accuracy": 0.5})
+    following.wait(60)
+    one = record_of(following, path)
+    assert (one.good, one.step, one.metrics) == (True, None, {"accuracy": 0.5})
+    assert following.series()["last_good_checkpoint_timestamp_seconds", "run"] > 0
+
+
+def test_directories_share_the_room_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "ENTRIES", 4)
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        for number in range(3):
+            (tmp_path / place / f"{number}.pt").touch()
+            (tmp_path / place / f"{number}.jpg").touch()
+    places = scan.scan(ScanRequest({str(tmp_path / place): 0 for place in ("a", "b")})).places
+    assert [len(entries) for entries in places.values()] == [2, 2]
 
 
 def _event(fields: dict[str, Any]) -> Any:

@@ -209,6 +209,12 @@ def test_causes_by_their_pattern(after: list[Row], step: int, cause: str) -> Non
     assert verdict.alert == (cause not in {"", "anew"})
 
 
+def test_values_near_the_limits_of_floats_cost_only_their_verdict(judging: Judging) -> None:
+    for number, begin in enumerate((0, 40)):
+        judging.attempt("run", number, [(step, (1e308,)) for step in range(begin, begin + 40)], "failed", LOSS)
+    assert judging.verdicts("run") == []
+
+
 def test_slow_first_steps_are_a_warm_up() -> None:
     loss = Quantity(values(ROWS[:360]), values(ROWS[360:]), [2.5])
     before = {after: 0.1 + 0.001 * (after % 5) for (_, _), (after, _) in pairwise(ROWS[:360])}

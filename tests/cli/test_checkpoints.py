@@ -115,6 +115,9 @@ def test_without_one_the_status_is_1_and_nothing_is_printed(here: Place) -> None
     assert "nosuch" in here.run("checkpoints", "nosuch").refusal()
     with answering(here):
         assert "nosuch" in here.run("checkpoints", "latest", "nosuch").refusal(1)
+    refusal = here.run("checkpoints", "best", "gpt", "--metric=nosuch").refusal(1)
+    assert "run gpt: no checkpoint has a value of nosuch" in refusal
+    assert "latest: name a run after it" in here.run("checkpoints", "latest").refusal()
     assert "give one run, with latest or best before it" in here.run("checkpoints", "last", "gpt").refusal()
     assert "latest" in here.run("checkpoints", "a", "b", "c").refusal()
     assert "no daemon answers here" in here.run("checkpoints", "gpt", "--audit").refusal(1)

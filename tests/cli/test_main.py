@@ -72,6 +72,16 @@ def test_it_tells_its_version() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"trackside {__version__}\n", "")
 
 
+def test_no_line_of_the_list_of_commands_is_cut_off() -> None:
+    assert not re.search(r"[a-z]\.\.\.$", run("--help").stdout, re.MULTILINE)
+
+
+def test_a_capture_of_no_time_is_refused() -> None:
+    ended = run("capture", "gpt-small", "--seconds=0")
+    assert ended.returncode == 2
+    assert "'--seconds'" in ended.stderr
+
+
 def test_every_command_has_help_with_an_example_that_can_be_copied() -> None:
     assert {"daemon", "demo", "check-config"} <= set(commands())
     for name in commands():

@@ -544,6 +544,9 @@ def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None
         drawn = f"written: 3 charts to {plots}\n" if more else ""
         assert (answer.status, answer.out) == (0, f"written: {file}\n{drawn}")
         assert file.read_text().startswith(begins)
+    answer = asked.run("report", "aaaa1111", "-o", "-", "--format=md")
+    assert answer.out.startswith("# gpt-small\n")
+    assert "written" not in answer.out
     names = ("1-train_loss", "2-eval_accuracy", "3-gr_e")
     assert sorted(path.name for path in plots.iterdir()) == [
         f"{name}.{end}" for name in names for end in ("png", "svg")
@@ -553,6 +556,11 @@ def test_a_report_is_written_in_each_format_with_its_plots(asked: Place) -> None
 def test_where_there_is_no_history_it_says_where_it_looked(tmp_path: Path) -> None:
     place = Place(tmp_path)
     assert place.run("runs").refusal().startswith(f"{place.history}/{FILE}: there is no history here yet;")
+
+
+def test_why_warns_about_a_live_run_without_a_daemon(here: Place) -> None:
+    assert here.run("why", "bbbb3333").said.startswith("trackside: no daemon answers: the run was alive")
+    assert here.run("why", "aaaa1111").said == ""
 
 
 def test_a_file_that_cannot_be_written_is_one_line(here: Place) -> None:

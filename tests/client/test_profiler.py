@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
 import processes
 import pytest
 from processes import require
 
+from trackside.captures import kineto
 from trackside.captures.profiler import BUSY, CANCELLED, profile
+from trackside.transport import process_state
 from trackside.wire import ProfileQuestion
 
 if TYPE_CHECKING:
@@ -102,3 +105,26 @@ def test_without_a_tested_pytorch_nothing_is_touched(monkeypatch: pytest.MonkeyP
     assert "2.7.1 is not one of the tested versions" in profile(ProfileQuestion(1.0)).error
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0"))
     assert profile(ProfileQuestion(1.0)).error.startswith("PyTorch cannot be profiled from another thread: ")
+
+
+def test_a_process_that_ends_begins_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = MagicMock(__version__="2.13.0")
+    torch.autograd.profiler._is_profiler_enabled = False
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(kineto, "_ending", [0])
+    monkeypatch.delenv("KINETO_IPC_SOCKET_DIR", raising=False)
+    kineto.cancel_recording()
+    assert profile(ProfileQuestion(1.0)).error == CANCELLED
+    assert not torch._C._autograd._enable_profiler.called
+
+
+def test_ctrl_c_at_the_end_leaves_no_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[bool] = []
+    monkeypatch.setattr(process_state, "cancel_recording", lambda: cancelled.append(True))
+    process = process_state.Process()
+    sender: Any = MagicMock()
+    sender.stop.side_effect = KeyboardInterrupt
+    process._senders["endpoint"] = sender
+    with pytest.raises(KeyboardInterrupt):
+        process.exit()
+    assert cancelled == [True]

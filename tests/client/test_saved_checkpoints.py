@@ -17,7 +17,7 @@ import pytest
 from processes import DEADLINE, clean_environ, eventually
 
 from trackside import default_run
-from trackside.checkpoints import folder, state
+from trackside.checkpoints import folder, sharded, state
 from trackside.checkpoints.checkpoints import SPARE_BYTES, Checkpoints
 
 if TYPE_CHECKING:
@@ -156,6 +156,13 @@ def test_nothing_of_a_file_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "trapped").exists()
 
 
+def test_a_folder_of_a_process_that_cannot_exist_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / f".writing-{folder._host()}-{10**30}-step-1"
+    left.mkdir()
+    Checkpoints(tmp_path).save(PLAIN, 1)
+    assert not left.exists()
+
+
 def test_only_rank_0_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -291,6 +298,16 @@ for one, two in zip(live["model"].parameters(), other["model"].parameters()):
 trackside.finish()
 distributed.destroy_process_group()
 """
+
+
+def test_any_error_of_the_first_rank_is_raised_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    boxes: list[list[Any]] = []
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.broadcast_object_list", boxes.append)
+    with pytest.raises(OSError, match="ZeroDivisionError: division by zero"):
+        sharded.from_first(lambda: 1 / 0)
+    assert boxes == [[None, "ZeroDivisionError: division by zero"]]
 
 
 def test_ranks_of_fsdp_save_and_load_together(tmp_path: Path) -> None:

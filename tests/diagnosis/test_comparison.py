@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pytest
-from histories import BEGIN, History, finished, history, opened, session
+from histories import BEGIN, History, finished, history, ingested, opened, session
 from session_records import batch_ingested
 
 from trackside.benchmark.distributions import p_value, t_quantile
@@ -15,7 +15,9 @@ from trackside.packing import pack
 from trackside.wire import Block
 from trackside_daemon.diagnosis.baseline import find_baseline
 from trackside_daemon.diagnosis.comparison import as_json, compare
+from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.estimates import batched
+from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record.run_changes import pin
 
@@ -148,6 +150,15 @@ def test_of_several_runs_the_differences_between_them_decide(kept: History) -> N
     put(kept, "slow", 10, slower=1.5)
     assert effects(kept, ["slow"], runs)["step_time"].is_worse
     assert effects(kept, ["slow"], runs)["loss"].low is not None
+
+
+def test_values_near_the_limits_of_floats_are_left_out(kept: History) -> None:
+    rows = [(step, round((BEGIN + step) * 1e6), {"loss": 1e308, "tokens": 1e308}) for step in range(64)]
+    for run in ("huge", "other"):
+        kept.put([opened(run), ingested(run, rows), finished(run, state="finished", after=100)])
+    with kept.database.reading() as connection:
+        found = diagnose(connection, "huge", CostSection(), baseline=["other"])
+    assert "loss" not in {trend["key"] for trend in found["trends"]}
 
 
 def test_what_is_not_there_is_unknown(kept: History) -> None:

@@ -108,7 +108,7 @@ def on_host(host: str, forward: float, rank: int) -> list[Record]:
     return [replace(session, hello=msgspec.structs.replace(session.hello, identity=identity)), *rest]
 
 
-def profiled(kind: str) -> Capture:
+def profiled(kind: str, device: str = "gpu") -> Capture:
     """Return a profile whose steps wait for a class of work in 40 % of the time."""
     found = {"class": kind, "share": 0.4, "shares": {kind: 0.4}, "text": f"{kind}: 40 of 100 ms a step"}
     return Capture(
@@ -119,7 +119,7 @@ def profiled(kind: str) -> Capture:
         "person",
         BEGIN + 9,
         state="summarised",
-        summary={"ranks": {"0": {}}, "bottleneck": found},
+        summary={"ranks": {"0": {"device": device}}, "bottleneck": found},
     )
 
 
@@ -229,6 +229,14 @@ def test_the_planted_cause_comes_first(kept: History, name: str) -> None:
     assert len(text) <= 25
     assert text[0].startswith("run: ")
     assert text[2].startswith(f"1. {cause}: " if cause else "nothing cost more than 1 %")
+
+
+def test_a_profile_without_a_gpu_blames_none(kept: History) -> None:
+    kept.put([*records(), profiled("host", device="cpu")])
+    (cause, *_) = diagnosis(kept)["causes"]
+    assert cause["cause"] == "host_bound"
+    assert "GPU" not in cause["summary"]
+    assert "CUDA" not in cause["advice"]
 
 
 def test_a_wait_that_the_gpu_hides_is_no_loss(kept: History) -> None:

@@ -10,6 +10,7 @@ from diagnosis.test_comparison import put
 from histories import BEGIN, History, finished, history
 
 from trackside_daemon.alerts.rules.evaluation import TICK
+from trackside_daemon.diagnosis import regression
 from trackside_daemon.diagnosis.regression import ALERT, EVERY, Regressions
 from trackside_daemon.history.record.run_changes import pin
 from trackside_daemon.model.metric import Batch
@@ -75,6 +76,13 @@ def test_it_is_a_warning_against_a_pinned_baseline_and_the_same_code_is_not_foun
     (found,) = Watch(kept).wait(8)
     assert (found.run, found.severity) == ("slow", "warning")
     assert found.evidence["baseline"] == "pinned"
+
+
+def test_an_unforeseen_error_of_a_comparison_ends_nothing(kept: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regression, "read_paces", lambda _: 1 / 0)
+    source = Regressions(kept.database)
+    source._read()  # else the thread would end, and the daemon with it
+    assert source._paces is None
 
 
 def test_an_alert_of_an_earlier_daemon_goes_on_until_a_comparison_ends_it(kept: History) -> None:

@@ -221,6 +221,25 @@ def test_the_bars_of_the_accounts_follow_each_other(kept: History) -> None:
     assert parts[-1][1] == pytest.approx(1.0)
 
 
+def test_an_account_has_one_color_in_all_runs(kept: History) -> None:
+    one, other = read(kept, "plain", "plain")
+    one["diagnosis"]["ledger"] = {"compute": 1.0, "wasted": 1.0, "data": 1.0}
+    other["diagnosis"]["ledger"] = {"compute": 1.0, "data": 1.0}
+    table = next(each for each in findings([one, other]) if each.title == "Where the time went")
+    colors = {row[0]: {cell.parts[0][2] for cell in row[1:] if isinstance(cell, Bar)} for row in table.rows[1:]}
+    assert colors == {"useful compute": {"c0"}, "steps after divergence or NaN": {"c1"}, "data wait": {"c2"}}
+
+
+def test_an_alert_at_the_end_of_a_run_is_within_its_bar(kept: History) -> None:
+    (report,) = read(kept, "plain")
+    run, end = report["run"], report["run"]["started"] + report["diagnosis"]["wall_seconds"]
+    event = {"kind": "rank_ended", "time": end, "rank": 0, "step": None, "fields": {"state": "finished", "cause": ""}}
+    report["events"] = [{**event, "run": run["id"]}]
+    text = page([report])
+    assert '<rect class="info" x="99.60" width="0.40"' in text
+    assert "<td>state finished</td>" in text
+
+
 def test_a_png_is_drawn_of_what_runs_wrote(kept: History) -> None:
     reports = read(kept, "plain", "evil")
     chart = charts(reports)[0]

@@ -162,10 +162,11 @@ def test_the_newest_values_are_those_of_a_bounded_number_of_keys(bench: Bench, m
     assert list(values.values) == ["a", "b"]
 
 
-def test_the_list_has_step_and_loss_before_anything_is_packed(bench: Bench) -> None:
+@pytest.mark.parametrize("key", ["train/loss", "Loss/train"])
+def test_the_list_has_step_and_loss_before_anything_is_packed(bench: Bench, key: str) -> None:
     """A run that was imported once had neither for some seconds."""
     bench.open(session_id(1))
-    bench.send(session_id(1), block(["train/loss", "x"], [7], [1.5, 2.0]))
+    bench.send(session_id(1), block([key, "x"], [7], [1.5, 2.0]))
     with bench.database.reading() as connection:
         (run,) = reader.runs(connection)
     assert (run["step"], run["loss"]) == (7, 1.5)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside.default_run import default, init, is_loader_worker, open_run
 from trackside.pytorch.hooks import uncompiled
+from trackside.row_queue import ROWS_WAITING
 from trackside.wire import HOOK_FAILED
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class AutoRun:
             and not queue.is_led
             and tuple(values) == self._keys
             and type(values.get("loss")) is float
+            and len(direct) < ROWS_WAITING
         ):
             direct.append((monotonic_ns(), self.step, values))
             self.step += 1

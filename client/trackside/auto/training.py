@@ -162,7 +162,8 @@ class TrainingWatch:
         if self.is_paused or not self._records_gradients():
             return
         rows = self._rows
-        if rows is not None and get_ident() == self._thread:
+        # The row of `waits` may have been the last one that the limit permits: then its end fits too.
+        if rows is not None and len(rows) <= ROWS_WAITING and get_ident() == self._thread:
             now = monotonic_ns()
             rows.append((now, WAITED._replace(waited=now - since, first=True) if first else now - since, None))
         self._batches += 1

@@ -83,11 +83,20 @@ def optimizer_steps() -> OptimizerSteps:
     return OptimizerSteps()
 
 
+_ending = [0]  # the process that ends, by its id: a forked child has another one
+
+
+def is_ending() -> bool:
+    """Return whether this process ends, so that no recording may begin."""
+    return _ending[0] == os.getpid()
+
+
 def cancel_recording() -> None:
-    """Cancel what is recorded of this process; otherwise its end crashes it (SIGSEGV in PyTorch 2.10 to 2.15).
+    """Cancel what is recorded of this process, which ends; otherwise its end crashes it (SIGSEGV in PyTorch 2.10 to 2.15).
 
     It takes a millisecond. A recording has a file that PyTorch renames at its end.
     """
+    _ending[0] = os.getpid()
     if (own := sys.modules.get("trackside.captures.profiler")) is not None:
         own.cancel()
     directory, torch = os.environ.get("KINETO_IPC_SOCKET_DIR"), sys.modules.get("torch")

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside.captures.kineto import is_tested
+from trackside.captures.kineto import is_ending, is_tested
 from trackside.wire import MESSAGE_BYTES, Profile
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class _Recorder:
         )
         activities = torch.profiler.supported_activities()
         with self._lock:
-            if self._over.is_set() or torch.autograd.profiler._is_profiler_enabled:  # noqa: SLF001
+            if self._over.is_set() or is_ending() or torch.autograd.profiler._is_profiler_enabled:  # noqa: SLF001
                 raise _CancelledError
             torch._C._autograd._prepare_profiler(config, activities)  # noqa: SLF001
             torch._C._autograd._enable_profiler(config, activities)  # noqa: SLF001

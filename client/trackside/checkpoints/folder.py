@@ -193,7 +193,7 @@ def _is_abandoned(path: Path, host: str, pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # no process has such a number
         return True
     except PermissionError:
         return False

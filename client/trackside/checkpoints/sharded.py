@@ -63,8 +63,8 @@ def from_first(make: Callable[[], T]) -> T:
     if distributed.get_rank() == 0:
         try:
             box = [make(), ""]
-        except OSError as error:
-            box = [None, reason(error)]
+        except Exception as error:  # noqa: BLE001  the other ranks wait for the outcome, whatever it is
+            box = [None, _problem(error)]
     distributed.broadcast_object_list(box)
     if box[1]:
         raise OSError(box[1])
@@ -79,11 +79,16 @@ def _on_all(work: Callable[[], None]) -> None:
     try:
         work()
     except Exception as error:  # noqa: BLE001  the other ranks wait for the outcome, whatever it is
-        problem = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}".split("\n")[0]
+        problem = _problem(error)
     outcomes: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(outcomes, problem)
     if any(outcomes):
         raise OSError(next(filter(None, outcomes)))
+
+
+def _problem(error: Exception) -> str:
+    """Return an error in one line."""
+    return reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}".split("\n", 1)[0]
 
 
 def _write(path: Path, live: Mapping[str, Any]) -> None:

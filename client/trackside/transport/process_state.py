@@ -124,10 +124,12 @@ class Process:
                 queue.close(*self.outcome, provisional=True, timeout=left)
             except KeyboardInterrupt:
                 interrupted = True
-        for sender in self._senders.values():
-            sender.stop(max(0.2, deadline - monotonic()))  # time to write to the spool, even if the runs used all
-        self._senders = {}
-        cancel_recording()
+        try:
+            for sender in self._senders.values():
+                sender.stop(max(0.2, deadline - monotonic()))  # time to write to the spool, even if the runs used all
+            self._senders = {}
+        finally:  # also after Ctrl-C
+            cancel_recording()
 
     def forked(self) -> None:
         """Stop sending in a forked child: the thread and the socket are the parent's alone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trackside_daemon.bridges.foreign_run import ForeignRun, ForeignRunError, id_of, newest
+from trackside_daemon.bridges.yaml_file import read_yaml
 from trackside_daemon.history.files.csv_format import read_csv
 from trackside_daemon.history.files.items import Clock, FormatError, Push
 
@@ -47,16 +48,8 @@ class CsvRun(ForeignRun):
 
 
 def _hyperparameters(path: Path) -> dict[str, object]:
-    """Return the hyperparameters; none if they need classes of Python or aliases, or cannot be read."""
-    import yaml
-
+    """Return the hyperparameters; none if they cannot be read."""
     try:
-        with path.open("rb") as file:
-            text = file.read(HPARAMS_BYTES)
-        # A few aliases of aliases can stand for more than fits into memory.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            return {}
-        values = yaml.safe_load(text)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
+        return read_yaml(path, HPARAMS_BYTES)
+    except ForeignRunError:
         return {}
-    return values if isinstance(values, dict) else {}

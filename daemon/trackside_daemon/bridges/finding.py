@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,9 +156,17 @@ def _walk(root: Path) -> Iterator[tuple[Path, set[str]]]:
         folders[:] = sorted(name for name in folders if not (directory / name).is_symlink())
         if len(directory.relative_to(root).parts) >= DEPTH:
             folders.clear()
-        yield directory, {name for name in names if not (directory / name).is_symlink()}
+        yield directory, {name for name in names if _is_regular(directory / name)}
         if count >= MAX_DIRECTORIES:
             raise ForeignRunError(f"{root}: more than {MAX_DIRECTORIES:,} directories; name one below it")
+
+
+def _is_regular(path: Path) -> bool:
+    """Return whether a path is a file: no link, and no pipe, at which reading would wait."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it is gone
+        return False
 
 
 def _event_runs(root: Path, directories: Sequence[Path]) -> Iterator[EventDirectory]:

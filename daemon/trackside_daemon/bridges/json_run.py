@@ -52,7 +52,7 @@ class JsonRun(ForeignRun):
                         self.leave_out("values that are not numbers", str(key))
             try:
                 moment = clock.at(float(time) / (1000 if time > 1e11 else 1) if isinstance(time, int | float) else None)
-            except ValueError:
+            except (ValueError, OverflowError):
                 moment = 0
             if values and (push := self.push(0, int(step), moment / 1e6, values)) is not None:
                 yield push

@@ -27,6 +27,7 @@ CAPTURES = Metric("trackside_captures_total", "counter", "Captures that have end
 # The alerts that a capture can cause, and for how many seconds after it: the last steps and the written files disturb.
 DISTURBED = frozenset(("SlowStep", "ThroughputRegression", "StragglerRank"))
 DISTURBED_SECONDS = 5.0
+STOP_SECONDS = 5.0  # the longest delay of the daemon's end
 AT_ONCE = 4  # captures that run at the same time
 REMEMBERED = 64  # ended captures that are kept here until the history surely has them
 NOTHING = "no process of the run is connected to this daemon"
@@ -105,11 +106,12 @@ class Captures:
         stored = [capture.id for capture in self._stored()]
         self.store.keep([*stored, *(capture.id for capture in self.known())])
 
-    def stop(self) -> None:
-        """Cancel what is recorded, and wait for it."""
+    def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Cancel what is recorded, and wait for it, but not for a long summary: the next daemon ends those captures."""
         self._cancelled.set()
+        until = time.monotonic() + seconds
         for thread in list(self._threads.values()):
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
     def ask(self, request: Request) -> Capture:
         """Begin a capture, and return it at once.

@@ -35,8 +35,6 @@ def text(capture: Capture) -> list[str]:
     lines = [f"{capture.kind} {capture.id} of run {capture.run}: {capture.state}"]
     if capture.reason:
         lines.append(capture.reason)
-    changes = capture.summary.get("difference", ())
-    lines += [f"changed: {change['text']}" for change in changes[:DIFFERENCES]]
     if "ranks" in capture.summary:
         makers = {
             "profile": profile_text,
@@ -44,5 +42,10 @@ def text(capture: Capture) -> list[str]:
             "flight_recorder": hang_summary.text,
             "memory": memory.text,
         }
-        lines += makers[capture.kind](capture.summary)
+        try:
+            changes = capture.summary.get("difference", ())
+            lines += [f"changed: {change['text']}" for change in changes[:DIFFERENCES]]
+            lines += makers[capture.kind](capture.summary)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):  # of an imported file
+            lines.append("its summary has another form than those of this version")
     return lines

@@ -7,10 +7,11 @@ import os
 import threading
 import time
 from collections import deque
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.checkpoints.audit.files import fingerprint
+from trackside_daemon.checkpoints.audit.files import fingerprint, is_usable
 from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.directories import Directories
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 TICK_SECONDS = 1.0
 EACH = 256  # most checkpoints of a run that are followed, the newest ones
 NOTICES = 10_000  # most records that wait for the thread
+INT64 = 2**63  # beyond it a step is none
 SCAN_SECONDS = 30.0  # the longest scan
 AUDIT_SECONDS = 300.0  # the longest audit, beside the time that its rate needs
 
@@ -160,12 +162,15 @@ class Checkpoints:
         run, text = self._runs.get(event.run), event.fields.get("path")
         if run is None or not isinstance(text, str) or "://" in text or not text:
             return
-        step, given = event.fields.get("step"), event.fields.get("metrics")
+        path = os.path.normpath(Path(run.directory or "/") / text)
+        if not is_usable(path):
+            return
+        steps, given = (event.fields.get("step"), event.step), event.fields.get("metrics")
         numbers = given.items() if isinstance(given, dict) else ()
-        metrics = {str(name): float(value) for name, value in numbers if isinstance(value, int | float)}
-        one = self._track(event.run, os.path.normpath(Path(run.directory or "/") / text), "event")
+        metrics = {name: float(value) for name, value in numbers if _is_finite(value)}
+        one = self._track(event.run, path, "event")
         one.write(now, reported=True)
-        step = step if isinstance(step, int) else event.step
+        step = next((one for one in steps if isinstance(one, int) and abs(one) < INT64), None)
         one.update(attempt=event.attempt, step=step, time=event.time, metrics=metrics)
 
     def _of(self, run: str) -> list[Tracked]:
@@ -192,7 +197,8 @@ class Checkpoints:
         for process in self._processes():
             if process.pid and self._runs.get(process.run_id):
                 paths = map(checkpoint_of, written_files(process.pid, self._proc))
-                written.update((process.run_id, str(path)) for path in paths if path is not None)
+                named = (str(path) for path in paths if path is not None)
+                written.update((process.run_id, path) for path in named if is_usable(path))
         for key in written:
             self._track(*key, "open")
         for key, one in self._tracked.items():
@@ -305,3 +311,11 @@ class Checkpoints:
         self._findings.extend(findings(by_run, names, self._firing, wall))
         alive = {run.name: by_run[id_] for id_, run in self._runs.alive().items()}
         self._page = Batch("checkpoints", samples(alive, self._directories.free), complete=True)
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether a value of an event is a number that JSON and a float can hold."""
+    try:
+        return isinstance(value, int | float) and isfinite(value)
+    except OverflowError:
+        return False

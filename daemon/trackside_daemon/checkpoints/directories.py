@@ -49,7 +49,7 @@ class Directories:
                 shapes.add(shape_of(path.name))
         for directory in self._configured:
             for id_, one in alive.items():
-                if "{run}" in directory or len(alive) == 1:
+                if ("{run}" in directory and one.name not in {".", ".."}) or len(alive) == 1:
                     places[directory.replace("{run}", one.name.replace("/", "_"))] = Place(id_, None)
         return places
 

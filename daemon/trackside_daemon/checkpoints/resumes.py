@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -147,9 +146,9 @@ class Resumes:
             one = self._due.popleft()
             try:
                 self._judge(one)
-            except (sqlite3.Error, ValueError) as error:  # a damaged file
+            except Exception as error:  # noqa: BLE001  a damaged file, or values near the limits of floats: the daemon must go on
                 if not self._failed:
-                    log.warning("no verdict on attempt %d of run %s: %s", one.attempt, one.name, error)
+                    log.warning("no verdict on attempt %d of run %s: %r", one.attempt, one.name, error)
                 self._failed = True
 
     def _judge(self, one: _Pending) -> None:

@@ -50,7 +50,7 @@ COMMANDS = {
         "--storage.path=/data/history -- python train.py",
         interspersed=False,
     ),
-    "attach": _Command("attach:attach", "Monitor a running process that was started without trackside.", "4711"),
+    "attach": _Command("attach:attach", "Monitor a process that was started without trackside.", "4711"),
     "check-config": _Command(
         "check_config:check_config",
         "Check a configuration file.",
@@ -69,13 +69,13 @@ COMMANDS = {
     "mcp": _Command("mcp:mcp", "Answer agents over the Model Context Protocol.", "--allow-actions"),
     "checkpoints": _Command(
         "checkpoints:checkpoints",
-        "List the checkpoints of a run; print the path of the latest or best.",
+        "List the checkpoints of a run, or print the path of one.",
         "latest gpt-small --good",
     ),
     "layers": _Command("layers:layers", "List the layers of a model that stand out most.", "gpt-small"),
     "compare": _Command(
         "compare:compare",
-        "Compare runs and seeds: results, configurations, speed; a gate for CI.",
+        "Compare runs and seeds; fail if a condition holds, for CI.",
         "baseline wider --fail-if 'loss > 1.02 * baseline'",
     ),
     "benchmark": _Command(

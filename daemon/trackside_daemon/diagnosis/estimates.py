@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BATCHES = 32  # most batches: enough for an interval, and few enough that each is longer than most correlations
 LEAST_BATCHES = 4  # fewer do not show their noise
 CONFIDENCE = 0.95
+LARGEST = 1e70  # of larger values, the squares of the variances are no floats; those of 32 bits end at 3.4e38
 
 
 class Estimate(NamedTuple):

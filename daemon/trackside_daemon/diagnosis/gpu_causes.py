@@ -148,12 +148,23 @@ _CLASSES: Mapping[str, tuple[str, str, str]] = {
 }
 
 
+_WITHOUT_GPU: Mapping[str, tuple[str, str, str]] = {
+    "host": (
+        "host_bound",
+        "steps ran no operator, or waited for the launch of small ones",
+        "trackside capture --stacks names the Python function; fewer, larger operators, or torch.compile",
+    )
+}
+"""What differs of `_CLASSES` in a profile without work on a GPU."""
+
+
 def _profiled(facts: Facts, pools: Pools) -> Iterator[Cause]:
     """Yield what the newest profile shows of the time in steps, as if all steps were like those that it recorded."""
     if facts.profile is None or not (found := facts.profile.summary.get("bottleneck")):
         return
     shares: Mapping[str, Any] = found.get("shares", {})
-    for kind, (name, happened, advice) in _CLASSES.items():
+    uses_gpu = any(rank.get("device") != "cpu" for rank in facts.profile.summary["ranks"].values())
+    for kind, (name, happened, advice) in {**_CLASSES, **({} if uses_gpu else _WITHOUT_GPU)}.items():
         lost = pools.draw(float(shares.get(kind, 0.0)) * pools.left.get("compute", 0.0), "compute", least=0.02)
         if lost:
             text = found["text"] if found.get("class") == kind else f"{kind}: {shares[kind]:.0%} of a step"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from math import inf, isfinite, nan
+from math import inf, nan
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.diagnosis import families as f
-from trackside_daemon.diagnosis.estimates import BATCHES, LEAST_BATCHES, Estimate, batched, half_width
+from trackside_daemon.diagnosis.estimates import BATCHES, LARGEST, LEAST_BATCHES, Estimate, batched, half_width
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.axes import read_axes
 from trackside_daemon.history.read.charts import chart
@@ -197,7 +197,7 @@ def read_bins(connection: sqlite3.Connection, uid: str, key: str, window: Window
         mine = [0] * BINS
         for step, _, _, _, value in points:
             place = min(BINS - 1, int((step - window.low) / max(window.high - window.low, 1) * BINS))
-            if isfinite(value) and (not counts[place] or mine[place]):
+            if abs(value) <= LARGEST and (not counts[place] or mine[place]):
                 mine[place] += 1
                 totals[place] += value
                 counts[place] = mine[place]

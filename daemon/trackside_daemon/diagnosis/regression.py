@@ -7,7 +7,6 @@ that a slow disk does not delay the pipeline.
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,6 +20,7 @@ from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.finding import Finding
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside_daemon.history.read.series import Readable
@@ -130,8 +130,8 @@ class Regressions:
         try:
             with self._history.reading() as connection:
                 self._paces = read_paces(connection)
-        except (ValueError, sqlite3.Error) as error:
-            log.debug("live runs cannot be compared with their baselines: %s", error)
+        except Exception as error:  # noqa: BLE001  a damaged file, or values that no one foresaw: the daemon must go on
+            log.debug("live runs cannot be compared with their baselines: %r", error)
 
     def _judge(self, paces: Mapping[str, Pace]) -> Iterator[Finding]:
         now = self._clock()

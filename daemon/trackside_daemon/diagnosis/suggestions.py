@@ -74,7 +74,8 @@ def _precision(facts: Facts, resources: Sequence[Mapping[str, Any]]) -> Iterator
 def _workers(facts: Facts, resources: Sequence[Mapping[str, Any]], waits: float) -> Iterator[Cause]:
     workers, cpu = _mean(resources, "dataloader_workers"), _mean(resources, "dataloader_cpu") or 0.0
     each = cpu / workers if workers else 0.0
-    text = f"{workers or 0:.3g} workers a rank, each with {each:.2g} CPUs, and {waits:.1%} of the time waits for data"
+    have = f"{workers:.3g} workers a rank, each with {each:.2g} CPUs" if workers else "no DataLoader workers"
+    text = f"{have}, and {waits:.1%} of the time waits for data"
     evidence = (series_evidence(facts, text, f.WORKER_CPU),)
     if waits >= LEAST_WAIT and (not workers or each >= WORKER_BUSY) and _measured(facts):
         what = "more workers" if workers else "workers: num_workers=4 or more loads data in other processes"

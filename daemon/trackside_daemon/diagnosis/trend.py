@@ -8,7 +8,7 @@ from statistics import fmean, linear_regression
 from typing import TYPE_CHECKING, Any
 
 from trackside.benchmark.distributions import p_value, t_quantile
-from trackside_daemon.diagnosis.estimates import thinning
+from trackside_daemon.diagnosis.estimates import LARGEST, thinning
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES
@@ -46,8 +46,8 @@ def trends(
 
 
 def trend(steps: Sequence[float], values: Sequence[float]) -> dict[str, Any]:
-    """Return the trend of values; empty if the steps do not differ."""
-    if len(values) < LEAST or min(steps) == max(steps):
+    """Return the trend of values; empty if the steps do not differ, or a value is above `LARGEST`."""
+    if len(values) < LEAST or min(steps) == max(steps) or max(map(abs, values)) > LARGEST:
         return {}
     slope, intercept = linear_regression(steps, values)
     rest = [value - intercept - slope * step for step, value in zip(steps, values, strict=True)]

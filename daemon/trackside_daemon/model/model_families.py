@@ -21,7 +21,7 @@ _TIMES = {
 }
 _AGREEMENT = _gauge("agreement", "Agreement of the outputs with those of the first variant", (*_VARIANT, "measure"))
 _SPEEDUP = _gauge("speedup_ratio", "How many times as fast as the first variant", (*_LOAD, "bound"), "ratio")
-_QUANTILES = {"p50": "0.5", "p90": "0.9", "p99": "0.99"}
+_PERCENTILES = {"p50": "50", "p90": "90", "p99": "99"}
 
 SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
     "throughput": (_gauge("throughput_per_second", "Inputs, tokens or calls per second", _LOAD), ()),
@@ -45,9 +45,9 @@ SERIES: dict[str, tuple[Metric, tuple[str, ...]]] = {
 """By the last part of a key: the family, and the values of its labels after variant and load."""
 
 for _name, _text in _TIMES.items():
-    _quantile = _gauge(f"{_name}_seconds", _text, (*_LOAD, "quantile"), "seconds")
+    _percentile = _gauge(f"{_name}_seconds", _text, (*_LOAD, "percentile"), "seconds")
     _mean = _gauge(f"{_name}_mean_seconds", f"Mean: {_text[0].lower()}{_text[1:]}", _LOAD, "seconds")
-    SERIES |= {f"{_name}_{part}_seconds": (_quantile, (value,)) for part, value in _QUANTILES.items()}
+    SERIES |= {f"{_name}_{part}_seconds": (_percentile, (value,)) for part, value in _PERCENTILES.items()}
     SERIES[f"{_name}_mean_seconds"] = (_mean, ())
 
 FAMILIES = list(dict.fromkeys(metric for metric, _ in SERIES.values()))

@@ -51,6 +51,11 @@ def number(value: Any) -> str:
     return f"{value:.4g}"
 
 
+def file_size(size: float) -> str:
+    """Return a size of files in kB or MB, such as ``15.3 kB``."""
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+
+
 def duration(seconds: float | None) -> str:
     """Return seconds in the two largest units: ``2d 3h``, ``1h 5m``, ``12s``, ``0.5s``; ``-`` for None or not finite."""
     if seconds is None or not math.isfinite(seconds):

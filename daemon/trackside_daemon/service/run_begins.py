@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from typing import TYPE_CHECKING
 
@@ -41,8 +40,8 @@ class RunBegins:
         try:
             with self._history.reading() as connection:
                 begin = read_begin(connection, uid)
-        except (ValueError, sqlite3.Error) as error:
-            log.debug("the begin of run id %s cannot be read: %s", uid, error)
+        except Exception as error:  # noqa: BLE001  the daemon must go on
+            log.debug("the begin of run id %s cannot be read: %r", uid, error)
             return
         if begin is not None:
             if len(self._found) >= MOST:

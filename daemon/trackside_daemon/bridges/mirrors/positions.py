@@ -43,6 +43,8 @@ class Positions:
     def __init__(self, path: Path) -> None:
         try:
             self._connection = _open(path)
+        except sqlite3.OperationalError:  # locked by a worker that hangs, for example: the file is as it should be
+            raise
         except sqlite3.DatabaseError:
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)

@@ -83,11 +83,16 @@ def main() -> None:
 
 
 def _run(mirror: Mirror, target: Target | RunTarget, interval: float, ending: threading.Event) -> None:
-    while not ending.is_set():
-        pause = mirror.poll()
-        ending.wait(max(interval, pause))
-    mirror.poll()
-    target.close()
+    try:
+        while not ending.is_set():
+            pause = mirror.poll()
+            ending.wait(max(interval, pause))
+        mirror.poll()
+        target.close()
+    except Exception as error:  # noqa: BLE001  the daemon reports the last line, and starts another process
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.flush()
+        os._exit(1)  # else the main thread would go on to answer, as if samples were sent
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trackside_daemon.bridges.foreign_run import MAX_KEYS, ForeignRunError, newest
+from trackside_daemon.bridges.foreign_run import MAX_KEYS, newest
 from trackside_daemon.bridges.mlflow.tracked_run import STATUSES, TrackedRun, chunks
+from trackside_daemon.bridges.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +32,7 @@ class FileStoreRun(TrackedRun):
     """
 
     def __init__(self, directory: Path) -> None:
-        fields = read_meta(directory)
+        fields = read_yaml(directory / META, META_BYTES)
         status = fields.get("status", "")
         if isinstance(status, int):
             status = STATUSES[status] if 0 <= status < len(STATUSES) else ""
@@ -64,23 +65,6 @@ class FileStoreRun(TrackedRun):
                     yield int(step), int(milliseconds), float(value)
                 except ValueError:
                     self.leave_out("damaged lines", key)
-
-
-def read_meta(directory: Path) -> dict[str, Any]:
-    """Return the fields of meta.yaml.
-
-    Raises:
-        ForeignRunError: The file is missing or invalid.
-    """
-    import yaml
-
-    path = directory / META
-    try:
-        with path.open("rb") as file:
-            fields = yaml.safe_load(file.read(META_BYTES))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ForeignRunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
-    return fields if isinstance(fields, dict) else {}
 
 
 def _text(path: Path) -> str:

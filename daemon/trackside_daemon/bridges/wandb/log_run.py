@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.bridges.foreign_run import ForeignRun, newest
@@ -134,7 +135,7 @@ class LogRun(ForeignRun):
     def _numbers(self, values: dict[str, Any]) -> dict[str, float]:
         """Return the numbers of a row, sorted, since W&B writes the keys of each row in another order."""
         numbers: dict[str, float] = {}
-        for key, value in sorted(flattened(values)):
+        for key, value in sorted(flattened(values), key=itemgetter(0)):
             try:
                 numbers[key] = number(value)
             except (TypeError, ValueError, OverflowError):

@@ -42,7 +42,10 @@ def read_archives(file: IO[bytes], size: int, reader: Reader) -> int | None:
                 if any(member.CRC for member in members):
                     for member in members:
                         _read(archive, member, file, reader)
-                end = min(member.header_offset for member in members)
+                begin = min(member.header_offset for member in members)
+                if begin >= end:
+                    raise DamageError(f"the archive that ends at byte {end:,} begins behind that")
+                end = begin
                 total = zlib.crc32(repr([(one.filename, one.CRC, one.file_size) for one in members]).encode(), total)
         except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError) as error:
             raise DamageError(f"in the archive that ends at byte {end:,}: {str(error)[:200]}") from None

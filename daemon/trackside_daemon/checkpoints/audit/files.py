@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.checkpoint import CheckedFile
 
 MAX_FILES = 10_000
+PATH_BYTES = 4096  # PATH_MAX of limits.h
 INDEX_BYTES = 64 << 20  # largest index or metadata file that is read
 
 SUFFIXES = frozenset((".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".distcp", ".pkl"))  # of the files of checkpoints
@@ -53,12 +54,20 @@ def base_of(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
+def is_usable(name: str) -> bool:
+    """Return whether a name or path can be that of a file, and be sent as JSON: UTF-8, without NUL, not too long."""
+    try:
+        return "\0" not in name and len(name.encode()) < PATH_BYTES
+    except UnicodeEncodeError:  # bytes of another encoding, or half a surrogate pair
+        return False
+
+
 def listing(path: Path) -> list[Found]:
     """Return the files of a checkpoint, by name.
 
     Raises:
         OSError: It is not there, or cannot be read.
-        ValueError: It has more than `MAX_FILES` files.
+        ValueError: It has more than `MAX_FILES` files, or one whose name is not UTF-8.
     """
     about = path.stat()
     if stat.S_ISREG(about.st_mode):
@@ -68,6 +77,8 @@ def listing(path: Path) -> list[Found]:
         for name in names:
             file = Path(folder) / name
             relative = str(file.relative_to(path))
+            if not is_usable(relative):
+                raise ValueError("the name of one of its files is not UTF-8")
             try:
                 if stat.S_ISREG((about := file.stat()).st_mode):
                     found.append(_found(relative, about))

@@ -38,7 +38,7 @@ def tensors(file: IO[bytes], size: int) -> dict[str, Tensor]:
     try:
         header = json.loads(file.read(length))
         found = {name: _tensor(about, 8 + length) for name, about in header.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         raise DamageError("its header is damaged") from None
     position = 8 + length
     for name, (_, begin, end) in sorted(found.items(), key=lambda item: item[1][1:]):

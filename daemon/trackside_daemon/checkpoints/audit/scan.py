@@ -10,15 +10,16 @@ from trackside_daemon.checkpoints.audit import files
 from trackside_daemon.checkpoints.audit.request import Entry, Listing, Scanned, ScanRequest
 from trackside_daemon.linux.quota import quota_left
 
-ENTRIES = 10_000  # most entries of a directory
+ENTRIES = 10_000  # most entries of all directories, so that the answer stays below `worker_process.ANSWER_BYTES`
 
 
 def scan(request: ScanRequest) -> Scanned:
     """Return what is in the directories."""
     answer = Scanned()
+    most = max(1, ENTRIES // max(1, len(request.places)))
     for place, uid in request.places.items():
-        with suppress(OSError):
-            answer.places[place] = _entries(Path(place))
+        with suppress(OSError, ValueError):
+            answer.places[place] = _entries(Path(place), most)
             answer.free[place] = free_bytes(place, uid)
     for path in request.paths:
         with suppress(OSError, ValueError):
@@ -38,15 +39,23 @@ def free_bytes(place: str, uid: int) -> int:
     return free if left is None else min(free, left)
 
 
-def _entries(place: Path) -> list[Entry]:
+def _entries(place: Path, most: int) -> list[Entry]:
+    """Return the folders of a directory, and its files that may be checkpoints."""
     found: list[Entry] = []
     with suppress(FileNotFoundError), os.scandir(place) as entries:
         for entry in entries:
-            if entry.name.startswith(".") or entry.is_symlink() or len(found) >= ENTRIES:
+            if (
+                entry.name.startswith(".")
+                or entry.is_symlink()
+                or not files.is_usable(entry.name)
+                or len(found) >= most
+            ):
                 continue
-            with suppress(FileNotFoundError):
-                about = entry.stat(follow_symlinks=False)
-                found.append(Entry(entry.name, entry.is_dir(), about.st_size, about.st_mtime_ns, about.st_ino))
+            is_folder = entry.is_dir()
+            if is_folder or Path(entry.name).suffix in files.SUFFIXES:
+                with suppress(FileNotFoundError):
+                    about = entry.stat(follow_symlinks=False)
+                    found.append(Entry(entry.name, is_folder, about.st_size, about.st_mtime_ns, about.st_ino))
     return found
 
 

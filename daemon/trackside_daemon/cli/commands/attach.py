@@ -27,7 +27,7 @@ def attach(
     """Monitor a running process that was started without trackside: its resources, GPUs and stacks.
 
     From Python 3.14 on, its steps and losses too, as trackside run --auto finds them: trackside's client starts in the
-    process, and the command ends. Else the command speaks for the process until that ends. Ctrl-C stops the command alone.
+    process, and the command ends. Otherwise the command reports the process until it ends. Ctrl-C stops the command alone.
     """
     with errors_reported():
         from trackside.transport.discovery import find

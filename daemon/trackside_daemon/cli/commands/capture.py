@@ -11,7 +11,7 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail
 from trackside_daemon.cli.options import DaemonUrl, Json, Run
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import file_size, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ def capture(
         int | None, typer.Option(help="Number of optimizer steps. [default: 10]", min=1, show_default=False)
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Duration in seconds, instead of steps.", show_default=False)
+        float | None, typer.Option(help="Duration in seconds, instead of steps.", min=0.01, show_default=False)
     ] = None,
     ranks: Annotated[str, typer.Option(help="Ranks, such as 0,3, or all.", metavar="RANKS")] = "all",
     stacks: Annotated[
@@ -110,7 +110,7 @@ def captures(
         elif not found:
             print_lines(["no captures; `trackside capture RUN` records one"])
         else:
-            header = ("id", "asked", "run", "kind", "by", "state", "size", "")
+            header = ("ID", "ASKED", "RUN", "KIND", "BY", "STATE", "SIZE", "")
             print_lines(table(header, list(_rows(found)), right="      >", flexible="  ~    ~"))
 
 
@@ -124,6 +124,7 @@ def _save(daemon: ApiSource, found: Sequence[Mapping[str, Any]], output: Path) -
                 with path.open("wb") as target:
                     for chunk in daemon.capture_file(one["id"], file["name"]):
                         target.write(chunk)
+        typer.echo(f"written: {sum(len(one['files']) for one in found)} files to {output}", err=True)
     except OSError as error:
         raise CommandError(f"--output {error.filename or output}: {(error.strerror or str(error)).lower()}") from None
 
@@ -132,7 +133,7 @@ def _rows(found: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
     for one in found:
         size = sum(file["bytes"] for file in one["files"])
         cells = (one["id"], moment(one["asked"]), one["run"], one["kind"], one["trigger"], one["state"])
-        yield (*map(shown, cells), f"{size / 1e6:.1f} MB", shown(one["reason"]))
+        yield (*map(shown, cells), file_size(size), shown(one["reason"]))
 
 
 def _ranks(text: str) -> list[int]:

@@ -11,7 +11,7 @@ import typer
 from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import Json, StoragePath, Url
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
-from trackside_daemon.model.text import number, shown
+from trackside_daemon.model.text import file_size, number, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.api_source import ApiSource
 
 CHOICES = ("latest", "best")
+FOUND_BY = "report them by trackside.Checkpoints or run.event('checkpoint', path=…), or set checkpoint.directories"
 POLL_SECONDS, AUDIT_SECONDS = 0.5, 3600.0
 
 
@@ -60,6 +61,8 @@ def checkpoints(
         from trackside_daemon.history.read.reader import UnknownRunError
 
         choice, run = (what[0], what[1]) if len(what) == 2 and what[0] in CHOICES else ("", what[0])
+        if what == [run] and run in CHOICES:
+            raise CommandError(f"{run}: name a run after it")
         if len(what) > 1 and not choice:
             raise CommandError(f"{' '.join(what)}: give one run, with {' or '.join(CHOICES)} before it")
         if audit:
@@ -69,12 +72,14 @@ def checkpoints(
         except (UnknownRunError, NotFoundError) as error:
             fail(str(error), 1 if choice else 2)  # before its first start, a run has no checkpoint
         found = answer["checkpoints"]
+        if choice == "best" and found and all(one["value"] is None for one in found):
+            fail(f"run {shown(run)}: no checkpoint has a value of {shown(answer['metric'])}", 1)
         if choice:
             _print_one(run, _candidates(found, choice, highest=highest), good=good, here=not url)
         elif as_json:
             print_json(answer)
         elif not found:
-            fail(f"run {shown(run)} has no checkpoints that are known", 1)
+            fail(f"run {shown(run)} has no checkpoints that are known; {FOUND_BY}", 1)
         else:
             print_lines(_table(found, answer["metric"]))
 
@@ -138,7 +143,7 @@ def _table(found: Sequence[Mapping[str, Any]], metric: str) -> Iterator[str]:
     for one in found:
         state = one["state"] if one["state"] != "complete" or one["good"] else "complete, not read"
         value = number(one["value"]) if one["value"] is not None else ""
-        size = f"{one['bytes'] / 1e6:,.1f} MB" if one["bytes"] else ""
+        size = file_size(one["bytes"]) if one["bytes"] else ""
         texts = (
             number(one["step"]),
             moment(one["time"]),

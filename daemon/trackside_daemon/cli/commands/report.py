@@ -15,6 +15,7 @@ from trackside_daemon.cli.options import Runs, StoragePath, Url
 
 FORMATS = ("html", "md", "json")
 MAX_RUNS = 20  # runs in one report: more lines in a chart cannot be told apart
+STANDARD_OUTPUT = Path("-")
 MOST_NAME = 80  # letters of a file's name
 
 
@@ -24,7 +25,11 @@ def report(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write to this file. [default: RUN.html]", metavar="FILE", show_default=False
+            "--output",
+            "-o",
+            help="Write to this file, or - for standard output. [default: RUN.html]",
+            metavar="FILE",
+            show_default=False,
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", metavar="|".join(FORMATS), help="Format of the file.")] = "html",
@@ -59,13 +64,18 @@ def report(
         else:
             text = markdown(reports) if form == "md" else json.dumps({"reports": reports}) + "\n"
         output = output or Path(f"{_file_name(reports[0]['run']['name'])}.{form}")
-        output.write_text(text, encoding="utf-8")
-        typer.echo(f"written: {output}")
+        if output == STANDARD_OUTPUT:
+            typer.echo(text, nl=False)
+        else:
+            output.write_text(text, encoding="utf-8")
+            typer.echo(f"written: {output}")
         if plots is not None:
-            _write_plots(reports, plots)
+            count = _write_plots(reports, plots)
+            typer.echo(f"written: {count} charts to {plots}", err=output == STANDARD_OUTPUT)
 
 
-def _write_plots(reports: list[dict[str, Any]], directory: Path) -> None:
+def _write_plots(reports: list[dict[str, Any]], directory: Path) -> int:
+    """Write each chart, and return their number."""
     from trackside_daemon.diagnosis.report.lines import charts
     from trackside_daemon.diagnosis.report.png import png
     from trackside_daemon.diagnosis.report.svg import svg
@@ -81,7 +91,7 @@ def _write_plots(reports: list[dict[str, Any]], directory: Path) -> None:
         (directory / f"{name}.svg").write_text(svg(chart, axes), encoding="utf-8")
         if draws_png:
             (directory / f"{name}.png").write_bytes(png(chart, axes))
-    typer.echo(f"written: {len(drawn)} charts to {directory}")
+    return len(drawn)
 
 
 def _file_name(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trackside_daemon.cli.errors import errors_reported
+from trackside_daemon.cli.errors import errors_reported, warn
 from trackside_daemon.cli.options import Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import print_json, print_lines
 
@@ -42,7 +42,10 @@ def why(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
         from trackside_daemon.diagnosis.text import lines
 
-        diagnosis = find_history(storage_path, url).diagnosis(run, baseline or (), key or ())
+        source = find_history(storage_path, url)
+        diagnosis = source.diagnosis(run, baseline or (), key or ())
+        if not source.live and source.run(run, 1)["ended"] is None:
+            warn("no daemon answers: the run was alive when the last one ended, and its time counts until now")
         if as_json:
             print_json(diagnosis)
         else:

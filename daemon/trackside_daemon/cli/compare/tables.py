@@ -190,8 +190,12 @@ def _ratio(effect: Mapping[str, Any] | None) -> str:
     ratio, *ends = ((effect or {}).get(name) for name in ("ratio", "low", "high"))
     if not isinstance(ratio, int | float):
         return "-"
-    known = [f"{end - 1:+.1%}" for end in ends if isinstance(end, int | float)]
-    return f"{ratio - 1:+.1%}" + (f" ({known[0]} to {known[1]})" if len(known) == 2 else "")
+    known = [_change(end) for end in ends if isinstance(end, int | float)]
+    return _change(ratio) + (f" ({known[0]} to {known[1]})" if len(known) == 2 else "")
+
+
+def _change(ratio: float) -> str:
+    return f"{ratio - 1:+.1%}".replace("-0.0%", "+0.0%")
 
 
 def _quantities(comparison: Comparison) -> list[str]:

@@ -101,7 +101,7 @@ def _cell(cell: Cell) -> str:
     if not isinstance(cell, Bar):
         return f"<td>{escape(cell)}</td>"
     parts = "".join(
-        f'<rect class="{escape(kind)}" x="{100 * begin:.2f}" width="{max(LEAST_BAR, 100 * (end - begin)):.2f}" height="10"/>'
+        f'<rect class="{escape(kind)}" x="{min(100 - LEAST_BAR, 100 * begin):.2f}" width="{max(LEAST_BAR, 100 * (end - begin)):.2f}" height="10"/>'
         for begin, end, kind in cell.parts
     )
     bar = f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">{parts}</svg>'

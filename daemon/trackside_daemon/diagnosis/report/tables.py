@@ -72,7 +72,8 @@ def findings(reports: Sequence[Contents]) -> Iterator[Table]:
     yield _columns("Summary", labels, map(_summary, reports))
     stated = _columns("Results", labels, [_results(report["run"]) for report in reports])
     yield from [stated] if stated.rows else []
-    yield _columns("Where the time went", labels, map(_ledger, reports))
+    accounts = list(dict.fromkeys(name for report in reports for name in report["diagnosis"]["ledger"]))
+    yield _columns("Where the time went", labels, [_ledger(report, accounts) for report in reports])
     yield from _listed(
         "Causes, and what to try", ("Cause", "Expected gain", "Evidence", "Try", "Check"), _labeled(reports, _causes)
     )
@@ -175,13 +176,14 @@ def _summary(report: Contents) -> dict[str, Cell]:
     return {name: _cell(text) for name, text in facts.items() if text}
 
 
-def _ledger(report: Contents) -> dict[str, Cell]:
+def _ledger(report: Contents, accounts: Sequence[str]) -> dict[str, Cell]:
+    """Return a bar for each account; *accounts* are those of all runs, so that an account has one color."""
     wall = report["diagnosis"]["wall_seconds"] or 1.0
     entries: dict[str, Cell] = {}
     parts: list[tuple[float, float, str]] = []
     for account, seconds in report["diagnosis"]["ledger"].items():
         begin = parts[-1][1] if parts else 0.0
-        parts.append((begin, begin + seconds / wall, f"c{len(parts) % COLORS}"))
+        parts.append((begin, begin + seconds / wall, f"c{accounts.index(account) % COLORS}"))
         entries[ACCOUNTS[account]] = Bar(f"{seconds / wall:.1%}, {duration(seconds)}", parts[-1:])
     return {"all": Bar(duration(wall), parts), **entries} if parts else entries
 
@@ -263,7 +265,7 @@ def _alerts(report: Contents) -> Iterator[Sequence[str]]:
 
 def _events(report: Contents) -> Iterator[Sequence[str]]:
     for event in report["events"]:
-        fields = ", ".join(f"{key} {setting(value)}" for key, value in flat(event["fields"]).items())
+        fields = ", ".join(f"{key} {setting(value)}" for key, value in flat(event["fields"]).items() if value != "")
         after = duration(event["time"] - report["run"]["started"])
         yield tuple(map(_cell, (event["kind"], after, number(event["rank"]), number(event["step"]), fields)))
 

@@ -62,7 +62,9 @@ def read_csv(buffered: io.BufferedReader, file: str, clock: Clock) -> Iterator[I
             if item is not None:
                 yield item
     except UnicodeDecodeError as error:
-        raise FormatError(f"{file}: after line {rows.line_num}: UTF-8 is expected: {error.reason}") from error
+        raise FormatError(
+            f"{file}: after line {rows.line_num}: text in UTF-8 is expected, or a file that trackside import --help names"
+        ) from error
     except (ValueError, OverflowError, csv.Error) as error:
         raise FormatError(f"{file}: line {rows.line_num}: {error}") from error
     finally:

@@ -148,7 +148,9 @@ def resolve(connection: sqlite3.Connection, text: str) -> str:
         return str(begin[0][0])
     if begin and text:
         raise UnknownRunError(f"run {text!r}: several ids begin with it: {', '.join(str(uid) for (uid,) in begin)}")
-    names = connection.execute("SELECT name FROM run WHERE NOT deleted ORDER BY started DESC LIMIT 3").fetchall()
+    names = connection.execute(
+        "SELECT name FROM run WHERE NOT deleted GROUP BY name ORDER BY max(started) DESC LIMIT 3"
+    ).fetchall()
     newest = ", ".join(str(name) for (name,) in names)
     raise UnknownRunError(
         f"run {text!r}: there is none" + (f"; the newest are {newest}" if newest else "; the history has no runs yet")

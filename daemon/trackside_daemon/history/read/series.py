@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 By = Literal["step", "time"]
-LOSSES = ("loss", "train/loss", "train_loss")  # keys of a run's loss in lists of runs, the first one that it has
+LOSSES = ("loss", "train/loss", "train_loss", "loss/train", "Loss/train")
+"""Keys of a run's loss in lists of runs, the first one that it has; the last is that of PyTorch's tutorial of TensorBoard."""
 
 
 class Readable(Protocol):

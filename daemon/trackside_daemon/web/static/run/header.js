@@ -128,7 +128,7 @@ function lastStep({ attempt_list: list, metrics }) {
 // Returns [key, value] of the newest loss of the lowest rank; the training loss comes first.
 function loss(run, newest) {
   const keys = newest ? Object.keys(newest.values) : [];
-  const key = ["loss", "train/loss", "train_loss"].find((item) => keys.includes(item)) ?? keys.find(isLoss);
+  const key = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train"].find((item) => keys.includes(item)) ?? keys.find(isLoss);
   if (key === undefined) return ["loss", run.loss];
   const ranks = newest.values[key];
   return [key, ranks[Math.min(...Object.keys(ranks).map(Number))][2]];

@@ -1,0 +1,30 @@
+"""Read small YAML files of other tools, which may be hostile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.bridges.foreign_run import ForeignRunError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_yaml(path: Path, most: int) -> dict[str, Any]:
+    """Return the mapping in the first *most* bytes of a file; empty if it has another value.
+
+    Raises:
+        ForeignRunError: It cannot be read, needs classes of Python, or has aliases.
+    """
+    import yaml
+
+    try:
+        with path.open("rb") as file:
+            text = file.read(most)
+        # A few aliases of aliases can stand for more than fits into memory.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ForeignRunError(f"{path}: has aliases")
+        values = yaml.safe_load(text)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ForeignRunError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from None
+    return values if isinstance(values, dict) else {}
