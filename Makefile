@@ -74,6 +74,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/abuse.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/rl.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/objectives.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/notifications.py
 	@PYTHONPATH=tests:. OMP_NUM_THREADS=1 $(BIN)/python bench/hangs.py

@@ -29,12 +29,13 @@ from trackside_daemon.collectors.host.time import TimeCollector
 from trackside_daemon.collectors.host.vmstat import VmstatCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
+from trackside_daemon.collectors.ray.families import FAMILIES as RAY
 from trackside_daemon.config.environment import variables
 from trackside_daemon.config.names import describe
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.ingest import message_counts
-from trackside_daemon.model import model_families
+from trackside_daemon.model import model_families, rl_families
 from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline import pipeline
@@ -246,7 +247,14 @@ def sections() -> dict[str, list[Metric]]:
     return {
         "training": [
             *dict.fromkeys(
-                [*training, *families.KNOWN.values(), *families.MEMORY.values(), RATIO, *model_families.FAMILIES]
+                [
+                    *training,
+                    *families.KNOWN.values(),
+                    *families.MEMORY.values(),
+                    RATIO,
+                    *model_families.FAMILIES,
+                    *rl_families.FAMILIES,
+                ]
             )
         ],
         "alerts": [alerts.FIRING, alerts.SILENCED, alerts.TEXT, alerts.BEGUN, alerts.EXCESS],
@@ -258,6 +266,7 @@ def sections() -> dict[str, list[Metric]]:
         "nvml": list(NvmlCollector.metrics),
         "ranks": list(RanksCollector.metrics),
         **{one.name: list(one.metrics) for one in HOST},
+        "ray": list(RAY),
         "sampler": list(Sampler.metrics),
         "ingest": [*ingest, families.SERIES_REJECTED],
         "pipeline": [pipeline.FAILURES],

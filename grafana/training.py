@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from grafana.board import board
-from grafana.run import attempts, devices, goodput, optimization, overview, processes, ranks, speed, time_spent
+from grafana.run import (
+    attempts,
+    devices,
+    goodput,
+    optimization,
+    overview,
+    processes,
+    ranks,
+    reinforcement,
+    speed,
+    time_spent,
+)
 
 UID = "trackside-training"
 
@@ -16,7 +27,18 @@ def dashboard() -> str:
         "One run: whether it goes well, how fast it is, and what it waits for, down to its ranks and their GPUs.",
         [
             part.row()
-            for part in (overview, optimization, speed, time_spent, goodput, ranks, devices, processes, attempts)
+            for part in (
+                overview,
+                optimization,
+                speed,
+                time_spent,
+                goodput,
+                ranks,
+                devices,
+                processes,
+                reinforcement,
+                attempts,
+            )
         ],
         variables=["run", "rank"],
         single=["run"],

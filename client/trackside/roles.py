@@ -7,7 +7,11 @@ from typing import Any
 
 from trackside.log import warn
 
-ROLES = ("loss", "objective", "reward", "evaluation", "gradient", "rate", "update", "duration", "memory")
+ROLES = (
+    *("loss", "objective", "reward", "evaluation", "gradient", "rate", "update", "duration", "memory"),
+    *("reward_std", "kl", "entropy", "response_length", "truncated_ratio", "zero_variance_ratio"),
+    *("train_inference_mismatch", "importance_ratio"),
+)
 
 STATED = 64  # limit of the roles of a run
 LONGEST = 1024  # limit of the characters of a key with a role

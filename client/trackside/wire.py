@@ -173,19 +173,21 @@ class Memory(msgspec.Struct, omit_defaults=True):
 
 
 class Device(msgspec.Struct, omit_defaults=True):
-    """Work and memory of a rank's GPUs.
+    """Work of a rank, and memory of its GPUs.
 
     Attributes:
         phases: Seconds of work by phase, from CUDA events.
         memory: Memory by the GPU's UUID; a state, not a total.
         flops: Floating-point operations of the model, if the user has stated those of a step or a token.
         peak_flops: Peak FLOP/s of the GPUs, if the user has stated it.
+        amounts: Sums of the keys in `trackside.rl_keys.AMOUNT_KEYS`, by quantity.
     """
 
     phases: dict[str, Amount] = {}
     memory: dict[str, Memory] = {}
     flops: Amount | None = None
     peak_flops: Amount | None = None
+    amounts: dict[str, Amount] = {}
 
 
 class CheckpointTotals(msgspec.Struct, omit_defaults=True):
@@ -226,7 +228,7 @@ class Totals(msgspec.Struct, omit_defaults=True):
             sum to the time since the session began.
         data_wait: Waits for batches of data, with the first batch of each epoch apart.
         paused: Seconds of evaluation and checkpoints, and of phases nested in them, up to the first push of the step.
-        device: Work and memory of its GPUs; None if nothing is known.
+        device: Its work, and the memory of its GPUs; None if nothing is known.
         saves: Its checkpoints; None before the first.
     """
 

@@ -59,6 +59,10 @@ def healthy(now: float) -> dict[str, float]:
         f"trackside_host_infiniband_port_state{PORT}": 4.0,
         "trackside_host_infiniband_port_state{device=mlx5_1,port=1}": 1.0,
         f"trackside_host_infiniband_link_downed_total{PORT}": 2.0,
+        "trackside_ray_node_deaths_total": 0.0,
+        "trackside_ray_object_store_used_bytes{ray_node=ab}": GIB,
+        "trackside_ray_object_store_size_bytes{ray_node=ab}": 10 * GIB,
+        "trackside_ray_actor_restarts_total": 1.0,
         of_gpu("utilization_ratio"): 0.0 if now % 60 < 20 else 0.9,
         "trackside_gpu_rank_info{gpu=0,uuid=G,run=r,rank=0}": 1.0,
         "trackside_training_steps_total{run=r,rank=0}": 2 * now,
@@ -174,6 +178,9 @@ TROUBLES: list[tuple[str, str, int, Callable[[float], Mapping[str, float | None]
     ),
     ("ShmFull", "warning", 2, lambda _: {"trackside_training_shm_peak_bytes{run=r,rank=0}": 0.95 * GIB}),
     ("FdsExhausted", "warning", 40, lambda _: {"trackside_training_open_fds{run=r,rank=0}": 1000.0}),
+    ("RayNodeDead", "warning", 2, lambda _: {"trackside_ray_node_deaths_total": 1.0}),
+    ("RayObjectStoreFull", "warning", 70, lambda _: {"trackside_ray_object_store_used_bytes{ray_node=ab}": 9.5 * GIB}),
+    ("RayActorsRestarting", "warning", 2, lambda _: {"trackside_ray_actor_restarts_total": 5.0}),
     ("DataLoaderDied", "critical", 2, lambda _: {"trackside_dataloader_deaths_total{run=r,rank=0,cause=SIGBUS}": 1.0}),
 ]
 
@@ -266,3 +273,11 @@ def test_a_gpu_that_waits_for_its_run_to_begin_is_not_underutilized() -> None:
     idle = {of_gpu("utilization_ratio"): 0.0, of_gpu("memory_used_bytes"): GIB}
     steps = {"trackside_training_steps_total{run=r,rank=0}": 0.0}
     assert Machine().run(900, lambda now: {**healthy(now), **idle, **steps}, 5.0) == []
+
+
+def test_gpus_of_a_run_that_generates_its_own_data_may_be_idle() -> None:
+    def waits(now: float) -> dict[str, float]:
+        generates = {"trackside_rl_generation_seconds_total{run=r,rank=1}": 0.7 * now}
+        return {**healthy(now), **generates, of_gpu("utilization_ratio"): 0.1}
+
+    assert Machine().run(1200, waits, every=10.0) == []

@@ -130,6 +130,8 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "collector.thermal.enabled": ("yes", True),
         "collector.gpu.enabled": ("off", False),
         "collector.ranks.enabled": ("false", False),
+        "collector.ray.enabled": ("true", True),
+        "collector.ray.dashboard": ("http://h:1", "http://h:1"),
         "collector.ranks.others": ("false", False),
         "collector.gpu.simulate": ("3", 3),
         "collector.gpu.extra": ("links,engines", ("links", "engines")),

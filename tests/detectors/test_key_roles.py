@@ -101,7 +101,16 @@ def test_its_gradients_are_those_of_any_other(key: str) -> None:
 
 
 UNKNOWN = (
-    *("entropy", "value", "rewards/chosen", "rewards/margins", "accuracy", "layer.3/grad_norm", "colors", "glossary"),
+    *(
+        "train/entropy_loss/mean",
+        "value",
+        "rewards/chosen",
+        "rewards/margins",
+        "accuracy",
+        "layer.3/grad_norm",
+        "colors",
+        "glossary",
+    ),
     *("grad_norm/layers.3", "grad_norm_local_squared/head"),
 )
 
@@ -111,9 +120,27 @@ def test_what_is_not_known_has_no_role(key: str) -> None:
     assert role(key) == ""
 
 
-@pytest.mark.parametrize("key", ["reward", "train/reward/mean", "ep_rew_mean", "episodic_return", "objective/kl"])
+@pytest.mark.parametrize("key", ["rewards/format/mean", "train/reward/mean", "ep_rew_mean", "objective/kl"])
 def test_what_is_pushed_beside_an_objective(key: str) -> None:
-    assert role(key) == "reward"
+    assert role(key) == "return"
+
+
+QUANTITIES = {
+    "reward": "reward",
+    "rollout/ep_rew_mean": "reward",
+    "critic/rewards/mean": "reward",
+    "actor/kl_loss": "kl",
+    "actor/entropy_loss": "entropy",
+    "learners/default_policy/mean_kl_loss": "kl",
+    "train/entropy_loss": "objective",  # of Stable-Baselines3, which minimises it: the entropy is its negative
+    "response_length/clip_ratio": "truncated_ratio",
+    "frac_reward_zero_std": "zero_variance_ratio",
+}
+
+
+@pytest.mark.parametrize("key", QUANTITIES)
+def test_a_quantity_of_reinforcement_learning_by_its_name_in_a_framework(key: str) -> None:
+    assert role(key) == QUANTITIES[key]
 
 
 def test_a_stated_role_comes_before_that_of_the_name_and_a_run_before_the_configuration() -> None:

@@ -39,21 +39,21 @@ def test_a_layer_whose_outputs_explode_is_named(run: trackside.Run) -> None:
     block = model.blocks[1]
 
     def change(step: int) -> None:
-        block.scale = 1.0 if step < 60 else 1.2 ** min(step - 60, 30)
+        block.scale = 1.0 if step < 48 else 1.3 ** min(step - 48, 20)
 
-    found = trained(run, model, torch.optim.SGD(model.parameters(), lr=1e-4), 140, change)
+    found = trained(run, model, torch.optim.SGD(model.parameters(), lr=1e-4), 104, change)
     first = next(one for one in found if one[0] == "ActivationOutliers")
     assert first[1].startswith("blocks.1")
-    assert first[2] < 60 + SOON
+    assert first[2] < 48 + SOON
 
 
 def test_attention_that_a_scaled_query_collapses_is_named(run: trackside.Run) -> None:
     model = Language()
 
     def change(step: int) -> None:
-        model.blocks[1].attn.scale = 1.0 if step < 40 else 500.0
+        model.blocks[1].attn.scale = 1.0 if step < 24 else 500.0
 
-    found = trained(run, model, torch.optim.AdamW(model.parameters(), lr=1e-4), 100, change)
+    found = trained(run, model, torch.optim.AdamW(model.parameters(), lr=1e-4), 64, change)
     assert [name for alert, name, _ in found if alert == "AttentionCollapse"] == ["blocks.1.attn"]
 
 
@@ -89,5 +89,5 @@ def test_healthy_models_raise_nothing(tmp_path: Path, request: pytest.FixtureReq
         torch.manual_seed(number)
         model = MODELS[name]()
         run = trackside.init(name=f"{name}, {optimizer}", endpoint=f"ipc://{tmp_path}/nobody.sock")
-        loud[name, optimizer] = trained(run, model, OPTIMIZERS[optimizer](model.parameters()), 400 if every else 100)
+        loud[name, optimizer] = trained(run, model, OPTIMIZERS[optimizer](model.parameters()), 400 if every else 56)
     assert not any(loud.values()), loud

@@ -37,9 +37,14 @@ def test_a_loss_that_diverges_is_a_loss() -> None:
     assert read(DIVERGES) == ({"info", "warning", "critical"}, "")
 
 
-@pytest.mark.parametrize("key", ["reward", "episodic_return", "d_loss"])
-def test_a_loss_beside_a_reward_or_an_objective(key: str) -> None:
+@pytest.mark.parametrize("key", ["rewards/format/mean", "d_loss"])
+def test_a_loss_beside_an_objective_or_a_part_of_a_reward(key: str) -> None:
     assert read(DIVERGES, None, **{key: 1.0}) == ({"info"}, f"{key} is pushed too")
+
+
+@pytest.mark.parametrize("key", ["reward", "episodic_return"])
+def test_a_loss_beside_a_reward_raises_nothing(key: str) -> None:
+    assert read(DIVERGES, None, **{key: 1.0}) == (set(), f"{key} is pushed too")
 
 
 def test_preferences_are_no_reward() -> None:

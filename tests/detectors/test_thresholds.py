@@ -17,6 +17,11 @@ from trackside_daemon.detectors.loss_plateau import LossPlateau
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.replay import Replay, Row
+from trackside_daemon.detectors.rl.kl_blowup import KlBlowup
+from trackside_daemon.detectors.rl.mismatch import ImportanceRatio, Mismatch
+from trackside_daemon.detectors.rl.no_signal import ZeroVariance
+from trackside_daemon.detectors.rl.reward_collapse import RewardCollapse
+from trackside_daemon.detectors.rl.truncation import Truncation
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.slow_step import SlowStep
 from trackside_daemon.detectors.throughput import Throughput
@@ -36,6 +41,12 @@ STEPS = [0.1 + 0.001 * (step % 5) for step in range(200)]
         (SlowStep, {"ratio": "slow_step_ratio", "scales": "slow_step_scales"}),
         (Throughput, {"ratio": "throughput_ratio"}),
         (MemoryLeak, {"grew": "leak_ratio"}),
+        (ZeroVariance, {"most": "no_signal_ratio"}),
+        (Truncation, {"most": "truncated_ratio"}),
+        (Mismatch, {"most": "mismatch_most"}),
+        (ImportanceRatio, {"most": "importance_ratio_most"}),
+        (KlBlowup, {"most": "kl_most"}),
+        (RewardCollapse, {"share": "reward_collapse_ratio"}),
         (straggler.Straggler, {"slower": "straggler_ratio"}),
         (data_loader.DataLoader, {"share": "data_wait_ratio"}),
         (checkpoints.Checkpoints, {"overdue": "checkpoint_ratio", "least": "checkpoint_after"}),
@@ -51,7 +62,8 @@ def test_the_defaults_are_the_detectors_own(detector: type[Any], arguments: dict
 
 def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
     replay = Replay(thresholds=DetectorThresholds(**thresholds))
-    rows = (Row(place, 0, 0, place, float(place), "", {key: value}) for place, value in enumerate(values))
+    beside = {} if key in {"loss", "reward"} else {"reward": 1.0}
+    rows = (Row(place, 0, 0, place, float(place), "", {key: value, **beside}) for place, value in enumerate(values))
     return {change.alert for row in rows for change in replay.evaluate(row)}
 
 
@@ -88,6 +100,12 @@ def alerts(key: str, values: list[float], **thresholds: float) -> set[str]:
             {"leak_ratio": 0.9},
             {},
         ),
+        ("NoLearningSignal", "frac_reward_zero_std", [0.85] * 20, {"no_signal_ratio": 0.9}, {}),
+        ("TruncationRising", "completions/clipped_ratio", [0.6] * 10, {"truncated_ratio": 0.7}, {}),
+        ("TrainInferenceMismatch", "mismatch_kl", [0.5] * 10, {"mismatch_most": 0.6}, {}),
+        ("TrainInferenceMismatch", "rollout_corr/rollout_is_mean", [0.4] * 20, {"importance_ratio_most": 3}, {}),
+        ("KlBlowup", "actor/kl_loss", [*[0.1] * 50, *[0.9] * 20], {}, {"kl_most": 0.5}),
+        ("RewardCollapse", "reward", [*[1.0] * 60, *[0.4] * 60], {"reward_collapse_ratio": 0.7}, {}),
     ],
 )
 def test_a_threshold_has_an_effect_in_a_replay(

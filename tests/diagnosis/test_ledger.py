@@ -100,3 +100,14 @@ def test_a_rank_without_pushes_is_starting() -> None:
 def test_slow_stretches_take_their_share_of_the_compute_time() -> None:
     entries = whole([span()], [Slowed("wasted", 50, 1000, 1.0), Slowed("throttled", 5, 50, 0.5)])
     assert entries == {"wasted": 45, "throttled": 22.5, "compute": 22.5, "start": 5, "idle_after": 5}
+
+
+def test_a_rank_that_generates_has_an_account_for_each_role() -> None:
+    phases = {"generate": 50.0, "reward": 10.0, "refit": 5.0, "backward": 10.0, "wait": 2.0}
+    entries = whole([span(phases=phases)])
+    roles = {"generate": 50, "reward": 10, "weight_sync": 5, "wait": 2}
+    assert entries == {**roles, "compute": 23, "start": 5, "idle_after": 5}
+
+
+def test_phases_of_these_names_in_a_supervised_training_are_compute() -> None:
+    assert whole([span(phases={"reward": 10.0, "wait": 5.0})])["compute"] == 90

@@ -140,7 +140,17 @@ BLOCKS = [
     for page in (*PAGES, *sorted((ROOT / "deploy").glob("*/*.md")))
     for block in re.findall(r"```yaml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 ]
-OTHERS = ("scrape_configs:", "env:", "services:", "tls_server_config:", "basic_auth:", "resources:", "patches:")
+OTHERS = (
+    "scrape_configs:",
+    "env:",
+    "services:",
+    "tls_server_config:",
+    "basic_auth:",
+    "resources:",
+    "patches:",
+    "trainer:",
+    "training:",
+)
 """Prometheus', Kubernetes', Compose's, and those of web.md, which has tests of its own."""
 
 

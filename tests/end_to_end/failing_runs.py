@@ -31,10 +31,10 @@ def around(level: float, count: int, noise: float = 0.01) -> list[float]:
     return [level * (1 + draw.gauss(0, noise)) for _ in range(count)]
 
 
-def series(key: str, well: list[float], ill: list[float]) -> Iterator[dict[str, Any]]:
+def series(key: str, well: list[float], ill: list[float], **beside: float) -> Iterator[dict[str, Any]]:
     """Yield pushes: the good values, then the bad ones, or as many good values near the last if `QUIET`."""
     for value in [*well, *(around(well[-1], len(ill)) if QUIET else ill)]:
-        yield {key: value}
+        yield {key: value, **beside}
 
 
 def falling(start: float, end: float, count: int) -> list[float]:
@@ -94,6 +94,16 @@ TROUBLES: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "GradientExplosion": lambda: series("grad_norm", around(1.0, 200, 0.1), around(6.0, 4)),
     "GradientVanishing": lambda: series("grad_norm", around(1.0, 800, 0.1), around(0.01, 60)),
     "LearningRateOutOfRange": lambda: series("lr", [1e-3] * 40, [-1e-3] * 4),
+    "NoLearningSignal": lambda: series("frac_reward_zero_std", around(0.3, 60, 0.2), [0.9] * 30),
+    "TruncationRising": lambda: series("completions/clipped_ratio", around(0.2, 60, 0.1), [0.7] * 20),
+    "TrainInferenceMismatch": lambda: series(
+        "sampling/sampling_logp_difference/mean", around(0.02, 90, 0.2), [0.2] * 20
+    ),
+    "KlBlowup": lambda: series(
+        "actor/kl_loss", around(0.1, 90, 0.2), [0.1 * 1.1**step for step in range(60)], reward=1.0
+    ),
+    "RewardCollapse": lambda: series("reward", around(0.7, 120, 0.2), around(0.1, 60, 0.2)),
+    "EntropyCollapse": lambda: series("entropy", around(0.6, 120, 0.1), around(0.05, 40, 0.1), reward=1.0),
     "SlowStep": slow,
     "ThroughputRegression": slower,
     "HostMemoryLeak": leak,

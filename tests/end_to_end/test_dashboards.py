@@ -18,6 +18,7 @@ from end_to_end.victoria import Victoria
 from grafana.boards import committed, panels
 from grafana.promql import parsed, selectors
 from processes import DEADLINE, clean_environ, command, eventually, start
+from ray_service import Ray
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,9 +40,14 @@ OLDER = {"TRACKSIDE_COLLECTOR__GPU__PROFILE": "a100"}
 NAMES = ['it\'s "a" & #1 + 1 = 100% (1.0) {x} $run \\d', "quoted `so`"]
 """Of runs, with what means something in PromQL, in regular expressions and in addresses."""
 NAMED = """
-import sys, trackside
+import sys, time, trackside
 run = trackside.init(sys.argv[1])
-run.push(step=1, loss=2.0, grad_norm=1.0)
+for phase in ("generate", "backward", "wait"):
+    with run.phase(phase):
+        time.sleep(0.01)
+policy = {"reward": 1.0, "reward_std": 0.5, "kl": 0.1, "entropy": 1.0, "completions/mean_length": 9.0, "mismatch_kl": 0.01}
+shares = {"completions/clipped_ratio": 0.1, "frac_reward_zero_std": 0.2, "rollout_corr/rollout_is_mean": 1.0}
+run.push({**policy, **shares}, step=1, loss=2.0, grad_norm=1.0)
 trackside.Checkpoints(sys.argv[2]).save({"step": 1}, 1)
 run.alert("noted", severity="info")
 print(flush=True)
@@ -84,9 +90,13 @@ def named(name: str, place: Path) -> Iterator[None]:
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Asking]]:
     """Servers that scrape the demo, one rank of which crashes, and a demo of an older GPU generation."""
     with ExitStack() as ends:
+        ray = Ray(tmp_path_factory.mktemp("ray"))
+        ends.callback(ray.stop)
+        ends.enter_context(ray.process())
+        asked = {"TRACKSIDE_COLLECTOR__RAY__ENABLED": "1", "TRACKSIDE_COLLECTOR__RAY__DASHBOARD": ray.url}
         place, other = (Path(ends.enter_context(TemporaryDirectory(prefix="ts-", dir="/tmp"))) for _ in range(2))
         urls = [
-            ends.enter_context(demo(place, "--ranks 4 --gpus 8 --trouble crash --after 1", **AILING)),
+            ends.enter_context(demo(place, "--ranks 4 --gpus 8 --trouble crash --after 1", **AILING, **asked)),
             ends.enter_context(demo(other, "--ranks 2", **OLDER)),
         ]
         for name in NAMES:

@@ -43,6 +43,7 @@ from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector
 from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.host.memory import MemoryCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
+from trackside_daemon.collectors.ray.families import FAMILIES as ray  # noqa: N811
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.diagnosis.live_costs import Begin, LiveCosts
@@ -51,6 +52,7 @@ from trackside_daemon.history.record.writer import EXCESS, SIZE
 from trackside_daemon.history.record.writer import SAMPLES as STORED
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.model import rl_families
 from trackside_daemon.model.checkpoint import COMPLETE, Checkpoint
 from trackside_daemon.model.metric import Batch, Metric, Sample
 from trackside_daemon.model.rank_process import RankProcess
@@ -270,7 +272,8 @@ def test_the_golden_files_have_every_family_that_the_daemon_knows_but_what_a_gpu
     pages = [GOLDEN / "metrics.txt", *(GOLDEN / "host").glob("*.txt")]
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
     mirrored = {one.name for one in vars(supervisor).values() if isinstance(one, Metric)}  # only with a target
-    assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored
+    special = {one.name for one in (*rl_families.FAMILIES, *ray)}  # of reinforcement learning, and with Ray
+    assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored - special
 
 
 def test_both_golden_files_say_the_same_to_a_parser_that_is_not_ours() -> None:

@@ -50,6 +50,14 @@ class Row(NamedTuple):
 OF_VALUES = (
     *("NonFinite", "LossSpike", "LossHardBatch", "LossDiverging", "LossPlateau", "LossRestart", "GradientExplosion"),
     *("GradientVanishing", "LearningRateOutOfRange", "SlowStep", "ThroughputRegression", "HostMemoryLeak"),
+    *(
+        "NoLearningSignal",
+        "TruncationRising",
+        "TrainInferenceMismatch",
+        "KlBlowup",
+        "RewardCollapse",
+        "EntropyCollapse",
+    ),
     "DataLoaderBottleneck",
 )
 OF_GPUS = ("GpuHot", "GpuThrottled", "GpuXid", "GpuRowRemap")

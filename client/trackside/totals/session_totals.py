@@ -8,6 +8,7 @@ from __future__ import annotations
 from math import fsum, isfinite
 from typing import TYPE_CHECKING, Any
 
+from trackside.rl_keys import AMOUNT_KEYS
 from trackside.totals.checkpoints import KIND, CheckpointCounter
 from trackside.totals.flops import NONE
 from trackside.totals.histogram import empty, observe
@@ -28,6 +29,8 @@ KEY_LENGTH = 256  # limit of such a key, in characters
 STEP_KEYS = 65_536  # limit of keys of a step that are remembered, to find the step of a push without one
 
 _INT64 = 2**63
+
+_COUNTED = frozenset(("samples", "tokens", *AMOUNT_KEYS))  # keys whose values are summed
 
 
 class Deferred:
@@ -205,7 +208,7 @@ class SessionTotals:
         """Return the values without those that are refused, and count amounts and non-finite values."""
         try:
             # The sum is finite only if all values are: one call in C for the usual push.
-            plain = isfinite(fsum(values.values())) and "samples" not in values and "tokens" not in values
+            plain = isfinite(fsum(values.values())) and _COUNTED.isdisjoint(values)
         except (OverflowError, ValueError):  # a huge int, a huge sum, infinities of both signs
             plain = False
         return values if plain else self._sort_out(values)
@@ -229,6 +232,10 @@ class SessionTotals:
                     self._refuse(key, f"{number} is not a finite, non-negative amount")
                     continue
                 setattr(self.totals, key, (getattr(self.totals, key) or 0.0) + number)
+            elif key in AMOUNT_KEYS and isfinite(number) and number >= 0:
+                device = self.totals.device = self.totals.device or Device()
+                quantity = AMOUNT_KEYS[key]
+                device.amounts[quantity] = device.amounts.get(quantity, 0.0) + number
             elif not isfinite(number) and _has_room(self.totals.nonfinite, key):
                 self.totals.nonfinite[key] = self.totals.nonfinite.get(key, 0) + 1
             kept[key] = number

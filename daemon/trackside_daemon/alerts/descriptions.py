@@ -83,6 +83,33 @@ DETECTED = {
         "It is zero, negative, not finite, too high, or far from its previous value. Check the schedule: its total steps, its "
         "warm-up, and whether it counts steps or epochs.",
     ),
+    "NoLearningSignal": AlertText(
+        "The policy learns nothing from its rewards.",
+        "Within nearly all groups the rewards are equal, so advantages and gradients are zero. Check the reward function and the "
+        "difficulty of the prompts.",
+    ),
+    "TruncationRising": AlertText(
+        "The limit of the length cuts the responses, or they have grown suddenly.",
+        "A cut answer has no proper reward. Raise the limit, mask such answers, or check whether the reward pays for length.",
+    ),
+    "TrainInferenceMismatch": AlertText(
+        "Training and generation disagree on the probabilities.",
+        "The policy is updated with data of another policy. Check the synchronization of the weights, the precision and the "
+        "sampling settings.",
+    ),
+    "KlBlowup": AlertText(
+        "The policy runs away.",
+        "The KL divergence is far above its level before. Check the reward for a way to cheat, the KL coefficient and the learning "
+        "rate, and go back to a checkpoint before the rise.",
+    ),
+    "RewardCollapse": AlertText(
+        "The reward has collapsed.",
+        "It lost most of what was learnt and stays low. Go back to a checkpoint before the fall.",
+    ),
+    "EntropyCollapse": AlertText(
+        "The entropy of the policy has left its range.",
+        "It fell or rose to a third or three times of before. Healthy runs do this too.",
+    ),
     "SlowStep": AlertText(
         "A step took much longer than usual.",
         "No regular pause explains it. Check the time by phase, and the disk and network activity of that minute.",
@@ -185,6 +212,9 @@ RULED = {
     "GpuUnderutilized": AlertText("A GPU under training is mostly idle."),
     "PcieDegraded": AlertText("A GPU under training has fewer PCIe lanes than it could."),
     "InfinibandDegraded": AlertText("An InfiniBand port is down or went down."),
+    "RayNodeDead": AlertText("A node of Ray ended unexpectedly."),
+    "RayObjectStoreFull": AlertText("The object store of a node of Ray is nearly full."),
+    "RayActorsRestarting": AlertText("Ray restarts actors again and again."),
     "HostMemoryPressure": AlertText("A host is short of memory."),
     "IoBottleneck": AlertText("A host waits for I/O."),
     "CpuSaturated": AlertText("There are too few CPUs for the running processes."),

@@ -57,6 +57,8 @@ class RuleThresholds(Section):
     cpu_throttled_ratio: Annotated[
         float, share("CpuSaturated: share of periods in which a container reached its CPU limit.")
     ] = 0.25
+    ray_object_store_ratio: Annotated[float, share("RayObjectStoreFull: share of an object store in use.")] = 0.9
+    ray_actor_restarts: Annotated[float, bound("RayActorsRestarting: restarts in ten minutes.")] = 3.0
 
 
 class ThresholdsSection(DetectorThresholds, RuleThresholds):

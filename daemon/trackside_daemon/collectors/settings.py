@@ -16,6 +16,7 @@ from trackside_daemon.collectors.host.settings import (
     ThermalSection,
 )
 from trackside_daemon.collectors.process.settings import ProcessSection, RanksSection
+from trackside_daemon.collectors.ray.settings import RaySection
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import AbsolutePath
 
@@ -46,3 +47,4 @@ class CollectorsSection(Section):
     thermal: ThermalSection = ThermalSection()
     gpu: GpuSection = GpuSection()
     ranks: RanksSection = RanksSection()
+    ray: RaySection = RaySection()

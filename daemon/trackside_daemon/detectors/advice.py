@@ -18,6 +18,16 @@ NEXT = {
     "GradientVanishing": "Check whether the loss still falls, whether parameters are frozen or detached, and whether the loss "
     "scale of half precision is too low.",
     "LearningRateOutOfRange": "Check the configuration of the schedule: total steps, warm-up, and the unit it counts in.",
+    "NoLearningSignal": "Check the reward function and the difficulty of the prompts: with equal rewards in a group its "
+    "advantages are zero. Filter such prompts, sample more answers, or give credit for parts.",
+    "TruncationRising": "A cut answer gets no reward, whatever it was. Raise the limit of the length, mask such answers, or check "
+    "why they grow: the reward may pay for length.",
+    "TrainInferenceMismatch": "Check that the generating engine has the weights of this step, and that precision, sampling "
+    "settings and chat template agree. Importance sampling corrects a small difference only.",
+    "KlBlowup": "Check the reward for a way to cheat, then the KL coefficient and the learning rate. Go back to a checkpoint "
+    "before the rise.",
+    "RewardCollapse": "Read some answers. Check KL, entropy and length at the step of the fall, and go back to a checkpoint before it.",
+    "EntropyCollapse": "Healthy runs do this too. If the reward stops rising, raise the temperature or the entropy bonus.",
     "SlowStep": "Check the time by phase, the wait for the data loader, and the disk and network in that minute.",
     "ThroughputRegression": "Check the clocks and temperatures of the GPUs, the wait for the data loader, other processes on this "
     "machine, and the slowest rank.",

@@ -6,6 +6,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from trackside.rl_keys import KEYS, meaning
 from trackside.roles import LONGEST
 from trackside_daemon.model.wildcards import matches_wildcards
 
@@ -39,7 +40,7 @@ ROLES = (
     ("duration", re.compile(r"step_duration_seconds")),
     ("memory", re.compile(r"process_resident_bytes")),
     ("update", re.compile(r"(.*[/_.])?update_ratio")),
-    ("reward", re.compile(r"(.*[/_.])?(rewards?|rew|returns?|objective)([/_.].*)?")),
+    ("return", re.compile(r"(.*[/_.])?(rewards?|rew|returns?|objective)([/_.].*)?")),
 )
 
 
@@ -82,7 +83,8 @@ def role(key: str) -> str:
     Returns:
         One of `trackside.roles.ROLES`: an ``objective`` is a loss of adversarial and reinforcement learning; like a loss of
         ``evaluation`` it is not compared with earlier values. Or ``part`` for the part of a norm that one rank computes,
-        which must be finite but has no usual size.
+        which must be finite but has no usual size; ``return`` for a reward that is only a part or an unknown form of the
+        training's; or a quantity of `trackside.rl_keys.KEYS`.
     """
     # A key may have 64 KiB, and the roles of thousands are cached.
     return _role(key) if len(key) <= LONGEST else ""
@@ -90,11 +92,13 @@ def role(key: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _role(key: str) -> str:
+    if (found := meaning(key)) is not None and found.quantity in KEYS and found.factor > 0:
+        return found.quantity
     name = key.lower()
     match = next((role for role, pattern in ROLES if pattern.fullmatch(name)), "")
     if match == "loss" and EVALUATION.search(name):
         return "evaluation"
     if match == "loss" and OPPOSED.search(name):
         return "objective"
-    unlike = {"gradient": PART, "reward": PREFERENCE}.get(match)
+    unlike = {"gradient": PART, "return": PREFERENCE}.get(match)
     return "" if unlike is not None and unlike.search(name) else match

@@ -7,6 +7,8 @@ from math import isfinite
 from operator import lt
 from typing import TYPE_CHECKING
 
+from trackside.rl_keys import KEYS as RL
+from trackside.rl_keys import meaning
 from trackside_daemon.detectors.base import Column, Context, Detector, Found
 from trackside_daemon.detectors.frozen import Frozen, LossRepeats
 from trackside_daemon.detectors.gradient import Gradient
@@ -18,6 +20,12 @@ from trackside_daemon.detectors.loss_restart import LossRestart
 from trackside_daemon.detectors.loss_spike import LossSpike
 from trackside_daemon.detectors.memory_leak import MemoryLeak
 from trackside_daemon.detectors.nonfinite import NonFinite
+from trackside_daemon.detectors.rl.entropy_collapse import EntropyCollapse
+from trackside_daemon.detectors.rl.kl_blowup import KlBlowup
+from trackside_daemon.detectors.rl.mismatch import ImportanceRatio, Mismatch
+from trackside_daemon.detectors.rl.no_signal import ZeroSpread, ZeroVariance
+from trackside_daemon.detectors.rl.reward_collapse import RewardCollapse
+from trackside_daemon.detectors.rl.truncation import LengthBlowup, Truncation
 from trackside_daemon.detectors.settings import DetectorThresholds
 from trackside_daemon.detectors.slow_drift import SlowDrift
 from trackside_daemon.detectors.slow_step import SlowStep
@@ -31,10 +39,14 @@ if TYPE_CHECKING:
     Made = Callable[[DetectorThresholds, float], Detector]
 
 # Roles in the order of evaluation: the context of the others comes first.
-_ORDER = ("rate", "update", "part", "gradient", "loss", "evaluation", "objective", "duration", "memory")
+_ORDER = ("rate", "update", "part", "gradient", "loss", "evaluation", "objective", "duration", "memory", *RL)
 
 # Roles beside which a loss is an objective: it follows a target that moves.
-_BESIDE = frozenset({"objective", "reward"})
+_BESIDE = frozenset({"objective", "return", *RL}) - {"kl", "entropy"}
+
+# Quantities that other trainings have as well, such as the divergence of a variational autoencoder. They have detectors only
+# next to another quantity of reinforcement learning.
+_AMBIGUOUS = frozenset({"kl", "entropy"})
 
 # Roles whose samples are not pushed with the others: the duration of a step comes with the next step.
 _APART = ("", "duration", "memory")
@@ -66,6 +78,15 @@ _DETECTORS: dict[str, tuple[Made, ...]] = {
         lambda at, lost: SlowDrift(ratio=at.throughput_ratio, lost=lost),
     ),
     "memory": (lambda at, _: MemoryLeak(grew=at.leak_ratio),),
+    "reward": (lambda at, _: RewardCollapse(at.reward_collapse_ratio),),
+    "reward_std": (lambda *_: ZeroSpread(),),
+    "kl": (lambda *_: NonFinite(), lambda at, _: KlBlowup(at.kl_most)),
+    "entropy": (lambda *_: NonFinite(), lambda *_: EntropyCollapse()),
+    "response_length": (lambda *_: LengthBlowup(),),
+    "truncated_ratio": (lambda at, _: Truncation(at.truncated_ratio),),
+    "zero_variance_ratio": (lambda at, _: ZeroVariance(at.no_signal_ratio),),
+    "train_inference_mismatch": (lambda at, _: Mismatch(at.mismatch_most),),
+    "importance_ratio": (lambda at, _: ImportanceRatio(at.importance_ratio_most),),
 }
 
 DEFAULTS = DetectorThresholds()
@@ -107,12 +128,14 @@ class RankDetectors:
         self._of: dict[str, tuple[Detector, ...]] = {}
         self._total: dict[str, str] = {}
         self._beside = ""
+        self._rl: set[str] = set()
         self._step: int | None = None
 
     def evaluate(self, columns: Mapping[str, Column]) -> Iterator[Found]:
         """Yield the detections in samples that were pushed together, by key; keys without a role are ignored."""
         roles = {key: self._roles.of(key) for key in columns}
-        self._beside = self._beside or next((key for key, role in roles.items() if role in _BESIDE), "")
+        self._beside = self._beside or next((key for key, role in roles.items() if _is_beside(key, role)), "")
+        self._rl.update(role for role in roles.values() if role in RL)
         places = sorted((_ORDER.index(role), len(key), key) for key, role in roles.items() if role in _DETECTORS)
         watched = {key: columns[key] for *_, key in places}
         for start, piece in _pieces(watched):
@@ -127,7 +150,7 @@ class RankDetectors:
             role = self._roles.of(key)
             if key == SHARDED:
                 self._is_total(WHOLE)
-            if self._is_layer(key):
+            if self._is_layer(key) or (role in RL and not self._counts(key, role)):
                 continue
             if role == "rate" and self._is_total(key):
                 self._note_rate(column)
@@ -136,7 +159,8 @@ class RankDetectors:
             if key not in self._of:
                 if len(self._of) >= KEYS:
                     continue
-                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[role])
+                as_role = "objective" if role == "loss" and self._is_of_policy(key) else role
+                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[as_role])
             yield from self._detect(key, column)
             if role == "loss" and self._is_total(key) and not self._roles.stated(key):
                 self._note_reading(key)
@@ -158,6 +182,17 @@ class RankDetectors:
             if role == "rate":
                 self.context.learning_rate = None
         return self._total[role] == key
+
+    def _counts(self, key: str, role: str) -> bool:
+        """Return whether a key is the one that counts for its quantity of reinforcement learning."""
+        known = self._total.setdefault(role, key)
+        if _preference(key) < _preference(known):
+            self._total[role] = key
+        return self._total[role] == key and (role not in _AMBIGUOUS or len(self._rl) > 1)
+
+    def _is_of_policy(self, key: str) -> bool:
+        """Return whether a loss is one of reinforcement learning, which has no level that it should fall to or stay at."""
+        return bool(self._rl - _AMBIGUOUS) and not self._roles.stated(key)
 
     def _is_part(self, key: str) -> bool:
         """Return whether a loss is a part of another, which may rise while their sum falls."""
@@ -214,6 +249,16 @@ class RankDetectors:
 def _reading(detector: Detector) -> str:
     """Return why a detector reads its loss as an objective; empty if it does not."""
     return detector.reading if isinstance(detector, LossDiverging) else ""
+
+
+def _is_beside(key: str, role: str) -> bool:
+    return role in _BESIDE or (role in _AMBIGUOUS and "loss" in key)
+
+
+def _preference(key: str) -> int:
+    """Return how well a key stands for its quantity, 0 for the best; a role that the user states is as good."""
+    found = meaning(key)
+    return 0 if found is None else found.preference
 
 
 def _pieces(columns: Mapping[str, Column]) -> Iterator[tuple[int, Mapping[str, Column]]]:

@@ -58,6 +58,16 @@ class DetectorThresholds(Section):
         float, bound("StragglerRank: a rank's own time for a step, as a multiple of the median rank's.", least=1.0)
     ] = 1.1
     data_wait_ratio: Annotated[float, share("DataLoaderBottleneck: share of the time spent waiting for data.")] = 0.3
+    no_signal_ratio: Annotated[float, share("NoLearningSignal: share of the groups whose rewards are all equal.")] = 0.8
+    truncated_ratio: Annotated[float, share("TruncationRising: share of the responses that the limit cuts.")] = 0.5
+    mismatch_most: Annotated[
+        float, bound("TrainInferenceMismatch: maximum difference of the log probabilities, in nats.")
+    ] = 0.3
+    importance_ratio_most: Annotated[
+        float, bound("TrainInferenceMismatch: mean importance ratio, as a factor from 1.", least=1.0)
+    ] = 2.0
+    kl_most: Annotated[float, bound("KlBlowup: maximum KL divergence, in nats a token.")] = 1.0
+    reward_collapse_ratio: Annotated[float, share("RewardCollapse: share of the learnt reward that is lost.")] = 0.5
     checkpoint_ratio: Annotated[
         float,
         bound("CheckpointOverdue: time since the last checkpoint, as a multiple of the usual interval.", least=1.0),

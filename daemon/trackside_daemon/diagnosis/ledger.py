@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside.rl_keys import PHASES
 from trackside.totals.phases import EVALS, SAVES
 from trackside_daemon.detectors.run_view import SYNC_PHASES
 from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
 ACCOUNTS = {
     "compute": "useful compute",
     "data": "data wait",
+    "generate": "generation of samples",
+    "reward": "computation of rewards",
+    "weight_sync": "synchronization of weights with the generation",
+    "wait": "wait for generated samples",
     "communication": "wait for the slowest rank",
     "exchange": "communication between ranks",
     "throttled": "clocks held down",
@@ -171,7 +176,10 @@ def _rank_ledger(span: RankSpan, gap: float, waits: Mapping[str, float], slowed:
     # The phases of the repeated and the wasted steps are a part of them.
     share = entries.left / middle if middle > 0 else 0.0
     idle = length if span.busy is None else (1 - span.busy) * length
-    for account, phases, most in (("data", ("data",), idle), ("checkpoint", SAVES, length), ("eval", EVALS, length)):
+    generated = () if PHASES["generate"].isdisjoint(span.phases) else PHASES.items()
+    roles = [(role, phases, length) for role, phases in generated if role != "train"]
+    parts = (("data", ("data",), idle), ("checkpoint", SAVES, length), ("eval", EVALS, length), *roles)
+    for account, phases, most in parts:
         entries.put(account, share * min(most, sum(span.phases.get(phase, 0.0) for phase in phases)))
     for account, seconds in waits.items():
         entries.put(account, share * seconds)

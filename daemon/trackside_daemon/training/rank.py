@@ -10,6 +10,7 @@ from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED, bounded
 from trackside_daemon.training.lost_time import LostTime
+from trackside_daemon.training.rl_values import RlValues, rl_totals
 from trackside_daemon.training.totals import summed
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class RankStatus:
         self._stall = stall
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
         self._refused: set[int] = set()
+        self._rl = RlValues(self.labels)
         self._earlier: Totals | None = None
         self._total_steps = 0
         self._zero_based = False
@@ -160,6 +162,7 @@ class RankStatus:
         samples += self._histograms((f.STEP_DURATION, every.step_duration), (f.DATA_WAIT, every.data_wait))
         if every.data_wait is not None:
             samples += self._histograms((f.FIRST_WAIT, every.data_wait.first))
+        samples += rl_totals(every, self.labels)
         return samples + self._device(every.device) + self._saves(every.saves)
 
     def lost_samples(self) -> list[Sample]:
@@ -274,7 +277,8 @@ class RankStatus:
         return {key: 0 for key in counted if key in f.KNOWN or f.is_loss(key)} | every.nonfinite
 
     def _values(self, newest: dict[str, float]) -> list[Sample]:
-        return [Sample(*series, value) for key, value in newest.items() if (series := self._of(key)) is not None]
+        samples = [Sample(*series, value) for key, value in newest.items() if (series := self._of(key)) is not None]
+        return samples + self._rl.samples(newest)
 
     def _of(self, key: str) -> tuple[Metric, tuple[str, ...]] | None:
         """Return the series that a key is exported as; None for amounts and for keys over a limit."""
@@ -284,6 +288,7 @@ class RankStatus:
 
     def _assign(self, key: str) -> None:
         """Decide which series a key is exported as, until its long form arrives."""
+        self._rl.register(key)
         if key in f.AMOUNTS:
             self._series[key] = None
         elif key in f.KNOWN:
@@ -304,6 +309,7 @@ def _cut(totals: Totals) -> Totals:
     if totals.device is not None:
         totals.device.phases = bounded(totals.device.phases)
         totals.device.memory = bounded(totals.device.memory)
+        totals.device.amounts = bounded(totals.device.amounts)
     return totals
 
 

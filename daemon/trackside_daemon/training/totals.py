@@ -56,6 +56,7 @@ def _device(several: Sequence[Device]) -> Device | None:
         memory=_memory([one.memory for one in several]),
         flops=_sum_of_some([one.flops for one in several]),
         peak_flops=_newest([one.peak_flops for one in several]),
+        amounts=_by_key([one.amounts for one in several]),
     )
 
 

@@ -20,10 +20,12 @@ from trackside_daemon.collectors.host.time import TimeCollector
 from trackside_daemon.collectors.host.vmstat import VmstatCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import RanksCollector
+from trackside_daemon.collectors.ray.families import FAMILIES as RAY
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
+from trackside_daemon.model.rl_families import FAMILIES as RL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +57,8 @@ def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
         *training,
         *families.KNOWN.values(),
         *families.MEMORY.values(),
+        *RAY,
+        *RL,
         writer.SIZE,
         writer.SAMPLES,
         writer.EXCESS,

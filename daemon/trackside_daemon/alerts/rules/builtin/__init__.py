@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.rules.builtin import container, disk, gpu, gpu_errors, gpu_use, host, infiniband, process
+from trackside_daemon.alerts.rules.builtin import (
+    container,
+    disk,
+    gpu,
+    gpu_errors,
+    gpu_use,
+    host,
+    infiniband,
+    process,
+    ray,
+)
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.rules.rule import Rule
     from trackside_daemon.alerts.settings import ThresholdsSection
 
-SUBJECTS = (gpu_errors, gpu, gpu_use, host, container, disk, infiniband, process)
+SUBJECTS = (gpu_errors, gpu, gpu_use, host, container, disk, infiniband, process, ray)
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:

@@ -5,16 +5,18 @@
 | GpuMemoryPressure | frameworks keep memory that they have allocated once, so a full GPU can be normal: info |
 | GpuIdleButHeld | no work for ten minutes while gigabytes are in use: a process that hangs, waits or was forgotten |
 | PcieDegraded | fewer lanes than possible for five minutes, while its rank makes steps: an idle link gets slower, not narrower |
-| GpuUnderutilized | a mean below 30 % over five minutes, which is longer than most cycles, while its rank makes steps |
+| GpuUnderutilized | a mean below 30 % over five minutes, which is longer than most cycles, while its rank makes steps, and its run does not generate its own data |
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trackside_daemon.alerts.rules.query import Query
 from trackside_daemon.alerts.rules.rule import Rule
 from trackside_daemon.model import training_families as f
+from trackside_daemon.model.rl_families import TOTALS
 
 if TYPE_CHECKING:
     from trackside_daemon.alerts.settings import ThresholdsSection
@@ -25,6 +27,10 @@ IDLE = 0.005  # utilization below which a GPU counts as idle; the driver reports
 STEPS = Query(f.STEPS.name, function="rate", window=300.0, above=0.0)
 # Selects the GPUs whose rank makes steps.
 TRAINS = Query("trackside_gpu_rank_info", on=("run", "rank"), only=(STEPS,))
+
+# A training that generates its own data uses some GPUs only for that, and others only for the rest of the step.
+GENERATES = Query(TOTALS["generation_seconds"].name)
+ONLY_TRAINS = replace(TRAINS, only=(replace(STEPS, on=("run",), unless=(GENERATES,)),))
 
 
 def rules(thresholds: ThresholdsSection) -> list[Rule]:
@@ -80,7 +86,7 @@ def _underutilized(thresholds: ThresholdsSection) -> Rule:
             on=GPU,
             by=GPU,
             below=thresholds.gpu_underutilized_ratio,
-            only=(TRAINS,),
+            only=(ONLY_TRAINS,),
         ),
         "GPU {gpu} was busy for {value:percent} of the last {window}, while its rank made steps",
         "Since {since}. Check what the step waits for: trackside_training_data_wait_seconds, the phases, the CPUs. A larger "

@@ -1,0 +1,60 @@
+"""Rules for Ray.
+
+| alert | why this threshold |
+|---|---|
+| RayNodeDead | a node ended in the last ten minutes without having been stopped; Ray starts its actors again elsewhere, or waits |
+| RayObjectStoreFull | near its size, the store writes objects to disk, which makes every task slow |
+| RayActorsRestarting | one restart heals a fault; several in ten minutes are a fault that comes again |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trackside_daemon.alerts.rules.query import Query
+from trackside_daemon.alerts.rules.rule import Rule
+
+if TYPE_CHECKING:
+    from trackside_daemon.alerts.settings import ThresholdsSection
+
+LATELY = 600.0
+
+
+def rules(thresholds: ThresholdsSection) -> list[Rule]:
+    """Return the rules in the order of the table."""
+    store = Query("trackside_ray_object_store_size_bytes")
+    return [
+        Rule(
+            "RayNodeDead",
+            "warning",
+            Query("trackside_ray_node_deaths_total", function="change", window=LATELY, above=0.0),
+            "{value:whole} nodes of Ray ended unexpectedly in the last {window}",
+            "Since {since}. Check the last lines of raylet.out on the node, the OOM killer and the network.",
+        ),
+        Rule(
+            "RayObjectStoreFull",
+            "warning",
+            Query(
+                "trackside_ray_object_store_used_bytes",
+                over=store,
+                on=("ray_node",),
+                above=thresholds.ray_object_store_ratio,
+            ),
+            "the object store of Ray's node {ray_node} is {value:percent} full",
+            "Since {since}. Objects are written to disk when it is full. Release references, or raise --object-store-memory.",
+            lasting=60.0,
+            keep_firing=60.0,
+        ),
+        Rule(
+            "RayActorsRestarting",
+            "warning",
+            Query(
+                "trackside_ray_actor_restarts_total",
+                function="change",
+                window=LATELY,
+                above=thresholds.ray_actor_restarts,
+            ),
+            "Ray restarted actors {value:whole} times in the last {window}",
+            "Since {since}. `ray list actors` names them and why they died; the log of each is in the session's directory.",
+        ),
+    ]

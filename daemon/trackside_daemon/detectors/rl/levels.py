@@ -1,0 +1,120 @@
+"""The level of a noisy series now and before, and an alert that follows from the two."""
+
+from __future__ import annotations
+
+from collections import deque
+from math import isfinite, sqrt
+from typing import TYPE_CHECKING
+
+from trackside_daemon.detectors.base import Detection
+from trackside_daemon.detectors.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trackside_daemon.detectors.base import Column, Context
+    from trackside_daemon.model.finding import Severity
+
+_MEDIAN = 1.2533  # standard error of a median, in those of a mean
+
+
+class Levels:
+    """The last *now* samples, and the *usual* samples before them.
+
+    Args:
+        now: Samples of the present level.
+        usual: Samples of the level before.
+
+    Attributes:
+        recent: The last samples.
+        before: The samples before those.
+    """
+
+    __slots__ = ("_now", "before", "recent")
+
+    def __init__(self, now: int, usual: int) -> None:
+        self._now = now
+        self.recent = Window(now)
+        self.before = Window(usual)
+
+    def add(self, value: float, *, learns: bool = True) -> None:
+        """Add a finite sample; the one that is no longer recent joins those before, if the level *learns*."""
+        if len(self.recent) == self._now and learns:
+            self.before.add(self.recent.arrived[0])
+        self.recent.add(value)
+
+    @property
+    def is_full(self) -> bool:
+        """There are enough samples of the present level."""
+        return len(self.recent) == self._now
+
+    @property
+    def now(self) -> float:
+        """The median of the last samples."""
+        return self.recent.median()
+
+    @property
+    def usual(self) -> float:
+        """The median of the samples before; there must be one."""
+        return self.before.median()
+
+    def error(self) -> float:
+        """Return the standard error of `now`, by the scatter of the samples before."""
+        return _MEDIAN * self.before.spread() / sqrt(self._now)
+
+
+class LevelAlert:
+    """A detector that evaluates each finite sample, and fires from one of them to a later one. Subclasses define `judge`.
+
+    Attributes:
+        alerts: The alert's name.
+        severity: Its severity.
+        firing: It fires.
+        firing_for: The samples for which it has fired.
+    """
+
+    alerts: tuple[str, ...]
+    severity: Severity
+
+    def __init__(self) -> None:
+        self.firing = False
+        self.firing_for = 0
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return why the alert fires at this sample, or while it fires, why it ends; None if nothing changes."""
+        raise NotImplementedError
+
+    def evaluate(self, column: Column, context: Context) -> Iterator[Detection]:  # noqa: ARG002  needs no other key
+        """Yield what the next samples show."""
+        for at, (step, value) in enumerate(zip(column.steps, column.values, strict=True)):
+            if not isfinite(value):
+                continue
+            self.firing_for += self.firing
+            text = self.judge(step, value)
+            if text is not None:
+                yield Detection(self.alerts[0], self.severity, at, text, over=self.firing)
+                self.firing = not self.firing
+                self.firing_for = 0
+
+
+class Shares:
+    """The mean of the last samples.
+
+    Args:
+        size: How many.
+    """
+
+    __slots__ = ("_samples", "_size", "_sum")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._sum = 0.0
+        self._samples: deque[float] = deque()
+
+    def add(self, value: float) -> float | None:
+        """Add a sample, and return the mean; None as long as there are too few."""
+        self._samples.append(value)
+        self._sum += value
+        if len(self._samples) > self._size:
+            self._sum -= self._samples.popleft()
+        return self._sum / self._size if len(self._samples) == self._size else None

@@ -1,0 +1,74 @@
+"""Detect responses that the limit of the length cuts, or that suddenly grow towards it."""
+
+from __future__ import annotations
+
+from trackside_daemon.detectors.rl.levels import LevelAlert, Levels
+from trackside_daemon.detectors.wording import count, factor, number
+
+NOW, USUAL = 10, 64
+ENDS = 0.8  # share of the threshold below which the alert ends
+
+# A length that blows up: by this factor over the median of the samples before, and by so many standard errors. Lengths that
+# grow with the ability to reason do so over hundreds of steps.
+LONGER, ERRORS = 1.65, 5.0
+NOW_LENGTH, USUAL_LENGTH = 24, 128
+LEAST = 32  # samples before that are needed
+ACCEPTED = 256  # samples after which a longer length is the usual one
+
+
+class Truncation(LevelAlert):
+    """`TruncationRising`: the median share of responses that are cut, over 10 samples, is above a threshold.
+
+    Args:
+        most: The threshold.
+    """
+
+    alerts: tuple[str, ...] = ("TruncationRising",)
+    severity = "warning"
+
+    def __init__(self, most: float = 0.5) -> None:
+        super().__init__()
+        self._most = most
+        self._levels = Levels(NOW, USUAL)
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this share."""
+        levels = self._levels
+        levels.add(value, learns=not self.firing)
+        if not levels.is_full:
+            return None
+        if self.firing:
+            ends = levels.now < ENDS * self._most
+            return f"{levels.now:.0%} of the responses are cut at step {count(step)}" if ends else None
+        if levels.now < self._most:
+            return None
+        before = f", {levels.usual:.0%} before" if len(levels.before) and levels.usual < self._most else ""
+        return f"the limit cuts {levels.now:.0%} of the responses at step {count(step)}{before}"
+
+
+class LengthBlowup(LevelAlert):
+    """`TruncationRising`: the length of the responses has grown suddenly. Without the limit, that is only information."""
+
+    alerts: tuple[str, ...] = ("TruncationRising",)
+    severity = "info"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._levels = Levels(NOW_LENGTH, USUAL_LENGTH)
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Return what changes at this length."""
+        levels = self._levels
+        levels.add(value, learns=not self.firing)
+        if not levels.is_full or len(levels.before) < LEAST:
+            return None
+        now, usual = levels.now, levels.usual
+        if self.firing:
+            if self.firing_for >= ACCEPTED:
+                levels.before.clear()
+                return f"responses of {number(now)} tokens are the usual ones at step {count(step)}"
+            ends = now < usual + (LONGER - 1) / 2 * usual
+            return f"responses have {number(now)} tokens at step {count(step)}" if ends else None
+        if usual <= 0 or now < LONGER * usual or now - usual < ERRORS * levels.error():
+            return None
+        return f"responses of {number(now)} tokens at step {count(step)} are {factor(now / usual)} as long as before"

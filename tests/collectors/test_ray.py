@@ -1,0 +1,164 @@
+"""The collector of Ray: nodes and actors of a process tree, a dashboard that answers, hangs, lies or is gone."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from processes import eventually
+from ray_service import HEAD, OTHER, Ray
+from scripted_workers import Clock
+
+from trackside_daemon.collectors.base import NothingToCollect, StillBusy
+from trackside_daemon.collectors.ray.dashboard import actor_role
+from trackside_daemon.collectors.ray.local_nodes import actor_class
+from trackside_daemon.collectors.ray.ray import SCAN_SECONDS, STALE_SECONDS, RayCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def ray(tmp_path: Path) -> Iterator[Ray]:
+    one = Ray(tmp_path)
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def collector(ray: Ray, clock: Clock) -> Iterator[RayCollector]:
+    one = RayCollector(f"http://127.0.0.1:{ray.port}/", ray.proc, clock=clock)
+    yield one
+    one.close()
+
+
+def page(collector: RayCollector) -> dict[str, Any]:
+    """Return the values by family without the prefix, and labels; empty as long as nothing has answered."""
+    try:
+        found = collector.collect()
+    except StillBusy:
+        return {}
+    return {"|".join((one.metric.name.removeprefix("trackside_ray_"), *one.labels)): one.value for one in found}
+
+
+def test_resources_nodes_actors_and_tasks(ray: Ray, collector: RayCollector) -> None:
+    eventually(lambda: page(collector))
+    assert page(collector) == {
+        f"node_up|{HEAD}": 1.0,
+        f"node_up|{OTHER}": 1.0,
+        f"actor_info|101|sampler-0|RolloutWorker|generate|01000000|{HEAD}": 1.0,
+        f"actor_info|201||Learner|train||{OTHER}": 1.0,
+        "node_deaths_total": 0.0,
+        "nodes|alive": 2.0,
+        "nodes|dead": 0.0,
+        "cluster_resources|CPU": 4.0,
+        "cluster_resources|memory": 2e9,
+        "actors|alive": 1.0,
+        "actor_restarts_total": 1.0,
+        **{f"node_resources|{node}|CPU|{state}": 1.0 for node in (HEAD, OTHER) for state in ("used", "available")},
+        **{f"object_store_used_bytes|{node}": 2.5e7 for node in (HEAD, OTHER)},
+        **{f"object_store_size_bytes|{node}": 1e8 for node in (HEAD, OTHER)},
+        "tasks|running": 6.0,
+    }
+
+
+def test_a_node_that_is_killed_counts_before_ray_notices(ray: Ray, collector: RayCollector, clock: Clock) -> None:
+    eventually(lambda: page(collector))
+    ray.kill(200)
+    clock.now += SCAN_SECONDS
+    found = eventually(lambda: (now := page(collector))["node_deaths_total"] and now)
+    assert (found[f"node_up|{OTHER}"], found["nodes|alive"], found["nodes|dead"]) == (0.0, 1.0, 1.0)
+    assert found["cluster_resources|CPU"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("message", "deaths"), [("Expected termination: SIGTERM", 0.0), ("Unexpected: health check", 1.0)]
+)
+def test_only_a_node_that_nobody_stopped_is_a_death(
+    ray: Ray, collector: RayCollector, clock: Clock, message: str, deaths: float
+) -> None:
+    eventually(lambda: page(collector))
+    ray.states[OTHER], ray.messages[OTHER] = "DEAD", message
+    ray.kill(200)
+    clock.now += SCAN_SECONDS
+    found = eventually(lambda: (now := page(collector))["nodes|dead"] and now)
+    assert found["node_deaths_total"] == deaths
+
+
+def test_a_node_that_was_dead_before_the_daemon_began_is_none(ray: Ray, collector: RayCollector) -> None:
+    ray.states["dd" * 28] = "DEAD"
+    found = eventually(lambda: page(collector))
+    assert (found["nodes|dead"], found["node_deaths_total"]) == (1.0, 0.0)
+
+
+def test_answers_of_no_dashboard_cost_only_themselves(
+    ray: Ray, collector: RayCollector, caplog: pytest.LogCaptureFixture
+) -> None:
+    ray.garbled = True
+    found = eventually(lambda: page(collector))
+    assert "nodes|alive" not in found
+    assert found["tasks|running"] == 6.0
+    assert sum("the dashboard of Ray is left out" in one.message for one in caplog.records) == 1
+
+
+def test_a_server_that_hangs_holds_up_no_tick(ray: Ray, clock: Clock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts, and nobody answers
+        (ray.session / f"metrics_export_port_{HEAD}").write_text(f"{silent.getsockname()[1]}")
+        collector = RayCollector(f"http://127.0.0.1:{silent.getsockname()[1]}", ray.proc, clock=clock)
+        for _ in range(50):
+            with pytest.raises(StillBusy):
+                collector.collect()
+            clock.now += 1.0
+        collector.close()
+
+
+def test_old_answers_are_not_shown(ray: Ray, collector: RayCollector, clock: Clock) -> None:
+    eventually(lambda: page(collector))
+    ray.stop()
+    clock.now += STALE_SECONDS + 1
+    assert page(collector) == {}
+
+
+def test_without_ray_there_is_nothing_to_collect(tmp_path: Path, clock: Clock) -> None:
+    collector = RayCollector("", tmp_path, clock=clock)
+    with pytest.raises(NothingToCollect, match="no raylet runs on this machine"):
+        collector.collect()
+    collector.close()
+
+
+def test_what_another_user_writes_as_port_is_refused(ray: Ray, collector: RayCollector) -> None:
+    (ray.session / f"metrics_export_port_{HEAD}").write_text("80/../x")
+    (ray.session / f"metrics_export_port_{OTHER}").unlink()
+    found = eventually(lambda: page(collector))
+    assert "tasks|running" not in found
+    assert found["nodes|alive"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "role"),
+    [
+        ("", "vLLMRolloutWorker", "generate"),
+        ("reward-3", "Worker", "reward"),
+        ("", "RewardModelRayActor", "reward"),
+        ("", "SingleAgentEnvRunner", "generate"),
+        ("", "RayTrainWorker", "train"),
+        ("", "CriticModelActor", "train"),
+        ("", "Counter", ""),
+        ("", "SynchronizationActor", ""),
+        ("", "TrainController", ""),
+    ],
+)
+def test_the_role_of_an_actor(name: str, kind: str, role: str) -> None:
+    assert actor_role(name, kind) == role
+
+
+def test_classes_in_titles() -> None:
+    titles = ("RolloutWorker.spin", "IDLE", "f()", "train_fn", "DashboardAgent", "Learner")
+    assert [actor_class(one) for one in titles] == ["RolloutWorker", "", "", "", "", "Learner"]
