@@ -148,7 +148,8 @@ class State:
                 ranks.setdefault(labels[0], set()).add(labels[1])
             large = {run for run, those in ranks.items() if len(those) > self._most_ranks}
             few_enough = min(self._most_ranks, OF_STATISTICS)
-            many, few = [], []
+            many: list[list[Series]] = []
+            few: list[list[Series]] = []
             for (run, *_), group in groups.items():
                 (many if run in large and len(group) > few_enough else few).append(group)
             # As they would be without groups, if there are none.
