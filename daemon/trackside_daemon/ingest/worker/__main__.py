@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # ZeroMQ stores a message until it has arrived whole, and bounds neither the number of its frames nor of messages.
-# It needs 90 KiB for a connection with messages, and twice that while all clients connect anew: the old ones close later.
-DATA_BYTES = 512 << 20  # private memory (RLIMIT_DATA); without more, ZeroMQ aborts this process
+# A thousand clients need 70 MiB, and twice that if all connect anew while their last connections are open.
+DATA_BYTES = 256 << 20  # private memory (RLIMIT_DATA); without more, ZeroMQ aborts this process
 
 END_SECONDS = 1.0  # time for the kernel to close the sockets of a daemon that was killed
 
