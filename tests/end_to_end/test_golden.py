@@ -68,6 +68,7 @@ from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.exposition import render
+from trackside_daemon.web.rank_statistics import EXTREME_RANK, RANK_STATISTIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -272,7 +273,8 @@ def test_the_golden_files_have_every_family_that_the_daemon_knows_but_what_a_gpu
     pages = [GOLDEN / "metrics.txt", *(GOLDEN / "host").glob("*.txt")]
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
     mirrored = {one.name for one in vars(supervisor).values() if isinstance(one, Metric)}  # only with a target
-    special = {one.name for one in (*rl_families.FAMILIES, *model_families.FAMILIES, *ray)}  # of few runs, and with Ray
+    of_few_runs = (*rl_families.FAMILIES, *model_families.FAMILIES, RANK_STATISTIC, EXTREME_RANK)
+    special = {one.name for one in (*of_few_runs, *ray)}
     assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored - special
 
 
