@@ -72,6 +72,11 @@ class Tracked:
         return self.record.found == "event" or (self.listing is not None and bool(self.listing.format))
 
     @property
+    def is_published(self) -> bool:
+        """True if its record is for others to see: it is a checkpoint whose files have been listed."""
+        return self.listing is not None and self.counts
+
+    @property
     def series(self) -> tuple[str, str, str]:
         """Run, directory and shape of the name: the same for the checkpoints that follow each other."""
         path = Path(self.record.path)
