@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from trackside.captures.answers import ANSWERS
+from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
@@ -382,6 +382,8 @@ class Sender:
     def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
         if command.kind == "layers?" and isinstance(session, Session):
             session.request_layers(command.number)
+        elif command.kind == "cancel?":
+            cancel_profile()
         elif (answer := ANSWERS.get(command.kind)) is not None:
             body = decode_body(command.kind, frame)
             envelope = Envelope(answer.kind, session.id, command.number)
