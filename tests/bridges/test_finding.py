@@ -233,6 +233,16 @@ def test_hostile_files_cost_only_themselves(tmp_path: Path) -> None:
         find_runs(str(tmp_path), {})
 
 
+def test_a_broken_run_costs_only_itself_and_is_reported(tmp_path: Path) -> None:
+    mlflow_store(tmp_path)
+    broken = tmp_path / "mlruns" / "1" / "broken" / "meta.yaml"
+    (broken.parent / "metrics").mkdir(parents=True)
+    broken.write_text("run_id: [")
+    reported: list[str] = []
+    assert [run.name for run in find_runs(str(tmp_path), {}, reported.append)] == ["ml"]
+    assert [line.partition(": ")[0] for line in reported] == [str(broken)]
+
+
 def test_a_directory_without_runs_says_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "loop").symlink_to(tmp_path)
