@@ -63,7 +63,9 @@ def test_a_capture_that_is_cancelled_waits_for_no_answer_and_ends_the_profiles(t
     )
     requests.close()
     assert outcomes == {0: "cancelled"}
-    assert [(one.kind, one.ranks) for one in requests.questions] == [(kind, {0}) for kind in ("profile?", "cancel?")]
+    assert [(one.kind, one.ranks) for one in requests.questions] == [
+        (kind, frozenset([0])) for kind in ("profile?", "cancel?")
+    ]
 
 
 def test_a_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:

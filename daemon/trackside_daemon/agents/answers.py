@@ -84,7 +84,7 @@ class Answers:
         return {"runs": [marked(_picked(run, RUN_FIELDS), _STATES) for run in found]}
 
     async def why(self, wanted: WhyArguments) -> dict[str, Any]:
-        """Say why a run is slow or broken: the costliest cause first."""
+        """Explain why a run is slow or broken: the costliest cause first."""
         name, prices = unmark(wanted.run), self._prices()
 
         def query(connection: sqlite3.Connection) -> tuple[dict[str, Any], dict[str, Any]]:

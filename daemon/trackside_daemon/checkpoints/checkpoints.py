@@ -257,7 +257,7 @@ class Checkpoints:
         self._directories.free.update({(run, directory): count for directory, count in answer.free.items()})
         for one in self._followed(run):
             if one.record.path in answer.paths:
-                one.see(answer.paths[one.record.path], now, wall, self._waits)
+                one.apply_scan(answer.paths[one.record.path], now, wall, self._waits)
 
     def _followed(self, run: str) -> list[Tracked]:
         return [one for one in self._tracked.values() if one.record.run == run and one.record.state != GONE]
@@ -299,7 +299,7 @@ class Checkpoints:
     def _judge(self, answer: Audited, now: float, wall: float) -> None:
         one, self._audited = self._audited, None
         if one is not None:
-            one.judge(answer, now, wall, closed=self._is_closed(one, now))
+            one.apply_audit(answer, now, wall, closed=self._is_closed(one, now))
 
     def _is_due(self, one: Tracked, now: float) -> bool:
         return one.is_due(now, self._waits, again=self._section.again, closed=self._is_closed(one, now))

@@ -1,4 +1,4 @@
-"""The directories in which checkpoints are looked for, and what has changed in them."""
+"""The directories that are searched for checkpoints, and what has changed in them."""
 
 from __future__ import annotations
 

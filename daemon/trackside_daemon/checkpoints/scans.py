@@ -12,7 +12,7 @@ LONGEST_BACK_OFF_SECONDS = 3600.0
 
 
 class Scans:
-    """When each run is scanned next, in monotonic seconds. A run whose scans fail waits longer each time.
+    """The next scan of each run, in monotonic seconds. A run whose scans fail waits longer each time.
 
     Attributes:
         current: The id of the run that is scanned now, or was last.

@@ -26,7 +26,7 @@ ANSWERS = {
     "pong": "ping",
 }  # the kinds of answers, each with the kind of its question
 SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no commands
-CHECK_SECONDS = 0.1  # between two looks at whether a question is cancelled
+CHECK_SECONDS = 0.1  # between two checks whether a question is cancelled
 UNANSWERED = 1024  # the most questions that wait for answers
 
 

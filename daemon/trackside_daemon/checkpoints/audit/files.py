@@ -212,7 +212,7 @@ def _unlike_previous(sizes: Mapping[str, int], previous: Mapping[str, int]) -> I
 
 
 def is_json(text: bytes) -> bool:
-    """Return whether a text is JSON; one that is too long to tell counts as that."""
+    """Return whether a text is JSON; one that is too long to be parsed counts as that."""
     try:
         return len(text) >= INDEX_BYTES or json.loads(text) is not Ellipsis
     except (ValueError, RecursionError):
