@@ -31,7 +31,8 @@ from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.web.api import history as pages
 from trackside_daemon.web.api import history_access as writing
-from trackside_daemon.web.api.openapi import ENDPOINTS, document
+from trackside_daemon.web.api.endpoints import ENDPOINTS
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.series import read_charts
 
 if TYPE_CHECKING:
