@@ -19,7 +19,7 @@ from trackside_daemon.alerts.evidence.neighbours import KERNEL_THREAD, heaviest,
 from trackside_daemon.alerts.evidence.recent_phases import RecentPhases
 from trackside_daemon.alerts.evidence.slow_downs import slow_down
 from trackside_daemon.alerts.evidence.sources import Case, Sources
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert
@@ -112,7 +112,7 @@ def test_the_conclusion_is_stored_and_restored_once(machine: SlowMachine) -> Non
     )
     machine.whole.history.writer.flush(60)
     with machine.whole.history.database.reading() as connection:
-        (stored,) = (one for one in reader.alerts(connection) if one["alert"] == alert.alert)
+        (stored,) = (one for one in alert_reader.alerts(connection) if one["alert"] == alert.alert)
     assert stored["description"] == alert.description
     evidence = stored["evidence"]
     assert evidence["causes"][0]["cause"] == "gpu_clock"

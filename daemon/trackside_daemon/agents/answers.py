@@ -12,7 +12,7 @@ from trackside_daemon.agents.fitting import fits
 from trackside_daemon.agents.untrusted import marked, unmark
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.metric import json_number
@@ -139,7 +139,7 @@ class Answers:
             since = begun if wanted.since is None else wanted.since
             alerts = [
                 one
-                for one in reader.alerts(connection, reader.AlertFilter(uid, evidence=False))
+                for one in alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False))
                 if one["started"] >= since or (one["ended"] is None and run["ended"] is None)
             ]
             return {
