@@ -1,4 +1,7 @@
-"""Send the messages of all sessions of a training process, in its one background thread."""
+"""Send the messages of all sessions of a training process, in its one background thread.
+
+The file is longer than others: one thread owns the socket, the sessions and the spools, and each of its turns uses all three.
+"""
 
 from __future__ import annotations
 
