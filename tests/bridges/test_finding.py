@@ -17,8 +17,9 @@ from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRunError
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles
-from trackside_daemon.history.files.importing import RunFile, import_run
+from trackside_daemon.history.files.importing import import_run
 from trackside_daemon.history.files.items import Push, RunHeader
+from trackside_daemon.history.files.run_file import RunFile
 from trackside_daemon.history.read import reader
 
 if TYPE_CHECKING:

@@ -23,9 +23,10 @@ from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.files import importing
 from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file
+from trackside_daemon.history.files.importing import ImportingError, import_run
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
+from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.resources import machine_stream, read_resources

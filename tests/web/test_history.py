@@ -20,7 +20,7 @@ from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
 from trackside.wire import Stacks
-from trackside_daemon.history.files.importing import ImportResult, RunFile
+from trackside_daemon.history.files.importing import ImportResult
 from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import Window
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from conftest import Site  # type: ignore[attr-defined]
     from wire_messages import RunsHarness
+
+    from trackside_daemon.history.files.run_file import RunFile
 
 BASE = "http://127.0.0.1:21790"
 SHIFT = round((WALL - 50.0) * 1e9)

@@ -151,7 +151,8 @@ class FileSource:
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import import_run, open_run_file  # no other command needs them
+        from trackside_daemon.history.files.importing import import_run  # no other command needs them
+        from trackside_daemon.history.files.run_file import open_run_file
 
         with file.open("rb") as stream:
             begin = os.fstat(stream.fileno()).st_mtime if file.is_file() else time.time()
@@ -161,7 +162,8 @@ class FileSource:
 
     def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import RunFile, import_run  # no other command needs them
+        from trackside_daemon.history.files.importing import import_run  # no other command needs them
+        from trackside_daemon.history.files.run_file import RunFile
 
         reading = RunFile(items, file, id=uid, name=name)
         with self._writing() as writer:
