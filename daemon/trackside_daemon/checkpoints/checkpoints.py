@@ -146,7 +146,7 @@ class Checkpoints:
             self._handle(self._notices.popleft(), now)
         self._runs.forget(now)
         self._tracked = {key: one for key, one in self._tracked.items() if self._runs.get(key[0])}
-        self._see_open_files(now)
+        self._find_open_files(now)
         self._scan(now, wall)
         self._audit(now, wall)
         self._report(wall)
@@ -205,7 +205,7 @@ class Checkpoints:
             if one.is_published:
                 self._publish(Batch("checkpoints", records=[one.record]))
 
-    def _see_open_files(self, now: float) -> None:
+    def _find_open_files(self, now: float) -> None:
         """Find what ranks write now."""
         written: set[tuple[str, str]] = set()
         for process in self._processes():
