@@ -69,8 +69,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``steps``,
             ``profile``, ``memory``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
-            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping``, ``layers?`` and ``pace``. The last
-            two have no answer, and older clients ignore them.
+            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping``, ``layers?``, ``pace`` and
+            ``cancel?``, which ends a profile. The last three have no answer, and older clients ignore them.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
             command and its answer; the number of steps of ``layers?``; the milliseconds of ``pace``, for which a
@@ -708,6 +708,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "ping": None,
     "layers?": None,
     "pace": None,
+    "cancel?": None,
 }
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -1,4 +1,7 @@
-"""Send the messages of all sessions of a training process, in its one background thread."""
+"""Send the messages of all sessions of a training process, in its one background thread.
+
+The file is longer than others: one thread owns the socket, the sessions and the spools, and each of its turns uses all three.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from trackside.captures.answers import ANSWERS
+from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
@@ -400,6 +403,8 @@ class Sender:
             session.request_layers(command.number)
         elif command.kind == "pace" and isinstance(session, Session):
             session.gather = min(command.number / 1000, LONGEST_GATHER)
+        elif command.kind == "cancel?":
+            cancel_profile()
         elif (answer := ANSWERS.get(command.kind)) is not None:
             body = decode_body(command.kind, frame)
             envelope = Envelope(answer.kind, session.id, command.number)
