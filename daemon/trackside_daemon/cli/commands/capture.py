@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trackside_daemon.cli.errors import CommandError, errors_reported, fail
+from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
 from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
+from trackside_daemon.model.capture import FINAL
 from trackside_daemon.model.text import file_size, shown
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from trackside_daemon.cli.sources.source import Source
 
 LAYER_STEPS = 100
+STALE = "no daemon answers: the state of a capture that has not ended is the last one stored"
 
 
 def capture(
@@ -105,6 +107,8 @@ def captures(
 
         source = find_history(storage_path, url)
         found = source.captures(run)
+        if not source.live and any(one["state"] not in FINAL for one in found):
+            warn(STALE)
         if output is not None:
             _save(source, found, output)
         if as_json:
