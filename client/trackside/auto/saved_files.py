@@ -27,7 +27,7 @@ class SavedFiles:
         self._reported: set[Path] = set()
 
     def report(self, target: Any) -> None:
-        """Report the checkpoint of which a file was saved, if a run is open.
+        """Report a saved file as a checkpoint, or as a part of one, if a run is open.
 
         Args:
             target: Second argument of `torch.save`; only paths count, and none in a temporary directory.
