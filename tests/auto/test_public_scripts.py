@@ -133,6 +133,12 @@ def test_waits_for_data_and_evaluations_are_phases(plain: Both) -> None:
     )  # the first of an epoch stand apart
 
 
+def test_what_torch_save_has_written_is_a_checkpoint(plain: Both) -> None:
+    assert plain.found.intact("mixed_precision") == {"model.pt": "torch"}
+    assert set(plain.found.intact("gan")) >= {"netG.pth"}
+    assert plain.found.intact("nanogpt") == {"ckpt.pt": "torch"}
+
+
 def test_values_that_were_found_are_marked(plain: Both) -> None:
     attempt = plain.found.page("gan")["attempt_list"][0]
     assert attempt["auto"] == ["learning_rate", "loss", "loss/2", "samples"]
@@ -164,6 +170,8 @@ def test_frameworks_get_their_callbacks_and_checkpoints_stay_as_they_are(framewo
         assert found.page(name)["attempt_list"][0].get("auto", []) == (
             ["learning_rate", "loss", "samples"] if name == "accelerate_example" else []
         )
+    paths = [event["fields"]["path"] for event in found.events("run_clm", "checkpoint")]
+    assert [path.rpartition("/")[2] for path in paths] == ["checkpoint-3", "checkpoint-6"]
     for folder in found.folder.glob("*/clm/checkpoint-*"):
         assert "trackside" not in (folder / "trainer_state.json").read_text()
 
@@ -204,12 +212,12 @@ def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_goes_o
     with trained(watched(broken), environ={"BROKEN": "1"}) as found:
         for name, text in zip(names, found.printed, strict=True):
             assert text == plain.alone[name]
-        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= 7)
+        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= 8)
         lines = [line for line in found.daemon.log if "the hook " in line]
     hooks = sorted(
         re.findall(r"rank 0: the hook (.*?) failed and is off, training goes on: ArithmeticError: broken", str(lines))
     )
-    assert len(lines) == len(set(hooks)) == 7, lines
+    assert len(lines) == len(set(hooks)) == 8, lines
 
 
 TRACKERS = ("wandb", "tensorboard", "tensorboardX", "mlflow", "trackio", "swanlab", "aim")

@@ -8,6 +8,8 @@ from functools import wraps
 from typing import Any
 
 from trackside.auto.hooks import Hook
+from trackside.auto.patches import after
+from trackside.auto.saved_files import SavedFiles
 from trackside.auto.training import TrainingWatch
 
 watches: list[TrainingWatch] = []
@@ -36,6 +38,7 @@ def _install() -> None:
     _watch_backward(torch.autograd, watch)
     _watch_scale(torch.amp.GradScaler)
     _watch_scaler_steps(torch.amp.GradScaler, watch)
+    _watch_saves(torch, watch)
     _watch_loaders(torch.utils.data.dataloader._BaseDataLoaderIter, watch)  # noqa: SLF001  the base of all iterators
 
 
@@ -87,6 +90,19 @@ def _watch_scaler_steps(scaler: Any, watch: TrainingWatch) -> None:
         return result
 
     scaler.step = step
+
+
+def _watch_saves(torch: Any, watch: TrainingWatch) -> None:
+    saved_files = SavedFiles()
+    is_same = torch.serialization.save is torch.save
+
+    def saved(obj: Any, f: Any, *_: Any, **__: Any) -> None:
+        if not watch.is_paused:
+            saved_files.report(f)
+
+    after(torch, "save", "PyTorch: save", saved)
+    if is_same:  # by this name it is pickled, as for a process that saves in the background
+        torch.serialization.save = torch.save
 
 
 def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
