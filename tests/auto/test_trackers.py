@@ -127,7 +127,7 @@ class Stand:
         self.starting_step = 0
 
 
-METHODS = {
+METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "accelerate.accelerator": {"Accelerator": ("init_trackers", "log")},
     "aim.sdk.run": {"BasicRun": ("track", "__setitem__"), "Run": ("add_tag",)},
     "mlflow.tracking.client": {"MlflowClient": ("create_run", "log_metric", "log_batch", "log_param", "set_tag")},

@@ -35,7 +35,8 @@ class BrokenHook(Hook):
 
 if __name__ == "__main__":
     if os.environ.get("BROKEN"):
-        pytorch.Hook = patches.Hook = BrokenHook  # type: ignore[misc]
+        for module in (patches, pytorch):
+            vars(module)["Hook"] = BrokenHook
     watch()
     left = sys.argv[1:]
     while left:
