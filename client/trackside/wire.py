@@ -66,8 +66,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``steps``,
             ``profile``, ``memory``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
-            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping`` and ``layers?``. The last one has
-            no answer, and older clients ignore it.
+            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping``, ``layers?`` and ``cancel?``,
+            which ends a profile. The last two have no answer, and older clients ignore them.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
             command and its answer; the number of steps of ``layers?``; else 0.
@@ -703,6 +703,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "memory?": None,
     "ping": None,
     "layers?": None,
+    "cancel?": None,
 }
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -178,7 +178,7 @@ def _about_itself() -> Iterator[Batch]:
     own = [Sample(RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
     yield Batch("stragglers", own, complete=True)
     saved = Checkpoint("1", "/saved/step-3.pt", 0, NOW.wall, "event", COMPLETE, 3, bytes=3 * GIB, checked=NOW.wall)
-    yield Batch("checkpoints", reports.samples({"char-model": [saved]}, {"/saved": 12 * GIB}), complete=True)
+    yield Batch("checkpoints", reports.samples({"char-model": [saved]}, {("1", "/saved"): 12 * GIB}), complete=True)
 
 
 def _sampled() -> list[Batch]:

@@ -1,4 +1,7 @@
-"""Send the messages of all sessions of a training process, in its one background thread."""
+"""Send the messages of all sessions of a training process, in its one background thread.
+
+The file is longer than others: one thread owns the socket, the sessions and the spools, and each of its turns uses all three.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from trackside.captures.answers import ANSWERS
+from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
@@ -382,6 +385,8 @@ class Sender:
     def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
         if command.kind == "layers?" and isinstance(session, Session):
             session.request_layers(command.number)
+        elif command.kind == "cancel?":
+            cancel_profile()
         elif (answer := ANSWERS.get(command.kind)) is not None:
             body = decode_body(command.kind, frame)
             envelope = Envelope(answer.kind, session.id, command.number)

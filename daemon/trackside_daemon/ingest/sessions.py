@@ -1,6 +1,7 @@
 """The protocol with the clients, and the daemon's only registry of their sessions.
 
 It uses neither sockets nor clocks: frames and the moment of their arrival come in, answers and batches go out.
+The file is longer than others, so that all messages of the protocol are handled in one place.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from starlette.routing import Match, Route
 
 from trackside_daemon import __version__
 from trackside_daemon.web import dashboard
-from trackside_daemon.web.api.openapi import ENDPOINTS, document
+from trackside_daemon.web.api.endpoints import ENDPOINTS
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.exposition import process_registry, render
 from trackside_daemon.web.exposition_protobuf import render_protobuf
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response

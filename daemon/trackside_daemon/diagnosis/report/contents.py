@@ -12,7 +12,7 @@ from trackside_daemon.captures import summaries
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.history.capture_rows import captures
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES
 
@@ -60,7 +60,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
     return {
         "run": run,
         "diagnosis": diagnosis,
-        "alerts": reader.alerts(connection, reader.AlertFilter(uid, limit=MOST, evidence=False)),
+        "alerts": alert_reader.alerts(connection, alert_reader.AlertFilter(uid, limit=MOST, evidence=False)),
         "events": reader.events(connection, uid, MOST),
         "captures": [
             {"kind": one.kind, "asked": one.asked, "text": summaries.text(one)[1 : LINES + 1]}
