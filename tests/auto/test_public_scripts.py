@@ -247,6 +247,23 @@ def test_what_a_tracker_gets_is_pushed_with_its_keys_and_steps(tracker: str) -> 
         assert found.run(name)["tags"] == tags.get(tracker, [])
 
 
+HOOKS = {"wandb": 2, "tensorboard": 1, "tensorboardX": 1, "mlflow": 4, "trackio": 2, "swanlab": 2, "aim": 2}
+"""Number of hooks that the script of a tracker calls."""
+
+
+@pytest.mark.parametrize("tracker", [pytest.param(name, id=name) for name in TRACKERS if find_spec(name) is not None])
+def test_a_fault_in_each_hook_of_a_tracker_is_a_line_and_the_tracker_works_on(tracker: str) -> None:
+    script = f"{PUBLIC}/trackers.py"
+    environ = {"WANDB_SILENT": "true", "PYTHONWARNINGS": "ignore", "BROKEN": "1"}
+    with trained((script, tracker), ("{root}/tests/auto/watched.py", script, tracker), environ=environ) as found:
+        if tracker != "swanlab":
+            assert found.printed[0] == found.printed[1]
+        wanted = HOOKS[tracker] + 5  # and those of PyTorch
+        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= wanted)
+        lines = [line for line in found.daemon.log if "the hook " in line]
+    assert len({line.partition("the hook ")[2] for line in lines}) == len(lines) == wanted, lines
+
+
 @pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")
 def test_trl_has_the_callback_of_transformers() -> None:
     arguments = ("--max_steps=10", "--logging_steps=1", "--save_strategy=no", "--use_cpu=true", "--report_to=none")

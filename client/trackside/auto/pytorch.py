@@ -34,7 +34,7 @@ def _install() -> None:
     watch = TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled)
     watches.append(watch)
     os.register_at_fork(after_in_child=watch.forked)
-    register_optimizer_step_post_hook(Hook("PyTorch: optimizer step", watch.stepped))
+    _watch_optimizers(register_optimizer_step_post_hook, watch)
     _watch_backward(torch.autograd, watch)
     _watch_scale(torch.amp.GradScaler)
     _watch_scaler_steps(torch.amp.GradScaler, watch)
@@ -48,6 +48,19 @@ def pause(*, on: bool) -> None:
         watch.is_paused = on
 
 
+def _watch_optimizers(register: Any, watch: TrainingWatch) -> None:
+    hook = Hook("PyTorch: optimizer step", watch.stepped)
+
+    def after_step(optimizer: Any, given: Any, named: Any) -> None:
+        if hook.is_on:
+            try:  # as `Hook` does, with a call less in each step
+                hook.work(optimizer, given, named)
+            except Exception as error:  # noqa: BLE001  training must go on
+                hook.fail(error)
+
+    register(after_step)
+
+
 def _watch_backward(autograd: Any, watch: TrainingWatch) -> None:
     """Watch `torch.autograd.backward`, which `Tensor.backward` calls: `torch.compile` treats that in a special way."""
     original = autograd.backward
@@ -56,9 +69,9 @@ def _watch_backward(autograd: Any, watch: TrainingWatch) -> None:
     @wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *given: Any, **named: Any) -> Any:
         if hook.is_on and grad_tensors is None:
-            try:  # as `Hook` does, with a call less in each step
+            try:
                 hook.work(tensors)
-            except Exception as error:  # noqa: BLE001  training must go on
+            except Exception as error:  # noqa: BLE001  the same
                 hook.fail(error)
         return original(tensors, grad_tensors, *given, **named)
 
@@ -116,9 +129,8 @@ def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
         if begins.is_on:
             try:  # as `Hook` does, with a result
                 since = begins.work()
-            except Exception as error:  # noqa: BLE001  training must go on
+            except Exception as error:  # noqa: BLE001  the same
                 begins.fail(error)
-        first = getattr(self, "_num_yielded", 1) == 0
         try:
             batch = original(self)
         except BaseException:  # also at the end of the data, and for Ctrl-C
@@ -126,7 +138,7 @@ def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
             raise
         if ends.is_on:
             try:
-                ends.work(since, self, batch, first=first)
+                ends.work(since, self, batch)
             except Exception as error:  # noqa: BLE001  the same
                 ends.fail(error)
         return batch
