@@ -247,7 +247,7 @@ def test_what_a_tracker_gets_is_pushed_with_its_keys_and_steps(tracker: str) -> 
         assert found.run(name)["tags"] == tags.get(tracker, [])
 
 
-HOOKS = {"wandb": 2, "tensorboard": 1, "tensorboardX": 1, "mlflow": 4, "trackio": 2, "swanlab": 2, "aim": 2}
+HOOKS = {"wandb": 2, "tensorboard": 1, "tensorboardX": 1, "mlflow": 3, "trackio": 2, "swanlab": 2, "aim": 2}
 """Number of hooks that the script of a tracker calls."""
 
 
