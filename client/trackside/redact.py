@@ -72,7 +72,7 @@ _SHAPES = re.compile(
 )
 _URL = re.compile(r"""(://[^\s/?#:@"']*:)([^\s/?#"']+)(?=@)""")
 _HEADER = re.compile(
-    r"(\bauthorization:[ \t]{0,4}(?:[a-z]{1,16}[ \t]{1,4})?"
+    r"(\b(?:authorization|(?:api|auth|access)-(?:key|token)):[ \t]{0,4}(?:[a-z]{1,16}[ \t]{1,4})?"
     r"|\bbearer[ \t]{1,4}(?=[\w.~+/=-]{16})(?=[\w.~+/=-]{0,100}[0-9]))"
     r"""([^\s"',;]{8,})""",
     re.ASCII | re.IGNORECASE,

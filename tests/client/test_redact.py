@@ -101,6 +101,8 @@ TEXTS = [
     ("{'api_key': 'it\\'s'}", "{'api_key': '[redacted]'}"),
     ("Authorization: Bearer abcdefgh", "Authorization: Bearer [redacted]"),
     ("authorization: Basic dXNlcjpwYXNz", "authorization: Basic [redacted]"),
+    ("api-key: abcdefgh12", "api-key: [redacted]"),
+    ("X-Auth-Token: abcdefgh12", "X-Auth-Token: [redacted]"),
     ("bearer abcdef0123456789", "bearer [redacted]"),
 ]
 

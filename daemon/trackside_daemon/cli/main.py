@@ -80,7 +80,7 @@ COMMANDS = {
     ),
     "benchmark": _Command(
         "benchmark:benchmark",
-        "Measure a model, a function or an endpoint: latency, throughput, memory.",
+        "Measure the speed of a model, a function or an endpoint.",
         "model:load --variant fp32 --variant int8-dynamic --batch-size 1 --batch-size 8",
     ),
     "export": _Command("runs:app", "Export a run with every sample."),
