@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Seconds
+from trackside_daemon.model.setting_types import Seconds, Texts
 
 
 class RunSection(Section):
@@ -20,6 +20,14 @@ class LimitsSection(Section):
     """Limits of what `/metrics` shows at once; what exceeds them is counted and left out."""
 
     runs: Annotated[int, Field(ge=1, description="Live runs on /metrics at once.")] = 64
-    keys: Annotated[int, Field(ge=1, description="Keys on trackside_training_value, for each rank of a run.")] = 1000
-    series: Annotated[int, Field(ge=1, description="Series of such keys in total.")] = 10_000
+    keys: Annotated[
+        int, Field(ge=1, description="Keys on trackside_training_value and values of layers, for each rank of a run.")
+    ] = 1000
+    series: Annotated[int, Field(ge=1, description="Series of such keys and values in total.")] = 10_000
     label_bytes: Annotated[int, Field(ge=16, description="Length of a label's value in bytes of UTF-8.")] = 256
+    layers: Annotated[
+        Texts,
+        Field(
+            description="Layers of observed models on /metrics, by name with * and ?, such as *.mlp; none without it."
+        ),
+    ] = ()
