@@ -12,6 +12,7 @@ append to a list, never waits for the network, the disk or the daemon, and never
 
 import sys as _sys
 from atexit import register as _register
+from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 __all__ = [
@@ -30,6 +31,14 @@ __all__ = [
     "watch",
 ]
 
+_HOMES = {
+    "Checkpoints": "trackside.checkpoints.checkpoints",
+    "LogFilter": "trackside.log_filter",
+    "Run": "trackside.run",
+    "open": "trackside.history",
+}
+"""Modules of what is not in `trackside.default_run`."""
+
 _BUILTIN = ["open"]  # public too, but `from trackside import *` must not replace the builtin
 
 if TYPE_CHECKING:
@@ -44,16 +53,7 @@ else:
         """Import the client at its first use: the daemon and its commands need only parts of the package."""
         if name not in __all__ + _BUILTIN:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from trackside import default_run, history, log_filter, run
-
-        if name == "Checkpoints":
-            from trackside.checkpoints.checkpoints import Checkpoints
-
-            globals()[name] = Checkpoints
-        else:
-            classes = {"LogFilter": log_filter, "Run": run, "open": history}
-            public = [one for one in __all__ + _BUILTIN if one != "Checkpoints"]
-            globals().update({one: getattr(classes.get(one, default_run), one) for one in public})
+        globals()[name] = getattr(_import_module(_HOMES.get(name, "trackside.default_run")), name)
         return globals()[name]
 
     def __dir__() -> list[str]:

@@ -52,7 +52,7 @@ def test_results_are_printed_kept_compared_and_exported(watching: Daemon, tmp_pa
     assert 0.4 < comparison["times_faster"]["low"] < comparison["times_faster"]["high"] < 0.7
     assert [variant["name"] for variant in contents["variants"]] == ["small", "large"]
     assert contents["variants"][0]["load_seconds"] > 0
-    labels = 'quantile="0.5",rank="0",run="hashes",variant="large"'
+    labels = 'percentile="50",rank="0",run="hashes",variant="large"'
     page = eventually(lambda: watching.series() if labels in watching.get("/metrics").text else {})
     p50 = contents["variants"][1]["latency_seconds"]["p50"]["value"]
     assert page[f'trackside_model_latency_seconds{{load="",{labels}}}'] == pytest.approx(p50)

@@ -100,7 +100,7 @@ def test_a_step_is_explained_by_the_setting_that_decides(place: Path) -> None:
         (["--explain=LossSpike"], "--explain ALERT and --at STEP need each other"),
         (
             ["--explain=LossSpik", "--at=3"],
-            "--explain LossSpik: this alert is not replayed; give one of GradientExplosion",
+            "--explain LossSpik: this alert is not replayed; give one of EntropyCollapse, GradientExplosion",
         ),
         (["--explain=LossSpike", "--at=900"], "--at 900: rank 0 has not pushed this step; the nearest is 399"),
         (["--explain=LossSpike", "--at=9", "--rank=3"], "--at 9: rank 3 has pushed nothing"),

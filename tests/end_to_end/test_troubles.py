@@ -66,6 +66,7 @@ OF_TIME = (
     *("GpuPowerCapped", "GpuEccUncorrectable", "GpuLost", "NvlinkDegraded", "GpuMemoryPressure", "GpuUnderutilized"),
     *("GpuIdleButHeld", "IoBottleneck", "CpuSaturated", "ContainerMemoryPressure", "FilesystemDead", "ShmFull"),
     *("FdsExhausted", "GpuMissing", "PcieDegraded", "InfinibandDegraded"),
+    *("RayNodeDead", "RayObjectStoreFull", "RayActorsRestarting"),
 )
 """A window of minutes, or what no test can break on a machine that is not its own."""
 
