@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-EXAMPLES = sorted(set((ROOT / "examples").glob("*.py")) - {ROOT / "examples" / "language_model.py"})  # a model to measure
+EXAMPLES = sorted(
+    set((ROOT / "examples").glob("*.py")) - {ROOT / "examples" / "language_model.py"}
+)  # a model to measure
 
 
 def run_example(**environ: str) -> subprocess.CompletedProcess[str]:
