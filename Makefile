@@ -50,8 +50,8 @@ oldest: $(VENV)/.dev $(OLDEST)/.installed
 	@$(OLDEST)/bin/python -m pytest --quiet --processes 2 --repeat-failed tests/integrations
 
 suite: $(VENV)/.dev system
-	$(SAY) 'tests, eight files at a time, because many of them wait'
-	@$(BIN)/python -m pytest --processes 8 --repeat-failed
+	$(SAY) 'tests, twelve files at a time, because many of them wait'
+	@$(BIN)/python -m pytest --processes 12 --repeat-failed
 
 soak: $(VENV)/.soak system $(SERVERS)/.fetched
 	$(SAY) 'tests at full counts'
@@ -72,6 +72,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/push.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stages.py 10 1500
 	@PYTHONPATH=tests:. $(BIN)/python bench/ingest.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/scale.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/abuse.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/detectors.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/rl.py

@@ -29,7 +29,8 @@ from trackside_daemon.bridges.mirrors.target import Row
 from trackside_daemon.bridges.tensorboard.crc32c import masked_crc
 from trackside_daemon.bridges.tensorboard.event_file import EventFile
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles, encoded_event, encoded_record
-from trackside_daemon.history.files.importing import RunFile, import_run
+from trackside_daemon.history.files.importing import import_run
+from trackside_daemon.history.files.run_file import RunFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable

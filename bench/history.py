@@ -22,7 +22,8 @@ from processes import ROOT, Daemon, eventually
 
 from trackside.wire import Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
-from trackside_daemon.history.files.importing import import_run, open_run_file
+from trackside_daemon.history.files.importing import import_run
+from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.read import charts, reader, series
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.trimming import Bounds

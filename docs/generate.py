@@ -43,6 +43,7 @@ from trackside_daemon.sampling.sampler import Sampler
 from trackside_daemon.service import build_info, finding_sources
 from trackside_daemon.service.config import Config
 from trackside_daemon.web.api.openapi import document
+from trackside_daemon.web.rank_statistics import EXTREME_RANK, RANK_STATISTIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,6 +74,21 @@ stay for 15 minutes. A new run of the same name and owner replaces them at once.
 
 Limits prevent a training that invents keys or runs from displacing the others: each
 [owner](other-machines.md#who-owns-a-run) gets the same share. `trackside_series_rejected_total` counts what is over a limit.
+
+Of a run with more than 64 ranks (`limits.ranks`), the page shows statistics in place of each rank, so that a thousand ranks
+need some hundreds of series:
+
+- the minimum, median, maximum and sum of each family in `trackside_training_rank_statistic`, and the ranks that have the
+  minimum and the maximum in `trackside_training_extreme_rank`
+- the lowest rank's own series, and the states of ranks in a state that at most 16 ranks have
+- histograms as their sums over all ranks, with an empty `rank`
+- rank by rank: values of at most 7 of the ranks, and families with more than one label besides `run` and `rank`
+
+The API, the history, the detectors and the daemon's rules see every rank.
+
+```
+trackside_training_rank_statistic{family="trackside_training_loss", statistic="max"}
+```
 
 The daemon observes the end of a run from outside. The state is therefore right within moments, whatever killed the process.
 The cause is in the log and in the history:
@@ -253,6 +269,8 @@ def sections() -> dict[str, list[Metric]]:
                     *families.MEMORY.values(),
                     RATIO,
                     *model_families.FAMILIES,
+                    RANK_STATISTIC,
+                    EXTREME_RANK,
                     *rl_families.FAMILIES,
                     *layer_families.COLUMNS.values(),
                 ]

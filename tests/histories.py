@@ -13,7 +13,8 @@ from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, Totals
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files.export import FORMATS, export
-from trackside_daemon.history.files.importing import ImportResult, import_run, open_run_file
+from trackside_daemon.history.files.importing import ImportResult, import_run
+from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened

@@ -112,9 +112,19 @@ class Client:
         self.socket.send_multipart(frames)
 
     def receive(self) -> tuple[str, int]:
-        """Wait for an answer; return its kind and number."""
-        envelope = open_envelope(self.socket.recv_multipart())
+        """Wait for an answer; return its kind and number. For how long to collect rows is no answer."""
+        while (envelope := open_envelope(self.socket.recv_multipart())).kind == "pace":
+            pass
         return envelope.kind, envelope.number
+
+    def await_ack(self, last: int, first: int = 0) -> None:
+        """Wait until all messages up to *last* are acknowledged; each ack covers more than the one before, from *first* on."""
+        acked = first
+        while acked < last:
+            kind, number = self.receive()
+            assert kind == "ack"
+            assert acked < number <= last
+            acked = number
 
     def greet(self, who: FakeSession) -> None:
         """Send the hello of *who* and expect to be welcomed as a new session."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Tensors: each bucket is twice as wide as the one below, so that an exponent is an index. A quantile that is read from such
-# buckets is wrong by a factor of at most 2; mean, deviation and largest are kept beside them, and are exact.
+# buckets is wrong by a factor of at most 2; mean, deviation and largest are kept with them, and are exact.
 SCHEMA = 0
 LOWEST = -126  # its upper bound is the smallest normal float32; all that is closer to zero, except zero, is in it, too
 HIGHEST = 128  # upper bound 2 ** 128, above the largest float32; larger float64 are in it, too

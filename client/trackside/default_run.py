@@ -134,12 +134,12 @@ def open_by(opener: Callable[[], object]) -> None:
 
 
 def phase(name: str) -> Phase:
-    """Time a phase of the default run, as `Run.phase`. The run is looked up when the phase begins."""
+    """Time a phase of the default run, as `Run.phase`. The run is resolved when the phase begins."""
     return Phase(_default_queue.mark, name)
 
 
 def data(loader: Iterable[T]) -> TimedLoader[T]:
-    """Wrap a data loader as `Run.data`. The default run is looked up when an iteration begins."""
+    """Wrap a data loader as `Run.data`. The default run is resolved when an iteration begins."""
     return TimedLoader(_default_queue.mark, loader)
 
 
@@ -199,7 +199,7 @@ def end_all() -> None:
 
 
 class DefaultQueue:
-    """Queue of the default run, looked up at each use: what an open queue becomes in another process."""
+    """Queue of the default run, resolved at each use: what an open queue becomes in another process."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copy and pickle ask for some, and must open no run

@@ -2,6 +2,8 @@
 
 In: values, phases, events and GPU measurements, from the threads of the training. Out: rows in `Session.rows`, which the
 sender thread drains. A push never waits and never raises; when the queue is full, it drops the oldest row.
+
+The file is longer than others: a push costs less than a microsecond, so the queue calls no further objects on its way.
 """
 
 from __future__ import annotations

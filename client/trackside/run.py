@@ -202,7 +202,7 @@ class Run:
         """Measure what happens inside a PyTorch model, as distributions by layer; watch the model, too.
 
         At some steps the values of each layer's weights and gradients, and of the outputs of chosen modules, are counted in
-        buckets that grow by powers of two, on their device: nothing waits for it. Beside them: sum, squares and the largest
+        buckets that grow by powers of two, on their device: nothing waits for it. With them: sum, squares and the largest
         value; how far the optimizer moves each layer, and in how many directions; of attention the entropy and the largest
         logit of each head. Hooks on modules exist in these steps only. Modules in compiled code cannot be observed.
 

@@ -41,6 +41,9 @@ Amount = Annotated[float, msgspec.Meta(ge=0.0)]
 
 HOOK_FAILED = "hook_failed"  # kind of the event of a hook that `trackside.auto` has turned off
 
+GATHER_SECONDS = 0.2  # for how long a client collects rows in a batch, unless the daemon requests another time
+LONGEST_GATHER = 2.0  # limit of what a daemon can request: a process that is killed loses what it has collected
+
 MESSAGE_BYTES = 4 * 1024 * 1024  # limit of a frame that a daemon accepts; a client's batches are far smaller
 
 
@@ -66,11 +69,12 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         kind: From the client ``hello``, ``batch``, ``skip``, ``beat``, ``bye``, ``stacks``, ``flight``, ``steps``,
             ``profile``, ``memory``, ``pong``; from the daemon ``welcome``, ``hello?``, ``ack``, ``nack``, ``refused``, and the
-            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping`` and ``layers?``. The last one has
-            no answer, and older clients ignore it.
+            commands ``stacks?``, ``flight?``, ``steps?``, ``profile?``, ``memory?``, ``ping``, ``layers?``, ``pace`` and
+            ``cancel?``, which ends a profile. The last three have no answer, and older clients ignore them.
         session: 16 random bytes that identify one `Run` of one process.
         number: Sequence number of a batch, from 1; the last number that a skip or an ack covers; a number that links a
-            command and its answer; the number of steps of ``layers?``; else 0.
+            command and its answer; the number of steps of ``layers?``; the milliseconds of ``pace``, for which a
+            client collects rows in a batch; else 0.
     """
 
     kind: str
@@ -703,6 +707,8 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "memory?": None,
     "ping": None,
     "layers?": None,
+    "pace": None,
+    "cancel?": None,
 }
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -15,7 +15,7 @@ from trackside_daemon.history.read.resources import Resource
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trackside_daemon.alerts.evidence.causes.cause import Cause
+    from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause
 
 BEGAN = 10_000.0
 EVERY = 10.0
@@ -75,7 +75,7 @@ def readings(changes: Mapping[str, float], *, seed: int = 1, slow: SlowDown = SL
     return Readings(slow, resources, ranks, pids=frozenset(("10",)), **more)  # type: ignore[arg-type]
 
 
-def first(changes: Mapping[str, float], **more: object) -> Cause:
+def first(changes: Mapping[str, float], **more: object) -> SlowDownCause:
     return ranked(readings(changes, **more))[0]  # type: ignore[arg-type]
 
 

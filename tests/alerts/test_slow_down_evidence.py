@@ -15,11 +15,11 @@ from trackside_daemon.alerts.evidence import slow_downs
 from trackside_daemon.alerts.evidence.causes.level import SlowDown
 from trackside_daemon.alerts.evidence.causes.readings import Neighbour
 from trackside_daemon.alerts.evidence.changes import changes
-from trackside_daemon.alerts.evidence.neighbours import KERNEL_THREAD, heaviest, see
+from trackside_daemon.alerts.evidence.neighbours import KERNEL_THREAD, heaviest, read_processes
 from trackside_daemon.alerts.evidence.recent_phases import RecentPhases
 from trackside_daemon.alerts.evidence.slow_downs import slow_down
 from trackside_daemon.alerts.evidence.sources import Case, Sources
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.model.records import Alert
@@ -112,7 +112,7 @@ def test_the_conclusion_is_stored_and_restored_once(machine: SlowMachine) -> Non
     )
     machine.whole.history.writer.flush(60)
     with machine.whole.history.database.reading() as connection:
-        (stored,) = (one for one in reader.alerts(connection) if one["alert"] == alert.alert)
+        (stored,) = (one for one in alert_reader.alerts(connection) if one["alert"] == alert.alert)
     assert stored["description"] == alert.description
     evidence = stored["evidence"]
     assert evidence["causes"][0]["cause"] == "gpu_clock"
@@ -223,7 +223,7 @@ def test_the_heaviest_processes_of_each_kind_are_found(tmp_path: Path) -> None:
     processes = {5: "own", 6: "idle", 7: "a ) b", 8: "stress", 10: "kworker", 11: "fio", 12: "java"}
     for pid, name in processes.items():
         write(pid, name, 100, flags=KERNEL_THREAD if pid == 10 else 0)
-    before = see(str(tmp_path))
+    before = read_processes(str(tmp_path))
     for pid, ticks, io, resident in (
         (5, 9, 0, 0.0),
         (7, 1, None, 0.0),
@@ -234,7 +234,7 @@ def test_the_heaviest_processes_of_each_kind_are_found(tmp_path: Path) -> None:
         write(pid, processes[pid], 100 + ticks * second, io, resident=resident)
     write(9, "new", 500)
     write(10, "kworker", 100 + 9 * second, 10**9, flags=KERNEL_THREAD)
-    found = heaviest(before, see(str(tmp_path))._replace(at=before.at + 2), {5})
+    found = heaviest(before, read_processes(str(tmp_path))._replace(at=before.at + 2), {5})
     assert [(one.pid, one.command, round(one.cpus, 3)) for one in found[:2]] == [(8, "stress", 2.0), (7, "a ) b", 0.5)]
     assert [(one.command, round(one.io / 1e6), round(one.resident / 1e9)) for one in found[2:]] == [
         ("fio", 50, 0),

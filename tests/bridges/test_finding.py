@@ -16,10 +16,13 @@ from histories import history
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.foreign_run import ForeignRunError
 from trackside_daemon.bridges.mirrors.target import MirroredRun, Row
+from trackside_daemon.bridges.mlflow.rest_client import RestClient
 from trackside_daemon.bridges.tensorboard.mirror import EventFiles
-from trackside_daemon.history.files.importing import RunFile, import_run
+from trackside_daemon.history.files.importing import import_run
 from trackside_daemon.history.files.items import Push, RunHeader
+from trackside_daemon.history.files.run_file import RunFile
 from trackside_daemon.history.read import reader
+from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
     from trackside_daemon.bridges.foreign_run import ForeignRun
@@ -231,6 +234,26 @@ def test_hostile_files_cost_only_themselves(tmp_path: Path) -> None:
     (store / "meta.yaml").unlink()
     with pytest.raises(ForeignRunError, match="no runs"):
         find_runs(str(tmp_path), {})
+
+
+def test_a_broken_run_costs_only_itself_and_is_reported(tmp_path: Path) -> None:
+    mlflow_store(tmp_path)
+    broken = tmp_path / "mlruns" / "1" / "broken" / "meta.yaml"
+    (broken.parent / "metrics").mkdir(parents=True)
+    broken.write_text("run_id: [")
+    reported: list[str] = []
+    assert [run.name for run in find_runs(str(tmp_path), {}, reported.append)] == ["ml"]
+    assert [line.partition(": ")[0] for line in reported] == [str(broken)]
+
+
+def test_a_server_that_repeats_a_page_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = {"metrics": [{"value": 1.0, "step": 3, "timestamp": 5}], "next_page_token": "x"}
+    monkeypatch.setattr(RestClient, "_request", lambda *_: page)
+    client = RestClient("http://127.0.0.1:1", {})
+    with pytest.raises(SendError, match="the same page again"):
+        list(client.get_pages("metrics/get-history", "metrics"))
+    with pytest.raises(SendError, match="the same page again"):
+        list(client.pages("runs/search", "runs", {}))
 
 
 def test_a_directory_without_runs_says_what_is_read(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from processes import DEADLINE
 from scripted_recorder import ScriptedRecorder, answering
 
 from trackside.wire import Profile, ProfileQuestion
 from trackside_daemon.captures.client_profiles import SILENT, ClientProfiles
 from trackside_daemon.captures.kineto.recorder import UNREACHED
 from trackside_daemon.captures.kineto.recording import BUSY
+from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.capture import Capture, ProfileOptions
 
@@ -51,6 +53,19 @@ def test_the_question_lasts_as_long_as_the_steps_and_some_more(tmp_path: Path) -
     assert question == ProfileQuestion(question.seconds, stacks=True)
     assert 0.5 < question.seconds < 1.0
     assert seconds > question.seconds
+
+
+def test_a_capture_that_is_cancelled_waits_for_no_answer_and_ends_the_profiles(tmp_path: Path) -> None:
+    requests, cancelled = IngestRequests(), threading.Event()
+    cancelled.set()
+    outcomes = ClientProfiles(ScriptedRecorder(), requests.ask, lambda *_: DEADLINE).record(
+        CAPTURE, [0], tmp_path, cancelled
+    )
+    requests.close()
+    assert outcomes == {0: "cancelled"}
+    assert [(one.kind, one.ranks) for one in requests.questions] == [
+        (kind, frozenset([0])) for kind in ("profile?", "cancel?")
+    ]
 
 
 def test_a_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:

@@ -40,11 +40,13 @@ class SameProcess:
     Attributes:
         requests: The requests so far.
         fails: The process is to die of the next request.
+        hangs: Directories that hang: a request that has one of them is never answered in time.
     """
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.busy = self.fails = False
+        self.hangs: set[str] = set()
 
     def begin(self, request: Any, _: float) -> None:
         """Accept a request."""
@@ -52,7 +54,7 @@ class SameProcess:
         self.requests.append(request)
         self.busy = True
 
-    def poll(self, _: type) -> Any:
+    def poll(self, _: type, __: float = 0.0) -> Any:
         """Answer the request."""
         if not self.busy:
             return None
@@ -60,6 +62,8 @@ class SameProcess:
         if self.fails:
             raise WorkerFailed("it was killed: Killed")
         request = self.requests[-1]
+        if not self.hangs.isdisjoint(getattr(request, "places", ())):
+            raise WorkerFailed("it takes too long")
         answer = audit(request) if isinstance(request, AuditRequest) else scan(request)
         msgspec.json.encode(answer)
         return answer
@@ -73,7 +77,7 @@ class Following:
 
     Attributes:
         checkpoints: Follows them.
-        auditing: Reads them.
+        auditing: Reads them; *scanning* lists their directories.
         records: The newest record of each path.
         findings: All findings, in order.
         processes: The ranks of this machine.
@@ -81,7 +85,7 @@ class Following:
 
     def __init__(self, **settings: Any) -> None:
         self.now = 1000.0
-        self.auditing = SameProcess()
+        self.auditing, self.scanning = SameProcess(), SameProcess()
         self.records: dict[str, Checkpoint] = {}
         self.history: list[Checkpoint] = []
         self.findings: list[Finding] = []
@@ -92,7 +96,7 @@ class Following:
             lambda: self.processes,
             self._publish,
             auditing=self.auditing,  # type: ignore[arg-type]
-            scanning=SameProcess(),  # type: ignore[arg-type]
+            scanning=self.scanning,  # type: ignore[arg-type]
             clock=lambda: self.now,
             wall=lambda: WALL + self.now,
         )

@@ -196,7 +196,7 @@ def test_a_scan_lists_directories_and_sums_checkpoints_up(tmp_path: Path) -> Non
     path = as_transformers(tmp_path, 5)
     (tmp_path / "latest").symlink_to(path)
     (tmp_path / ".writing").mkdir()
-    found = scan(ScanRequest({str(tmp_path): 0, "/nowhere": 0}, (str(path), str(tmp_path / "gone"))))
+    found = scan(ScanRequest((str(tmp_path), "/nowhere"), (str(path), str(tmp_path / "gone"))))
     assert [(entry.name, entry.folder) for entry in found.places[str(tmp_path)]] == [("checkpoint-5", True)]
     assert found.places["/nowhere"] == []
     listing = found.paths[str(path)]

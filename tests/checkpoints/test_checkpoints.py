@@ -15,7 +15,7 @@ from checkpoints.following import WALL, Following, record_of
 from processes import DEADLINE, eventually
 
 from trackside_daemon.checkpoints.audit import scan
-from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
+from trackside_daemon.checkpoints.audit.request import REFUSED, Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.open_files import checkpoint_of, written_files
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
@@ -289,8 +289,64 @@ def test_directories_share_the_room_of_an_answer(tmp_path: Path, monkeypatch: py
         for number in range(3):
             (tmp_path / place / f"{number}.pt").touch()
             (tmp_path / place / f"{number}.jpg").touch()
-    places = scan.scan(ScanRequest({str(tmp_path / place): 0 for place in ("a", "b")})).places
+    places = scan.scan(ScanRequest(tuple(str(tmp_path / place) for place in ("a", "b")))).places
     assert [len(entries) for entries in places.values()] == [2, 2]
+
+
+def test_a_directory_that_hangs_stops_the_scans_of_its_run_only(following: Following, tmp_path: Path) -> None:
+    following.open(run="other")
+    dead, path = save(tmp_path / "dead" / "step-1.pt"), save(tmp_path / "alive" / "step-1.pt")
+    following.scanning.hangs = {str(dead.parent)}
+    following.report(dead, 1, run="other")
+    following.report(path, 1)
+    following.wait(400)
+    assert (following.state(path), following.state(dead)) == ("complete", "")
+    tries = [str(dead.parent) in request.places for request in following.scanning.requests]
+    assert 2 <= sum(tries) <= 4 < len(tries)
+    following.scanning.hangs = set()
+    following.wait(500)
+    assert following.state(dead) == "complete"
+
+
+def test_what_appears_belongs_to_the_run_that_reports_it_or_writes_such_names(
+    following: Following, tmp_path: Path
+) -> None:
+    following.open(run="other")
+    following.report(save(tmp_path / "a-1.pt"), 1)
+    following.report(save(tmp_path / "b-1.pt"), 1, run="other")
+    following.wait(20)
+    later = {name: save(tmp_path / f"{name}.pt") for name in ("a-2", "a-3", "b-2")}
+    following.wait(20)
+    assert [record_of(following, path).run for path in later.values()] == ["run", "run", "other"]
+    following.report(later["a-3"], 3, run="other")
+    following.wait(20)
+    last = {one.run: one.state for one in following.history if one.path == str(later["a-3"])}
+    assert last == {"run": "gone", "other": "complete"}
+    following.end(state="finished")
+    path = save(tmp_path / "b-3.pt")
+    following.wait(20)
+    assert record_of(following, path).run == "other"
+
+
+def test_a_run_of_another_user_claims_nothing(following: Following, tmp_path: Path) -> None:
+    following.open(run="other", owner="uid:12345")
+    following.report(save(tmp_path / "step-1.pt"), 1, run="other")
+    following.wait(5)
+    following.report(tmp_path / "step-1.pt", 1)
+    following.wait(20)
+    path = save(tmp_path / "step-2.pt")
+    following.wait(20)
+    following.report(path, 2, run="other")
+    following.wait(20)
+    last = {one.run: one.state for one in following.history if one.path == str(path) and one.good}
+    assert last == {"run": "complete"}
+
+
+def test_only_a_user_s_own_files_are_listed(tmp_path: Path) -> None:
+    own = save(tmp_path / "step-1.pt")
+    request = ScanRequest((str(tmp_path),), (str(own), str(tmp_path)), os.getuid() + 1)
+    found = scan.scan(request)
+    assert (found.places, found.paths) == ({str(tmp_path): []}, dict.fromkeys(request.paths, REFUSED))
 
 
 def _event(fields: dict[str, Any]) -> Any:
@@ -364,7 +420,7 @@ def test_the_process_answers_ends_and_is_limited(tmp_path: Path) -> None:
     process.begin(AuditRequest(str(path)), DEADLINE)
     audited = answer(process, Audited)
     assert (audited.format, audited.problem) == ("torch", "")
-    process.begin(ScanRequest({str(tmp_path): 0}, (str(path),)), DEADLINE)
+    process.begin(ScanRequest((str(tmp_path),), (str(path),)), DEADLINE)
     assert answer(process, Scanned).paths[str(path)] is not None
     assert process._worker is not None
     pid = process._worker.pid

@@ -53,6 +53,13 @@ def sleeping() -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+def test_a_program_that_is_only_named_like_python_has_no_version(tmp_path: Path) -> None:
+    program = tmp_path / "python-like"
+    program.write_text("#!/bin/sh\necho usage: none")
+    program.chmod(0o755)
+    assert target_module._version(str(program)) == ()
+
+
 def test_a_process_has_a_run_until_it_ends(daemon: Daemon, sleeping: subprocess.Popen[str]) -> None:
     environ = clean_environ({"TRACKSIDE_ENDPOINT": daemon.endpoint})
     attached = start(command("attach", str(sleeping.pid), "--name=old"), env=environ, stdout=subprocess.PIPE, text=True)

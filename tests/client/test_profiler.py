@@ -12,6 +12,7 @@ import pytest
 from processes import require
 
 from trackside.captures import kineto
+from trackside.captures.answers import cancel_profile
 from trackside.captures.profiler import BUSY, CANCELLED, profile
 from trackside.transport import process_state
 from trackside.wire import ProfileQuestion
@@ -105,6 +106,16 @@ def test_without_a_tested_pytorch_nothing_is_touched(monkeypatch: pytest.MonkeyP
     assert "2.7.1 is not one of the tested versions" in profile(ProfileQuestion(1.0)).error
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0"))
     assert profile(ProfileQuestion(1.0)).error.startswith("PyTorch cannot be profiled from another thread: ")
+
+
+def test_the_daemon_can_cancel_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = MagicMock(__version__="2.13.0")
+    torch.autograd.profiler._is_profiler_enabled = False
+    torch._C._autograd._enable_profiler.side_effect = lambda *_: cancel_profile()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(kineto, "_ending", [0])  # which the end of a test's sender sets
+    assert profile(ProfileQuestion(1000.0)).error == CANCELLED
+    assert torch._C._autograd._disable_profiler.called
 
 
 def test_a_process_that_ends_begins_no_profile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from client.messages import (
@@ -26,6 +26,7 @@ from trackside.transport.batch import BATCH_BYTES, BATCH_ROWS, ROW_KEYS
 from trackside.transport.outbox import PENDING_BYTES, WINDOW
 from trackside.transport.session import KEY_BYTES, Session
 from trackside.wire import (
+    GATHER_SECONDS,
     MESSAGE_BYTES,
     Bye,
     Clock,
@@ -37,6 +38,9 @@ from trackside.wire import (
     decode_body,
     open_envelope,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 INF = float("inf")
 
@@ -468,3 +472,47 @@ def test_at_the_end_nobody_waits_for_another_hello() -> None:
     session.gpus.append("GPU-aa")
     session.end(CLOCK, "finished", "", provisional=False)
     assert session.greeted
+
+
+def test_rows_are_collected_for_as_long_as_the_daemon_requests() -> None:
+    session = a_session()
+    session.gather = 1.0
+    push(session, {"loss": 1.0}, 1)
+    session.drain(CLOCK)
+    assert len(batches(session)) == 1  # the first at once, so that the run appears
+    for step, moment in ((2, 0.2), (3, 0.4), (4, 0.8)):
+        push(session, {"loss": 1.0}, step)
+        session.drain(later(moment))
+    assert len(batches(session)) == 1
+    session.drain(later(1.0))
+    assert [[step for step, *_ in rows(batch)] for batch in batches(session)] == [[1], [2, 3, 4]]
+
+
+def test_what_becomes_nan_goes_at_once_and_what_stays_nan_does_not() -> None:
+    session = a_session()
+    session.gather = 2.0
+    for step, loss in enumerate((1.0, 1.0, float("nan"), float("nan"))):
+        push(session, {"loss": loss}, step)
+        session.drain(later(0.2 * step))
+    assert [[step for step, *_ in rows(batch)] for batch in batches(session)] == [[0], [1, 2]]
+
+
+@pytest.mark.parametrize("last", ["end", "retire"])
+def test_what_is_collected_goes_with_the_end(last: str, tmp_path: Path) -> None:
+    session = a_session(tmp_path)
+    session.gather = 2.0
+    for step in range(3):
+        push(session, {"loss": 1.0}, step)
+        session.drain(later(0.2 * step))
+    if last == "end":
+        session.end(later(0.5), "finished", "", provisional=False)
+    else:
+        session.retire(later(0.5))
+    assert [step for step, *_ in pushed(session)] == [0, 1, 2]
+
+
+def test_another_daemon_begins_with_the_usual_time() -> None:
+    session = a_session()
+    session.gather = 2.0
+    session.disconnected()
+    assert session.gather == GATHER_SECONDS

@@ -208,6 +208,8 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     "memory?": (4, None, b"\x93\xa7memory?" + SESSION_BYTES + b"\x04", b""),
     "ping": (4, None, b"\x93\xa4ping" + SESSION_BYTES + b"\x04", b""),
     "layers?": (100, None, b"\x93\xa7layers?" + SESSION_BYTES + b"\x64", b""),
+    "pace": (2000, None, b"\x93\xa4pace" + SESSION_BYTES + b"\xcd\x07\xd0", b""),
+    "cancel?": (0, None, b"\x93\xa7cancel?" + SESSION_BYTES + b"\x00", b""),
 }
 ABOUT = ProcessInfo(("python", "train.py"), "/home/me", "3.11.7", "Linux 6.1.0 x86_64", {"torch": "2.13.0"}, False)
 ROOM = ResourceUsage(2**26, 2**25, 2**26 - 1, 300, 1024)

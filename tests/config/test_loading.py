@@ -60,7 +60,7 @@ def test_everything_has_a_default() -> None:
     assert (config.web.public_read, config.web.enable_lifecycle, config.require_gpu) == (False, False, False)
     assert (config.web.allowed_hosts, config.push.endpoint) == ((), ())
     assert config.collector.cpu.enabled
-    assert tuple(config.limits.model_dump().values()) == (64, 1000, 10_000, 256, ())
+    assert tuple(config.limits.model_dump().values()) == (64, 64, 1000, 10_000, 256, ())
     storage = config.storage
     assert (storage.path, storage.jsonl, storage.synchronous, storage.interval) == ("", "", "normal", 10.0)
     assert (storage.retention.size, storage.retention.age) == (10 * 1024**3, 0.0)
@@ -161,6 +161,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "alerts.sinks.apprise.urls_file": ("/a", "/a"),
         "alerts.straggler_window": ("1s", 1.0),
         "limits.runs": ("1", 1),
+        "limits.ranks": ("7", 7),
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),
         "limits.label_bytes": ("16", 16),

@@ -69,6 +69,7 @@ from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.moment import Moment
 from trackside_daemon.training.runs import Runs
 from trackside_daemon.web.exposition import render
+from trackside_daemon.web.rank_statistics import EXTREME_RANK, RANK_STATISTIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,7 +181,7 @@ def _about_itself() -> Iterator[Batch]:
     own = [Sample(RATIO, ("char-model", rank), ratio) for rank, ratio in (("0", 0.75), ("1", 1.25))]
     yield Batch("stragglers", own, complete=True)
     saved = Checkpoint("1", "/saved/step-3.pt", 0, NOW.wall, "event", COMPLETE, 3, bytes=3 * GIB, checked=NOW.wall)
-    yield Batch("checkpoints", reports.samples({"char-model": [saved]}, {"/saved": 12 * GIB}), complete=True)
+    yield Batch("checkpoints", reports.samples({"char-model": [saved]}, {("1", "/saved"): 12 * GIB}), complete=True)
 
 
 def _sampled() -> list[Batch]:
@@ -285,7 +286,8 @@ def test_the_golden_files_have_every_family_that_the_daemon_knows_but_what_a_gpu
     pages = [GOLDEN / "metrics.txt", *(GOLDEN / "host").glob("*.txt")]
     shown = {name for page in pages for name in Page(page.read_text()).kinds}
     mirrored = {one.name for one in vars(supervisor).values() if isinstance(one, Metric)}  # only with a target
-    special = {one.name for one in (*rl_families.FAMILIES, *model_families.FAMILIES, *ray)}  # of few runs, and with Ray
+    of_few_runs = (*rl_families.FAMILIES, *model_families.FAMILIES, RANK_STATISTIC, EXTREME_RANK)
+    special = {one.name for one in (*of_few_runs, *ray)}
     assert shown - measured == known - measured - OF_REAL_PROCESSES - mirrored - special
 
 

@@ -10,8 +10,9 @@ from fuzz.tables import Tables
 from histories import BEGIN, finished, ingested, opened
 
 from trackside_daemon.history.files.export import FORMATS, Format, export
-from trackside_daemon.history.files.importing import ImportingError, ImportResult, import_run, open_run_file
+from trackside_daemon.history.files.importing import ImportingError, ImportResult, import_run
 from trackside_daemon.history.files.items import FormatError
+from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.files.selection import count
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, Event, Record

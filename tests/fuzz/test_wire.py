@@ -55,7 +55,7 @@ from trackside.wire import (
 from trackside_daemon.alerts.active_alerts import ActiveAlerts
 from trackside_daemon.alerts.settings import AlertsSection
 from trackside_daemon.history.files.export import FORMATS, export
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.sessions import stored_session
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.sessions import Sessions
@@ -266,7 +266,7 @@ def read(state: State, after: float) -> None:
     listed: list[Any] = [
         reader.runs(history.connection),
         reader.events(history.connection),
-        reader.alerts(history.connection),
+        alert_reader.alerts(history.connection),
     ]
     for run in listed[0]:
         listed.append(reader.run(history.connection, run["id"]))

@@ -23,11 +23,12 @@ from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.files import importing
 from trackside_daemon.history.files.export import FORMATS, export
 from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file
+from trackside_daemon.history.files.importing import ImportingError, import_run
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.jsonl import JsonLines
+from trackside_daemon.history.files.run_file import open_run_file
 from trackside_daemon.history.files.selection import Selection, count
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.resources import machine_stream, read_resources
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.record.run_changes import delete, pin
@@ -305,8 +306,11 @@ def test_an_alert_that_had_not_ended_ends_with_its_attempt_or_the_last_sample(
     with history(tmp_path) as one:
         one.import_file((HEAD % (ends, alerts % 2.0 + alerts % 9.0 + samples)).encode(), "a.jsonl")
         with one.database.reading() as connection:
-            assert [alert["ended"] for alert in reader.alerts(connection, reader.AlertFilter("a"))] == [ended, 9.0]
-            assert reader.firing(connection, 10.0) == []
+            assert [alert["ended"] for alert in alert_reader.alerts(connection, alert_reader.AlertFilter("a"))] == [
+                ended,
+                9.0,
+            ]
+            assert alert_reader.firing(connection, 10.0) == []
 
 
 def test_a_run_that_was_deleted_can_be_imported_again(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from histories import history
 
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model.records import Alert
 
 if TYPE_CHECKING:
@@ -28,6 +28,6 @@ def test_an_alert_of_an_imported_run_is_none_of_this_machine_unless_it_began_her
         here = Alert("NonFinite", "critical", time.time(), "a", {})
         one.put([here])
         with one.database.reading() as connection:
-            assert len(reader.alerts(connection, reader.AlertFilter("a"))) == 4
-            assert reader.firing(connection, time.time()) == [here]
-            assert reader.ended(connection, 0.0, time.time()) == []
+            assert len(alert_reader.alerts(connection, alert_reader.AlertFilter("a"))) == 4
+            assert alert_reader.firing(connection, time.time()) == [here]
+            assert alert_reader.ended(connection, 0.0, time.time()) == []

@@ -13,7 +13,7 @@ from session_records import batch_ingested
 
 from trackside.redact import REDACTED
 from trackside.wire import ProcessInfo
-from trackside_daemon.history.read import reader, sessions
+from trackside_daemon.history.read import alert_reader, reader, sessions
 from trackside_daemon.history.record.sanitize import clean
 from trackside_daemon.model.records import Alert, AlertNote, BatchIngested, Event, MachineSample, Notified, RunState
 
@@ -221,7 +221,7 @@ def test_alerts_are_renewed_and_events_kept(bench: Bench) -> None:
     )
     bench.apply(Event("run", 0, 2.0, "second", 0, 7, {"x": 1}), Event("run", 0, 1.0, "first"))
     with bench.database.reading() as connection:
-        told = reader.alerts(connection)
+        told = alert_reader.alerts(connection)
         assert [(one["alert"], one["severity"], one["ended"], one["run"]) for one in told] == [
             ("Slow", "page", 9.0, "run"),
             ("Hot", "page", None, None),
@@ -244,14 +244,14 @@ def test_each_sink_s_last_word_of_an_alert_is_kept_without_secrets_and_read_whil
         bench.apply(clean(AlertNote("Slow", 5.0, "run", {"a": "2"}, notified={sink: word})))
     bench.apply(AlertNote("Hot", 6.0, notified={"log": Notified("critical", "", over=True)}))
     with bench.database.reading() as connection:
-        assert [one["notified"] for one in reader.alerts(connection)] == [["log", "webhook"], ["log"]]
-        (fires,) = reader.firing(connection, 9.0)
+        assert [one["notified"] for one in alert_reader.alerts(connection)] == [["log", "webhook"], ["log"]]
+        (fires,) = alert_reader.firing(connection, 9.0)
         assert (fires.alert, fires.notified["log"]) == ("Slow", Notified("warning", "s"))
         assert fires.notified["webhook"].severity == "critical"
         assert "hush" not in fires.notified["webhook"].summary
-        (over,) = reader.ended(connection, 9.0, 9.0)
+        (over,) = alert_reader.ended(connection, 9.0, 9.0)
         assert (over.alert, over.ended, over.notified) == ("Hot", 9.0, {"log": Notified("critical", "", over=True)})
-        assert reader.ended(connection, 9.5, 9.5) == []
+        assert alert_reader.ended(connection, 9.5, 9.5) == []
 
 
 def test_what_was_sampled_of_the_machine_is_a_series_of_its_own(bench: Bench) -> None:

@@ -244,6 +244,27 @@ def test_a_worker_that_is_not_read_is_not_taken_for_one_that_hangs(
     assert served.worker.restarts == 0
 
 
+def test_a_worker_whose_messages_wait_to_be_handled_is_not_taken_for_one_that_hangs(
+    served: ServedSocket, connect: Callable[[], zmq.Socket[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect()
+    client.send(b"one")
+
+    def arrived() -> bool:
+        served.worker._read()
+        return len(served.worker._records) >= 3  # that it is ready, the connection, and its message
+
+    eventually(arrived)
+    monkeypatch.setattr(module, "HANG_SECONDS", 0.0)
+    for _ in range(10):
+        served.worker.tick(reads=True)
+        served.worker.flush()
+    assert served.worker.receive() is not None
+    client.send(b"two")
+    eventually(lambda: served.worker.receive() is not None)
+    assert served.worker.restarts == 0
+
+
 def test_a_worker_that_cannot_serve_is_an_error_of_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bound = PushSocket([f"ipc://{place}/push.sock"])
     (listener,) = bound.listeners.values()

@@ -33,6 +33,7 @@ VERBS = {
     "adopt": "restore",
     "know": "set, register",
     "lend": "grant",
+    "see": "read, apply, find",
 }
 """Verbs that mean many things in this product, each with those that mean one."""
 

@@ -94,6 +94,16 @@ def test_series_over_the_limit_in_all_are_counted() -> None:
     assert house.rejected() == {"series": 1.0}
 
 
+def test_ranks_that_share_statistics_count_as_these() -> None:
+    house = RunsHarness(ranks=2, series=14)
+    for number in range(10):
+        who = FakeSession(rank=number, world=10)
+        house.hello(who)
+        house.push(who, {"one": 1.0, "two": 2.0, f"own-{number // 9}": 3.0})
+    assert "series" in house.rejected()
+    assert sum(one.labels[-1] == "two" for one in house.page() if one.family == "value") == 10
+
+
 def test_families_of_their_own_are_never_crowded_out() -> None:
     house = RunsHarness(keys=1, series=1)
     who = FakeSession()

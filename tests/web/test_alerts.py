@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert
 
@@ -47,7 +47,7 @@ def test_a_false_alarm_is_marked_with_a_comment_and_the_mark_is_taken_back(
     assert marked["dismissed"]["time"] == pytest.approx(time.time(), abs=60)
     assert api("alerts?evidence=false")["alerts"][0]["dismissed"] == api(path)["dismissed"] == marked["dismissed"]
     with site.history.database.reading() as connection:
-        assert [dict(one.evidence) for one in reader.firing(connection, NOW)] == [{"temperature": 91}]
+        assert [dict(one.evidence) for one in alert_reader.firing(connection, NOW)] == [{"temperature": 91}]
     assert ask(site, "POST", f"{path}/dismiss", json={"dismissed": False}) == (200, {**listed, "dismissed": None})
     assert refused(site, "POST", "alerts/99/dismiss")[0] == 404
     assert refused(site, "POST", f"{path}/dismiss", json={"dismissed": 1})[1].startswith(
@@ -113,7 +113,7 @@ def test_a_silence_lasts_is_kept_and_says_what_is_silent_now(site: Any, api: Cal
     ends = {one["alert"]: one["silenced_until"] for one in api("alerts")["alerts"]}
     assert ends == {"GpuHot": made["until"], "GpuLost": None}
     with site.history.database.reading() as connection:
-        assert [one.id for one in reader.silences(connection, time.time())] == [made["id"]]
+        assert [one.id for one in alert_reader.silences(connection, time.time())] == [made["id"]]
 
 
 def test_a_silence_of_an_alert_that_never_was_is_refused(site: Any) -> None:

@@ -20,7 +20,7 @@ from session_records import batch_ingested, session_opened
 from wire_messages import WALL, FakeSession, pushed
 
 from trackside.wire import Stacks
-from trackside_daemon.history.files.importing import ImportResult, RunFile
+from trackside_daemon.history.files.importing import ImportResult
 from trackside_daemon.history.files.selection import count
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.series import Window
@@ -31,7 +31,8 @@ from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.web.api import history as pages
 from trackside_daemon.web.api import history_access as writing
-from trackside_daemon.web.api.openapi import ENDPOINTS, document
+from trackside_daemon.web.api.endpoints import ENDPOINTS
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.series import read_charts
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
     from conftest import Site  # type: ignore[attr-defined]
     from wire_messages import RunsHarness
+
+    from trackside_daemon.history.files.run_file import RunFile
 
 BASE = "http://127.0.0.1:21790"
 SHIFT = round((WALL - 50.0) * 1e9)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LATENCY = "latency_seconds"
 """The measure that every subject has, and that decides when a measurement ends."""
 
-LONG_ENOUGH = 20e-6  # seconds of a sample, beside which the clock costs nothing
+LONG_ENOUGH = 20e-6  # seconds of a sample, compared with which the clock costs nothing
 ROUND_SECONDS = 2e-3  # of a variant in a round, if its calls are short
 MOST_SAMPLES = 20  # of a variant in a round
 PERCENTILES = (0.5, 0.9, 0.99)

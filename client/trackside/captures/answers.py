@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.captures.flight_recorder import flight
@@ -42,6 +43,12 @@ def profile(question: ProfileQuestion) -> Profile:
     from trackside.captures import profiler  # which the fewest processes need
 
     return profiler.profile(question)
+
+
+def cancel_profile() -> None:
+    """End the profile that this process records; its answer has the reason."""
+    if (profiler := sys.modules.get("trackside.captures.profiler")) is not None:
+        profiler.end()
 
 
 ANSWERS = {

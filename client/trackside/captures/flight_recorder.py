@@ -118,7 +118,7 @@ def _plain(entry: _Entry, now: int) -> FlightEntry:
 
 
 def _members(dump: dict[str, Any], name: str) -> list[int]:
-    """Return the global ranks of a group; none if neither the recorder nor PyTorch knows them."""
+    """Return the global ranks of a group; none if neither the recorder nor PyTorch has them."""
     with suppress(msgspec.MsgspecError, TypeError, KeyError):
         text = dump["pg_config"][name]["ranks"]
         return msgspec.json.decode(text, type=list[int])[:RANKS]

@@ -33,7 +33,7 @@ STARTERS = (
 )  # what a profiler of the training's own calls in torch.autograd.profiler
 
 BUSY = "a profiler is active in it already"
-CANCELLED = "the process ended, or began a profile of its own"
+CANCELLED = "the process ended or began a profile of its own, or the capture was cancelled"
 
 
 class _Recorder:
@@ -45,13 +45,18 @@ class _Recorder:
         self._over = threading.Event()
         self._active = False
 
-    def cancel(self) -> None:
-        """End the recording, and prevent the next one of the same profile."""
+    def end(self) -> bool:
+        """Have the recording end, and prevent the next one of the same profile; return whether this process records."""
         if self._process != os.getpid():
-            return
+            return False
         self._over.set()
-        with self._lock:
-            self._disable()
+        return True
+
+    def cancel(self) -> None:
+        """End the recording before this returns, and prevent the next one of the same profile."""
+        if self.end():
+            with self._lock:
+                self._disable()
 
     def record(self, question: ProfileQuestion, path: Path, seconds: float) -> float:
         """Write a trace, and return for how many seconds that held the GIL."""
@@ -117,7 +122,7 @@ class _CancelledError(Exception):
 
 
 _recorder = _Recorder()
-cancel = _recorder.cancel
+cancel, end = _recorder.cancel, _recorder.end
 
 
 def profile(question: ProfileQuestion) -> Profile:

@@ -95,7 +95,7 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 class Writer:
-    """A new checkpoint in the making: a hidden folder beside the others.
+    """A new checkpoint in the making: a hidden folder among the others.
 
     Args:
         directory: The directory of the checkpoints.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TORCH, PLAIN = "state.pt", "state.zip"  # the file of a state with tensors, and of one without
 MEMBER = "state.pkl"
-TENSOR_BYTES = 512  # what a tensor needs in a file beside its data
+TENSOR_BYTES = 512  # what a tensor needs in a file in addition to its data
 
 _ARRAY = "trackside array"
 _WRAPPERS = ("module", "_orig_mod")  # of DataParallel and DistributedDataParallel, and of torch.compile

@@ -5,7 +5,8 @@
     trainer = Trainer(callbacks=[TracksideCallback()])
 
 ``lightning`` and ``pytorch_lightning`` are two packages with the same classes. The classes here derive from those of the
-package that is imported, or from both if both are.
+package that is imported, or from both if both are. The file is longer than others, since logger and callback open the same run
+and have the same bases.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Measure a model's gradients and weights when its optimizer steps: no hook on an inner module, no collective, no wait.
 
 `OverheadBudget` chooses the measured steps, so that the measurements cost a bounded share of the time.
+
+The file is longer than others: the two hooks of an optimizer's step share what is due in it, its clocks and the weights before.
 """
 
 from __future__ import annotations

@@ -68,6 +68,7 @@ class SessionTotals:
         pushed_at: Monotonic nanoseconds of the last push; None before the first.
         phases: Seconds by phase.
         warnings: Warnings about dropped values, to be logged once, by key.
+        is_urgent: A key that was finite before has become NaN or infinite; the reader resets it.
     """
 
     def __init__(self, began: int = 0, flops: Flops = NONE) -> None:
@@ -79,6 +80,7 @@ class SessionTotals:
         self.pushed_at: int | None = None
         self.phases = PhaseTimes(began)
         self.warnings: dict[str, str] = {}
+        self.is_urgent = False
         self._flops = flops
         self._checkpoints = CheckpointCounter()
         self._began = 0
@@ -238,6 +240,8 @@ class SessionTotals:
                 device.amounts[quantity] = device.amounts.get(quantity, 0.0) + number
             elif not isfinite(number) and _has_room(self.totals.nonfinite, key):
                 self.totals.nonfinite[key] = self.totals.nonfinite.get(key, 0) + 1
+                # Not for each of many: all ranks of a job that diverges push NaN at each step.
+                self.is_urgent = self.is_urgent or isfinite(self.last.get(key, 0.0))
             kept[key] = number
         return kept
 

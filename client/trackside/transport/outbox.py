@@ -62,6 +62,7 @@ class Outbox(ABC):
     Attributes:
         greeted: A daemon has answered the session's hello on this connection.
         asked_at: Monotonic seconds of the last hello on this connection; minus infinity before the first.
+        sent_at: Monotonic seconds of the last other message; minus infinity before the first.
         ended: The session's `Bye` is or was among the messages.
         retired: The rest is in the spool, or lost: this process sends nothing more.
         pending: Unacknowledged messages, oldest first.
@@ -75,7 +76,7 @@ class Outbox(ABC):
         self.id = id
         self.spool = spool
         self.greeted = self.ended = self.retired = False
-        self.asked_at = -inf
+        self.asked_at = self.sent_at = -inf
         self.pending: deque[Pending] = deque()
         self.size = 0
         self._unspooled: deque[Pending] = deque()

@@ -1,4 +1,7 @@
-"""Send the messages of all sessions of a training process, in its one background thread."""
+"""Send the messages of all sessions of a training process, in its one background thread.
+
+The file is longer than others: one thread owns the socket, the sessions and the spools, and each of its turns uses all three.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from trackside.captures.answers import ANSWERS
+from trackside.captures.answers import ANSWERS, cancel_profile
 from trackside.captures.kineto import count_cheaply
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
@@ -22,7 +25,17 @@ from trackside.transport.orphaned_spool import OrphanedSession, orphaned_session
 from trackside.transport.paths import machine_id
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
-from trackside.wire import VERSION, Clock, Envelope, WireError, decode_body, encode, open_envelope
+from trackside.wire import (
+    GATHER_SECONDS,
+    LONGEST_GATHER,
+    VERSION,
+    Clock,
+    Envelope,
+    WireError,
+    decode_body,
+    encode,
+    open_envelope,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +44,8 @@ if TYPE_CHECKING:
     from trackside.captures.answers import Answer
     from trackside.transport.native_thread import Startable
 
-# Interval at which rows are drained. A push is sent within this and a little more; a process that is killed by
-# SIGKILL or os._exit before that loses it.
+# Interval at which rows are drained. A push is sent within this and a little more, or within the time that the daemon
+# requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.
 DRAIN_SECONDS = 0.2
 
 BEAT_SECONDS = 1.0  # interval of heartbeats, and of hellos until one is answered
@@ -326,8 +339,12 @@ class Sender:
             idle = not session.in_flight
             while (message := session.next_to_send()) is not None and self._send(message.frames):
                 session.sent(message)
-            if beat and isinstance(session, Session) and not session.ended and (idle or session.is_stuck(clock)):
-                self._send(session.beat(clock))
+                session.sent_at = moment
+            if beat and isinstance(session, Session) and not session.ended:
+                # Batches are signs of life too.
+                silent = idle and moment - session.sent_at >= session.gather + DRAIN_SECONDS
+                if (silent or session.is_stuck(clock)) and self._send(session.beat(clock)):
+                    session.sent_at = moment
         if beat:
             self._beat_at = moment + BEAT_SECONDS
 
@@ -367,6 +384,8 @@ class Sender:
                 reason = discovery.origin(self._connected_to, self._endpoint, os.environ)
                 info(f"pushes go to {self._connected_to} ({reason})")
             session.greeted = self.connected = True
+            if isinstance(session, Session):
+                session.gather = GATHER_SECONDS  # the daemon requests another time after each welcome
         elif envelope.kind == "hello?":
             if session.greeted:  # else the hello is on its way
                 session.disconnected()
@@ -382,6 +401,10 @@ class Sender:
     def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
         if command.kind == "layers?" and isinstance(session, Session):
             session.request_layers(command.number)
+        elif command.kind == "pace" and isinstance(session, Session):
+            session.gather = min(command.number / 1000, LONGEST_GATHER)
+        elif command.kind == "cancel?":
+            cancel_profile()
         elif (answer := ANSWERS.get(command.kind)) is not None:
             body = decode_body(command.kind, frame)
             envelope = Envelope(answer.kind, session.id, command.number)

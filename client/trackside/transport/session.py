@@ -23,7 +23,19 @@ from trackside.totals.session_totals import Deferred, SessionTotals
 from trackside.transport.batch import BatchBuilder, split_row
 from trackside.transport.outbox import Outbox, Pending
 from trackside.transport.spool import Spool
-from trackside.wire import Bye, Clock, Device, Envelope, Heartbeat, Hello, Pushes, TrainingAlert, TrainingEvent, encode
+from trackside.wire import (
+    GATHER_SECONDS,
+    Bye,
+    Clock,
+    Device,
+    Envelope,
+    Heartbeat,
+    Hello,
+    Pushes,
+    TrainingAlert,
+    TrainingEvent,
+    encode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -72,6 +84,7 @@ class Session(Outbox):
         gpus: UUIDs of the GPUs that pushed values came from.
         layers: Number of a daemon's requests for the norms of all layers, and the steps of the last request.
         warnings: Warnings to be logged once, by their subject.
+        gather: Seconds for which rows are collected in a batch.
     """
 
     def __init__(
@@ -104,6 +117,10 @@ class Session(Outbox):
         self._alerts: list[TrainingAlert] = []
         self._distributions: list[DistributionFrame] = []
         self._number = 0
+        self.gather = GATHER_SECONDS
+        self._batch = BatchBuilder()
+        self._closed_at = -math.inf
+        """When the last batch was closed, in monotonic nanoseconds."""
         self._refused_counted = 0
         self._overrun_counted = 0
         self._sent_counts = (0, 0)
@@ -210,38 +227,51 @@ class Session(Outbox):
             beat.totals, beat.last, beat.step = self.totals, self._last(), self._counts.step
         return encode(Envelope("beat", self.id), beat)
 
-    def drain(self, clock: Clock) -> None:
-        """Turn the rows that wait now into batches. Counts without a row, as of a push of only text, are sent as well."""
+    def drain(self, clock: Clock, *, everything: bool = False) -> None:
+        """Collect the rows that wait now in batches, and send those that are due, or *everything*.
+
+        Counts without a row, as of a push of only text, are sent as well.
+        """
         self._resources.poll()
-        # Read once, since other threads increase them meanwhile.
-        refused, overrun = self.refused, self.overrun
-        self.totals.dropped += refused - self._refused_counted
-        self.totals.pushes += overrun - self._overrun_counted
-        self._refused_counted, self._overrun_counted = refused, overrun
-        batch = BatchBuilder()
-        try:
-            for row in self._waiting():
-                for part in self._accept(*row):
-                    batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
-                    if batch.is_full:
-                        self._close(batch, clock)
-                        batch = BatchBuilder()
-                if len(self._events) + len(self._alerts) >= MESSAGES or len(self._distributions) >= FRAMES:
-                    self._close(batch, clock)
-                    batch = BatchBuilder()
-        except Exception:
-            self.totals.dropped += batch.values
-            raise
-        counts = (self.totals.pushes, self.totals.dropped)
-        others = self._events or self._alerts or self._distributions
-        if batch.rows or others or self._sent_counts != counts:
-            self._close(batch, clock)
+        self._collect(clock)
+        if self._is_due(clock, everything=everything):
+            self._close(clock)
         self.settle(clock)
         if len(self.gpus) > self._gpus_sent:
             self._send_gpus()
         if self._described:
             self._described = False
             self.greeted, self.asked_at = False, -math.inf
+
+    def _collect(self, clock: Clock) -> None:
+        # Read once, since other threads increase them meanwhile.
+        refused, overrun = self.refused, self.overrun
+        self.totals.dropped += refused - self._refused_counted
+        self.totals.pushes += overrun - self._overrun_counted
+        self._refused_counted, self._overrun_counted = refused, overrun
+        try:
+            for row in self._waiting():
+                for part in self._accept(*row):
+                    self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
+                    if self._batch.is_full:
+                        self._close(clock)
+                if len(self._events) + len(self._alerts) >= MESSAGES or len(self._distributions) >= FRAMES:
+                    self._close(clock)
+        except Exception:
+            self.totals.dropped += self._batch.values
+            self._batch = BatchBuilder()
+            raise
+
+    def _is_due(self, clock: Clock, *, everything: bool) -> bool:
+        """Return whether there is something to send, and nothing to wait for."""
+        if self._events or self._alerts:
+            return True
+        is_same = self._sent_counts == (self.totals.pushes, self.totals.dropped)
+        if not self._batch.rows and not self._distributions and is_same:
+            return False
+        # Half a turn of the sender thread less, or one that is early by a moment would wait for another turn.
+        gathered = (clock.monotonic - self._closed_at) / 1e9 + GATHER_SECONDS / 2
+        return everything or self._counts.is_urgent or self.gather <= GATHER_SECONDS or gathered >= self.gather
 
     def _waiting(self) -> Iterator[Row]:
         for _ in range(len(self.rows)):  # a snapshot: a tight loop fills the queue faster than it is drained
@@ -254,10 +284,10 @@ class Session(Outbox):
     def end(self, clock: Clock, status: str, cause: str, *, provisional: bool) -> None:
         """Append the bye as the last numbered message. Later pushes are not sent."""
         self._gpus_sent = len(self.gpus)  # no other hello, for which the bye would wait
-        self.drain(clock)
+        self.drain(clock, everything=True)
         self._report_checkpoint(ended=True)
         if self._events:
-            self._close(BatchBuilder(), clock)
+            self._close(clock)
         self._counts.update(clock)
         bye = Bye(clock, self.totals, status, redact_text(cause), provisional)
         self._number += 1
@@ -268,9 +298,16 @@ class Session(Outbox):
         """Request the norms of all layers for *steps* steps from the watchers of the run, for a daemon."""
         self.layers = self.layers[0] + 1, steps
 
+    def retire(self, clock: Clock) -> None:
+        """Write everything to the spool, also what was collected for the next batch."""
+        if not self.ended and self._is_due(clock, everything=True):
+            self._close(clock)
+        super().retire(clock)
+
     def disconnected(self) -> None:
         """Prepare for the next daemon, which needs everything anew."""
         super().disconnected()
+        self.gather = GATHER_SECONDS
         self._resources.reset()
 
     def acknowledged(self, number: int) -> None:
@@ -350,7 +387,11 @@ class Session(Outbox):
     def _progress_age(self, clock: Clock) -> int | None:
         return None if self._counts.pushed_at is None else max(0, clock.monotonic - self._counts.pushed_at)
 
-    def _close(self, batch: BatchBuilder, clock: Clock) -> None:
+    def _close(self, clock: Clock) -> None:
+        """Append the collected rows, events and alerts as the next message."""
+        batch, self._batch = self._batch, BatchBuilder()
+        self._closed_at = clock.monotonic
+        self._counts.is_urgent = False
         self._counts.update(clock)
         is_sent_now = self.greeted and not self.is_stuck(clock)  # else a heartbeat arrives before it
         pushes = Pushes(
@@ -364,7 +405,11 @@ class Session(Outbox):
             distributions=self._distributions,
         )
         self._events, self._alerts, self._distributions = [], [], []
-        frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
+        try:
+            frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
+        except Exception:
+            self.totals.dropped += batch.values
+            raise
         self._number += 1
         self._add(Pending(self._number, self._number, frames, batch.values), clock)
         self._sent_counts = (self.totals.pushes, self.totals.dropped)

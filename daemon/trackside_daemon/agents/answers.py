@@ -12,7 +12,7 @@ from trackside_daemon.agents.fitting import fits
 from trackside_daemon.agents.untrusted import marked, unmark
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.model.metric import json_number
@@ -84,7 +84,7 @@ class Answers:
         return {"runs": [marked(_picked(run, RUN_FIELDS), _STATES) for run in found]}
 
     async def why(self, wanted: WhyArguments) -> dict[str, Any]:
-        """Say why a run is slow or broken: the costliest cause first."""
+        """Explain why a run is slow or broken: the costliest cause first."""
         name, prices = unmark(wanted.run), self._prices()
 
         def query(connection: sqlite3.Connection) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -139,7 +139,7 @@ class Answers:
             since = begun if wanted.since is None else wanted.since
             alerts = [
                 one
-                for one in reader.alerts(connection, reader.AlertFilter(uid, evidence=False))
+                for one in alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False))
                 if one["started"] >= since or (one["ended"] is None and run["ended"] is None)
             ]
             return {

@@ -47,7 +47,7 @@ TOOLS = {
     "runs": Tool(arguments.RunsArguments, "List training runs, the newest first, with state, step and loss."),
     "why": Tool(
         arguments.WhyArguments,
-        "Say why a run is slow or broken: `cause` comes first (none if nothing is wrong), with lost seconds, evidence, advice, "
+        "Explain why a run is slow or broken: `cause` comes first (none if nothing is wrong), with lost seconds, evidence, advice, "
         "and a check for afterwards. `ledger` has the seconds of the run by account.",
     ),
     "compare": Tool(

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from trackside_daemon.bridges.foreign_run import ForeignRunError, id_of, name_of
 from trackside_daemon.bridges.tensorboard.run_directory import EventDirectory, Folder, event_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside_daemon.bridges.foreign_run import ForeignRun
 
@@ -38,15 +39,18 @@ KNOWN = (
 )
 
 
-def find_runs(place: str, environ: Mapping[str, str]) -> list[ForeignRun]:
+def find_runs(
+    place: str, environ: Mapping[str, str], report_broken: Callable[[str], object] = lambda _: None
+) -> list[ForeignRun]:
     """Return the runs of other tools at a place; none if it is a file of another kind.
 
     Args:
         place: A file, a directory, or the address of an MLflow server.
         environ: Environment with the secrets of servers.
+        report_broken: Is called with a line about each run in a directory that is left out, since it cannot be read.
 
     Raises:
-        ForeignRunError: A directory has no runs, or a place cannot be read.
+        ForeignRunError: A directory has no runs, or only broken ones, or a place cannot be read.
         OSError: The same.
     """
     if re.match(r"https?://", place):
@@ -56,9 +60,13 @@ def find_runs(place: str, environ: Mapping[str, str]) -> list[ForeignRun]:
     path = Path(place)
     if not path.is_dir():
         return _in_file(path)
-    found = list(_in_directory(path))
+    broken: list[str] = []
+    found = list(_in_directory(path, broken.append))
+    for line in broken:
+        report_broken(line)
     if not found:
-        raise ForeignRunError(f"{place}: there are no runs in this directory; these are read: {KNOWN}")
+        reason = f"{place}: there are no runs in this directory; these are read: {KNOWN}"
+        raise ForeignRunError(broken[0] if broken else reason)
     return found
 
 
@@ -111,7 +119,7 @@ def _log_run(id_: str, paths: Sequence[Path]) -> ForeignRun:
     return LogRun(id_, paths)
 
 
-def _in_directory(root: Path) -> Iterator[ForeignRun]:
+def _in_directory(root: Path, report_broken: Callable[[str], object]) -> Iterator[ForeignRun]:
     events: list[Path] = []
     logs: dict[str, list[Path]] = {}
     states: dict[Path, tuple[int, Path]] = {}
@@ -123,7 +131,7 @@ def _in_directory(root: Path) -> Iterator[ForeignRun]:
         for log in filter(None, map(_LOG.fullmatch, sorted(names))):
             logs.setdefault(log[1], []).append(directory / log[0])
         if "meta.yaml" in names and (directory / "metrics").is_dir():
-            yield _file_store_run(directory)
+            yield from _readable(partial(_file_store_run, directory), report_broken)
         if TRAINER_STATE in names:
             step = _CHECKPOINT.fullmatch(directory.name)
             home = directory.parent if step else directory
@@ -134,13 +142,24 @@ def _in_directory(root: Path) -> Iterator[ForeignRun]:
     for id_, paths in sorted(logs.items()):
         yield _log_run(id_, sorted(paths))
     for _, path in states.values():
-        yield from _in_file(path, root)
+        yield from _readable(partial(_in_file, path, root), report_broken)
 
 
-def _file_store_run(directory: Path) -> ForeignRun:
+def _readable(make: Callable[[], list[ForeignRun]], report_broken: Callable[[str], object]) -> list[ForeignRun]:
+    """Return the runs that a function makes; none if they cannot be read, so that the others of the directory are."""
+    try:
+        return make()
+    except ForeignRunError as error:
+        report_broken(str(error))
+    except OSError as error:
+        report_broken(f"{error.filename}: {(error.strerror or str(error)).lower()}")
+    return []
+
+
+def _file_store_run(directory: Path) -> list[ForeignRun]:
     from trackside_daemon.bridges.mlflow.file_store import FileStoreRun
 
-    return FileStoreRun(directory)
+    return [FileStoreRun(directory)]
 
 
 def _csv_run(path: Path, name: str) -> ForeignRun:

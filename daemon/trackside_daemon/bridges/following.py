@@ -89,7 +89,7 @@ class Follower:
             if "://" not in place and not Path(place).exists():
                 continue
             try:
-                found = find_runs(place, self._environ)
+                found = find_runs(place, self._environ, self._warn_once)
             except (ForeignRunError, OSError) as error:
                 if not Path(place).is_dir():
                     self._warn_once(str(error))

@@ -42,7 +42,7 @@ class ClientProfiles:
         return {rank: reason for rank, reason in reasons.items() if reason != UNREACHED}
 
     def record(
-        self, capture: Capture, ranks: Sequence[int], directory: Path, _cancelled: threading.Event
+        self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
         """Write the traces that ranks send; see `Recorder`."""
         options = capture.options
@@ -50,8 +50,10 @@ class ClientProfiles:
         # One step more than was asked for, since the recording begins within one.
         seconds = options.seconds or ((options.steps or 1) + 1) * step * SLOWNESS
         question = ProfileQuestion(seconds, options.shapes, options.stacks, options.memory)
-        _, answers = self._ask("profile?", capture.run, frozenset(ranks), question, seconds + ANSWER_SECONDS)
-        outcomes: dict[int, Path | str] = dict.fromkeys(ranks, SILENT)
+        _, answers = self._ask(
+            "profile?", capture.run, frozenset(ranks), question, seconds + ANSWER_SECONDS, cancelled=cancelled
+        )
+        outcomes: dict[int, Path | str] = dict.fromkeys(ranks, "cancelled" if cancelled.is_set() else SILENT)
         for answer in answers:
             path = directory / f"trace_{answer.rank}.json.gz"
             outcomes[answer.rank] = answer.body.error or path

@@ -15,10 +15,20 @@ if TYPE_CHECKING:
 
 
 class AskRanks(Protocol):
-    """Asks ranks of a run, by its id, a kind of question; returns the asked ranks and their answers, within 3 s by default."""
+    """Asks ranks of a run, by its id, a kind of question; returns the asked ranks and their answers, within 3 s by default.
+
+    Soon after *cancelled* is set, it has them end a profile, and returns.
+    """
 
     def __call__(  # noqa: D102
-        self, kind: str, run: str, ranks: frozenset[int] | None = None, body: Body = None, seconds: float = ...
+        self,
+        kind: str,
+        run: str,
+        ranks: frozenset[int] | None = None,
+        body: Body = None,
+        seconds: float = ...,
+        *,
+        cancelled: threading.Event | None = None,
     ) -> tuple[frozenset[int], Sequence[Answer]]: ...
 
 

@@ -45,8 +45,8 @@ class AuditProcess:
             raise error if isinstance(error, WorkerFailed) else WorkerFailed(f"it cannot be started: {error}") from None
         self.busy, self._until = True, time.monotonic() + seconds
 
-    def poll(self, kind: type[T]) -> T | None:
-        """Return the answer; None while there is none.
+    def poll(self, kind: type[T], wait: float = 0.0) -> T | None:
+        """Return the answer, after *wait* seconds at most; None while there is none.
 
         Raises:
             WorkerFailed: The process has ended, or takes too long; the next request starts another.
@@ -57,7 +57,7 @@ class AuditProcess:
                 self.stop()
             return None
         try:
-            line = self._worker.receive(now)
+            line = self._worker.receive(now + wait)
             if line is None and now < self._until:
                 return None
             answer = msgspec.json.decode(b"" if line is None else line, type=kind)

@@ -18,6 +18,7 @@ from trackside_daemon.checkpoints.directories import Directories
 from trackside_daemon.checkpoints.open_files import checkpoint_of, written_files
 from trackside_daemon.checkpoints.reports import findings, samples
 from trackside_daemon.checkpoints.runs_here import RunsHere
+from trackside_daemon.checkpoints.scans import Scans
 from trackside_daemon.checkpoints.tracked import Tracked, Waits
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import COMPLETE, GONE, WRITING, Checkpoint, step_of
@@ -25,7 +26,7 @@ from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Event, RunState, SessionOpened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from trackside_daemon.checkpoints.settings import CheckpointSection
     from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
@@ -37,7 +38,10 @@ EACH = 256  # most checkpoints of a run that are followed, the newest ones
 NOTICES = 10_000  # most records that wait for the thread
 INT64 = 2**63  # beyond it a step is none
 SCAN_SECONDS = 30.0  # the longest scan
-AUDIT_SECONDS = 300.0  # the longest audit, beside the time that its rate needs
+SCANS = 16  # most scans of a tick, each of which may be waited for
+PATIENCE_SECONDS = 0.1  # for this long
+FOUND = "directory"  # `Checkpoint.found` of one that only a scan has found
+AUDIT_SECONDS = 300.0  # the longest audit, in addition to the time that its rate needs
 
 log = logging.getLogger("trackside")
 
@@ -80,7 +84,7 @@ class Checkpoints:
         self._directories = Directories(section.directories)
         self._tracked: dict[tuple[str, str], Tracked] = {}
         self._audited: Tracked | None = None
-        self._scan_due = 0.0
+        self._scans = Scans()
         self._firing: dict[tuple[str, str], Finding] = {}
         self._page = Batch("checkpoints", complete=True)
         self._failures: set[str] = set()
@@ -142,7 +146,7 @@ class Checkpoints:
             self._handle(self._notices.popleft(), now)
         self._runs.forget(now)
         self._tracked = {key: one for key, one in self._tracked.items() if self._runs.get(key[0])}
-        self._see_open_files(now)
+        self._find_open_files(now)
         self._scan(now, wall)
         self._audit(now, wall)
         self._report(wall)
@@ -171,7 +175,7 @@ class Checkpoints:
         one = self._track(event.run, path, "event")
         one.write(now, reported=True)
         step = next((one for one in steps if isinstance(one, int) and abs(one) < INT64), None)
-        one.update(attempt=event.attempt, step=step, time=event.time, metrics=metrics)
+        one.update(attempt=event.attempt, step=step, time=event.time, metrics=metrics, found="event")
 
     def _of(self, run: str) -> list[Tracked]:
         """Return the checkpoints of a run, oldest first."""
@@ -188,10 +192,20 @@ class Checkpoints:
             one = self._tracked[run, path] = Tracked(record, self._clock())
             for old in self._of(run)[:-EACH]:
                 del self._tracked[run, old.record.path]
-            self._scan_due = 0.0
+            self._scans.hurry(run)
+            for other in self._others(run, path) if found != FOUND else ():
+                self._withdraw(other)
         return one
 
-    def _see_open_files(self, now: float) -> None:
+    def _withdraw(self, one: Tracked) -> None:
+        """Give up a checkpoint that a scan found, since another run writes it or reports it."""
+        if one.record.found == FOUND:
+            del self._tracked[one.record.run, one.record.path]
+            one.update(state=GONE, files=(), reason="", file="")
+            if one.is_published:
+                self._publish(Batch("checkpoints", records=[one.record]))
+
+    def _find_open_files(self, now: float) -> None:
         """Find what ranks write now."""
         written: set[tuple[str, str]] = set()
         for process in self._processes():
@@ -207,40 +221,64 @@ class Checkpoints:
                 one.write(now, reported=False)
 
     def _scan(self, now: float, wall: float) -> None:
-        places = self._directories.places(self._tracked, self._runs.alive())
-        followed = [one for one in self._tracked.values() if one.record.state != GONE]
+        """Scan the runs that are due, a request each, so that a file system that hangs stops the scans of its run only."""
+        places = self._directories.places(self._tracked, self._runs.all())
+        self._scans.keep(places)
         try:
-            answer = self._scanning.poll(Scanned)
-            for directory, entries in () if answer is None else answer.places.items():
-                place = places.get(directory)
-                run = None if place is None else self._runs.get(place.run)
-                if place is not None and run is not None:
-                    for path in self._directories.update(directory, entries, place, run.started):
-                        self._track(place.run, path, "directory").relist = True
-            if answer is not None:
-                self._directories.free.update(answer.free)
-                for one in followed:
-                    if one.record.path in answer.paths:
-                        one.see(answer.paths[one.record.path], now, wall, self._waits)
-            if self._scanning.busy or now < self._scan_due or not places:
-                return
-            paths = tuple(one.record.path for one in followed if self._is_listed(one))
-            uids = {directory: self._uid(place.run) for directory, place in places.items()}
-            self._scanning.begin(ScanRequest(uids, paths), SCAN_SECONDS)
-            busy = any(one.relist or (one.record.state == WRITING and one.counts) for one in followed)
-            self._scan_due = now + (self._waits.busy if busy else self._waits.scan)
+            for _ in range(SCANS):
+                answer = self._scanning.poll(Scanned, PATIENCE_SECONDS)
+                if answer is not None:
+                    self._scans.succeed()
+                    self._apply_scan(self._scans.current, answer, now, wall)
+                if self._scanning.busy or (run := self._scans.next(now)) is None:
+                    return
+                self._begin_scan(run, places[run], now)
         except WorkerFailed as error:
-            self._log_failure("scanned", error)
+            self._scans.fail(now)
+            here = self._runs.get(self._scans.current)
+            self._log_failure("scanned" if here is None else f"of the run {here.name} scanned", error)
+
+    def _begin_scan(self, run: str, places: Iterable[str], now: float) -> None:
+        followed = self._followed(run)
+        busy = any(one.relist or (one.record.state == WRITING and one.counts) for one in followed)
+        self._scans.begin(run, now + (self._waits.busy if busy else self._waits.scan))
+        here = self._runs.get(run)
+        paths = tuple(one.record.path for one in followed if self._is_listed(one))
+        self._scanning.begin(ScanRequest(tuple(places), paths, None if here is None else here.uid), SCAN_SECONDS)
+
+    def _apply_scan(self, run: str, answer: Scanned, now: float, wall: float) -> None:
+        here = self._runs.get(run)
+        if here is None:
+            return
+        for directory, entries in answer.places.items():
+            for path in self._directories.update(directory, entries, run, here):
+                if (run, path) in self._tracked or not any(self._others(run, path)):
+                    self._track(run, path, FOUND).relist = True
+        self._directories.free.update({(run, directory): count for directory, count in answer.free.items()})
+        for one in self._followed(run):
+            if one.record.path in answer.paths:
+                one.apply_scan(answer.paths[one.record.path], now, wall, self._waits)
+
+    def _followed(self, run: str) -> list[Tracked]:
+        return [one for one in self._tracked.values() if one.record.run == run and one.record.state != GONE]
+
+    def _others(self, run: str, path: str) -> Iterator[Tracked]:
+        """Yield the checkpoint of a path as other runs of the same user have it."""
+        here = self._runs.get(run)
+        for other, one in self._runs.all().items():
+            if other != run and here is not None and one.uid == here.uid and (other, path) in self._tracked:
+                yield self._tracked[other, path]
 
     def _is_listed(self, one: Tracked) -> bool:
         """Return whether the files of a checkpoint are listed at the next scan, and not only its directory."""
         if one.listing is not None and not one.counts:  # some other folder
             return one.relist
-        return one.relist or one.wanted or one.record.state != COMPLETE or not self._directories.has(one.record.path)
-
-    def _uid(self, run: str) -> int:
-        here = self._runs.get(run)
-        return os.getuid() if here is None or here.uid is None else here.uid
+        return (
+            one.relist
+            or one.wanted
+            or one.record.state != COMPLETE
+            or not self._directories.has(one.record.run, one.record.path)
+        )
 
     def _audit(self, now: float, wall: float) -> None:
         try:
@@ -261,7 +299,7 @@ class Checkpoints:
     def _judge(self, answer: Audited, now: float, wall: float) -> None:
         one, self._audited = self._audited, None
         if one is not None:
-            one.judge(answer, now, wall, closed=self._is_closed(one, now))
+            one.apply_audit(answer, now, wall, closed=self._is_closed(one, now))
 
     def _is_due(self, one: Tracked, now: float) -> bool:
         return one.is_due(now, self._waits, again=self._section.again, closed=self._is_closed(one, now))
@@ -301,15 +339,16 @@ class Checkpoints:
 
     def _report(self, wall: float) -> None:
         """Publish what has changed."""
-        changed = [one for one in self._tracked.values() if one.changed and one.listing is not None and one.counts]
+        changed = [one for one in self._tracked.values() if one.changed and one.is_published]
         for one in changed:
             one.changed = False
         if changed:
             self._publish(Batch("checkpoints", records=[one.record for one in changed]))
-        names = {id_: run.name for id_ in self._runs if (run := self._runs.get(id_)) is not None}
+        runs = self._runs.all()
+        names = {id_: run.name for id_, run in runs.items()}
         by_run = {id_: [one.record for one in self._of(id_)] for id_ in names}
         self._findings.extend(findings(by_run, names, self._firing, wall))
-        alive = {run.name: by_run[id_] for id_, run in self._runs.alive().items()}
+        alive = {run.name: by_run[id_] for id_, run in runs.items() if run.ended is None}
         self._page = Batch("checkpoints", samples(alive, self._directories.free), complete=True)
 
 

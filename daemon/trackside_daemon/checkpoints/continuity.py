@@ -231,7 +231,7 @@ def _is_new(loss: Quantity, step: int) -> bool:
 
 
 def _has_other_batches(one: Quantity) -> bool | None:
-    """Return whether the steps that both attempts made had other batches; None if they are too few to tell."""
+    """Return whether the steps that both attempts made had other batches; None if they are too few to judge."""
     pairs = _pairs(one)
     if len(pairs) < PAIRED:
         return None

@@ -65,8 +65,8 @@ def _finding(record: Checkpoint, run: str, good: Sequence[Checkpoint], hope: boo
     )
 
 
-def samples(by_run: Mapping[str, Sequence[Checkpoint]], free: Mapping[str, int]) -> list[Sample]:
-    """Return the families of runs, by name, given the free bytes of directories."""
+def samples(by_run: Mapping[str, Sequence[Checkpoint]], free: Mapping[tuple[str, str], int]) -> list[Sample]:
+    """Return the families of runs, by name, given the free bytes in directories by the run's id and directory."""
     found = []
     for run, records in by_run.items():
         if not records:
@@ -84,7 +84,7 @@ def samples(by_run: Mapping[str, Sequence[Checkpoint]], free: Mapping[str, int])
     return found
 
 
-def _room(run: str, records: Sequence[Checkpoint], free: Mapping[str, int]) -> Iterator[Sample]:
+def _room(run: str, records: Sequence[Checkpoint], free: Mapping[tuple[str, str], int]) -> Iterator[Sample]:
     """Yield the size of the next checkpoint, which is that of the last one, and the share of it that fits."""
     last = next(
         (record for record in reversed(records) if record.state not in {WRITING, DAMAGED} and record.bytes), None
@@ -93,5 +93,5 @@ def _room(run: str, records: Sequence[Checkpoint], free: Mapping[str, int]) -> I
         return
     yield Sample(f.NEXT_CHECKPOINT_BYTES, (run,), float(last.bytes))
     place = str(Path(last.path).parent)
-    if place in free:
-        yield Sample(f.CHECKPOINT_ROOM, (run, place), free[place] / last.bytes)
+    if (last.run, place) in free:
+        yield Sample(f.CHECKPOINT_ROOM, (run, place), free[last.run, place] / last.bytes)

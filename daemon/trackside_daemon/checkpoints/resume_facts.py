@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import RunSeries
 
 SAMPLES = 8192  # most samples of a series in a window; a window has some hundred steps
-KEYS = 4096  # most keys of a rank that are looked through
+KEYS = 4096  # most keys of a rank that are searched
 FIRST = 8  # first values of the run
 LAST = 64  # last values of the earlier attempt
 ROLES = ("loss", "gradient", "rate", "update")

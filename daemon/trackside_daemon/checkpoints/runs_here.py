@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from trackside_daemon.model.records import ENDED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from trackside_daemon.model.records import RunState, SessionOpened
 
 RUNS = 256  # most runs that are followed
@@ -48,16 +46,13 @@ class RunsHere:
         self._boot = boot
         self._runs: dict[str, RunHere] = {}
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(self._runs))
-
     def get(self, run: str) -> RunHere | None:
         """Return a run by its id; None if it has no process on this machine."""
         return self._runs.get(run)
 
-    def alive(self) -> dict[str, RunHere]:
-        """Return the runs that have not ended."""
-        return {id_: run for id_, run in self._runs.items() if run.ended is None}
+    def all(self) -> dict[str, RunHere]:
+        """Return the runs by id, in the order in which they were first seen."""
+        return dict(self._runs)
 
     def restore(self, id_: str, name: str, attempt: int, owner: str, now: float) -> None:
         """Follow a run of an earlier daemon, which has ended unless a process of it comes back."""

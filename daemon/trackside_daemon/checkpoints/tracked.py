@@ -72,6 +72,11 @@ class Tracked:
         return self.record.found == "event" or (self.listing is not None and bool(self.listing.format))
 
     @property
+    def is_published(self) -> bool:
+        """True if its record is for others to see: it is a checkpoint whose files have been listed."""
+        return self.listing is not None and self.counts
+
+    @property
     def series(self) -> tuple[str, str, str]:
         """Run, directory and shape of the name: the same for the checkpoints that follow each other."""
         path = Path(self.record.path)
@@ -92,7 +97,7 @@ class Tracked:
             self.audited = None
             self.update(state=WRITING, reason="", file="")
 
-    def see(self, listing: Listing | None, now: float, wall: float, waits: Waits) -> None:
+    def apply_scan(self, listing: Listing | None, now: float, wall: float, waits: Waits) -> None:
         """Apply a scan: its files, or None if it does not exist."""
         if listing is None:
             self.absent_since = now if self.absent_since is None else self.absent_since
@@ -133,7 +138,7 @@ class Tracked:
         wait = waits.confirm if declared else waits.absent
         return self.doubted_at is None or closed or now - self.doubted_at >= wait
 
-    def judge(self, answer: Audited, now: float, wall: float, *, closed: bool) -> None:
+    def apply_audit(self, answer: Audited, now: float, wall: float, *, closed: bool) -> None:
         """Apply the result of an audit of the files of the last scan."""
         if answer.gone or self.listing is None or answer.unread == CHANGING:
             return

@@ -58,7 +58,7 @@ COMMANDS = {
     ),
     "runs": _Command("runs:app", "List the runs in the history, the newest first."),
     "show": _Command("runs:app", "Show a run: its state, metrics, configuration and alerts."),
-    "why": _Command("why:why", "Say where the time of a run went, and what to do.", "gpt-small"),
+    "why": _Command("why:why", "Show where the time of a run went, and what to do.", "gpt-small"),
     "report": _Command(
         "report:report", "Write a report about runs, as one HTML file.", "gpt-small --output gpt-small.html"
     ),

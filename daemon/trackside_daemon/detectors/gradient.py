@@ -179,7 +179,7 @@ class Gradient:
         return max(0.0, self._loss.median() - log(loss)) if len(self._loss) and 0 < loss < inf else 0.0
 
     def _lately(self) -> float:
-        """Return the level of the loss that is pushed beside the norm; infinite without one."""
+        """Return the level of the loss that is pushed with the norm; infinite without one."""
         return median(self._losses) if self._losses else inf
 
     def _vanished_text(self, step: int, size: float, usual: float) -> str:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 # Roles in the order of evaluation: the context of the others comes first.
 _ORDER = ("rate", "update", "part", "gradient", "loss", "evaluation", "objective", "duration", "memory", *RL)
 
-# Roles beside which a loss is an objective: it follows a target that moves.
-_BESIDE = frozenset({"objective", "return", *RL}) - {"kl", "entropy"}
+# Roles next to which a loss is an objective: it follows a target that moves.
+_COMPANIONS = frozenset({"objective", "return", *RL}) - {"kl", "entropy"}
 
 # Quantities that other trainings have as well, such as the divergence of a variational autoencoder. They have detectors only
 # next to another quantity of reinforcement learning.
@@ -127,14 +127,14 @@ class RankDetectors:
         self._roles = roles
         self._of: dict[str, tuple[Detector, ...]] = {}
         self._total: dict[str, str] = {}
-        self._beside = ""
+        self._companion = ""
         self._rl: set[str] = set()
         self._step: int | None = None
 
     def evaluate(self, columns: Mapping[str, Column]) -> Iterator[Found]:
         """Yield the detections in samples that were pushed together, by key; keys without a role are ignored."""
         roles = {key: self._roles.of(key) for key in columns}
-        self._beside = self._beside or next((key for key, role in roles.items() if _is_beside(key, role)), "")
+        self._companion = self._companion or next((key for key, role in roles.items() if _is_companion(key, role)), "")
         self._rl.update(role for role in roles.values() if role in RL)
         places = sorted((_ORDER.index(role), len(key), key) for key, role in roles.items() if role in _DETECTORS)
         watched = {key: columns[key] for *_, key in places}
@@ -166,7 +166,7 @@ class RankDetectors:
                 self._note_reading(key)
 
     def _detect(self, key: str, column: Column) -> Iterator[Found]:
-        rises = self._roles.of(key) == "loss" and (self._is_part(key) or bool(self._beside))
+        rises = self._roles.of(key) == "loss" and (self._is_part(key) or bool(self._companion))
         stated = self._roles.stated(key)
         for detector in self._of[key]:
             for finding in detector.evaluate(column, self.context):
@@ -199,8 +199,8 @@ class RankDetectors:
         return not self._is_total(key) and self._total["loss"] in key
 
     def _note_reading(self, key: str) -> None:
-        beside = f"{self._beside} is pushed too" if self._beside else ""
-        reading = beside or next(filter(None, map(_reading, self._of[key])), "")
+        companion = f"{self._companion} is pushed too" if self._companion else ""
+        reading = companion or next(filter(None, map(_reading, self._of[key])), "")
         if reading:
             self.readings[key] = reading
         else:
@@ -251,8 +251,8 @@ def _reading(detector: Detector) -> str:
     return detector.reading if isinstance(detector, LossDiverging) else ""
 
 
-def _is_beside(key: str, role: str) -> bool:
-    return role in _BESIDE or (role in _AMBIGUOUS and "loss" in key)
+def _is_companion(key: str, role: str) -> bool:
+    return role in _COMPANIONS or (role in _AMBIGUOUS and "loss" in key)
 
 
 def _preference(key: str) -> int:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert
 
+RUNS = 512  # the most runs whose attempts are remembered
 RANKS = 2048  # the most ranks at once; one needs some 50 KiB
 
 # Keys that the text of a detection names well enough.
@@ -189,6 +190,8 @@ class RankWatch:
         self._restored: list[Finding] = []
         self._ranks: dict[tuple[str, int], _RankFeed] = {}
         self._full = False
+        self._attempts: dict[str, int] = {}
+        """The attempt of each run whose session was opened last; those before it have no ranks any more."""
 
     def accept(self, batch: Batch) -> list[Finding]:
         """Return the findings in the records of a batch."""
@@ -261,10 +264,15 @@ class RankWatch:
         session = record.session
         if session.late:
             return
-        for key, other in list(self._ranks.items()):
-            if other.run == session.run and other.attempt < session.attempt:
-                yield from other.end(f"attempt {session.attempt} begins")
-                del self._ranks[key]
+        if self._attempts.get(session.run) != session.attempt:  # not for each of a thousand ranks
+            for key, other in list(self._ranks.items()):
+                if other.run == session.run and other.attempt < session.attempt:
+                    yield from other.end(f"attempt {session.attempt} begins")
+                    del self._ranks[key]
+            self._attempts.pop(session.run, None)
+            self._attempts[session.run] = session.attempt
+            if len(self._attempts) > RUNS:
+                del self._attempts[next(iter(self._attempts))]
         rank = self._ranks.get((session.run, session.rank))
         if rank is None and self._has_room():
             about = record.hello.about

@@ -19,7 +19,7 @@ from trackside_daemon.diagnosis.suggestions import suggestions
 from trackside_daemon.diagnosis.trend import trends
 from trackside_daemon.diagnosis.trouble import trouble
 from trackside_daemon.diagnosis.unknown import unknown
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader
 from trackside_daemon.history.read.series import LogTails
 from trackside_daemon.model.records import STALLS
 
@@ -112,7 +112,7 @@ def _hang(connection: sqlite3.Connection, facts: Facts) -> dict[str, Any] | None
     """Return the newest verdict among the alerts about stalls that fire."""
     if facts.run["ended"] is not None:
         return None
-    firing = reader.alerts(connection, reader.AlertFilter(facts.run["id"], firing=facts.ended))
+    firing = alert_reader.alerts(connection, alert_reader.AlertFilter(facts.run["id"], firing=facts.ended))
     verdicts = [alert["evidence"].get("hang") for alert in firing if alert["alert"] in STALLS]
     return next(filter(None, reversed(verdicts)), None)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside_daemon.diagnosis.families import FAMILIES, PROCESS_INFO, RANK_INFO, is_read
 from trackside_daemon.diagnosis.ledger import RankSpan
 from trackside_daemon.history.capture_rows import captures
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.resources import Resource, machine_stream, read_resources
 from trackside_daemon.history.read.series import Window
 from trackside_daemon.history.schema import BLOCK_BITS
@@ -135,7 +135,7 @@ def read_facts(
     return Facts(
         run,
         _spans(connection, run, ended, tails),
-        reader.alerts(connection, reader.AlertFilter(uid, evidence=False)),
+        alert_reader.alerts(connection, alert_reader.AlertFilter(uid, evidence=False)),
         reader.events(connection, uid),
         profiles[-1] if profiles else None,
         _reliability(connection, uid),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alerts.descriptions import DETECTED
 from trackside_daemon.detectors.key_roles import role
 from trackside_daemon.diagnosis.causes import Cause, Evidence, alert_evidence
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.model.records import LIFE_CYCLE
 from trackside_daemon.model.text import duration, number, shown
@@ -50,7 +50,7 @@ def trouble(
 def _slowdown(connection: sqlite3.Connection, facts: Facts, pools: Pools) -> Iterator[Cause]:
     """Yield what steps lost that became slower and stayed slower, if no other cause has these seconds."""
     for listed in facts.alerts:
-        alert = reader.alert(connection, listed["id"]) if listed["alert"] == "ThroughputRegression" else None
+        alert = alert_reader.alert(connection, listed["id"]) if listed["alert"] == "ThroughputRegression" else None
         value, usual, since = ((alert or {}).get("evidence", {}).get(name) for name in ("value", "usual", "since"))
         if alert is None or not value or not usual or since is None:
             continue

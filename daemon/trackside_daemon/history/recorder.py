@@ -15,7 +15,7 @@ from trackside_daemon.history.checkpoint_rows import recent_checkpoints
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
-from trackside_daemon.history.read import attempts, reader
+from trackside_daemon.history.read import alert_reader, attempts
 from trackside_daemon.history.read.sessions import stored_session
 from trackside_daemon.history.record.writer import Writer
 from trackside_daemon.model.records import ENDED, MachineSample, RunState, SessionOpened
@@ -172,11 +172,11 @@ class Recorder:
 
     def firing(self, now: float) -> list[Alert]:
         """Return the alerts of an earlier daemon that fire at *now*, in Unix seconds; none if reading fails."""
-        return self._read_all(lambda connection: reader.firing(connection, now))
+        return self._read_all(lambda connection: alert_reader.firing(connection, now))
 
     def ended(self, since: float, now: float) -> list[Alert]:
         """Return the alerts that ended at *since*, in Unix seconds, or later, as of *now*; none if reading fails."""
-        return self._read_all(lambda connection: reader.ended(connection, since, now))
+        return self._read_all(lambda connection: alert_reader.ended(connection, since, now))
 
     def captures(self) -> list[Capture]:
         """Return the captures of all runs, oldest first; none if reading fails."""
@@ -188,7 +188,7 @@ class Recorder:
 
     def silences(self, since: float) -> list[Silence]:
         """Return the silences that end after *since*, in Unix seconds; none if reading fails."""
-        return self._read_all(lambda connection: reader.silences(connection, since))
+        return self._read_all(lambda connection: alert_reader.silences(connection, since))
 
     def _read_all(self, query: Callable[[sqlite3.Connection], list[T]]) -> list[T]:
         """Return the rows of a query; none if reading fails."""

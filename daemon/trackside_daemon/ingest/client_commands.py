@@ -26,6 +26,7 @@ ANSWERS = {
     "pong": "ping",
 }  # the kinds of answers, each with the kind of its question
 SPEAKING_SECONDS = 10.0  # a session that has been silent for longer gets no commands
+CHECK_SECONDS = 0.1  # between two checks whether a question is cancelled
 UNANSWERED = 1024  # the most questions that wait for answers
 
 
@@ -33,7 +34,7 @@ class Question:
     """A question to some ranks at once, or a command.
 
     Attributes:
-        kind: One of those of `ANSWERS`; or ``layers?``, a command without an answer.
+        kind: One of those of `ANSWERS`; or ``layers?`` or ``cancel?``, commands without an answer.
         run: The run's id.
         ranks: Only these ranks are asked; None for all.
         body: What the question contains besides its kind.
@@ -70,9 +71,13 @@ class Question:
         self._answers[rank] = Answer(rank, time.monotonic() - self._began, body)
         self._check()
 
-    def wait(self, seconds: float) -> list[Answer]:
-        """Wait for all answers; return those that arrived by then, by rank."""
-        self._complete.wait(seconds)
+    def wait(self, seconds: float, cancelled: threading.Event | None = None) -> list[Answer]:
+        """Wait for all answers, or soon after *cancelled* is set no more; return those that arrived by then, by rank."""
+        until = time.monotonic() + seconds
+        piece = seconds if cancelled is None else CHECK_SECONDS
+        while not self._complete.wait(max(0.0, min(piece, until - time.monotonic()))):
+            if time.monotonic() >= until or (cancelled is not None and cancelled.is_set()):
+                break
         return [self._answers[rank] for rank in sorted(self._answers)]
 
     def _check(self) -> None:

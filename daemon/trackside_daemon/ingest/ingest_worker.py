@@ -155,8 +155,8 @@ class IngestWorker:
         now = time.monotonic()
         if self._channel is None:
             return
-        if not reads:
-            self._heard_at = now  # its answers wait behind messages
+        if not reads or self._records:
+            self._heard_at = now  # its answers wait behind messages: the hellos of a thousand clients may need longer
         elif now - self._heard_at > HANG_SECONDS and self._process is not None:
             self._process.kill()
         else:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from trackside.transport.sender import Sender
     from trackside.wire import Hello
 
-SEARCH_SECONDS = 5.0  # how often new spools are looked for
+SEARCH_SECONDS = 5.0  # how often new spools are searched for
 
 log = logging.getLogger("trackside")
 

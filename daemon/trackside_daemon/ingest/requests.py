@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 from trackside_daemon.ingest.client_commands import Question
 
 if TYPE_CHECKING:
+    import threading
+
     from trackside.wire import Body
     from trackside_daemon.ingest.session import Receipt
     from trackside_daemon.model.answer import Answer
 
 ANSWER_SECONDS = 3.0  # How long `ask` waits by default. A client answers as soon as its sender thread gets the GIL.
+
+CANCEL_SECONDS = 1.0  # How long clients may take to answer a question that is cancelled.
 
 
 class IngestRequests:
@@ -86,6 +90,8 @@ class IngestRequests:
         ranks: frozenset[int] | None = None,
         body: Body = None,
         seconds: float = ANSWER_SECONDS,
+        *,
+        cancelled: threading.Event | None = None,
     ) -> tuple[frozenset[int], list[Answer]]:
         """Ask the clients of a run, and wait *seconds* at most. Any thread but the ingest thread may call it.
 
@@ -95,6 +101,7 @@ class IngestRequests:
             ranks: Only these ranks; None for all.
             body: What the question contains besides its kind.
             seconds: The longest wait.
+            cancelled: Ends the wait soon after it is set, and the profile that a client records.
 
         Returns:
             The ranks that were asked, and their answers.
@@ -102,5 +109,9 @@ class IngestRequests:
         question = Question(kind, run, ranks, body)
         self.questions.append(question)
         self.wake()
-        answers = question.wait(seconds)
+        answers = question.wait(seconds, cancelled)
+        if cancelled is not None and cancelled.is_set():
+            self.questions.append(Question("cancel?", run, ranks, number=0))
+            self.wake()
+            answers = question.wait(CANCEL_SECONDS)
         return question.asked or frozenset(), answers

@@ -56,6 +56,7 @@ class Server:
         self._watch = watch or ProcessWatch()
         self._stopping = False
         self._turned = 0.0
+        self._used = time.process_time(), time.monotonic()
         self._thread = threading.Thread(target=self._run, name="trackside-ingest", daemon=True)
 
     def start(self) -> None:
@@ -109,6 +110,8 @@ class Server:
                 self._watch.tick(_now())
                 self._worker.tick(reads=reads)
                 self._deliver(self._sessions.tick(_now()))
+                for frames in self._sessions.pace(self._load(), _now()):
+                    self._worker.send(frames)
             self._worker.flush()
 
     def _timeout(self, tick_at: float, *, reads: bool) -> float:
@@ -145,11 +148,26 @@ class Server:
         for process, ended, at in self._watch.ended(now):
             self._deliver(self._sessions.exited(process, ended, at.wall, now))
 
+    def _load(self) -> float:
+        """Return the share of a core that this process has used since the last call."""
+        before, self._used = self._used, (time.process_time(), time.monotonic())
+        return (self._used[0] - before[0]) / max(0.001, self._used[1] - before[1])
+
     def _acknowledge(self) -> None:
+        """Answer what is committed: of each session the last message, which covers those before it, and each refused one."""
+        answers: dict[bytes, list[bytes]] = {}
         while self._requests.receipts:
-            answer = self._sessions.committed(self._requests.receipts.popleft())
-            if answer is not None:
+            receipt = self._requests.receipts.popleft()
+            answer = self._sessions.committed(receipt)
+            if answer is None:
+                continue
+            if receipt.refused:
+                answers.pop(receipt.session, None)  # the refusal covers the messages before it too
                 self._worker.send(answer)
+            else:
+                answers[receipt.session] = answer
+        for answer in answers.values():
+            self._worker.send(answer)
 
 
 def _now() -> Moment:

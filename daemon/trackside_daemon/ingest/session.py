@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trackside.environment.config import CONFIG_BYTES
-from trackside.wire import HOOK_FAILED, Envelope, Nack, Totals, encode, is_commit
+from trackside.wire import GATHER_SECONDS, HOOK_FAILED, Envelope, Nack, Totals, encode, is_commit
 from trackside_daemon.model.log_fields import log_fields
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import USER_ALERT, Event, RunState, SessionOpened
@@ -87,6 +87,7 @@ class IngestSession:
         is_logged: The log reports its late end; False after that, and if its owner left too many spools at once.
         refused: Reasons by number of refused messages whose nack the client may have missed.
         hooks_logged: Number of its failed hooks so far.
+        pace: For how many milliseconds its client collects rows.
         shift: Nanoseconds from its monotonic clock to Unix time, as of its last hello or batch.
     """
 
@@ -108,6 +109,7 @@ class IngestSession:
         """Require another hello; what was accepted and not committed has to be sent again."""
         self.ref = SessionRef(self.ref.id)
         self.greeted = False
+        self.pace = round(1000 * GATHER_SECONDS)  # a client begins with it on each connection
         self.accepted = 0
         self.committed = 0
         self.offset = 0.0

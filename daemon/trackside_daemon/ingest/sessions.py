@@ -1,6 +1,7 @@
 """The protocol with the clients, and the daemon's only registry of their sessions.
 
 It uses neither sockets nor clocks: frames and the moment of their arrival come in, answers and batches go out.
+The file is longer than others, so that all messages of the protocol are handled in one place.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from trackside.wire import VERSION, Envelope, Refused, WireError, decode_body, encode, open_envelope
+from trackside.wire import GATHER_SECONDS, VERSION, Envelope, Refused, WireError, decode_body, encode, open_envelope
 from trackside_daemon.history.directory import UnreadableError
-from trackside_daemon.ingest.client_commands import Questions
+from trackside_daemon.ingest.client_commands import SPEAKING_SECONDS, Questions
 from trackside_daemon.ingest.message_counts import KINDS, UNNUMBERED, MessageCounts
+from trackside_daemon.ingest.pacing import Pacing
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.session import (
     IngestSession,
@@ -97,6 +99,7 @@ class Sessions:
         self._counts = MessageCounts()
         self._logged_spools = NewRuns()
         self._questions = Questions()
+        self._pacing = Pacing()
 
     def receive(self, connection: Connection, frames: list[bytes], now: Moment, *, room: bool = True) -> Outcome:
         """Accept one message.
@@ -133,6 +136,21 @@ class Sessions:
         samples = [*self._counts.samples(self._rejected_before(), self._restarts()), *self._runs.rejected()]
         strays = lost_strays(self._sessions.values(), self._runs.is_lost, now)
         return [*self._runs.tick(now), Batch("ingest", samples, complete=True), *strays]
+
+    def pace(self, load: float, now: Moment) -> list[list[bytes]]:
+        """Return once a second the messages to clients that are to collect rows for another time.
+
+        Args:
+            load: Share of a core that the daemon has used in the last second.
+            now: This moment.
+        """
+        live = [
+            session
+            for session in self._sessions.values()
+            if session.greeted and not session.ref.late and now.monotonic - session.received_at < SPEAKING_SECONDS
+        ]
+        self._pacing.update(len(live), load)
+        return self._pacing.messages(live)
 
     def committed(self, receipt: Receipt) -> list[bytes] | None:
         """Return the answer to a committed message; None if its session has to greet again."""
@@ -306,6 +324,9 @@ class Sessions:
                 outcome.add_records(records)
             outcome.batches.extend(attached)
         outcome.answers.append(welcome)
+        session.pace = round(1000 * GATHER_SECONDS)
+        if not session.ref.late:
+            outcome.answers.extend(self._pacing.messages([session]))
 
     def _entry(self, id_: bytes) -> IngestSession:
         """Return the entry of a session, made if it is new; then another one may have to go."""

@@ -1,4 +1,4 @@
-"""Look up user names in the background, because a directory server that holds them may not answer."""
+"""Resolve user names in the background, because a directory server that holds them may not answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RETRY_SECONDS = 300.0  # time until the next lookup of a user without a name: th
 
 
 class UserNames:
-    """User names by id, looked up one after another in a thread.
+    """User names by id, resolved one after another in a thread.
 
     Args:
         clock: Seconds of the monotonic clock.
@@ -54,7 +54,7 @@ class UserNames:
         thread.join(self._patience)
 
     def _run(self) -> None:
-        """Look users up until the queue is empty."""
+        """Resolve users until the queue is empty."""
         while True:
             with self._lock:
                 if not self._queue:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import threading
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from trackside_daemon.model.training_families import RANK
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from trackside_daemon.model.metric import Batch, Distribution, Metric
+
+
+# Series of a family on the page for a run with many ranks: the minimum, median, maximum, sum, two extreme ranks and the lowest
+# rank. A group of as few series stays as it is.
+OF_STATISTICS = 7
 
 
 class Series:
@@ -33,23 +41,42 @@ class Series:
 
 
 class Rows(NamedTuple):
-    """A family on the page: its series in the order of their first samples, and their values at one moment."""
+    """A family on the page: its series in the order of their first samples, and their values at one moment.
+
+    Attributes:
+        groups: Further series, of runs with many ranks: each group has one series of each rank of a run.
+    """
 
     metric: Metric
     series: list[Series]
     values: list[float | Distribution]
+    groups: Sequence[list[Series]] = ()
+
+
+class _Groups(NamedTuple):
+    """The series of a family by runs: *groups* of more ranks than a limit, and the *others*."""
+
+    others: list[Series]
+    groups: list[list[Series]]
 
 
 class State:
-    """All series. The pipeline's thread writes, any thread reads."""
+    """All series. The pipeline's thread writes, any thread reads.
 
-    def __init__(self) -> None:
+    Args:
+        most_ranks: The most ranks of a run whose series a snapshot has one by one.
+    """
+
+    def __init__(self, most_ranks: int = 64) -> None:
+        self._most_ranks = most_ranks
         self._lock = threading.Lock()
         self._families: dict[Metric, dict[tuple[str, ...], Series]] = {}
         self._sources: dict[str, dict[tuple[Metric, tuple[str, ...]], Series]] = {}
         self._until: dict[str, float] = {}
         self._complete: dict[str, list[Series]] = {}
         """By source, the series of its last batch, if that was complete. Most next batches have the same series in this order."""
+        self._groups: dict[Metric, _Groups] = {}
+        """Of the families of ranks, until one of their series comes or goes."""
 
     def update(self, batch: Batch) -> None:
         """Apply a batch. If it is complete, the other series of its source disappear.
@@ -73,12 +100,13 @@ class State:
         with self._lock:
             self._forget(now)
             for metric, family in self._families.items():
-                series = list(family.values())
+                series, groups = self._grouped(metric, family)
                 if wanted is not None:
                     series = [one for one in series if wanted(one.source)]
-                if series:
+                    groups = [group for group in groups if wanted(group[0].source)]
+                if series or groups:
                     # Copied, so that the page is rendered without the lock, and a scrape does not delay the pipeline.
-                    page.append(Rows(metric, series, [one.value for one in series]))
+                    page.append(Rows(metric, series, [one.value for one in series], groups))
         return sorted(page, key=lambda rows: rows.metric.name)
 
     def values(self, now: float, *metrics: Metric) -> list[dict[tuple[str, ...], float | Distribution]]:
@@ -106,6 +134,28 @@ class State:
                 for metric, family in self._families.items()
                 if metric.name in names
             }
+
+    def _grouped(self, metric: Metric, family: dict[tuple[str, ...], Series]) -> _Groups:
+        # Statistics have one label for a third label of the family, and none for a fourth.
+        if len(family) <= self._most_ranks or metric.labels[:2] != RANK or len(metric.labels) > len(RANK) + 1:
+            return _Groups(list(family.values()), [])
+        found = self._groups.get(metric)
+        if found is None:
+            groups: dict[tuple[str, ...], list[Series]] = {}
+            ranks: dict[str, set[str]] = {}
+            for labels, series in family.items():
+                groups.setdefault((labels[0], *labels[2:]), []).append(series)
+                ranks.setdefault(labels[0], set()).add(labels[1])
+            large = {run for run, those in ranks.items() if len(those) > self._most_ranks}
+            few_enough = min(self._most_ranks, OF_STATISTICS)
+            many: list[list[Series]] = []
+            few: list[list[Series]] = []
+            for (run, *_), group in groups.items():
+                (many if run in large and len(group) > few_enough else few).append(group)
+            # As they would be without groups, if there are none.
+            others = list(chain.from_iterable(few)) if many else list(family.values())
+            found = self._groups[metric] = _Groups(others, many)
+        return found
 
     def _refresh(self, batch: Batch) -> bool:
         """Apply a batch with the same series as the last one of its source; return False if they differ."""
@@ -146,6 +196,7 @@ class State:
         series = family.get(labels)
         if series is None:
             series = family[labels] = Series(metric, labels, source)
+            self._groups.pop(metric, None)
         elif series.source != source:
             self._sources.get(series.source, {}).pop((metric, labels), None)
             self._complete.pop(series.source, None)
@@ -157,6 +208,7 @@ class State:
         family = self._families.get(metric, {})
         if labels in family and family[labels].source == source:
             del family[labels]
+            self._groups.pop(metric, None)
 
     def _expire(self, batch: Batch) -> None:
         if batch.until is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FAILURES = Metric(
     "trackside_pipeline_failures_total", "counter", "Batches on which a stage of the pipeline failed.", ("stage",)
 )
-STAGES = ("state", "history", "detectors", "alerts", "told", "jsonl")
+STAGES = ("state", "history", "detectors", "alerts", "listeners", "jsonl")
 LOGGED = 64  # most kinds of failures that are logged
 ALERTS_SECONDS = 1.0  # interval in which the active alerts get the time, while batches arrive
 
@@ -146,7 +146,7 @@ class Pipeline:
             self._stage("state", self._state.update, change)
             self._stage("history", self._history.accept, change)
             for listener in self._listeners:
-                self._stage("told", listener.accept, change)
+                self._stage("listeners", listener.accept, change)
 
     def _stage(self, name: str, stage: Callable[[Batch], None], batch: Batch) -> None:
         try:

@@ -93,7 +93,7 @@ class Parts:
         process: The collector of processes.
         collectors: All collectors that are enabled.
         history: The history; *mirrors* send it to other tools.
-        liveness: Looks up processes.
+        liveness: Finds processes.
         alerting: Finding sources, active alerts and their listeners.
         reports: Writes the reports of runs that end; None without `reports.path`.
         captures: The captures; *automatic* and *planned* have who begins those that nobody asks for.
@@ -114,7 +114,7 @@ class Parts:
     """
 
     def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: IngestWorker, url: str) -> None:
-        self.state = State()
+        self.state = State(config.limits.ranks)
         self.rates = RateTracker(self.state)
         self.ranks = RankProcesses()
         self.requests = IngestRequests()

@@ -1,4 +1,4 @@
-"""Look up the begins of runs in the history without waiting for it: a disk may hang, and the tick must go on."""
+"""Read the begins of runs in the history without waiting for it: a disk may hang, and the tick must go on."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from trackside_daemon.model.state import OF_STATISTICS
 from trackside_daemon.training.export_limits import BURST, Limits, NewRuns, Rejections
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from trackside_daemon.model.session import Owner
     from trackside_daemon.training.rank import RankStatus
     from trackside_daemon.training.run import RunStatus
+
+# Series of keys in memory, of all runs, as a multiple of those that may be on the page: ranks that share statistics.
+STORED = 10
 
 
 class Admission:
@@ -75,10 +79,25 @@ class Admission:
             return self.rejections.add("label_length", f"key {key[:40]}…", self._limits.label_bytes)
         if rank.keys >= self._limits.keys:
             return self.rejections.add("keys", f"key {key} of run {run.name}", self._limits.keys)
-        used = self._used(lambda one: 0 if one.forgotten else sum(rank.keys for rank in one.ranks.values()))
-        if _is_over(self._limits.series, used, run.owner):
+        on_page = self._used(lambda one: 0 if one.forgotten else self._series(one))
+        stored = self._used(lambda one: 0 if one.forgotten else one.value_series)
+        is_new = key not in run.keys or not self._has_statistics(run)
+        if _is_over(STORED * self._limits.series, stored, run.owner) or (
+            is_new and _is_over(self._limits.series, on_page, run.owner)
+        ):
             return self.rejections.add("series", f"key {key} of run {run.name}", self._limits.series)
+        run.keys.add(key)
+        run.value_series += 1
+        run.value_ranks += not rank.keys
         return True
+
+    def _has_statistics(self, run: RunStatus) -> bool:
+        """Return whether the page has statistics over the ranks of a run, and not each rank, as `State` decides it."""
+        return run.value_ranks > self._limits.ranks
+
+    def _series(self, run: RunStatus) -> int:
+        """Return how many series of keys a run has on the page, at most."""
+        return OF_STATISTICS * len(run.keys) if self._has_statistics(run) else run.value_series
 
     def _used(self, amount: Callable[[RunStatus], int]) -> Counter[str]:
         """Return how much of a limit each owner uses, by the *amount* of each run."""

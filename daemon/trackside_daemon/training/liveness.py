@@ -10,12 +10,13 @@ from trackside.environment.identity import boot_id, stat
 if TYPE_CHECKING:
     from trackside.wire import Identity
 
-SILENCE_SECONDS = 3.0  # a client sends a message each second. After this silence its process is looked up.
+# After this silence its process is checked. A client sends a message each second; one of many ranks may send none for longer.
+SILENCE_SECONDS = 3.0
 REMOTE_SILENCE_SECONDS = 30.0  # a client on another machine is lost after this silence
 
 
 class Liveness:
-    """Looks up processes by pid and start time, for clients of this machine and its current boot.
+    """Finds processes by pid and start time, for clients of this machine and its current boot.
 
     Args:
         proc: Where the kernel's process files are.

@@ -144,6 +144,9 @@ class RunStatus:
         is_auto: Trackside has found some of its values without the training code's help.
         before: The attempts before it.
         norms: Norms over all ranks, from the parts that the ranks push.
+        keys: Keys that have series in `training_families.VALUE`.
+        value_series: Number of these series.
+        value_ranks: Number of ranks that have some.
     """
 
     def __init__(
@@ -169,6 +172,8 @@ class RunStatus:
         self.forgotten = False
         self.norms: WholeNorms[RankSession] = WholeNorms(max(1, identity.world))  # a client may send 0
         self.stall = stall
+        self.keys: set[str] = set()
+        self.value_series = self.value_ranks = 0
         self._exported_state = ""
 
     @property

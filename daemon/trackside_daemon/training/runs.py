@@ -1,6 +1,7 @@
 """The runs that are alive or have just ended: their names, attempts, ranks and states.
 
-Each method applies a message and returns the batches that follow from it.
+Each method applies a message and returns the batches that follow from it. The file is longer than others: names, attempts and
+the ends of runs depend on each other, so one class decides on them.
 """
 
 from __future__ import annotations

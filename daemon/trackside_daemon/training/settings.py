@@ -20,6 +20,9 @@ class LimitsSection(Section):
     """Limits of what `/metrics` shows at once; what exceeds them is counted and left out."""
 
     runs: Annotated[int, Field(ge=1, description="Live runs on /metrics at once.")] = 64
+    ranks: Annotated[
+        int, Field(ge=1, description="Ranks of a run with series of their own; of more ranks there are statistics.")
+    ] = 64
     keys: Annotated[
         int, Field(ge=1, description="Keys on trackside_training_value and values of layers, for each rank of a run.")
     ] = 1000

@@ -15,11 +15,13 @@ from starlette.routing import Match, Route
 
 from trackside_daemon import __version__
 from trackside_daemon.web import dashboard
-from trackside_daemon.web.api.openapi import ENDPOINTS, document
+from trackside_daemon.web.api.endpoints import ENDPOINTS
+from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.exposition import process_registry, render
 from trackside_daemon.web.exposition_protobuf import render_protobuf
 from trackside_daemon.web.http.auth_token import Token, TokenMiddleware, error_response
 from trackside_daemon.web.http.negotiation import accepts_gzip, negotiate_format
+from trackside_daemon.web.rank_statistics import RankStatistics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -112,6 +114,7 @@ class WebApp:
             "overview": overview,
         }
         self._process_registry = process_registry()
+        self._rank_statistics = RankStatistics()
 
     def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
         """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
@@ -132,9 +135,10 @@ class WebApp:
             request.query_params.getlist("collect[]"), request.query_params.getlist("exclude[]")
         )
         chosen = negotiate_format(request.headers.get("accept", ""))
-        snapshot = self._state.snapshot(
+        whole = self._state.snapshot(
             time.monotonic(), None if sources is None else lambda source: _collector_name(source) in sources
         )
+        snapshot = self._rank_statistics.apply(whole)
         own = self._process_registry if sources is None or OWN_SOURCE in sources else None
         body = (
             render_protobuf(snapshot, own)

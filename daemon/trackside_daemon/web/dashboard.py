@@ -74,7 +74,7 @@ async def _page(request: Request) -> Response:
 
 
 def lost(request: Request) -> Response | None:
-    """Return the page for an address that a person mistyped: it says so and leads on. Return None to a program."""
+    """Return the page for an address that a person mistyped, which links to the dashboard. Return None to a program."""
     if request.method not in READING or "text/html" not in request.headers.get("accept", ""):
         return None
     if request.url.path.startswith(("/api/", "/static/", "/-/")):

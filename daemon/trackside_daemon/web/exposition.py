@@ -32,7 +32,7 @@ def render(snapshot: list[Rows], *, openmetrics: bool, process_metrics: Collecto
         process_metrics: A prometheus_client registry whose families come last.
     """
     parts: list[str] = []
-    for metric, all_series, values in snapshot:
+    for metric, all_series, values, _ in snapshot:
         parts.append(_header(metric, openmetrics=openmetrics))
         if metric.kind == "histogram":
             for series, value in zip(all_series, values, strict=True):

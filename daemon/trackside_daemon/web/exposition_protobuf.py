@@ -28,7 +28,7 @@ _ZERO = 2.0 ** (DURATION_INDEXES.start // 2**DURATION_SCHEMA)  # durations up to
 def render_protobuf(snapshot: list[Rows], process_metrics: CollectorRegistry | None = None) -> bytes:
     """Return the metrics page; see `exposition.render`."""
     parts = []
-    for metric, all_series, values in snapshot:
+    for metric, all_series, values, _ in snapshot:
         kind = {"counter": _COUNTER, "histogram": _HISTOGRAM}.get(metric.kind, _GAUGE)
         rows = []
         for series, value in zip(all_series, values, strict=True):

@@ -130,6 +130,19 @@ def test_hostile_shapes_are_left_out(tmp_path: Path) -> None:
         assert reason(written(tmp_path / "trace.json", writer)) == ""
 
 
+def test_events_at_times_that_cannot_be_added_up_are_left_out(tmp_path: Path) -> None:
+    writer = healthy()
+    writer.add("Optimizer.step#SGD.step", 1e308, 1e308, "user_annotation")
+    writer.add("aten::mm", -1e308, 1e308)
+    found = summarize({0: written(tmp_path / "a.json", writer), 1: written(tmp_path / "b.json", healthy())}, 5)
+    assert (sorted(found["ranks"]), found["failed"]) == (["0", "1"], {})
+
+
+def test_a_summary_that_cannot_be_used_costs_only_its_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", """input(); print('{"begin": null}', flush=True)"""))
+    assert "unusable" in summarize({0: tmp_path / "a.json"}, 5)["failed"]["0"]
+
+
 def test_a_trace_that_has_marks_keeps_its_own(tmp_path: Path) -> None:
     writer = healthy(steps=3)
     writer.add("ProfilerStep#7", 1000.0, 8000.0, "user_annotation")

@@ -39,7 +39,7 @@ class Seen(NamedTuple):
     moved: Mapping[ProcessKey, int]
 
 
-def see(proc: str) -> Seen:
+def read_processes(proc: str) -> Seen:
     """Read the processes of the procfs at *proc*, without kernel threads."""
     with os.scandir(proc) as entries:
         pids = [int(entry.name) for entry in entries if entry.name.isdecimal()][:READ]

@@ -10,7 +10,7 @@ from trackside_daemon.alerts.evidence.causes.level import BEFORE, SlowDown
 from trackside_daemon.alerts.evidence.causes.ranking import compared, conclusion, ranked
 from trackside_daemon.alerts.evidence.causes.readings import RankPlace, Readings
 from trackside_daemon.alerts.evidence.changes import changes
-from trackside_daemon.alerts.evidence.neighbours import heaviest, see
+from trackside_daemon.alerts.evidence.neighbours import heaviest, read_processes
 from trackside_daemon.collectors.process.ranks import PROCESS_INFO, RANK_INFO
 from trackside_daemon.history.read.resources import Resource, read_resources
 from trackside_daemon.history.read.series import Window
@@ -38,7 +38,7 @@ def causes(case: Case) -> dict[str, Any]:
     if slow is None:
         case.missing.append("causes: the alert does not have the usual duration of a step")
         return {}
-    before = see(case.sources.proc)
+    before = read_processes(case.sources.proc)
     case.sources.pause(APART)
     places = _places(case)
     named = case.alert.labels.get("rank") if case.alert.alert == STRAGGLER else None
@@ -50,7 +50,7 @@ def causes(case: Case) -> dict[str, Any]:
         *_processes(case),
     )
     own = {int(pid) for pid in readings.pids if pid.isdecimal()} | {os.getpid()}
-    readings = readings._replace(neighbours=heaviest(before, see(case.sources.proc), own))
+    readings = readings._replace(neighbours=heaviest(before, read_processes(case.sources.proc), own))
     found = ranked(readings)
     text = conclusion(found, compared(readings))
     if not text:

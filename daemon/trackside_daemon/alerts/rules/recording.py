@@ -11,7 +11,7 @@ from trackside_daemon.detectors.straggler import OWN, OWN_WITH_SYNC
 from trackside_daemon.model import training_families as f
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 GPU = ("gpu", "uuid")
 # Labels that differ between the machines of one run, including those of a PodMonitor.
@@ -24,6 +24,10 @@ WINDOW = "5m"
 
 # Seconds of the window in which a run was there. Prometheus divides the rate of a young series by the whole window.
 SECONDS = "run:trackside_training_seconds:max5m"
+
+
+# The family of statistics over the ranks of a run with many; `trackside_daemon.web`, which is above, defines it.
+RANK_STATISTIC = "trackside_training_rank_statistic"
 
 
 class RecordingRule(NamedTuple):
@@ -64,6 +68,24 @@ def _per_second(increase: str) -> str:
     return f"  {increase}\n/\n  {SECONDS}"
 
 
+def _of_all_ranks(family: str, place: str, of: Callable[[str], str] = str) -> str:
+    """Return the sum over all ranks of a family, or *of* an expression with it.
+
+    A daemon has only the sum, and the series of one rank, if a run has more ranks than `limits.ranks`.
+    """
+    total = f'{RANK_STATISTIC}{{family="{family}", statistic="sum"}}'
+    return f"""\
+sum without ({place}, rank, family, key, statistic) (
+    {of(family)} unless on (job, {place}, run) {total}
+  or
+    {of(total)}
+)"""
+
+
+def _grown(series: str) -> str:
+    return f"increase({series}[{WINDOW}])"
+
+
 def _increase(family: str, labels: str) -> str:
     return f"sum without ({labels}) (increase({family}[{WINDOW}]))"
 
@@ -83,8 +105,10 @@ def _speed(place: str) -> list[RecordingRule]:
     return [
         # First, since the rules below divide by it.
         RecordingRule(SECONDS, f"clamp(time() - {began}, 1, 300)"),
-        RecordingRule("run:trackside_training_tokens:rate5m", _per_second(_increase(f.TOKENS.name, ranks))),
-        RecordingRule("run:trackside_training_samples:rate5m", _per_second(_increase(f.SAMPLES.name, ranks))),
+        RecordingRule("run:trackside_training_tokens:rate5m", _per_second(_of_all_ranks(f.TOKENS.name, place, _grown))),
+        RecordingRule(
+            "run:trackside_training_samples:rate5m", _per_second(_of_all_ranks(f.SAMPLES.name, place, _grown))
+        ),
         RecordingRule(
             "run:trackside_training_steps:max_rate5m",
             _per_second(f"max without ({ranks}) (increase({f.STEPS.name}[{WINDOW}]))"),
@@ -157,7 +181,7 @@ def _norms(place: str) -> list[RecordingRule]:
     Different daemons export the parts, and each is the latest, so the steps may differ by one.
     """
     squared = f.KNOWN["grad_norm_local_squared"].name
-    return [RecordingRule("run:trackside_training_grad_norm:l2", f"sqrt(sum without ({place}, rank) ({squared}))")]
+    return [RecordingRule("run:trackside_training_grad_norm:l2", f"sqrt({_of_all_ranks(squared, place)})")]
 
 
 def _gpus(place: str) -> list[RecordingRule]:

@@ -11,7 +11,7 @@ from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 ANSWER_BYTES = 16 * 1024 * 1024
 PAGES = 100_000  # most pages of one list
@@ -48,18 +48,28 @@ class RestClient:
         return self._request("POST", path, json.dumps(body).encode())
 
     def pages(self, path: str, name: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the elements of a list that the server sends in pages.
+        """Yield the elements of a list that the server sends in pages, as answers to JSON.
 
         Raises:
-            SendError: The server does not give it.
+            SendError: The server does not give it, or repeats a page.
         """
+        return self._paged(name, lambda token: self.post(path, {**body, **token}))
+
+    def get_pages(self, path: str, name: str, **query: Any) -> Iterator[dict[str, Any]]:
+        """Yield the elements of a list that the server sends in pages, as answers to a query; see `pages`."""
+        return self._paged(name, lambda token: self.get(path, **query, **token))
+
+    def _paged(self, name: str, request: Callable[[dict[str, str]], dict[str, Any]]) -> Iterator[dict[str, Any]]:
         token = ""
         for _ in range(PAGES):
-            answer = self.post(path, {**body, "page_token": token} if token else body)
+            answer = request({"page_token": token} if token else {})
             yield from answer.get(name) or ()
-            token = str(answer.get("next_page_token") or "")
+            before, token = token, str(answer.get("next_page_token") or "")
             if not token:
                 return
+            if token == before:
+                break
+        raise SendError(f"{http_request.without_secrets(self.url)}: it sends the same page again and again", "later")
 
     def _request(self, method: str, path: str, body: bytes | None) -> dict[str, Any]:
         url = f"{self.url}/api/2.0/mlflow/{path}"

@@ -53,22 +53,16 @@ class ServerRun(TrackedRun):
         return chunks(self._history(key))
 
     def _history(self, key: str) -> Iterator[tuple[int, int, float]]:
-        token: dict[str, str] = {}
-        while True:
-            query = {"run_id": self.id, "metric_key": key, "max_results": HISTORY_PAGE, **token}
-            try:
-                answer = self._client.get("metrics/get-history", **query)
-            except SendError as error:
-                raise ForeignRunError(f"{self.place}: {error}") from None
-            for metric in answer.get("metrics") or ():
+        query = {"run_id": self.id, "metric_key": key, "max_results": HISTORY_PAGE}
+        try:
+            for metric in self._client.get_pages("metrics/get-history", "metrics", **query):
                 try:
                     value = restored(float(metric.get("value", 0)))
                     yield int(metric.get("step", 0)), int(metric.get("timestamp", 0)), value
                 except (TypeError, ValueError):
                     self.leave_out("damaged values", key)
-            if not answer.get("next_page_token"):
-                return
-            token = {"page_token": str(answer["next_page_token"])}
+        except SendError as error:
+            raise ForeignRunError(f"{self.place}: {error}") from None
 
 
 def server_runs(address: str, environ: Mapping[str, str]) -> list[ServerRun]:

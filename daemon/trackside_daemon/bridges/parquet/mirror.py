@@ -16,7 +16,7 @@ from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.files.jsonl import folder
 from trackside_daemon.history.frames.optional_library import library
 from trackside_daemon.history.frames.rank_series import read_parts
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.series import LogTail, find
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ParquetFiles:
         if self.store.metadata(f"runs/{place}").get(STAMP) == _stamp(run):
             return None
         count = self._write(run, "samples", _groups(connection, run.id, self._schemas["samples"]))
-        alerts = reader.alerts(connection, reader.AlertFilter(run.id, limit=-1, evidence=False))
+        alerts = alert_reader.alerts(connection, alert_reader.AlertFilter(run.id, limit=-1, evidence=False))
         if alerts:
             self._write(run, "alerts", [self._table("alerts", [_alert(run.id, alert) for alert in alerts])])
         self._write(run, "runs", [self._table("runs", [_facts(connection, run)])])  # last: it says that all is there

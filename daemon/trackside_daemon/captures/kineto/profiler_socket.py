@@ -40,7 +40,7 @@ class ProfilerSocket:
     """The socket. Only a process that a configuration waits for is answered, and only at an address in the directory.
 
     libkineto reads an answer that comes late at its next request, so that answers without content would delay all later ones.
-    An answer from another directory than the one that it knows ends the process.
+    An answer from another directory than its own socket's ends the process.
 
     Args:
         directory: Its directory, exactly as in ``KINETO_IPC_SOCKET_DIR``.

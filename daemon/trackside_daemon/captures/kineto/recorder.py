@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.capture import Capture
     from trackside_daemon.model.rank_process import RankProcess
 
-CHECK_SECONDS = 0.05  # how often files are looked up
+CHECK_SECONDS = 0.05  # how often files are checked
 WRITE_SECONDS = 30.0  # time limit for the file, after the end of the recording
 
 UNREACHED = (

@@ -73,6 +73,8 @@ class _Worker:
             return Answer(error=f"the process that reads traces cannot be started: {error}")
         except WorkerFailed as error:
             reason = f"the process that reads traces ended: {error}"
+        except msgspec.MsgspecError as error:
+            reason = f"the summary of the trace is unusable: {error}"
         self.end()
         return Answer(error=reason)
 

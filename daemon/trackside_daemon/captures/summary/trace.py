@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEXT_BYTES = 256 << 20  # the longest text that is read, about a million events
+LAST_MICROSECOND = 2.0**63  # of the times that are read, far behind any that a profiler writes
 
 
 class TraceError(Exception):
@@ -77,6 +78,11 @@ def read_text(path: Path) -> bytes:
     return text
 
 
+def _is_time(event: Event) -> bool:
+    """Return whether an event lies in times that can be added up."""
+    return abs(event.ts) + event.dur < LAST_MICROSECOND
+
+
 def decode(text: bytes) -> Trace:
     """Return the events that have a duration.
 
@@ -87,7 +93,7 @@ def decode(text: bytes) -> Trace:
         trace = msgspec.json.decode(text, type=Trace)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"this is not a trace: {error}"[:200]) from None
-    trace.events = [event for event in trace.events if event.ph == "X" and event.dur >= 0]
+    trace.events = [event for event in trace.events if event.ph == "X" and event.dur >= 0 and _is_time(event)]
     if not trace.events:
         raise TraceError("the trace is empty: nothing ran in PyTorch while it was recorded")
     return trace

@@ -28,7 +28,7 @@ def audit(request: AuditRequest) -> Audited:
     path = Path(request.path)
     reader = Reader(request.rate, request.uid)
     try:
-        found = files.listing(path)
+        found = files.listing(path, request.uid)
     except FileNotFoundError:
         return Audited(gone=True)
     except (OSError, ValueError) as error:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside.checkpoints.folder import MANIFEST
+from trackside_daemon.checkpoints.audit.reading import RefusedError
 from trackside_daemon.model.checkpoint import shape_of
 
 if TYPE_CHECKING:
@@ -62,14 +63,20 @@ def is_usable(name: str) -> bool:
         return False
 
 
-def listing(path: Path) -> list[Found]:
+def listing(path: Path, uid: int | None = None) -> list[Found]:
     """Return the files of a checkpoint, by name.
 
+    Args:
+        path: The checkpoint.
+        uid: The user to whom it and all of its files have to belong; None for any.
+
     Raises:
+        RefusedError: It belongs to another user.
         OSError: It is not there, or cannot be read.
         ValueError: It has more than `MAX_FILES` files, or one whose name is not UTF-8.
     """
     about = path.stat()
+    _require_owner(path, about, uid)
     if stat.S_ISREG(about.st_mode):
         return [_found(path.name, about)]
     found = []
@@ -81,12 +88,18 @@ def listing(path: Path) -> list[Found]:
                 raise ValueError("the name of one of its files is not UTF-8")
             try:
                 if stat.S_ISREG((about := file.stat()).st_mode):
+                    _require_owner(file, about, uid)
                     found.append(_found(relative, about))
             except FileNotFoundError:  # a link that leads nowhere
                 found.append(Found(relative, 0, 0, 0))
             if len(found) > MAX_FILES:
                 raise ValueError(f"it has more than {MAX_FILES:,} files")
     return sorted(found)
+
+
+def _require_owner(path: Path, about: os.stat_result, uid: int | None) -> None:
+    if uid not in {None, about.st_uid}:
+        raise RefusedError(f"{path.name} belongs to another user")
 
 
 def _raise(error: OSError) -> None:
@@ -199,7 +212,7 @@ def _unlike_previous(sizes: Mapping[str, int], previous: Mapping[str, int]) -> I
 
 
 def is_json(text: bytes) -> bool:
-    """Return whether a text is JSON; one that is too long to tell counts as that."""
+    """Return whether a text is JSON; one that is too long to be parsed counts as that."""
     try:
         return len(text) >= INDEX_BYTES or json.loads(text) is not Ellipsis
     except (ValueError, RecursionError):

@@ -81,17 +81,28 @@ class Listing(NamedTuple):
     declared: bool
 
 
-class ScanRequest(msgspec.Struct, tag="scan"):
-    """Directories to list, and checkpoints whose files to sum up; *uid* is the user whose quota counts in them."""
+REFUSED = Listing(0, 0, 0, "", declared=False)
 
-    places: dict[str, int] = {}
+
+class ScanRequest(msgspec.Struct, tag="scan"):
+    """Directories to list, and checkpoints whose files to sum up.
+
+    Attributes:
+        places: The directories.
+        paths: The checkpoints.
+        uid: The user whose files are listed; None for all.
+    """
+
+    places: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    uid: int | None = None
 
 
 class Scanned(msgspec.Struct):
     """The entries of directories, the files of checkpoints, and the free bytes in directories.
 
-    What cannot be read is absent. What does not exist is None, or of a directory an empty list.
+    What cannot be read is absent. What does not exist is None, or of a directory an empty list. What belongs to another user
+    is `REFUSED`, and is left out of the entries.
     """
 
     places: dict[str, list[Entry]] = {}

@@ -73,7 +73,7 @@ def _marks(*bytes_: int) -> bytes:
 
 
 # Of a NaN and an infinity all bits of the exponent are set. Its upper bits alone are so only of very large numbers, which
-# are looked at one by one. Pieces begin at an element, since their length is a multiple of 8.
+# are checked one by one. Pieces begin at an element, since their length is a multiple of 8.
 _TOP = _marks(0x7F, 0xFF)
 
 

@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from trackside_daemon.checkpoints.audit import files
-from trackside_daemon.checkpoints.audit.request import Entry, Listing, Scanned, ScanRequest
+from trackside_daemon.checkpoints.audit.reading import RefusedError
+from trackside_daemon.checkpoints.audit.request import REFUSED, Entry, Listing, Scanned, ScanRequest
 from trackside_daemon.linux.quota import quota_left
 
 ENTRIES = 10_000  # most entries of all directories, so that the answer stays below `worker_process.ANSWER_BYTES`
@@ -17,13 +18,13 @@ def scan(request: ScanRequest) -> Scanned:
     """Return what is in the directories."""
     answer = Scanned()
     most = max(1, ENTRIES // max(1, len(request.places)))
-    for place, uid in request.places.items():
+    for place in request.places:
         with suppress(OSError, ValueError):
-            answer.places[place] = _entries(Path(place), most)
-            answer.free[place] = free_bytes(place, uid)
+            answer.places[place] = _entries(Path(place), most, request.uid)
+            answer.free[place] = free_bytes(place, os.getuid() if request.uid is None else request.uid)
     for path in request.paths:
         with suppress(OSError, ValueError):
-            answer.paths[path] = _listing(Path(path))
+            answer.paths[path] = _listing(Path(path), request.uid)
     return answer
 
 
@@ -39,8 +40,8 @@ def free_bytes(place: str, uid: int) -> int:
     return free if left is None else min(free, left)
 
 
-def _entries(place: Path, most: int) -> list[Entry]:
-    """Return the folders of a directory, and its files that may be checkpoints."""
+def _entries(place: Path, most: int, uid: int | None) -> list[Entry]:
+    """Return the folders of a user in a directory, and the files that may be checkpoints."""
     found: list[Entry] = []
     with suppress(FileNotFoundError), os.scandir(place) as entries:
         for entry in entries:
@@ -55,15 +56,18 @@ def _entries(place: Path, most: int) -> list[Entry]:
             if is_folder or Path(entry.name).suffix in files.SUFFIXES:
                 with suppress(FileNotFoundError):
                     about = entry.stat(follow_symlinks=False)
-                    found.append(Entry(entry.name, is_folder, about.st_size, about.st_mtime_ns, about.st_ino))
+                    if uid in {None, about.st_uid}:
+                        found.append(Entry(entry.name, is_folder, about.st_size, about.st_mtime_ns, about.st_ino))
     return found
 
 
-def _listing(path: Path) -> Listing | None:
+def _listing(path: Path, uid: int | None) -> Listing | None:
     try:
-        found = files.listing(path)
+        found = files.listing(path, uid)
     except FileNotFoundError:
         return None
+    except RefusedError:
+        return REFUSED
     newest = max((file.modified for file in found), default=0)
     size = sum(file.bytes for file in found)
     return Listing(files.fingerprint(found), size, newest, files.format_of(found), files.is_declared(found))

@@ -86,4 +86,7 @@ def read_target(pid: int) -> Target:
 def _version(program: str) -> tuple[int, ...]:
     if not Path(program).name.startswith("python"):
         return ()
-    return tuple(map(int, output([program, "-I", "-c", _VERSION], VERSION_SECONDS).split()))
+    try:
+        return tuple(map(int, output([program, "-I", "-c", _VERSION], VERSION_SECONDS).split()))
+    except ValueError:  # another program whose name begins like Python's
+        return ()

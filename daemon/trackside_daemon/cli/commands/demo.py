@@ -29,7 +29,7 @@ def demo(
         typer.Option(help="Simulate that many GPUs. [default: one per rank; 2 without a driver]", metavar="N"),
     ] = None,
 ) -> None:
-    """Run the daemon with a small real training, and print what to look at.
+    """Run the daemon with a small real training, and print what to open.
 
     A character-level language model learns English from Python's help texts; nothing is downloaded. With --ranks the
     training is simulated: its processes wait for each other and push all that a training can, but compute nothing.

@@ -88,11 +88,16 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     from trackside_daemon.history.directory import HistoryError
     from trackside_daemon.history.read.reader import RunFilter
 
+    broken: list[str] = []
     try:
-        found = find_runs(place, os.environ)
+        found = find_runs(place, os.environ, broken.append)
     except (ForeignRunError, OSError) as error:
-        warn(str(error) if isinstance(error, ForeignRunError) else f"{place}: {(error.strerror or str(error)).lower()}")
+        reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else ""
+        for line in broken or [f"{place}: {reason}" if reason else str(error)]:
+            warn(line)
         return 2
+    for line in broken:
+        warn(line)
     if not found:
         return _import(place, lambda: source.import_file(Path(place), name, id_))
     if len(found) == 1 and (name or id_):
@@ -105,7 +110,8 @@ def _import_place(source: Source, place: str, name: str, id_: str) -> int:
     new = [run for run in found if run.id not in known]
     if len(new) < len(found):
         warn(f"{place}: {len(found) - len(new)} of {len(found)} runs are in the history already")
-    return max((_import_run(source, run, f"{name}/{run.name}" if name else "", "") for run in new), default=0)
+    statuses = [_import_run(source, run, f"{name}/{run.name}" if name else "", "") for run in new]
+    return max([*statuses, 2 if broken else 0])
 
 
 def _import_run(source: Source, run: ForeignRun, name: str, id_: str) -> int:

@@ -27,7 +27,7 @@ def mcp(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Answer an agent: list runs, say why one is slow or broken, compare, wait for events.
+    """Answer an agent: list runs, explain why one is slow or broken, compare, wait for events.
 
     It speaks the Model Context Protocol on standard input and output. An agent starts it itself; see docs/agents.md.
     """

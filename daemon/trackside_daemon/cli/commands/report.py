@@ -14,7 +14,7 @@ from trackside_daemon.cli.errors import CommandError, errors_reported, warn
 from trackside_daemon.cli.options import Runs, StoragePath, Url
 
 FORMATS = ("html", "md", "json")
-MAX_RUNS = 20  # runs in one report: more lines in a chart cannot be told apart
+MAX_RUNS = 20  # runs in one report: more lines in a chart cannot be distinguished
 STANDARD_OUTPUT = Path("-")
 MOST_NAME = 80  # letters of a file's name
 

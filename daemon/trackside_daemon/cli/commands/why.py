@@ -34,7 +34,7 @@ def why(
     storage_path: StoragePath = None,
     url: Url = "",
 ) -> None:
-    """Say why a run is slow: where its time went, the causes that cost most, and what to try.
+    """Explain why a run is slow: where its time went, the causes that cost most, and what to try.
 
     Lost times are upper limits: other work may hide a part of them.
     """

@@ -21,7 +21,7 @@ from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
 from trackside_daemon.history.files.selection import Selection, count
-from trackside_daemon.history.read import layers, reader
+from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.summary import SUMMARIES
 from trackside_daemon.history.record import run_changes
@@ -76,7 +76,8 @@ class FileSource:
         """See `Source`."""
         with self._file().reading() as connection:
             return with_silenced_until(
-                reader.alerts(connection, reader.AlertFilter(uid)), reader.silences(connection, time.time())
+                alert_reader.alerts(connection, alert_reader.AlertFilter(uid)),
+                alert_reader.silences(connection, time.time()),
             )
 
     def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
@@ -108,10 +109,10 @@ class FileSource:
     def alert(self, number: int) -> dict[str, Any]:
         """See `Source`."""
         with self._file().reading() as connection:
-            alert = reader.alert(connection, number)
+            alert = alert_reader.alert(connection, number)
             if alert is None:
                 raise SourceError(f"alert {number}: no alert has this id")
-            return with_silenced_until([alert], reader.silences(connection, time.time()))[0]
+            return with_silenced_until([alert], alert_reader.silences(connection, time.time()))[0]
 
     def dismiss(self, number: int, *, dismissed: bool, comment: str) -> dict[str, Any]:
         """See `Source`."""
@@ -150,7 +151,8 @@ class FileSource:
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import import_run, open_run_file  # no other command needs them
+        from trackside_daemon.history.files.importing import import_run  # no other command needs them
+        from trackside_daemon.history.files.run_file import open_run_file
 
         with file.open("rb") as stream:
             begin = os.fstat(stream.fileno()).st_mtime if file.is_file() else time.time()
@@ -160,7 +162,8 @@ class FileSource:
 
     def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import RunFile, import_run  # no other command needs them
+        from trackside_daemon.history.files.importing import import_run  # no other command needs them
+        from trackside_daemon.history.files.run_file import RunFile
 
         reading = RunFile(items, file, id=uid, name=name)
         with self._writing() as writer:

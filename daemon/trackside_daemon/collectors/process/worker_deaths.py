@@ -41,7 +41,7 @@ DEATHS = Metric(
 log = logging.getLogger("trackside")
 
 
-class Cause(NamedTuple):
+class DeathCause(NamedTuple):
     """The cause of a worker's death: the label's value, and a description."""
 
     label: str
@@ -113,7 +113,7 @@ class WorkerDeaths:
         """Stop following processes."""
         self._workers.close()
 
-    def _record(self, dead: DeadWorker, cause: Cause, now: float, wall: float) -> None:
+    def _record(self, dead: DeadWorker, cause: DeathCause, now: float, wall: float) -> None:
         process = dead.rank_process
         counts = self._counts_of(process, now)
         counts[cause.label] = counts.get(cause.label, 0) + 1
@@ -130,16 +130,16 @@ class WorkerDeaths:
         return self._counts.setdefault(labels, dict.fromkeys(CAUSES, 0))
 
 
-def cause_of_death(dead: DeadWorker, shm: ShmUse | None) -> Cause:
+def cause_of_death(dead: DeadWorker, shm: ShmUse | None) -> DeathCause:
     """Return why a worker died; *shm* is the fullest recent state of /dev/shm, None when unknown."""
     if dead.code >= 0:
-        return Cause("exit", f"exit status {dead.code}")
+        return DeathCause("exit", f"exit status {dead.code}")
     if dead.oom:
-        return Cause("OOM", "killed by the kernel because memory ran out")
+        return DeathCause("OOM", "killed by the kernel because memory ran out")
     name = signal_name(-dead.code)
     if -dead.code != signal.SIGBUS:
-        return Cause(name, f"killed by {name}")
+        return DeathCause(name, f"killed by {name}")
     if shm is not None and shm.is_full:
-        return Cause(name, f"killed by {name}: /dev/shm is full ({shm})")
+        return DeathCause(name, f"killed by {name}: /dev/shm is full ({shm})")
     peak = "" if shm is None else f"; the training saw at most {shm}"
-    return Cause(name, f"killed by {name}, most often because /dev/shm is full{peak}")
+    return DeathCause(name, f"killed by {name}, most often because /dev/shm is full{peak}")

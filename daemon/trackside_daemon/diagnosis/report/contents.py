@@ -13,7 +13,7 @@ from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.layer_ranking import alerts_by_layer, ranked
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.history.capture_rows import captures
-from trackside_daemon.history.read import layers, reader
+from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES
 
@@ -60,7 +60,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
     """
     run = reader.run(connection, uid, MAX_KEYS)
     diagnosis = diagnose(connection, uid, prices)
-    alerts = reader.alerts(connection, reader.AlertFilter(uid, limit=MOST, evidence=False))
+    alerts = alert_reader.alerts(connection, alert_reader.AlertFilter(uid, limit=MOST, evidence=False))
     return {
         "run": run,
         "diagnosis": diagnosis,

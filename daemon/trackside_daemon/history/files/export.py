@@ -23,7 +23,7 @@ from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.machine_series import machine_series
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.files.selection import ALL, Selection, streams
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.series import (
     LogTail,
     Readable,
@@ -287,7 +287,7 @@ def _events(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
 
 
 def _alerts(database: Readable, uid: str) -> Iterator[dict[str, Any]]:
-    return _rows(database, uid, "SELECT id FROM alert WHERE run = ? ORDER BY started, id", reader.alert)
+    return _rows(database, uid, "SELECT id FROM alert WHERE run = ? ORDER BY started, id", alert_reader.alert)
 
 
 def _captures(database: Readable, uid: str) -> list[dict[str, Any]]:

@@ -1,301 +1,30 @@
-"""Import runs from files: what `formats` reads becomes the records of a live run.
-
-Each rank of an attempt is one session with messages numbered from 1. A file that is invalid further down leaves nothing
-behind.
-"""
+"""Import runs from files into the history, each completely or not at all."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sqlite3
 import time
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
-from dataclasses import replace
-from fractions import Fraction
 from functools import partial
-from io import SEEK_END
-from itertools import chain
-from math import inf
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
-from trackside.packing import writable
-from trackside.wire import SUMMARY, Clock, Hello, Identity, Totals
-from trackside_daemon.history.files.formats import parse
-from trackside_daemon.history.files.imported_session import ImportedSession
-from trackside_daemon.history.files.items import (
-    FAR_SECONDS,
-    AlertItem,
-    CaptureItem,
-    EventItem,
-    FormatError,
-    LayersItem,
-    MachineValues,
-    Push,
-    RunHeader,
-    checked_position,
-)
-from trackside_daemon.history.files.layer_lines import frame_of
-from trackside_daemon.history.files.run_fields import NO_RUN, AlertFields, AttemptFields, EventFields, RunFields
-from trackside_daemon.model.capture import CaptureJson
-from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
+from trackside_daemon.model.records import BatchIngested, MachineSample, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from trackside_daemon.history.files.items import Item
+    from trackside_daemon.history.files.run_file import RunFile
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.writer import Writer
-    from trackside_daemon.model.capture import Capture
 
 BATCH_BYTES = 2 * 1024 * 1024  # approximate size of a transaction; live runs are written between two of them
 
-SAMPLE_BYTES = 64 * 1024
-MOVED = "its files stayed where it was recorded"
 TIMEOUT = 600.0  # longest wait for a transaction, in seconds
 
 
 class ImportingError(Exception):
     """The file was not imported; the message is one line: why, and what to do."""
-
-
-class _AttemptHeader(NamedTuple):
-    """An attempt as the file describes it; *about* has its further fields in `reader.run`."""
-
-    attempt: AttemptFields
-    about: Mapping[str, Any]
-
-
-class RunFile:
-    """A run's items as records in the order of writing.
-
-    Args:
-        items: The items. The run's header is the first one, or the last.
-        file: Name of the file that they come from, for errors.
-        id: Replaces the run's id in the header.
-        name: Replaces the run's name in the header; the file's name if both are empty.
-        notes: Receives sentences about what was guessed or skipped; complete at the end.
-        file_id: The run's id if both are empty.
-
-    Attributes:
-        file: The file's name.
-        run: The run's id.
-        name: The run's name.
-        pinned: The run was pinned.
-        samples: Number of samples read so far.
-        last: Unix time of the latest of them; minus infinity before the first.
-        notes: See above.
-
-    Raises:
-        FormatError: The first item is invalid.
-    """
-
-    def __init__(
-        self,
-        items: Iterator[Item],
-        file: str,
-        *,
-        id: str = "",  # noqa: A002  the option's name
-        name: str = "",
-        notes: list[str] | None = None,
-        file_id: str = "",
-    ) -> None:
-        self.samples = 0
-        self.last = -inf
-        self.notes = [] if notes is None else notes
-        self.file = file
-        self._items = items
-        first: Item | None = next(self._items, None)
-        if first is None:
-            raise FormatError(f"{file}: nothing to import: there are no samples in it")
-        self._attempts: dict[int, _AttemptHeader] = {}
-        self._header: RunFields | None = None
-        if isinstance(first, RunHeader):
-            self._read_header(first)
-        else:
-            self._items = chain([first], self._items)
-        header = self._header or NO_RUN
-        stem = writable(PurePath(file).stem) or "imported"
-        self.run = writable(id) or header.id or file_id
-        self.name = writable(name) or header.name or stem
-        self.pinned = header.pinned
-        self._sessions: dict[tuple[int, int], ImportedSession] = {}
-        self._spans: dict[int, list[float]] = {}
-
-    def __iter__(self) -> Iterator[Record]:
-        """Yield the records.
-
-        Raises:
-            FormatError: A line is invalid.
-        """
-        for header in self._attempts.values():
-            yield self._open_session(header.attempt.attempt, header.attempt.rank, header.attempt.started)
-        for item in self._items:
-            yield from self._records(item)
-        for session in self._sessions.values():
-            if (rest := session.flush()) is not None:
-                yield rest
-        for number, (first, low, high) in sorted(self._spans.items()):
-            if low < first:  # the times do not rise: correct the start
-                lowest = min(rank for attempt, rank in self._sessions if attempt == number)
-                yield self._open_session(number, lowest, low)
-            yield RunState(self.run, number, "finished", f"imported from {PurePath(self.file).name}", high)
-        for header in self._attempts.values():
-            attempt = header.attempt
-            yield RunState(self.run, attempt.attempt, attempt.state, attempt.cause, attempt.ended)
-        summary = (self._header or NO_RUN).summary
-        if summary and self._attempts:
-            last = max(self._attempts.values(), key=lambda header: header.attempt.attempt).attempt
-            yield Event(self.run, last.attempt, last.started, SUMMARY, fields=summary)
-
-    def _records(self, item: Item) -> Iterator[Record]:
-        if isinstance(item, Push):
-            yield from self._push_records(item)
-        elif isinstance(item, MachineValues):
-            if not (self._attempts or self._sessions):
-                raise FormatError(
-                    f"{self.file}: it begins with resources; a run, or its samples, are expected before them"
-                )
-            self.samples += len(item.values)
-            yield MachineSample(item.time / 1e6, item.values, self.run)
-        elif isinstance(item, EventItem):
-            event = self._convert(item.fields, EventFields, item.line)
-            yield Event(self.run, **msgspec.structs.asdict(event))
-        elif isinstance(item, AlertItem):
-            alert = self._convert(item.fields, AlertFields, item.line)
-            yield Alert(run=self.run, **msgspec.structs.asdict(alert))
-        elif isinstance(item, LayersItem):
-            yield self._layers(item)
-        elif isinstance(item, CaptureItem):
-            yield self._capture(self._convert(item.fields, CaptureJson, item.line))
-        elif self._header is None:
-            self._read_header(item)
-            for header in self._attempts.values():
-                self._spans.pop(header.attempt.attempt, None)
-                yield self._open_session(header.attempt.attempt, header.attempt.rank, header.attempt.started)
-        else:
-            raise FormatError(f"{self.file}: line {item.line}: a second run begins; one run per file is expected")
-
-    def _push_records(self, push: Push) -> Iterator[Record]:
-        seconds = push.time / 1e6
-        self.last = max(self.last, seconds)
-        session = self._sessions.get((push.attempt, push.rank))
-        if session is None:
-            session = self._sessions[push.attempt, push.rank] = ImportedSession(
-                self.run, self.name, push.attempt, push.rank
-            )
-            header = self._attempts.get(push.attempt)
-            started = seconds if header is None else header.attempt.started
-            yield self._open_session(push.attempt, push.rank, started)
-        if push.attempt not in self._attempts:
-            span = self._spans.setdefault(push.attempt, [seconds, seconds, seconds])
-            span[1:] = min(span[1], seconds), max(span[2], seconds)
-        self.samples += len(push.values)
-        if (message := session.add(push)) is not None:
-            yield message
-
-    def _layers(self, item: LayersItem) -> BatchIngested:
-        try:
-            attempt, rank, _ = checked_position(item.fields.get("attempt", 0), item.fields.get("rank", 0), 0)
-            frame = frame_of(item.fields)
-        except ValueError as error:
-            raise FormatError(f"{self.file}: line {item.line}: layers: {error}") from None
-        if (session := self._sessions.get((attempt, rank))) is None:
-            raise FormatError(f"{self.file}: line {item.line}: layers: samples of their rank are expected before them")
-        return BatchIngested(session.ref, 0, distributions=[frame])
-
-    def _capture(self, capture: CaptureJson) -> Capture:
-        """Return an imported capture. Its id is another one, since the history may have the run that it comes from."""
-        summary = dict(capture.summary)
-        if "reference" in summary:
-            summary["reference"] = self._capture_id(str(summary["reference"]))
-        record = capture.record(self.run, self._capture_id(capture.id))
-        return replace(record, summary=summary, reason=record.reason or (MOVED if capture.files else ""))
-
-    def _capture_id(self, exported: str) -> str:
-        return hashlib.sha256(f"{self.run}\0{exported}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
-
-    def _open_session(self, attempt: int, rank: int, started: float) -> SessionOpened:
-        session = self._sessions.get((attempt, rank)) or ImportedSession(self.run, self.name, attempt, rank)
-        header = self._attempts.get(attempt)
-        hello = Hello(
-            identity=Identity(run=self.run, name=self.name, attempt=attempt, rank=rank),
-            clock=Clock(0, 0),
-            started=_nanoseconds(started),
-            totals=Totals(),
-            config="" if header is None or header.attempt.config is None else json.dumps(header.attempt.config),
-            tags=(self._header or NO_RUN).tags,
-        )
-        about: Mapping[str, Any] = {"rank": rank} if header is None else header.about
-        return SessionOpened(session.ref, hello, started, about=about)
-
-    def _read_header(self, item: RunHeader) -> None:
-        self._header = self._convert(item.run, RunFields, item.line)
-        self._attempts = self._read_attempts(self._header, item.line)
-
-    def _read_attempts(self, run: RunFields, line: int) -> dict[int, _AttemptHeader]:
-        columns = frozenset(field.name for field in msgspec.structs.fields(AttemptFields)) - {"rank"}
-        headers = {}
-        for fields in run.attempt_list:
-            attempt = self._convert(fields, AttemptFields, line)
-            if not abs(attempt.started) < FAR_SECONDS:
-                raise FormatError(
-                    f"{self.file}: line {line}: attempt {attempt.attempt} begins at {attempt.started}, which is not a "
-                    "time in Unix seconds"
-                )
-            about = {name: value for name, value in fields.items() if name not in columns}
-            headers[attempt.attempt] = _AttemptHeader(attempt, about)
-        return dict(sorted(headers.items()))
-
-    def _convert(self, value: Any, kind: type[Any], line: int) -> Any:
-        try:
-            text = json.dumps(value, ensure_ascii=False)
-            if not text.isascii():  # an escape can write half a surrogate pair, which no column can hold
-                value = json.loads(text.encode("utf-8", "replace"))
-            return msgspec.convert(value, kind)
-        except (msgspec.ValidationError, RecursionError) as error:
-            reason = "nested too deeply" if isinstance(error, RecursionError) else error
-            raise FormatError(f"{self.file}: line {line}: the run's data are invalid: {reason}") from error
-
-
-def open_run_file(
-    stream: BinaryIO,
-    file: str,
-    *,
-    id: str = "",  # noqa: A002  the option's name
-    name: str = "",
-    begin: float = 0.0,
-) -> RunFile:
-    """Return the run in a file of a format that `formats` reads.
-
-    Args:
-        stream: The file, from its beginning.
-        file: Its name.
-        id: See `RunFile`. Without one in the file, the id follows from the file's name and content.
-        name: See `RunFile`.
-        begin: Unix time of the first line without a time.
-
-    Raises:
-        FormatError: The beginning of the file is invalid.
-    """
-    notes: list[str] = []
-    file_id = _file_id(stream, file)
-    return RunFile(parse(stream, file, begin, notes), file, id=id, name=name, notes=notes, file_id=file_id)
-
-
-def _file_id(stream: BinaryIO, file: str) -> str:
-    """Return a run id that follows from a file's name, its size and its beginning."""
-    begin, size = b"", 0
-    if stream.seekable():
-        begin = stream.read(SAMPLE_BYTES)
-        size = stream.seek(0, SEEK_END)
-        stream.seek(0)
-    name = PurePath(file).name.encode("utf-8", "replace")
-    return hashlib.sha256(b"%b\0%d\0%b" % (name, size, begin)).hexdigest()[:12]
 
 
 class ImportResult(NamedTuple):
@@ -396,8 +125,3 @@ def _discard(uid: str, store: Store) -> None:
 def _apply(batch: list[Record], store: Store) -> None:
     for record in batch:
         store.apply(record)
-
-
-def _nanoseconds(seconds: float) -> int:
-    # A float times a billion would lose its last digits, so that the seconds would not result again.
-    return round(Fraction(seconds) * 1_000_000_000)

@@ -56,7 +56,7 @@ class EventItem(NamedTuple):
 
 
 class AlertItem(NamedTuple):
-    """An alert, as `reader.alerts` returns it, and its line."""
+    """An alert, as `alert_reader.alerts` returns it, and its line."""
 
     fields: Mapping[str, Any]
     line: int = 0

@@ -331,7 +331,7 @@ class Writer:
                 self._renew()
                 return True
             with self._database.transaction():
-                more = self._maintenance.run_slice(self._clock(), lambda: len(self._queue) > 0)
+                more = self._maintenance.run_slice(self._clock(), lambda: self._queue.is_due)
             self._clear_stuck()
             return more
         except ValueError as error:  # a row that was read is malformed

@@ -28,7 +28,7 @@ MESSAGES_WAITING = 16
 READ_MESSAGES = 100  # the most messages of one turn, so that answers never wait for long
 FRAMES = 4  # of a message that are passed on; a valid one has three
 
-CONNECTIONS = 2048  # the most connections, of up to 60 KiB each
+CONNECTIONS = 2048  # the most connections, of some 60 KiB each, and up to 100 KiB with messages
 
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=Hi")  # an event of zmq_socket_monitor(3), and its value: here the descriptor

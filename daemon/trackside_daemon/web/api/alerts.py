@@ -16,8 +16,9 @@ from trackside_daemon.alerts import silences as silence_store
 from trackside_daemon.alerts import test_alert
 from trackside_daemon.alerts.disabled import unknown_name
 from trackside_daemon.alerts.silences import LONGEST, Silences, matches, with_silenced_until
-from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.reader import AlertFilter, UnknownRunError
+from trackside_daemon.history.read import alert_reader, reader
+from trackside_daemon.history.read.alert_reader import AlertFilter
+from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.history.record.alert_rows import dismissal
 from trackside_daemon.model.finding import SEVERITIES, Severity
 from trackside_daemon.model.metric import Batch
@@ -74,7 +75,7 @@ class AlertsApi:
         selection = _alert_filter(request.query_params)
 
         def read(connection: Any, run: str, limit: int) -> list[dict[str, Any]]:
-            return reader.alerts(connection, selection._replace(run=run, limit=limit))
+            return alert_reader.alerts(connection, selection._replace(run=run, limit=limit))
 
         # Each evidence has up to 64 KiB.
         most = DEFAULT_LISTED if selection.evidence else MAX_LISTED
@@ -91,7 +92,9 @@ class AlertsApi:
             number = parse_integer(text)
         except ValueError:
             raise HTTPException(400, f"alert {text[:60]!r}: an alert's id is a number, from /api/v1/alerts") from None
-        alert: dict[str, Any] | None = await self._history.read(lambda connection: reader.alert(connection, number))
+        alert: dict[str, Any] | None = await self._history.read(
+            lambda connection: alert_reader.alert(connection, number)
+        )
         if alert is None:
             raise HTTPException(404, f"alert {number}: no such alert; /api/v1/alerts lists alerts with their ids")
         return alert
@@ -139,7 +142,7 @@ class AlertsApi:
         end = f"{datetime.fromtimestamp(silence.until, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
         log.info("silence %s until %s: %s", silence.id, end, wanted.labels or "all alerts")
         problem = await self._save(silence)
-        firing = await self._history.read(lambda connection: reader.firing(connection, now))
+        firing = await self._history.read(lambda connection: alert_reader.firing(connection, now))
         matching = [
             {"alert": alert.alert, "severity": alert.severity, "labels": alert.labels, "summary": alert.summary}
             for alert in firing
@@ -151,7 +154,7 @@ class AlertsApi:
         """Raise HTTP 400 for a pattern that matches no alert that exists or has fired."""
         if any(matches_wildcards(name, pattern) for name in self._names):
             return
-        fired = await self._history.read(reader.alert_names)
+        fired = await self._history.read(alert_reader.alert_names)
         if not any(matches_wildcards(name, pattern) for name in fired):
             raise HTTPException(400, f"alert: {unknown_name(pattern, {*self._names, *fired})}")
 

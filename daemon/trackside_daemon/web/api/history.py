@@ -265,7 +265,8 @@ class HistoryApi:
 
     async def import_(self, request: Request) -> Response:
         """Import a run from the file in the request's body."""
-        from trackside_daemon.history.files.importing import ImportingError, import_run, open_run_file  # seldom needed
+        from trackside_daemon.history.files.importing import ImportingError, import_run  # seldom needed
+        from trackside_daemon.history.files.run_file import open_run_file
 
         params = request.query_params
         names = {"id": params.get("id", ""), "name": params.get("name", "")}

@@ -15,7 +15,7 @@ UNKNOWN = 0.5  # place, among the shares, of a cause whose share is unknown
 SYMPTOM = 0.5  # weight of the share of a symptom: what causes it says more
 
 
-class Cause(NamedTuple):
+class SlowDownCause(NamedTuple):
     """One likely cause.
 
     Attributes:

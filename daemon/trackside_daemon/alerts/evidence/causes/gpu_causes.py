@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.evidence.causes.cause import Cause, rises
+from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause, rises
 from trackside_daemon.alerts.evidence.causes.level import level
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _REASONS = {
 }
 
 
-def gpu_causes(readings: Readings) -> Iterator[Cause]:
+def gpu_causes(readings: Readings) -> Iterator[SlowDownCause]:
     """Yield the causes on the ranks' GPUs."""
     yield from _clocks(readings)
     yield from _others(readings)
@@ -54,7 +54,7 @@ def gpu_causes(readings: Readings) -> Iterator[Cause]:
     yield from _errors(readings)
 
 
-def _clocks(readings: Readings) -> Iterator[Cause]:
+def _clocks(readings: Readings) -> Iterator[SlowDownCause]:
     for labels, clock in readings.of(CLOCK, domain="sm"):
         if not clock.fell(SLOWER):
             continue
@@ -70,7 +70,7 @@ def _clocks(readings: Readings) -> Iterator[Cause]:
         ]
         why = f": {', '.join(reasons)}" if reasons else ""
         text = rises(f"the clock of GPU {labels['gpu']}", clock, readings, lambda hertz: f"{hertz / 1e6:,.0f} MHz")
-        yield Cause("gpu_clock", f"{text}{why}", _lost_speed(readings, clock.now / clock.usual), clock)
+        yield SlowDownCause("gpu_clock", f"{text}{why}", _lost_speed(readings, clock.now / clock.usual), clock)
 
 
 def _active(readings: Readings, gpu: str) -> set[str]:
@@ -83,11 +83,11 @@ def _active(readings: Readings, gpu: str) -> set[str]:
     }
 
 
-def _lanes(readings: Readings) -> Iterator[Cause]:
+def _lanes(readings: Readings) -> Iterator[SlowDownCause]:
     for labels, lanes in readings.of(PCIE_LANES):
         if lanes.fell(SLOWER):
             text = rises(f"the PCIe link of GPU {labels['gpu']}", lanes, readings, lambda count: f"{count:.0f} lanes")
-            yield Cause("pcie_link", text, _lost_speed(readings, lanes.now / lanes.usual), lanes)
+            yield SlowDownCause("pcie_link", text, _lost_speed(readings, lanes.now / lanes.usual), lanes)
 
 
 def _lost_speed(readings: Readings, left: float) -> float:
@@ -95,7 +95,7 @@ def _lost_speed(readings: Readings, left: float) -> float:
     return min(1.0, (1 - left) / readings.slow.lost)
 
 
-def _others(readings: Readings) -> Iterator[Cause]:
+def _others(readings: Readings) -> Iterator[SlowDownCause]:
     """Yield the processes outside of the training that came to the ranks' GPUs, or use them more than before."""
     gpus = {gpu for rank in readings.ranks for gpu in rank.gpus}
     for held in readings.series(PROCESS_MEMORY):
@@ -113,7 +113,7 @@ def _others(readings: Readings) -> Iterator[Cause]:
         text = f"{who}, which is not part of the training, {'runs' if came else 'ran already'} on GPU {gpu}{used}"
         # Two processes share a GPU in turns.
         share = min(1.0, (now - before if use else 0.5) / readings.slow.lost)
-        yield Cause("gpu_neighbour", text, share, level([before] * 4, now) if use else None)
+        yield SlowDownCause("gpu_neighbour", text, share, level([before] * 4, now) if use else None)
 
 
 def _use(readings: Readings, series: list[Resource]) -> tuple[float, float]:
@@ -124,16 +124,16 @@ def _use(readings: Readings, series: list[Resource]) -> tuple[float, float]:
     return sum(before) / max(1, len(before)), sum(during) / max(1, len(during))
 
 
-def _errors(readings: Readings) -> Iterator[Cause]:
+def _errors(readings: Readings) -> Iterator[SlowDownCause]:
     for labels, text in _recent_xids(readings):
-        yield Cause("gpu_xid", f"GPU {labels['gpu']} had {text}", None)
+        yield SlowDownCause("gpu_xid", f"GPU {labels['gpu']} had {text}", None)
     for family, noun in ERRORS.items():
         for labels, errors in readings.of(family):
             # Corrected errors come by the thousand and cost nothing.
             if labels.get("kind") != "corrected" and errors.rose(0.0) and not errors.usual:
                 kind = " ".join(labels[name] for name in ("kind", "error", "cause") if name in labels)
                 text = f"GPU {labels['gpu']} has new {noun}" + (f" ({kind})" if kind else "")
-                yield Cause("gpu_errors", text, None, errors)
+                yield SlowDownCause("gpu_errors", text, None, errors)
 
 
 def _recent_xids(readings: Readings) -> Iterator[tuple[Mapping[str, str], str]]:

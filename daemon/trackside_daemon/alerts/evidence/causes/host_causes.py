@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trackside_daemon.alerts.evidence.causes.cause import Cause, percent, rises
+from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause, percent, rises
 from trackside_daemon.alerts.evidence.causes.level import Level
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ NOTHING = Level(0.0, 0.0, 0.0, 0.0)
 _PHASES = {"data": "waiting for data", "checkpoint": "writing checkpoints", "eval": "evaluating"}
 
 
-def host_causes(readings: Readings) -> Iterator[Cause]:
+def host_causes(readings: Readings) -> Iterator[SlowDownCause]:
     """Yield the causes on the host, and the phases that take longer."""
     yield from _memory(readings)
     yield from _storage(readings)
@@ -47,7 +47,7 @@ def host_causes(readings: Readings) -> Iterator[Cause]:
     yield from _phases(readings)
 
 
-def _memory(readings: Readings) -> Iterator[Cause]:
+def _memory(readings: Readings) -> Iterator[SlowDownCause]:
     large = sorted((one for one in readings.neighbours if one.resident >= NAMED_BYTES), key=lambda one: -one.resident)[
         :2
     ]
@@ -56,10 +56,10 @@ def _memory(readings: Readings) -> Iterator[Cause]:
     for _, waiting in readings.of(PRESSURE["memory"]):
         if waiting.rose(LEAST):
             text = rises("the share of time in which tasks of this machine wait for memory", waiting, readings, percent)
-            yield Cause("memory_pressure", text + others, _share(readings, waiting), waiting)
+            yield SlowDownCause("memory_pressure", text + others, _share(readings, waiting), waiting)
 
 
-def _storage(readings: Readings) -> Iterator[Cause]:
+def _storage(readings: Readings) -> Iterator[SlowDownCause]:
     """Yield pressure of I/O, or workers that wait for a device; with a longer wait for data, the storage is slow."""
     data = [level for _, level in readings.of(PHASE, phase="data") if level.rose(LEAST)]
     blocked = any(level.rose(0.5) for _, level in readings.of(BLOCKED))
@@ -71,13 +71,13 @@ def _storage(readings: Readings) -> Iterator[Cause]:
     others = f"; other processes that read and write: {named}" if named else ""
     for level in waiting:
         text = rises("the share of time in which tasks of this machine wait for storage", level, readings, percent)
-        yield Cause(name, text + where + others, max(_share(readings, level), blocked * waited), level)
+        yield SlowDownCause(name, text + where + others, max(_share(readings, level), blocked * waited), level)
     if blocked and data and not waiting:
         text = rises("the share of time in which the training waits for data", data[0], readings, percent)
-        yield Cause(name, f"{text}, and its workers wait for a device or a file system", waited, data[0])
+        yield SlowDownCause(name, f"{text}, and its workers wait for a device or a file system", waited, data[0])
 
 
-def _cpus(readings: Readings) -> Iterator[Cause]:
+def _cpus(readings: Readings) -> Iterator[SlowDownCause]:
     """Yield what keeps the training from its CPUs: the hypervisor, a limit, other processes, or too few CPUs."""
     cpus = max((one.points[-1][1] for one in readings.series(CPUS)), default=1.0)
     for _, stolen in readings.of(CPU, mode="steal"):
@@ -86,19 +86,21 @@ def _cpus(readings: Readings) -> Iterator[Cause]:
         )
         if share.rose(LEAST):
             text = rises("the share of the CPUs that the hypervisor gives to other machines", share, readings, percent)
-            yield Cause("cpu_steal", text, _share(readings, share), share)
+            yield SlowDownCause("cpu_steal", text, _share(readings, share), share)
     for labels, limited in readings.of(CPU_LIMITED):
         if limited.rose(LEAST):
             what = (
                 f"the share of time in which the CPU limit of {labels.get('cgroup', 'the cgroup')} keeps tasks waiting"
             )
-            yield Cause("cpu_limit", rises(what, limited, readings, percent), _share(readings, limited), limited)
+            yield SlowDownCause(
+                "cpu_limit", rises(what, limited, readings, percent), _share(readings, limited), limited
+            )
     waits = [level for family in (CPU_WAIT, PRESSURE["cpu"]) for _, level in readings.of(family) if level.rose(LEAST)]
     if waits:
         yield _contention(readings, max(waits, key=lambda level: _share(readings, level)), cpus)
 
 
-def _contention(readings: Readings, wait: Level, cpus: float) -> Cause:
+def _contention(readings: Readings, wait: Level, cpus: float) -> SlowDownCause:
     """Return the cause of a longer wait for CPUs: other processes, or the training itself, if they use more than before."""
     share = _share(readings, wait)
     waits = rises("the share of time in which tasks wait for a CPU", wait, readings, percent)
@@ -111,14 +113,14 @@ def _contention(readings: Readings, wait: Level, cpus: float) -> Cause:
     if free != NOTHING and more:
         before = "" if readings.slow.lasting else f" instead of {usual:.1f}"
         text = f"other processes use {others.now:.1f} of {cpus:.0f} CPUs{before}{_users(readings.neighbours)}"
-        return Cause("cpu_neighbour", f"{text}; {waits}", share, others)
+        return SlowDownCause("cpu_neighbour", f"{text}; {waits}", share, others)
     # On busy CPUs those that have come displace others, or wait for one CPU of many.
     new = [one for one in readings.neighbours if one.age < readings.slow.ended - readings.slow.began + NEW_SECONDS]
     if (used := sum(one.cpus for one in new)) >= LEAST_CPUS:
         text = f"other processes that have begun use {used:.1f} of {cpus:.0f} CPUs{_users(new)}"
-        return Cause("cpu_neighbour", f"{text}; {waits}", share, wait)
+        return SlowDownCause("cpu_neighbour", f"{text}; {waits}", share, wait)
     itself = f", and the training itself uses {own.now:.1f} of {cpus:.0f} CPUs" if own.rose(LEAST_CPUS) else ""
-    return Cause("cpu_pressure", waits + itself, share, wait)
+    return SlowDownCause("cpu_pressure", waits + itself, share, wait)
 
 
 def _users(neighbours: Sequence[Neighbour]) -> str:
@@ -137,12 +139,12 @@ def _added(levels: Sequence[Level]) -> Level:
     return Level(*(sum(values) for values in zip(*(level[:4] for level in levels), strict=True))) if levels else NOTHING
 
 
-def _phases(readings: Readings) -> Iterator[Cause]:
+def _phases(readings: Readings) -> Iterator[SlowDownCause]:
     for phase, doing in _PHASES.items():
         for labels, level in readings.of(PHASE, phase=phase):
             if level.rose(LEAST):
                 text = rises(f"the share of time that rank {labels['rank']} spends {doing}", level, readings, percent)
-                yield Cause(
+                yield SlowDownCause(
                     f"{phase}_wait" if phase == "data" else phase, text, _share(readings, level), level, symptom=True
                 )
 

@@ -103,7 +103,7 @@ def counter_level(points: Points, slow: SlowDown) -> Level | None:
 
 
 def level(usual: Sequence[float], now: float, count: int = 1) -> Level | None:
-    """Return the level *now* of *count* values beside *usual* ones; None if those are fewer than `ENOUGH`."""
+    """Return the level *now* of *count* values compared with *usual* ones; None if those are fewer than `ENOUGH`."""
     if len(usual) < ENOUGH:
         return None
     middle = median(usual)

@@ -9,7 +9,7 @@ from trackside_daemon.alerts.evidence.causes import gpu_causes, host_causes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from trackside_daemon.alerts.evidence.causes.cause import Cause
+    from trackside_daemon.alerts.evidence.causes.cause import SlowDownCause
     from trackside_daemon.alerts.evidence.causes.readings import Readings
 
 MOST = 8  # causes of one alert
@@ -26,10 +26,10 @@ _COMPARED = {
 }
 
 
-def ranked(readings: Readings) -> list[Cause]:
+def ranked(readings: Readings) -> list[SlowDownCause]:
     """Return the causes that can explain enough of a slow-down, the likeliest first."""
     found = [cause for cause in (*gpu_causes.gpu_causes(readings), *host_causes.host_causes(readings)) if cause.counts]
-    best: dict[str, Cause] = {}
+    best: dict[str, SlowDownCause] = {}
     for cause in sorted(found, key=lambda cause: -cause.weight):
         best.setdefault(cause.cause, cause)
     return list(best.values())[:MOST]
@@ -40,7 +40,7 @@ def compared(readings: Readings) -> list[str]:
     return [text for family, text in _COMPARED.items() if readings.of(family)]
 
 
-def conclusion(causes: Sequence[Cause], known: Sequence[str]) -> str:
+def conclusion(causes: Sequence[SlowDownCause], known: Sequence[str]) -> str:
     """Return the likeliest cause as a sentence, or that nothing has moved of what is *known*; empty if nothing is."""
     if causes:
         first, *others = causes

@@ -88,7 +88,7 @@ class Readings(NamedTuple):
         if not (self.peers and subjects):
             return found
         usual = [level.now for one in others if (level := self._level(one)) is not None]
-        return [Reading(labels, beside) for labels, level in found if (beside := _beside(level, usual))]
+        return [Reading(labels, compared) for labels, level in found if (compared := _compared(level, usual))]
 
     def series(self, family: str, **labels: str) -> list[Resource]:
         """Return the series of a family that have these labels."""
@@ -107,7 +107,7 @@ def _is_about(labels: Mapping[str, str], ranks: Sequence[RankPlace]) -> bool:
     return "gpu" not in labels or any(labels["gpu"] in rank.gpus for rank in ranks)
 
 
-def _beside(level: Level, others: Sequence[float]) -> Level | None:
+def _compared(level: Level, others: Sequence[float]) -> Level | None:
     """Return a level whose usual one is the median of other ranks; None without any."""
     if not others:
         return None

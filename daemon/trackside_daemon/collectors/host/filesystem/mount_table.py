@@ -1,4 +1,4 @@
-"""Look up mounts in the text of a mountinfo file; only matching lines are parsed, as a node may have thousands."""
+"""Find mounts in the text of a mountinfo file; only matching lines are parsed, as a node may have thousands."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ const MAX_FUNCTIONS = 8;
 const MAX_INNER = 60; // Characters of a call.
 const FINAL = new Set(["summarised", "failed"]);
 const PARTS = {
-  compute: "compute", overlapped: "communication beside compute", exposed: "communication", copies: "copies",
+  compute: "compute", overlapped: "communication during compute", exposed: "communication", copies: "copies",
   data: "data wait", idle: "device idle", other: "other",
 };
 
