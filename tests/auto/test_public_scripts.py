@@ -133,6 +133,12 @@ def test_waits_for_data_and_evaluations_are_phases(plain: Both) -> None:
     )  # the first of an epoch stand apart
 
 
+def test_what_torch_save_has_written_is_a_checkpoint(plain: Both) -> None:
+    assert plain.found.intact("mixed_precision") == {"model.pt": "torch"}
+    assert set(plain.found.intact("gan")) >= {"netG.pth"}
+    assert plain.found.intact("nanogpt") == {"ckpt.pt": "torch"}
+
+
 def test_values_that_were_found_are_marked(plain: Both) -> None:
     attempt = plain.found.page("gan")["attempt_list"][0]
     assert attempt["auto"] == ["learning_rate", "loss", "loss/2", "samples"]
@@ -164,6 +170,8 @@ def test_frameworks_get_their_callbacks_and_checkpoints_stay_as_they_are(framewo
         assert found.page(name)["attempt_list"][0].get("auto", []) == (
             ["learning_rate", "loss", "samples"] if name == "accelerate_example" else []
         )
+    paths = [event["fields"]["path"] for event in found.events("run_clm", "checkpoint")]
+    assert [path.rpartition("/")[2] for path in paths] == ["checkpoint-3", "checkpoint-6"]
     for folder in found.folder.glob("*/clm/checkpoint-*"):
         assert "trackside" not in (folder / "trainer_state.json").read_text()
 
@@ -204,12 +212,12 @@ def test_a_hook_that_fails_is_a_line_in_the_daemon_s_log_and_the_training_goes_o
     with trained(watched(broken), environ={"BROKEN": "1"}) as found:
         for name, text in zip(names, found.printed, strict=True):
             assert text == plain.alone[name]
-        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= 7)
+        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= 8)
         lines = [line for line in found.daemon.log if "the hook " in line]
     hooks = sorted(
         re.findall(r"rank 0: the hook (.*?) failed and is off, training goes on: ArithmeticError: broken", str(lines))
     )
-    assert len(lines) == len(set(hooks)) == 7, lines
+    assert len(lines) == len(set(hooks)) == 8, lines
 
 
 TRACKERS = ("wandb", "tensorboard", "tensorboardX", "mlflow", "trackio", "swanlab", "aim")
@@ -237,6 +245,23 @@ def test_what_a_tracker_gets_is_pushed_with_its_keys_and_steps(tracker: str) -> 
             assert {key: float(value) for key, value in found.config(name).items()} == {"epochs": 3, "lr": 0.05}
         tags = {"wandb": ["baseline"], "mlflow": ["kind=baseline"]}
         assert found.run(name)["tags"] == tags.get(tracker, [])
+
+
+HOOKS = {"wandb": 2, "tensorboard": 1, "tensorboardX": 1, "mlflow": 4, "trackio": 2, "swanlab": 2, "aim": 2}
+"""Number of hooks that the script of a tracker calls."""
+
+
+@pytest.mark.parametrize("tracker", [pytest.param(name, id=name) for name in TRACKERS if find_spec(name) is not None])
+def test_a_fault_in_each_hook_of_a_tracker_is_a_line_and_the_tracker_works_on(tracker: str) -> None:
+    script = f"{PUBLIC}/trackers.py"
+    environ = {"WANDB_SILENT": "true", "PYTHONWARNINGS": "ignore", "BROKEN": "1"}
+    with trained((script, tracker), ("{root}/tests/auto/watched.py", script, tracker), environ=environ) as found:
+        if tracker != "swanlab":
+            assert found.printed[0] == found.printed[1]
+        wanted = HOOKS[tracker] + 5  # and those of PyTorch
+        eventually(lambda: len([line for line in found.daemon.log if "the hook " in line]) >= wanted)
+        lines = [line for line in found.daemon.log if "the hook " in line]
+    assert len({line.partition("the hook ")[2] for line in lines}) == len(lines) == wanted, lines
 
 
 @pytest.mark.skipif(find_spec("trl") is None, reason="trl is not installed")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from trackside.auto import trackers
+from trackside.auto import accelerate, trackers
 from trackside.auto.hooks import hooks
 from trackside.auto.trackers import StepCounter
 
@@ -119,17 +119,67 @@ def test_wandb_s_run_returns_raises_and_looks_as_before(told: Told, install: Cal
     assert (kind.log.__name__, kind.log.__doc__) == ("log", WandbRun.log.__doc__)
 
 
-def test_a_failing_hook_of_a_tracker_is_off_and_the_tracker_works_on(
-    told: Told, install: Callable[[ModuleType], Any], monkeypatch: pytest.MonkeyPatch
+class Stand:
+    """Class with every method that a hook follows, each of which returns its arguments."""
+
+    def __init__(self) -> None:
+        self.config: dict[str, Any] = {}
+        self.starting_step = 0
+
+
+METHODS: dict[str, dict[str, tuple[str, ...]]] = {
+    "accelerate.accelerator": {"Accelerator": ("init_trackers", "log")},
+    "aim.sdk.run": {"BasicRun": ("track", "__setitem__"), "Run": ("add_tag",)},
+    "mlflow.tracking.client": {"MlflowClient": ("create_run", "log_metric", "log_batch", "log_param", "set_tag")},
+    "swanlab": {"": ("init",)},
+    "swanlab.sdk.internal.run": {"Run": ("log",)},
+    "tensorboardX.writer": {"SummaryWriter": ("add_scalar", "add_scalars", "add_hparams")},
+    "torch.utils.tensorboard.writer": {"SummaryWriter": ("add_scalar", "add_scalars", "add_hparams")},
+    "trackio": {"": ("init",)},
+    "trackio.run": {"Run": ("log",)},
+    "wandb.sdk.wandb_init": {"": ("init",)},
+    "wandb.sdk.wandb_run": {"Run": ("log",)},
+}
+"""The methods that hooks follow, by module and class; those of no class are functions of the module."""
+
+
+def test_every_tracker_that_has_hooks_has_faults_below() -> None:
+    assert set(METHODS) - {"accelerate.accelerator"} == set(trackers._INSTALLERS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_fault_in_each_hook_is_reported_once_and_the_tracker_works_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = install(module("wandb.sdk.wandb_run", WandbRun, "Run")).Run()
-    reported: list[str] = []
-    monkeypatch.setattr("trackside.auto.hooks.report_failure", lambda hook, *_, **__: reported.append(hook))
+    def returns(*given: Any, **named: Any) -> Any:
+        return given[-2:], named
+
+    made, called = ModuleType(name), []
+    for kind, methods in METHODS[name].items():
+        owner: Any = type(kind, (Stand,), dict.fromkeys(methods, returns)) if kind else made
+        for method in methods if not kind else ():
+            setattr(made, method, returns)
+        setattr(made, kind, owner)
+        called += [(owner, method, owner() if kind else None) for method in methods]
+    monkeypatch.setitem(sys.modules, name, made)
+    reported: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        "trackside.auto.hooks.report_failure", lambda hook, error, **_: reported.append((hook, str(error)))
+    )
+    hooks.clear()
+    (accelerate if name == "accelerate.accelerator" else trackers).install(name)
+    assert len(hooks) == len(called)
+
+    def fault(*_: Any, **__: Any) -> None:
+        raise ArithmeticError("fault")
+
     for hook in hooks.values():
-        monkeypatch.setattr(hook, "work", lambda *_, **__: 1 / 0)
-    assert [run.log({"loss": 1.0}) for _ in range(2)] == ["1 None None"] * 2
-    assert reported == ["wandb: Run.log"]
-    assert told.pushed == []
+        hook.work = fault
+    for owner, method, self in called:
+        function = getattr(self or owner, method)
+        assert [function("loss", 1.0, step=3) for _ in range(2)] == [(("loss", 1.0), {"step": 3})] * 2
+    assert sorted(reported) == sorted((hook, "fault") for hook in hooks)
+    hooks.clear()
 
 
 @pytest.mark.parametrize("name", ["torch.utils.tensorboard.writer", "tensorboardX.writer"])

@@ -41,6 +41,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Iterator[Found]:
     made = Found()
     iterator = torch.utils.data.dataloader._BaseDataLoaderIter
     owners: list[tuple[Any, str]] = [(torch.autograd, "backward"), (iterator, "__next__")]
+    owners += [(torch, "save"), (torch.serialization, "save")]
     owners += [(torch.amp.GradScaler, name) for name in ("scale", "step")]
     for owner, name in owners:
         monkeypatch.setattr(owner, name, getattr(owner, name))

@@ -1,7 +1,7 @@
 """Scripts one after the other in a process whose imports are watched, as by the start-up module; arguments as for in_turn.py.
 
 Each script has a run of its own. PyTorch is imported before, by a fork server, as it is in a process that is attached to. With
-``$BROKEN``, every hook raises.
+``$BROKEN``, every hook raises, also those of modules that a script imports.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import sys
 from typing import NoReturn
 
 import trackside
-from trackside.auto.hooks import hooks
+from trackside.auto import patches, pytorch
+from trackside.auto.hooks import Hook
 from trackside.auto.startup.trackside_imports import watch
 
 THEN = "--then--"  # as in tests/integrations/in_turn.py
@@ -22,10 +23,21 @@ def broken(*_: object, **__: object) -> NoReturn:
     raise ArithmeticError("broken")
 
 
+class BrokenHook(Hook):
+    """A hook whose work raises."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, work: object) -> None:
+        del work
+        super().__init__(name, broken)
+
+
 if __name__ == "__main__":
+    if os.environ.get("BROKEN"):
+        for module in (patches, pytorch):
+            vars(module)["Hook"] = BrokenHook
     watch()
-    for hook in hooks.values() if os.environ.get("BROKEN") else ():
-        hook.work = broken
     left = sys.argv[1:]
     while left:
         end = left.index(THEN) if THEN in left else len(left)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
 import time
 from functools import partial
-from threading import Event
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ import layer_frames
 import pytest
 from bridges.mlflow_server import MlflowServer
 from histories import BEGIN, column, finished, history, ingested, opened
-from processes import eventually
+from processes import DEADLINE, eventually
 from session_records import batch_ingested
 
 from trackside_daemon.bridges.finding import find_runs
@@ -316,6 +318,76 @@ def test_otlp_requests_have_the_names_labels_and_values_of_metrics(
         ("trackside_training_tokens_total", rank): [(times[0], 100.0), (times[1], 200.0)],
         ("trackside_training_value", (*rank, ("key", "eval/bleu"))): [(at, 31.0) for at in times],
     }
+
+
+class OtlpServer(ThreadingHTTPServer):
+    """A server for OTLP, on a free port, which keeps what it accepts, and can fail.
+
+    Attributes:
+        mode: ``ok``, ``500``, ``lose`` (it keeps the request, and closes the connection) or ``slow`` (it keeps the
+            request, and answers when *continues* is set).
+        bodies: The requests that it has kept.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _OtlpHandler)
+        self.mode, self.bodies, self.continues = "ok", list[bytes](), Event()
+
+
+class _OtlpHandler(BaseHTTPRequestHandler):
+    server: OtlpServer
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.server.mode == "500":
+            self.send_error(500)
+            return
+        self.server.bodies.append(body)
+        if self.server.mode == "lose":
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return
+        if self.server.mode == "slow":
+            self.server.continues.wait(DEADLINE)
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+def test_otlp_has_each_sample_after_every_kind_of_failure_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    monkeypatch.setattr(http_exchange, "PATIENCE_SECONDS", 0.3)
+    with OtlpServer() as server, history(tmp_path) as one:
+        serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        serving.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1/metrics"
+        one.put([opened("a", name="gpt")])
+        for number, mode in enumerate(("ok", "500", "lose", "slow", "ok"), 1):
+            pushes = [(s, round((BEGIN + s) * 1e6), {"loss": s / 4}) for s in range(9 * number, 9 * number + 9)]
+            one.put([ingested("a", pushes, number=number)])
+            server.mode = mode
+            target = otlp.make_target({"url": url, "headers_file": "", "ca_file": ""})
+            assert bool(mirror_to(target, one).poll()) is (mode != "ok")
+        server.continues.set()
+        server.shutdown()
+        serving.join()
+    points = [
+        (point.time_unix_nano / 1e9, point.as_double)
+        for body in server.bodies
+        for metric in ExportMetricsServiceRequest.FromString(body).resource_metrics[0].scope_metrics[0].metrics
+        for point in metric.gauge.data_points
+        if metric.name == "trackside_training_loss"
+    ]
+    # What a failed request had brought comes again, at the same time: the same point of the series.
+    assert len(points) > 45
+    assert sorted(set(points)) == [(BEGIN + s, s / 4) for s in range(9, 54)]
 
 
 def test_workers_mirror_are_restarted_when_they_die_and_are_counted(tmp_path: Path) -> None:

@@ -362,6 +362,35 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(120)]
 
 
+def test_a_server_of_wandb_that_is_absent_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("wandb")
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
+    begin = time.time()
+    with history(tmp_path / "history") as one:
+        one.put([opened("a", name="gpt", started=begin)])
+
+        def poll(number: int, mode: str) -> Mirror:
+            pushes = [(s, round((begin + s) * 1e6), {"loss": s / 4}) for s in range(number * 20, number * 20 + 20)]
+            one.put([ingested("a", pushes, number=number + 1)])
+            settings = {"project": "p", "entity": "", "mode": mode, "directory": str(tmp_path / mode)}
+            target: Any = make_target("wandb", settings)
+            mirror = Mirror(one.database.path, Positions(tmp_path / "positions.db"), target)
+            assert (mirror.poll() > 0.0) is (mode == "online"), mirror.status.error
+            return mirror
+
+        for number in range(2):
+            failed = poll(number, "online").status
+            assert "connection refused" in failed.error
+            assert failed.sent == 0
+            assert failed.oldest == pytest.approx(begin, abs=1e-3)
+        poll(2, "offline")  # what is not sent is all there for the next try
+    (path,) = (tmp_path / "offline").glob("wandb/offline-run-*/run-a.wandb")
+    found = [dict(zip(i.keys, i.values, strict=True)) for i in LogRun("a", [path]).read() if isinstance(i, Push)]
+    assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(60)]
+
+
 def _has_sent(path: Path, count: int) -> bool:
     if not path.exists():
         return False

@@ -14,10 +14,11 @@ import pytest
 from checkpoints.following import WALL, Following, record_of
 from processes import DEADLINE, eventually
 
+from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit import scan
 from trackside_daemon.checkpoints.audit.request import REFUSED, Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.audit_process import AuditProcess
-from trackside_daemon.checkpoints.open_files import checkpoint_of, written_files
+from trackside_daemon.checkpoints.open_files import written_files
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import as_json, shape_of, step_of
@@ -232,6 +233,8 @@ def test_a_file_that_a_rank_writes_is_found_and_waited_for(following: Following,
         ("/runs/epoch_3/__7_0.distcp", "/runs/epoch_3"),
         ("/runs/dcp/__7_0.distcp", "/runs/dcp"),
         ("/runs/2026/epoch=1-step=400.ckpt", "/runs/2026/epoch=1-step=400.ckpt"),
+        ("/runs/exp1/model_400.pt", "/runs/exp1/model_400.pt"),
+        ("/runs/exp1/0000400/model.pt", "/runs/exp1/0000400"),
         ("/runs/.writing-vm-7-step-00000400/state.pt", None),
     ],
 )

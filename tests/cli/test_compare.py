@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+import re
 from math import nan
 from typing import TYPE_CHECKING, Any
 
@@ -169,6 +170,41 @@ GATE = "best > 1.02 * baseline or step_time > 1.02 * baseline"
 def test_the_gate_and_its_exit_status(run: Run, arguments: list[str], status: int, says: str) -> None:
     ended = run("compare", *arguments)
     assert (ended.exit_code, says in ended.output) == (status, True), ended.output
+
+
+def test_a_loss_that_becomes_nan_fails_the_gate_and_is_no_baseline(tmp_path: Path) -> None:
+    """One NaN at the end is enough; a NaN before the compared last tenth, or that a later attempt replaced, is not."""
+    places = {"clean": (), "ends": (299,), "early": (100,), "resumed": (295,)}
+    with history(tmp_path) as one:
+        for number, (name, broken) in enumerate(places.items()):
+            rows = [
+                (
+                    step,
+                    round(1e6 * (BEGIN + step)),
+                    {"loss": nan if step in broken else 1.0, "grad_norm": nan if step % 9 else 1.0},
+                )
+                for step in range(300)
+            ]
+            one.put([opened(name, name=name, started=BEGIN + number), ingested(name, rows)])
+        again = [(step, round(1e6 * (BEGIN + 400 + step)), {"loss": 1.0, "grad_norm": 1.0}) for step in range(280, 300)]
+        one.put(
+            [opened("resumed", name="resumed", attempt=1, started=BEGIN + 600), ingested("resumed", again, attempt=1)]
+        )
+
+    def ended(*arguments: str) -> tuple[int, str]:
+        result = CliRunner().invoke(load("compare"), [*arguments, f"--storage.path={tmp_path}"])
+        return result.exit_code, result.output
+
+    status, out = ended("clean", "ends", "--fail-if", "ratio(loss) > 2")
+    assert (status, "gate failed: ratio(loss) > 2: ends: ratio(loss) nan" in out) == (3, True)
+    assert re.search("^  loss +baseline +nan$", out, re.MULTILINE), out
+    assert ended("clean", "ends", "--fail-if", "loss > 2 * baseline")[0] == 3
+    assert ended("ends", "clean", "--fail-if", "loss > 2")[0] == 0
+    for condition in ("ratio(loss) > 2", "loss > 2 * baseline"):
+        status, out = ended("ends", "clean", "--fail-if", condition)
+        assert (status, "loss: values of the baseline ends are NaN or infinite" in out) == (2, True), out
+    for name in ("early", "resumed"):
+        assert ended("clean", name, "--fail-if", "ratio(loss) > 2 or ratio(grad_norm) > 2")[0] == 0
 
 
 def test_a_table_of_seeds_has_means_intervals_and_ratios(run: Run) -> None:

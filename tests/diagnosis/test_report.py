@@ -125,6 +125,8 @@ def test_charts_have_nulls_for_nan_and_share_their_axes(kept: History) -> None:
     assert report["axes"][0]["step"] == list(range(50))
     assert report["axes"][0]["time"][-1] == 49
     assert report["charts"][0]["last"][5:9] == [0.166667, 0.142857, None, 0.111111]
+    assert report["charts"][0]["nonfinite"] == [7]
+    assert "ends" not in report["charts"][0]
     assert "low" not in report["charts"][0]
 
 
@@ -147,6 +149,23 @@ def test_layers_that_stand_out_come_first_in_json_and_in_tables(kept: History) -
     assert "| blocks.7 | 1.118 | 0.001 | 0 | 1 | - | - |  |" in markdown([observed])
     assert "blocks.7" in Elements(page([observed])).text
     assert "<script>alert" not in page([observed])
+
+
+@pytest.mark.parametrize("steps", [30, 5000])
+def test_a_chart_names_the_value_that_is_not_finite_at_its_end(kept: History, steps: int) -> None:
+    """Also where its points stand for several samples."""
+    values = [float("nan") if step == steps // 2 else 1.0 for step in range(steps - 1)] + [float("inf")]
+    kept.put(
+        [
+            opened("broken"),
+            ingested("broken", [(at, round((BEGIN + at) * 1e6), {"loss": one}) for at, one in enumerate(values)]),
+        ]
+    )
+    (report,) = read(kept, "broken")
+    (chart,) = report["charts"]
+    middle, end = chart["nonfinite"]
+    assert (chart["ends"], end, chart["last"][end]) == ("inf", len(chart["last"]) - 1, None)
+    assert report["axes"][0]["step"][middle - 1] < steps // 2 <= report["axes"][0]["step"][middle]
 
 
 def test_what_exceeds_the_size_is_left_out_and_said(kept: History) -> None:
@@ -181,6 +200,8 @@ def test_an_svg_has_a_line_and_a_legend_entry_per_run_and_round_ticks(kept: Hist
     lines = [line.get("points", "").split() for line in root.iter(f"{space}polyline")]
     assert [len(points) for points in lines] == [49, 49]
     assert {element.tag.removeprefix(space) for element in root.iter()} == {"svg", "rect", "text", "path", "polyline"}
+    (cross, _) = [path for path in root.iter(f"{space}path") if path.get("stroke-width") == "1.5"]
+    assert cross.get("d", "").startswith("M157.6 313l")  # at step 7
     texts = [element.text for element in root.iter(f"{space}text")]
     assert texts[0] == "loss"
     assert {"0.2", "0.4", "10", "40"} <= set(texts)

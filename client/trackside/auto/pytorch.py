@@ -8,6 +8,8 @@ from functools import wraps
 from typing import Any
 
 from trackside.auto.hooks import Hook
+from trackside.auto.patches import after
+from trackside.auto.saved_files import SavedFiles
 from trackside.auto.training import TrainingWatch
 
 watches: list[TrainingWatch] = []
@@ -32,10 +34,11 @@ def _install() -> None:
     watch = TrainingWatch(torch.compiler.is_compiling, torch.is_grad_enabled)
     watches.append(watch)
     os.register_at_fork(after_in_child=watch.forked)
-    register_optimizer_step_post_hook(Hook("PyTorch: optimizer step", watch.stepped))
+    _watch_optimizers(register_optimizer_step_post_hook, watch)
     _watch_backward(torch.autograd, watch)
     _watch_scale(torch.amp.GradScaler)
     _watch_scaler_steps(torch.amp.GradScaler, watch)
+    _watch_saves(torch, watch)
     _watch_loaders(torch.utils.data.dataloader._BaseDataLoaderIter, watch)  # noqa: SLF001  the base of all iterators
 
 
@@ -43,6 +46,19 @@ def pause(*, on: bool) -> None:
     """Leave a training to a framework's callback, or no longer."""
     for watch in watches:
         watch.is_paused = on
+
+
+def _watch_optimizers(register: Any, watch: TrainingWatch) -> None:
+    hook = Hook("PyTorch: optimizer step", watch.stepped)
+
+    def after_step(optimizer: Any, given: Any, named: Any) -> None:
+        if hook.is_on:
+            try:  # as `Hook` does, with a call less in each step
+                hook.work(optimizer, given, named)
+            except Exception as error:  # noqa: BLE001  training must go on
+                hook.fail(error)
+
+    register(after_step)
 
 
 def _watch_backward(autograd: Any, watch: TrainingWatch) -> None:
@@ -53,9 +69,9 @@ def _watch_backward(autograd: Any, watch: TrainingWatch) -> None:
     @wraps(original)
     def backward(tensors: Any, grad_tensors: Any = None, *given: Any, **named: Any) -> Any:
         if hook.is_on and grad_tensors is None:
-            try:  # as `Hook` does, with a call less in each step
+            try:
                 hook.work(tensors)
-            except Exception as error:  # noqa: BLE001  training must go on
+            except Exception as error:  # noqa: BLE001  the same
                 hook.fail(error)
         return original(tensors, grad_tensors, *given, **named)
 
@@ -89,6 +105,19 @@ def _watch_scaler_steps(scaler: Any, watch: TrainingWatch) -> None:
     scaler.step = step
 
 
+def _watch_saves(torch: Any, watch: TrainingWatch) -> None:
+    saved_files = SavedFiles()
+    is_same = torch.serialization.save is torch.save
+
+    def saved(obj: Any, f: Any, *_: Any, **__: Any) -> None:
+        if not watch.is_paused:
+            saved_files.report(f)
+
+    after(torch, "save", "PyTorch: save", saved)
+    if is_same:  # by this name it is pickled, as for a process that saves in the background
+        torch.serialization.save = torch.save
+
+
 def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
     original = iterator.__next__
     begins, ends = Hook("PyTorch: begin of a wait for data", watch.waits), Hook("PyTorch: batch", watch.waited)
@@ -100,9 +129,8 @@ def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
         if begins.is_on:
             try:  # as `Hook` does, with a result
                 since = begins.work()
-            except Exception as error:  # noqa: BLE001  training must go on
+            except Exception as error:  # noqa: BLE001  the same
                 begins.fail(error)
-        first = getattr(self, "_num_yielded", 1) == 0
         try:
             batch = original(self)
         except BaseException:  # also at the end of the data, and for Ctrl-C
@@ -110,7 +138,7 @@ def _watch_loaders(iterator: Any, watch: TrainingWatch) -> None:
             raise
         if ends.is_on:
             try:
-                ends.work(since, self, batch, first=first)
+                ends.work(since, self, batch)
             except Exception as error:  # noqa: BLE001  the same
                 ends.fail(error)
         return batch

@@ -7,6 +7,9 @@
 - *Samples* and *tokens* are those of the batch that a backward pass follows: an evaluation's count for nothing.
 
 In: calls of hooks. Out: `AutoRun`. It imports nothing of PyTorch, whose objects it gets.
+
+Between the operations of a training the CPU caches hold nothing of this, so each function that is called costs a step more than
+its instructions do. That is why the usual case of a hook is in one function, before the general one.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class TrainingWatch:
         self.is_paused = False
         self._is_compiling = is_compiling
         self._records_gradients = records_gradients
-        self._optimizer: weakref.ref[Any] | None = None
+        self._optimizer: Callable[[], Any] = _nothing
         self._others: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._others_stepped = 0
         self._steps = 0
@@ -64,7 +67,7 @@ class TrainingWatch:
         self._scaled: tuple[weakref.ref[Any], Any, float | None] | None = None
         self._batches = self._batch_of_loss = 0
         self._fetched: deque[tuple[int, int]] = deque(maxlen=AHEAD)
-        self._iterator: Callable[[], Any] = lambda: None
+        self._iterator: Callable[[], Any] = _nothing
         self._samples = self._tokens = 0
         self._is_evaluating = False
         self._run = auto_run
@@ -79,6 +82,14 @@ class TrainingWatch:
     def backward(self, tensors: Any) -> None:
         """Note the loss of a backward pass, before it runs; the first argument of `torch.autograd.backward`."""
         if self.is_paused:
+            return
+        if (
+            not self._losses
+            and self._scaled is None
+            and self._usual_divisor is None
+            and (type(tensors).__name__ == "Tensor" and tensors.is_cpu and not tensors.dim())
+        ):
+            self._add_loss(tensors.tolist(), None)
             return
         total, divided = None, None
         for loss in (tensors,) if hasattr(tensors, "numel") else tuple(tensors):
@@ -96,11 +107,11 @@ class TrainingWatch:
 
     def stepped(self, optimizer: Any, args: Any = (), named: Any = None) -> None:
         """Note the step of an optimizer, after it; arguments of a hook of `torch.optim.Optimizer`."""
-        if self._is_compiling() or self.is_paused:
+        if self.is_paused or self._is_compiling():
             return
         self._steps += 1
         losses, self._losses = self._losses, 0
-        first = None if self._optimizer is None else self._optimizer()
+        first = self._optimizer()
         if first is not optimizer:
             if first is not None and self._run().queue is not None:
                 if losses:
@@ -110,8 +121,9 @@ class TrainingWatch:
         self._others_stepped = 0
         values: dict[str, Any] = {}
         if losses:  # a closure computes the loss again and again, first at the weights before the step
-            has_closure = len(args) > 1 or bool(named and "closure" in named)
-            values["loss"] = self._first_loss if has_closure else self._whole_loss(losses)
+            has_closure = len(args) > 1 or (named and "closure" in named)
+            loss = self._loss if self._divisor is None else self._whole_loss(losses, self._divisor)
+            values["loss"] = self._first_loss if has_closure else loss
         if (rate := optimizer.param_groups[0].get("lr")) is not None:
             values["learning_rate"] = rate
         if self._samples:
@@ -137,36 +149,42 @@ class TrainingWatch:
             self.stepped(optimizer)
 
     def waits(self) -> int:
-        """Note that the training waits for a batch of a data loader; return since when, in monotonic nanoseconds."""
-        since = monotonic_ns()
-        rows = self._rows
-        if rows is None or self.is_paused or get_ident() != self._thread:
-            return since
+        """Note that the training waits for a batch of a data loader.
+
+        Returns:
+            Since when, in monotonic nanoseconds; 0 for a wait that does not count.
+        """
+        if self.is_paused:
+            return 0
+        rows = self._rows if get_ident() == self._thread else None
         if not self._records_gradients():
-            self._begin_evaluation(since)
-        elif self._is_evaluating:
+            if rows is not None:
+                self._begin_evaluation()
+            return 0
+        if self._is_evaluating and rows is not None:
             self._end_evaluation()
-        if not self._is_evaluating and len(rows) < ROWS_WAITING:
+        since = monotonic_ns()
+        if rows is not None and len(rows) < ROWS_WAITING:
             rows.append((since, WAITS, None))
         return since
 
-    def waited(self, since: int, iterator: Any, batch: Any, *, first: bool) -> None:
+    def waited(self, since: int, iterator: Any, batch: Any) -> None:
         """Note that a batch has come.
 
         Args:
             since: Result of `waits`.
             iterator: The iterator of the data loader, which gets an attribute.
             batch: The batch.
-            first: It is the first one of the iterator.
         """
-        if self.is_paused or not self._records_gradients():
+        if not since:
             return
+        self._batches += 1
+        first = iterator._num_yielded == 1  # noqa: SLF001  public only by the iterator's length, which few have
         rows = self._rows
         # The row of `waits` may have been the last one that the limit permits: then its end fits too.
         if rows is not None and len(rows) <= ROWS_WAITING and get_ident() == self._thread:
             now = monotonic_ns()
             rows.append((now, WAITED._replace(waited=now - since, first=True) if first else now - since, None))
-        self._batches += 1
         if first or iterator is not self._iterator():
             if first:
                 iterator.trackside_fetched = deque(maxlen=AHEAD)
@@ -184,10 +202,10 @@ class TrainingWatch:
         elif (rows := self._rows) is not None and get_ident() == self._thread:
             rows.append((monotonic_ns(), WAITED, None))
 
-    def _begin_evaluation(self, now: int) -> None:
+    def _begin_evaluation(self) -> None:
         if not self._is_evaluating and self._rows is not None:
             self._is_evaluating = True
-            self._rows.append((now, _EVALUATES, None))
+            self._rows.append((monotonic_ns(), _EVALUATES, None))
 
     def _end_evaluation(self) -> None:
         self._is_evaluating = False
@@ -213,22 +231,25 @@ class TrainingWatch:
         # The first loss of a step can be its only one, as nearly always.
         return divisor(loss) if self._losses or self._usual_divisor is not None else None
 
-    def _whole_loss(self, losses: int) -> Any:
+    def _whole_loss(self, losses: int, divisor: float) -> Any:
         """Return the loss of a step without the division by the number of batches that it accumulates."""
-        if self._divisor is None:
-            return self._loss
-        if losses > 1 and abs(self._divisor - losses) < CLOSE * losses:
-            self._usual_divisor = self._divisor
+        if losses > 1 and abs(divisor - losses) < CLOSE * losses:
+            self._usual_divisor = divisor
         # The last step of an epoch may accumulate fewer batches, and divide all the same.
-        is_usual = self._usual_divisor is not None and abs(self._divisor - self._usual_divisor) < CLOSE * losses
-        return self._loss * self._divisor if is_usual else self._loss
+        is_usual = self._usual_divisor is not None and abs(divisor - self._usual_divisor) < CLOSE * losses
+        return self._loss * divisor if is_usual else self._loss
 
     def _other_stepped(self, optimizer: Any, losses: int) -> None:
         number = self._others.setdefault(optimizer, len(self._others) + 2)
         self._others_stepped += 1
         if self._others_stepped >= OTHERS:
-            self._optimizer = None
-        self._run().found_in_step({f"loss/{number}": self._whole_loss(losses)})
+            self._optimizer = _nothing
+        loss = self._loss if self._divisor is None else self._whole_loss(losses, self._divisor)
+        self._run().found_in_step({f"loss/{number}": loss})
+
+
+def _nothing() -> None:
+    """Stand for a weak reference whose object has gone."""
 
 
 def divisor(loss: Any) -> float | None:

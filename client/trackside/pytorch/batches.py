@@ -12,8 +12,9 @@ DEPTH = 3  # depth to which nested parts are searched
 
 def counts(batch: Any) -> tuple[int, int]:
     """Return the samples and the tokens of a batch."""
-    if type(batch) is list and batch and type(batch[0]).__name__ == "Tensor" and batch[0].dim():
-        return batch[0].size(0), 0  # the usual case: each step would miss the CPU caches for the general one
+    # The usual case: each step would miss the CPU caches for the general one.
+    if type(batch) is list and batch and type(batch[0]).__name__ == "Tensor" and (shape := batch[0].shape):
+        return shape[0], 0
     return samples(batch), tokens(batch)
 
 

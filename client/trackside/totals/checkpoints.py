@@ -20,6 +20,8 @@ _INT64 = 2**63
 class CheckpointCounter:
     """The checkpoints of a session. A phase and an event of the same step are one checkpoint.
 
+    So are they and all events of a step that were found without a change of the code, with ``auto`` in their fields.
+
     Attributes:
         totals: Their totals; None before the first checkpoint.
     """
@@ -29,6 +31,7 @@ class CheckpointCounter:
         self._step: int | None = None
         self._phases = 0
         self._events = 0
+        self._found = False
         self._durations = 0
         self._began: int | None = None
         self._ended: tuple[int, float] | None = None
@@ -44,24 +47,32 @@ class CheckpointCounter:
         if failed or began is None:
             return
         self._enter(step)
+        counted = self._counted
         self._phases += 1
         seconds = max(0, time - began) / 1e9
         self._ended = (time, seconds)
-        self._count(time, more=self._phases > self._events)
+        self._count(time, more=self._counted > counted)
         if self._durations < self._phases:  # else an event of this step has stated the duration
             self._observe(seconds)
 
     def handle_event(self, event: TrainingEvent) -> None:
         """Count a checkpoint that an event reports, with its optional fields ``bytes`` and ``seconds``."""
         self._enter(event.step)
-        self._events += 1
-        more = self._events > self._phases
-        self._count(event.time, more=more)
-        fields = _fields(event)
+        fields, counted = _fields(event), self._counted
+        if fields.get("auto"):
+            self._found = True
+        else:
+            self._events += 1
+        self._count(event.time, more=self._counted > counted)
         size, seconds = fields.get("bytes"), fields.get("seconds")
         if self.totals is not None and isinstance(size, int | float) and 0 <= size < _INT64:
             self.totals.bytes = int(size)
-        if more and self._began is None and isinstance(seconds, int | float) and 0 <= seconds < _INT64:
+        if (
+            self._durations < self._counted
+            and self._began is None
+            and isinstance(seconds, int | float)
+            and 0 <= seconds < _INT64
+        ):
             self._observe(float(seconds))
 
     def unreported(self, step: int | None) -> TrainingEvent | None:
@@ -69,7 +80,7 @@ class CheckpointCounter:
         if self._ended is None or step == self._step is not None:
             return None
         (time, seconds), self._ended = self._ended, None
-        if self._events:
+        if self._events or self._found:
             return None
         return TrainingEvent(KIND, time, self._step, as_json({"seconds": round(seconds, 3)}, "a checkpoint"))
 
@@ -78,10 +89,16 @@ class CheckpointCounter:
         if self.totals is not None and self._at is not None:
             self.totals.at, self._at = max(0.0, clock.wall_seconds(self._at)), None
 
+    @property
+    def _counted(self) -> int:
+        """The number of checkpoints of this step."""
+        return max(self._phases, self._events, self._found)
+
     def _enter(self, step: int | None) -> None:
         if step != self._step:
             self._step = step
             self._phases = self._events = self._durations = 0
+            self._found = False
 
     def _count(self, time: int, *, more: bool) -> None:
         self.totals = self.totals or CheckpointTotals()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -25,10 +26,10 @@ class CaptureStore:
 
     Args:
         directory: The directory of the history.
-        quota_run: Maximum size of one run's files in bytes; *quota* likewise of all.
+        quota_run: Maximum size of one run's files in bytes; *quota* likewise of all. Without them there is no limit.
     """
 
-    def __init__(self, directory: Path, quota_run: int, quota: int) -> None:
+    def __init__(self, directory: Path, quota_run: int = sys.maxsize, quota: int = sys.maxsize) -> None:
         self._root = directory / FILES
         self._quota_run = quota_run
         self._quota = quota

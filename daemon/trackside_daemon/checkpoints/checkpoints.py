@@ -11,11 +11,12 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit.files import fingerprint, is_usable
 from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
 from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.directories import Directories
-from trackside_daemon.checkpoints.open_files import checkpoint_of, written_files
+from trackside_daemon.checkpoints.open_files import written_files
 from trackside_daemon.checkpoints.reports import findings, samples
 from trackside_daemon.checkpoints.runs_here import RunsHere
 from trackside_daemon.checkpoints.scans import Scans

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import isfinite, isnan
+from itertools import chain
+from math import isfinite, isinf, isnan
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,6 +49,9 @@ class Effect(NamedTuple):
         difference_low: The least difference of the 95 % interval.
         difference_high: The largest difference of the interval.
         unknown: Why there is no value, or no interval; empty if there is.
+        nonfinite: Who has NaN or an infinite value among those to compare, so that nothing is compared: ``baseline`` (and
+            maybe the runs), ``value`` (the runs); empty if all are finite. Gradient norms, which overflow in healthy runs,
+            are compared by their finite values.
     """
 
     quantity: str
@@ -63,6 +67,7 @@ class Effect(NamedTuple):
     difference_low: float | None = None
     difference_high: float | None = None
     unknown: str = ""
+    nonfinite: str = ""
 
     @property
     def is_worse(self) -> bool:
@@ -271,12 +276,20 @@ def _at_end(
 ) -> Effect:
     """Compare the means of a curve in the last part up to a step of each run."""
     key = quantity.quantity.removesuffix(TOKENS)
-    bins = [read_bins(connection, one.run, key, Window("step", (1 - END) * last, last), tails) for one, last in until]
+    strict = role(key) != "gradient"
+    bins = [
+        read_bins(connection, one.run, key, Window("step", (1 - END) * last, last), tails, strict=strict)
+        for one, last in until
+    ]
+    split = len(sides[0])
+    broken = [one.run for (one, _), means in zip(until, bins, strict=True) if any(map(isinf, means))]
+    if broken:
+        side = "baseline" if any(map(isinf, chain(*bins[split:]))) else "value"
+        return quantity._replace(unknown=f"values of run {broken[-1]} are not finite", nonfinite=side)
     common = [at for at in range(len(bins[0])) if not any(isnan(each[at]) for each in bins)]
     if not common:
         return quantity._replace(unknown="no finite values at equal steps")
     curves = [[each[at] for at in common] for each in bins]
-    split = len(sides[0])
     if len(curves) > 2:
         levels = [Estimate(fmean(curve), 0.0) for curve in curves]
         return compared(quantity, levels[:split], levels[split:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, repeat
 from math import inf, nan
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
@@ -186,19 +186,23 @@ def _amount(connection: sqlite3.Connection, uid: str, key: str, tails: LogTails)
     return sum(means) if means else None
 
 
-def read_bins(connection: sqlite3.Connection, uid: str, key: str, window: Window, tails: LogTails) -> list[float]:
+def read_bins(
+    connection: sqlite3.Connection, uid: str, key: str, window: Window, tails: LogTails, *, strict: bool
+) -> list[float]:
     """Return the means of a key of the lowest rank in equal parts of a window of steps; NaN without a value.
 
-    Of several attempts that made the same steps, the last one counts.
+    Of several attempts that made the same steps, the last one counts. A part with a value that is not finite is infinite if
+    *strict*; else such values are left out.
     """
     totals, counts = [0.0] * BINS, [0] * BINS
     for series in reversed(list(reader.series(connection, uid, [key], tails=tails))):
-        points = chart(connection, series.series, series.tail, window, POINTS).points
+        found = chart(connection, series.series, series.tail, window, POINTS)
         mine = [0] * BINS
-        for step, _, _, _, value in points:
+        for (step, _, _, _, value), odd in zip(found.points, found.nonfinite or repeat(0)):  # noqa: B905  one is endless
             place = min(BINS - 1, int((step - window.low) / max(window.high - window.low, 1) * BINS))
-            if abs(value) <= LARGEST and (not counts[place] or mine[place]):
+            is_finite = abs(value) <= LARGEST
+            if (is_finite or strict) and (not counts[place] or mine[place]):
                 mine[place] += 1
-                totals[place] += value
+                totals[place] += value if is_finite and not (odd and strict) else inf
                 counts[place] = mine[place]
     return [total / count if count else nan for total, count in zip(totals, counts, strict=True)]

@@ -26,10 +26,12 @@ KEYS = ["loss", HOSTILE, *(f"eval/{number}" for number in range(12))]
 
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
-    """A report about two runs with an alert."""
+    """A report about two runs with an alert; the loss of the second one becomes NaN."""
     with history(tmp_path / "history") as kept:
         for run in ("first", HOSTILE):
             values = [dict.fromkeys(KEYS, math.exp(-step / 50)) for step in range(200)]
+            for value in values[190:] if run == HOSTILE else ():
+                value["loss"] = math.nan
             pushes = [(step, round((BEGIN + step) * 1e6), value) for step, value in enumerate(values)]
             kept.put([opened(run), ingested(run, pushes), finished(run, after=200)])
         kept.put([Alert("NonFinite", "critical", BEGIN + 100, "first", {}, HOSTILE, "", BEGIN + 150)])
@@ -59,6 +61,7 @@ def test_a_report_works_without_a_network(
     expect(charts.nth(1).locator("h3")).to_have_text(HOSTILE)
     first = charts.first.locator("b").first
     expect(first).to_have_text("0.018686")
+    expect(charts.first.locator("b").nth(1)).to_have_text("nan")
     plot = charts.first.locator(".u-over")
     plot.scroll_into_view_if_needed()
     box = plot.bounding_box()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,8 @@ class WandbClient:
             opened.finish(exit_code=exit_code)
         except Exception as error:  # noqa: BLE001  the client raises many kinds of errors
             reason = " ".join(str(error).split())[:200]
+            with suppress(Exception):
+                wandb.teardown()  # else its service process refuses the next try: "run ID is in use"
             raise SendError(f"the client of W&B: {type(error).__name__}: {reason}") from None
 
 

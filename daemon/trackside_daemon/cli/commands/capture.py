@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trackside_daemon.cli.errors import CommandError, errors_reported, fail
-from trackside_daemon.cli.options import DaemonUrl, Json, Run
+from trackside_daemon.cli.errors import CommandError, errors_reported, fail, warn
+from trackside_daemon.cli.options import DaemonUrl, Json, Run, StoragePath, Url
 from trackside_daemon.cli.output import moment, print_json, print_lines, table
+from trackside_daemon.model.capture import FINAL
 from trackside_daemon.model.text import file_size, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.cli.sources.api_source import ApiSource
+    from trackside_daemon.cli.sources.source import Source
 
 LAYER_STEPS = 100
+STALE = "no daemon answers: the state of a capture that has not ended is the last one stored"
 
 
 def capture(
@@ -92,19 +95,22 @@ def captures(
         typer.Option(help="Also save their files here, in a directory each.", metavar="DIR", show_default=False),
     ] = None,
     as_json: Json = False,
-    url: DaemonUrl = "",
+    storage_path: StoragePath = None,
+    url: Url = "",
 ) -> None:
-    """List the captures of a run, or of all runs, oldest first.
+    """List the captures of a run, or of all runs, oldest first. This works with and without a daemon.
 
     Perfetto (ui.perfetto.dev), the TensorBoard plug-in and HTA open the traces of profiles.
     """
     with errors_reported():
-        from trackside_daemon.cli.sources.daemon_lookup import find_daemon
+        from trackside_daemon.cli.sources.daemon_lookup import find_history
 
-        daemon = find_daemon(url)
-        found = daemon.captures(run)
+        source = find_history(storage_path, url)
+        found = source.captures(run)
+        if not source.live and any(one["state"] not in FINAL for one in found):
+            warn(STALE)
         if output is not None:
-            _save(daemon, found, output)
+            _save(source, found, output)
         if as_json:
             print_json(found)
         elif not found:
@@ -114,7 +120,7 @@ def captures(
             print_lines(table(header, list(_rows(found)), right="      >", flexible="  ~    ~"))
 
 
-def _save(daemon: ApiSource, found: Sequence[Mapping[str, Any]], output: Path) -> None:
+def _save(source: Source, found: Sequence[Mapping[str, Any]], output: Path) -> None:
     try:
         for one in found:
             directory = output / re.sub(r"[^\w.-]", "_", one["id"])
@@ -122,7 +128,7 @@ def _save(daemon: ApiSource, found: Sequence[Mapping[str, Any]], output: Path) -
                 directory.mkdir(parents=True, exist_ok=True)
                 path = directory / re.sub(r"[^\w.-]", "_", file["name"])
                 with path.open("wb") as target:
-                    for chunk in daemon.capture_file(one["id"], file["name"]):
+                    for chunk in source.capture_file(one["id"], file["name"]):
                         target.write(chunk)
         typer.echo(f"written: {sum(len(one['files']) for one in found)} files to {output}", err=True)
     except OSError as error:

@@ -19,7 +19,7 @@ def failures(condition: Condition, comparison: Comparison) -> Iterator[str]:
     """Yield a line for each group, except the baseline, for which the condition holds, or has a value that is NaN.
 
     Raises:
-        CommandError: A group or the baseline lacks a value.
+        CommandError: A group or the baseline lacks a value, or the baseline's is NaN.
     """
     for each in comparison.groups:
         if each is comparison.baseline:
@@ -39,14 +39,21 @@ def failures(condition: Condition, comparison: Comparison) -> Iterator[str]:
 
 
 def _number(value: Value, comparison: Comparison, each: Group) -> float:
-    side = comparison.baseline if value.baseline else each
-    if side is None or (value.function.startswith("ratio") and comparison.baseline is None):
+    baseline, is_ratio = comparison.baseline, value.function.startswith("ratio")
+    side = baseline if value.baseline else each
+    if side is None or (is_ratio and baseline is None):
         raise CommandError(f"--fail-if: {_text(value)} needs a baseline: --baseline RUN, or several runs")
     effect = comparison.effect(each, value.key) or {}
     known = effect.get(_FIELDS.get((value.function, value.baseline), ""))
     if known is not None:
         return float(known)
-    if value.function.startswith("ratio"):
+    nonfinite = effect.get("nonfinite")
+    if nonfinite == "baseline" and baseline is not None and (is_ratio or value.baseline):
+        raise CommandError(
+            f"--fail-if: {shown(value.key)}: values of the baseline {shown(baseline.name)} are NaN or infinite in the last "
+            "tenth of the common steps; give another with --baseline RUN"
+        )
+    if is_ratio or (nonfinite == "value" and not value.baseline and value.function == "mean"):
         return nan
     statistics = comparison.statistics(side, value.key)
     if statistics is None:

@@ -131,7 +131,7 @@ class Comparison:
             return None
         stated = any(key in run.get("summary", {}) for run in each.runs)
         if not stated and key in (effects := self.effects(each)):
-            return effects[key] if effects[key]["value"] is not None else None
+            return effects[key] if effects[key]["value"] is not None or is_nonfinite(effects[key]) else None
         one, other = self.numbers(each, key), self.numbers(self.baseline, key)
         if not one or not other:
             return None
@@ -147,6 +147,11 @@ class Comparison:
             found = self._source.comparison(ids, usual, self._keys)["effects"]
             self._read[place] = {effect["quantity"]: effect for effect in found}
         return self._read[place]
+
+
+def is_nonfinite(effect: Mapping[str, Any]) -> bool:
+    """Return whether nothing was compared because values were NaN or infinite."""
+    return bool(effect.get("nonfinite"))  # older daemons do not report it
 
 
 def as_number(value: Any) -> float | None:

@@ -8,6 +8,7 @@ from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.cli.commands.run_report import metrics
+from trackside_daemon.cli.compare.groups import is_nonfinite
 from trackside_daemon.cli.output import width
 from trackside_daemon.diagnosis.report.configuration import config, result, setting
 from trackside_daemon.diagnosis.report.markdown import escaped
@@ -188,6 +189,8 @@ def _effects(comparison: Comparison) -> Iterator[Row]:
 
 def _ratio(effect: Mapping[str, Any] | None) -> str:
     ratio, *ends = ((effect or {}).get(name) for name in ("ratio", "low", "high"))
+    if effect and is_nonfinite(effect):
+        return "nan"
     if not isinstance(ratio, int | float):
         return "-"
     known = [_change(end) for end in ends if isinstance(end, int | float)]
@@ -200,7 +203,7 @@ def _change(ratio: float) -> str:
 
 def _quantities(comparison: Comparison) -> list[str]:
     found = (effect for each in comparison.groups for effect in comparison.effects(each).values())
-    return list(dict.fromkeys(effect["quantity"] for effect in found if effect["value"] is not None))
+    return list(dict.fromkeys(one["quantity"] for one in found if one["value"] is not None or is_nonfinite(one)))
 
 
 def _measured(comparison: Comparison) -> Iterator[Row]:

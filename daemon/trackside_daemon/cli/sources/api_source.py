@@ -13,7 +13,7 @@ from urllib.request import BaseHandler, HTTPRedirectHandler, HTTPSHandler, Proxy
 
 from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
-from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, Export
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -29,7 +29,6 @@ STATUS_SECONDS = 5.0  # time limit of a status; a daemon that exceeds it counts 
 
 IMPORT_SECONDS = 3600.0
 AGENT_SECONDS = 3900.0  # an agent may wait for an event for an hour
-CHUNK_BYTES = 64 * 1024
 CAPTURE_POLL_SECONDS = 0.1
 
 
@@ -171,12 +170,12 @@ class ApiSource:
         return capture
 
     def captures(self, text: str) -> list[dict[str, Any]]:
-        """Return the captures of the run that *text* identifies, or of all runs if it is empty, oldest first."""
+        """See `Source`."""
         path = f"runs/{quote(text, safe='')}/captures" if text else "captures"
         return list(self._checked(self._json(path), "captures")["captures"])
 
     def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
-        """Yield the content of a file of a capture."""
+        """See `Source`."""
         return self._chunks(self._request(f"captures/{quote(id_, safe='')}/files/{quote(name, safe='')}"))
 
     def alert(self, number: int) -> dict[str, Any]:

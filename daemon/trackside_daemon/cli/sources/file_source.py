@@ -7,16 +7,19 @@ import os
 import re
 import time
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
 from trackside_daemon.alerts.silences import with_silenced_until
+from trackside_daemon.captures.store import CaptureStore
 from trackside_daemon.checkpoints.overview import overview
 from trackside_daemon.cli.sources.errors import SourceError
-from trackside_daemon.cli.sources.source import ANSWER_SECONDS, Export
+from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, Export
 from trackside_daemon.diagnosis.comparison import read_comparison
 from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.report.contents import read_contents
+from trackside_daemon.history import capture_rows
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.files import export as exports
@@ -28,6 +31,7 @@ from trackside_daemon.history.record import run_changes
 from trackside_daemon.history.record.alert_rows import dismissal
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.model.capture import as_json
 
 if TYPE_CHECKING:
     import sqlite3
@@ -100,6 +104,25 @@ class FileSource:
         """See `Source`."""
         with self._file().reading() as connection:
             return layers.newest(connection, reader.resolve(connection, text))
+
+    def captures(self, text: str) -> list[dict[str, Any]]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            found = capture_rows.captures(connection, reader.resolve(connection, text) if text else "")
+            return [{**as_json(capture), "summary": {}} for capture in found]
+
+    def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
+        """See `Source`."""
+        with self._file().reading() as connection:
+            capture = capture_rows.capture(connection, id_)
+        path = None if capture is None else CaptureStore(self._file().path.parent).path(capture, name)
+        if path is None:
+            raise SourceError(f"capture {id_} has no file {name!r} in {self._file().path.parent}")
+        try:
+            with path.open("rb") as file:
+                yield from iter(partial(file.read, CHUNK_BYTES), b"")
+        except OSError as error:
+            raise SourceError(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""

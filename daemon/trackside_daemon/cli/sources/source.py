@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import RunFilter
 
 ANSWER_SECONDS = 60.0  # time limit of a question
+CHUNK_BYTES = 64 * 1024
 
 
 class Export(NamedTuple):
@@ -71,6 +72,14 @@ class Source(Protocol):
 
     def layers(self, text: str) -> dict[str, Any]:
         """Return the newest values of the layers of the run that *text* identifies; see `history.read.layers.newest`."""
+        ...
+
+    def captures(self, text: str) -> list[dict[str, Any]]:
+        """Return the captures of the run that *text* identifies, or of all runs if it is empty, oldest first."""
+        ...
+
+    def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
+        """Yield the content of a file of a capture."""
         ...
 
     def report(self, text: str, size: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES
+from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
     import sqlite3
@@ -51,7 +52,8 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         ``run``, ``diagnosis``, ``alerts``, ``events``; ``layers``: those of an observed model that stand out most, as
         `layer_ranking.ranked` has them, with all alerts of the run; ``captures``: ``kind``, ``asked`` and the lines of their ``text``;
         ``since``: the run's baseline, its ``id``, ``name`` and what changed, see `changes`, or None; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
-        points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; ``axes``: ``step`` and
+        points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; of such values ``nonfinite``,
+        the places of the points that have some, and ``ends``, the last value if it is one; ``axes``: ``step`` and
         ``time``, seconds since the run's start, by a chart's ``axis``; ``left_out``: the number of keys without a chart.
 
     Raises:
@@ -119,7 +121,13 @@ def _axis(drawn: Chart, started: float) -> str:
 
 def _columns(drawn: Chart) -> dict[str, Any]:
     low, high, last = (_rounded([point[place] for point in drawn.points]) for place in (2, 3, 4))
-    return {"last": last} if low == high == last else {"last": last, "low": low, "high": high}
+    columns: dict[str, Any] = {"last": last} if low == high == last else {"last": last, "low": low, "high": high}
+    counts = drawn.nonfinite or [not isfinite(point[4]) for point in drawn.points]
+    if places := [place for place, count in enumerate(counts) if count]:
+        columns["nonfinite"] = places
+    if drawn.points and not isfinite(drawn.points[-1][4]):
+        columns["ends"] = json_number(drawn.points[-1][4])
+    return columns
 
 
 def _rounded(values: Sequence[float]) -> list[float | None]:

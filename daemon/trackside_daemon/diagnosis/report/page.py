@@ -77,7 +77,7 @@ def _curves(drawn: Sequence[Mapping[str, Any]], left_out: int) -> str:
         '<h2>Curves</h2>\n<div class="tools" hidden>'
         '<label>Over <select id="by"><option value="step">step</option><option value="time">time</option></select></label>'
         '<label id="search" hidden>Keys <input id="filter" type="search"></label></div>'
-        f'<p class="quiet">The lowest rank. Drag to zoom, double-click to reset. Dashed lines are alerts.{more}</p>\n'
+        f'<p class="quiet">The lowest rank. Drag to zoom, double-click to reset. Dashed lines are alerts, crosses NaN or infinite values.{more}</p>\n'
         '<div id="charts"><noscript>The curves need JavaScript.</noscript></div>'
     )
 

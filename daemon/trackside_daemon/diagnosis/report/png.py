@@ -27,11 +27,13 @@ def png(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -
     figure = Figure(figsize=(WIDTH / SIZE_DOTS, HEIGHT / SIZE_DOTS), dpi=DOTS, layout="constrained")
     plot = figure.subplots()
     for place, line in enumerate(chart["lines"]):
+        color, steps = COLORS[place % len(COLORS)], axes[line["run"]][line["axis"]]["step"]
         values = [nan if value is None else value for value in line["last"]]
         name = _plain(cut(line["label"], LEGEND_LETTERS))
-        plot.plot(
-            axes[line["run"]][line["axis"]]["step"], values, color=COLORS[place % len(COLORS)], lw=1.2, label=name
-        )
+        plot.plot(steps, values, color=color, lw=1.2, label=name)
+        odd = [steps[at] for at in line.get("nonfinite", ())]
+        on_axis = plot.get_xaxis_transform()  # the height is a share of the plot's
+        plot.plot(odd, [0.02] * len(odd), "x", color=color, markersize=4, clip_on=False, transform=on_axis)
     plot.set_title(_plain(chart["key"]), loc="left", fontsize=11)
     plot.set_xlabel("step", loc="right")
     plot.grid(axis="y", color="#d5dae0")

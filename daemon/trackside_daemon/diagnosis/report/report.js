@@ -67,6 +67,29 @@ function drawMarks(u, lines) {
   ctx.restore();
 }
 
+// Draws a cross on the axis for each point with NaN or infinities.
+function drawNonfinite(u, lines) {
+  const { ctx, bbox } = u;
+  const size = 3 * devicePixelRatio;
+  const y = bbox.top + bbox.height - size - 1;
+  ctx.save();
+  ctx.lineWidth = 1.5 * devicePixelRatio;
+  lines.forEach(({ run, axis, nonfinite = [] }, index) => {
+    ctx.strokeStyle = theme(`--s${index % 8}`);
+    ctx.beginPath();
+    for (const place of nonfinite) {
+      const x = u.valToPos(data.axes[run][axis][by][place], "x", true);
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      ctx.moveTo(x - size, y - size);
+      ctx.lineTo(x + size, y + size);
+      ctx.moveTo(x + size, y - size);
+      ctx.lineTo(x - size, y + size);
+    }
+    ctx.stroke();
+  });
+  ctx.restore();
+}
+
 function options(chart) {
   const axis = { stroke: () => theme("--quiet"), grid: { stroke: () => theme("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   const series = chart.lines.flatMap((line, index) => {
@@ -84,7 +107,7 @@ function options(chart) {
     axes: [{ ...axis, size: 28, values: (u, splits) => splits.map((item) => (by === "time" ? span(item) : number(item))) }, { ...axis, size: 62, values: (u, splits) => splits.map(number) }],
     series: [{}, ...series],
     bands: chart.lines.map((_, index) => ({ series: [3 * index + 3, 3 * index + 2], fill: band(index) })),
-    hooks: { draw: [(u) => drawMarks(u, chart.lines)], setCursor: [(u) => showValues(chart, u)] },
+    hooks: { draw: [(u) => drawMarks(u, chart.lines), (u) => drawNonfinite(u, chart.lines)], setCursor: [(u) => showValues(chart, u)] },
   };
 }
 
@@ -92,7 +115,7 @@ function showValues(chart, u) {
   const hovers = u.cursor.idx !== null && u.cursor.idx !== undefined;
   chart.values.forEach((value, index) => {
     const at = hovers ? u.cursor.idxs[3 * index + 1] : null;
-    value.textContent = at === null || at === undefined ? number(chart.last[index]) : `${number(u.data[3 * index + 1][at])} at ${by === "time" ? span(u.data[0][at]) : u.data[0][at]}`;
+    value.textContent = at === null || at === undefined ? (chart.lines[index].ends ?? number(chart.last[index])) : `${number(u.data[3 * index + 1][at])} at ${by === "time" ? span(u.data[0][at]) : u.data[0][at]}`;
   });
 }
 

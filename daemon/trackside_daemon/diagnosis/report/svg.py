@@ -19,8 +19,10 @@ LEGEND_LETTERS = 60
 
 def svg(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     """Return a chart of `charts` over the steps as SVG; *axes* are those of each run."""
-    lines = [(line["label"], _points(line, axes[line["run"]][line["axis"]]["step"])) for line in chart["lines"]]
-    steps = [step for _, points in lines for step, _ in points]
+    every = [(line, axes[line["run"]][line["axis"]]["step"]) for line in chart["lines"]]
+    lines = [(line["label"], _points(line, steps)) for line, steps in every]
+    odd = [[steps[at] for at in line.get("nonfinite", ())] for line, steps in every]
+    steps = [step for _, points in lines for step, _ in points] + [step for places in odd for step in places]
     values = [value for _, points in lines for _, value in points]
     across, up = _Scale(steps, LEFT, WIDTH - RIGHT), _Scale(values, HEIGHT - BOTTOM, TOP + 18 * (len(lines) > 1))
     size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
@@ -30,6 +32,7 @@ def svg(chart: Mapping[str, Any], axes: Sequence[Sequence[Mapping[str, Any]]]) -
             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
             f'<text x="{LEFT}" y="20" font-size="14">{escape(chart["key"])}</text>',
             *_grid(across, up),
+            *(part for place, places in enumerate(odd) for part in _crosses(place, places, across)),
             *(part for place, (label, points) in enumerate(lines) for part in _line(place, points, across, up)),
             *_legend([label for label, _ in lines]),
             "</svg>\n",
@@ -84,6 +87,13 @@ def _line(place: int, points: Sequence[tuple[int, float]], across: _Scale, up: _
             f'<polyline points="{drawn}" fill="none" stroke="{COLORS[place % len(COLORS)]}" stroke-width="1.5" '
             'stroke-linejoin="round" stroke-linecap="round"/>'
         )
+
+
+def _crosses(place: int, steps: Sequence[int], across: _Scale) -> Iterator[str]:
+    """Yield a cross on the axis for each step with NaN or infinities."""
+    if steps:
+        drawn = "".join(f"M{across(step) - 3:.1f} {HEIGHT - BOTTOM - 7}l6 6m-6 0l6 -6" for step in steps)
+        yield f'<path d="{drawn}" fill="none" stroke="{COLORS[place % len(COLORS)]}" stroke-width="1.5"/>'
 
 
 def _legend(labels: Sequence[str]) -> Iterator[str]:

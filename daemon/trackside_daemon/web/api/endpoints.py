@@ -200,7 +200,7 @@ ENDPOINTS = (
         "step that all runs have, and with _at_tokens at their last common number of tokens), unit, better (lower, higher or "
         "empty), value and baseline (means of the runs), ratio, and difference. low and high are the 95 % interval of the "
         "ratio, difference_low and difference_high that of the difference. What is unknown is null, and unknown states the "
-        "reason. chosen is how the baseline was found: run, tag, pinned or name; empty if there is none.",
+        "reason; nonfinite is baseline or value if that side has NaN or infinite values there, else empty. chosen is how the baseline was found: run, tag, pinned or name; empty if there is none.",
         group="diagnosis",
     ),
     Endpoint(
