@@ -35,7 +35,7 @@ from trackside_daemon.config.names import describe
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.ingest import message_counts
-from trackside_daemon.model import model_families, rl_families
+from trackside_daemon.model import layer_families, model_families, rl_families
 from trackside_daemon.model import training_families as families
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline import pipeline
@@ -272,6 +272,7 @@ def sections() -> dict[str, list[Metric]]:
                     RANK_STATISTIC,
                     EXTREME_RANK,
                     *rl_families.FAMILIES,
+                    *layer_families.COLUMNS.values(),
                 ]
             )
         ],

@@ -158,7 +158,7 @@ class RunsHarness:
         stalls: Iterable[Stall] = (),
         before: Callable[[str, int], EarlierAttempts] = lambda *_: EarlierAttempts(),
         peak: Callable[[str, int], float | None] = lambda *_: None,
-        **limits: int,
+        **limits: Any,
     ) -> None:
         self.state = State()
         self.processes = RankProcesses()

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from histories import BEGIN, History, column, finished, history, ingested, opened
+from layer_frames import frame
+from session_records import batch_ingested
 
 from trackside_daemon.diagnosis.report import contents
 from trackside_daemon.diagnosis.report.lines import charts
@@ -126,6 +128,27 @@ def test_charts_have_nulls_for_nan_and_share_their_axes(kept: History) -> None:
     assert report["charts"][0]["nonfinite"] == [7]
     assert "ends" not in report["charts"][0]
     assert "low" not in report["charts"][0]
+
+
+def test_layers_that_stand_out_come_first_in_json_and_in_tables(kept: History) -> None:
+    layers = {f"blocks.{block}": [1.0, -0.5] for block in range(30)} | {HOSTILE: [0.5]}
+    session = opened("observed", name="observed")
+    frames = [
+        frame(8, layers, "weights", update_ratio=0.001, rank=1.0),
+        frame(8, {**layers, "blocks.7": [0.0, 0.0]}, "gradients"),
+    ]
+    alert = Alert("DeadLayer", "warning", BEGIN, "observed", {"key": HOSTILE}, "x", "y", BEGIN + 5)
+    kept.put([session, batch_ingested(session.session.id, 1, distributions=frames), alert])
+    plain, observed = read(kept, "plain", "observed")
+    assert plain["layers"] == []
+    assert len(observed["layers"]) == contents.MOST_LAYERS
+    first, second = observed["layers"][:2]
+    assert (first["layer"], first["alerts"], first["norm"]) == (HOSTILE, ["DeadLayer"], 0.5)
+    assert (second["layer"], second["gradient"], second["zeros"], second["entropy"]) == ("blocks.7", 0.0, 1.0, None)
+    assert "Layers that stand out" not in markdown([plain])
+    assert "| blocks.7 | 1.118 | 0.001 | 0 | 1 | - | - |  |" in markdown([observed])
+    assert "blocks.7" in Elements(page([observed])).text
+    assert "<script>alert" not in page([observed])
 
 
 @pytest.mark.parametrize("steps", [30, 5000])

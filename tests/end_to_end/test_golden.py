@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, ClassVar, cast
 
+import layer_frames
 import pytest
 from documents import documented
 from metrics_page import Page, promtool
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 
     from processes import Daemon
 
+    from trackside.wire import DistributionFrame
     from trackside_daemon.nvml.handle.handle import Nvml
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -195,7 +197,7 @@ def _sampled() -> list[Batch]:
 
 
 def _pushed() -> Iterator[Batch]:
-    sessions = Sessions(Runs(Limits(), linger=60.0, liveness=Liveness(PROC)))
+    sessions = Sessions(Runs(Limits(layers=("blocks.*",)), linger=60.0, liveness=Liveness(PROC)))
     for rank in (0, 1):
         for frames in _said_by(rank):
             yield from sessions.receive(Connection(b"peer"), frames, NOW).batches
@@ -255,9 +257,20 @@ def _said_by(rank: int) -> Iterator[list[bytes]]:
         ),
     )
     room = ResourceUsage(64 * GIB, 12 * GIB, 20 * GIB, 300, 1024)
-    yield encode(Envelope("batch", session, 1), Pushes(clock, totals, [block], room=room))
+    yield encode(
+        Envelope("batch", session, 1), Pushes(clock, totals, [block], room=room, distributions=_layers()[rank:])
+    )
     if rank:
         yield encode(Envelope("bye", session, 2), Bye(clock, totals, "failed", "RuntimeError"))
+
+
+def _layers() -> list[DistributionFrame]:
+    values = {"blocks.0.mlp": [0.0, -1.5, 2.0, 0.5], "head": [1.5]}  # nothing selects the head
+    return [
+        layer_frames.attention(4, {"blocks.0.attn/0": (0.25, 8.5)}),
+        layer_frames.frame(4, values, update_ratio=0.001953125, rank=2.5),
+        layer_frames.frame(4, values, "activations", saturated=0.25),
+    ]
 
 
 @pytest.mark.parametrize("name", PAGES)

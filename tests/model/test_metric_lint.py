@@ -49,10 +49,12 @@ SENTINELS = {
 
 BEYOND_ONE = {
     "trackside_gpu_fan_speed_ratio",
+    "trackside_layer_update_ratio",
     "trackside_training_checkpoint_room_ratio",
     "trackside_training_straggler_ratio",
 }
-"""A fan may be asked for more than its nominal speed; a rank may take longer than the median one."""
+"""A fan may be asked for more than its nominal speed; a rank may take longer than the median one; a step may change small
+weights by more than their norm."""
 
 PUSHED = "trackside_training_"
 """Values of these come from the training and are kept as they were pushed."""

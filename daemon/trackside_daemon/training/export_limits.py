@@ -33,10 +33,11 @@ class Limits(NamedTuple):
     Attributes:
         runs: Live runs; as many ended runs stay.
         ranks: Ranks of a run with series of their own; of more ranks there are statistics.
-        keys: Keys of one rank, without those that have their own family.
-        series: Series of such keys, of all ranks.
+        keys: Keys of one rank, without those that have their own family, and values of its layers.
+        series: Series of such keys and values, of all ranks.
         label_bytes: Length of a label's value in UTF-8.
         sessions: Sessions of all runs.
+        layers: Names of the layers that have series, with ``*`` and ``?``.
     """
 
     runs: int = 64
@@ -45,6 +46,7 @@ class Limits(NamedTuple):
     series: int = 10_000
     label_bytes: int = 256
     sessions: int = 2048
+    layers: tuple[str, ...] = ()
 
 
 class NewRuns:

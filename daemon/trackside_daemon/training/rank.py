@@ -9,6 +9,7 @@ from trackside_daemon.model import model_families
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Distribution, Sample
 from trackside_daemon.model.records import ENDED, bounded
+from trackside_daemon.training.layer_values import LayerValues
 from trackside_daemon.training.lost_time import LostTime
 from trackside_daemon.training.rl_values import RlValues, rl_totals
 from trackside_daemon.training.totals import summed
@@ -58,11 +59,13 @@ class RankStatus:
         admit: Decides once for each key without its own family whether it may have a series.
         lost_time: The time in which the rank trains nothing.
         stall: The stalled ranks of its run.
+        layers: Names of the layers that are exported, with ``*`` and ``?``.
 
     Attributes:
         state: One of `training_families.STATES`, as on the page.
         end: The end as the history has it, which is earlier than on the page; None while the rank is alive.
-        keys: How many keys have a series in `training_families.VALUE`.
+        keys: How many series it has in `training_families.VALUE` and of layers.
+        layers: The values of its layers.
         highest: The highest step; None before the first.
         peak_flops: Peak FLOP/s of its GPUs, if the user has set it.
     """
@@ -74,6 +77,8 @@ class RankStatus:
         admit: Callable[[RankStatus, str], bool],
         lost_time: LostTime | None = None,
         stall: Stall | None = None,
+        *,
+        layers: Sequence[str] = (),
     ) -> None:
         self.labels = (run, str(number))
         self.state = "starting"
@@ -90,6 +95,7 @@ class RankStatus:
         self._series: dict[str, tuple[Metric, tuple[str, ...]] | None] = {}
         self._refused: set[int] = set()
         self._rl = RlValues(self.labels)
+        self.layers = LayerValues(self.labels, layers, self._admits)
         self._earlier: Totals | None = None
         self._total_steps = 0
         self._zero_based = False
@@ -296,11 +302,16 @@ class RankStatus:
             self._series.update(
                 {short: None for short, full in f.NAMES.items() if full == key and short in self._series}
             )
-        elif self._admit(self, key):
-            self.keys += 1
+        elif self._admits(key):
             self._series[key] = model_families.series(key, self.labels) or (f.VALUE, (*self.labels, key))
         elif len(self._refused) < REFUSED_KEYS:
             self._refused.add(hash(key))  # a hash, since a key may have 64 KiB
+
+    def _admits(self, key: str) -> bool:
+        """Return whether one more series may be exported, and count it."""
+        admitted = self._admit(self, key)
+        self.keys += admitted
+        return admitted
 
 
 def _cut(totals: Totals) -> Totals:

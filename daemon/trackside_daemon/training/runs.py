@@ -134,7 +134,8 @@ class Runs:
             return [*batches, session.batch(session.rank.count(session, pushes.totals))]
         before = session.rank.state
         samples = session.rank.push(session, pushes.clock, pushes.totals, pushed)
-        batches.append(session.batch(samples + session.update_room(pushes)))
+        samples += session.update_room(pushes) + session.rank.layers.samples(pushes.distributions)
+        batches.append(session.batch(samples))
         return batches if session.rank.state == before else [*batches, *session.run.changed_marks()]
 
     def derive(self, session: RankSession, pushed: Sequence[Columns]) -> dict[RankSession, list[Columns]]:
@@ -290,7 +291,9 @@ class Runs:
         if rank is None:
             lost_time = LostTime(run.before, identity.rank)
             admit = partial(self._admission.key, run)
-            rank = run.ranks[identity.rank] = RankStatus(run.name, identity.rank, admit, lost_time)
+            rank = run.ranks[identity.rank] = RankStatus(
+                run.name, identity.rank, admit, lost_time, layers=self._limits.layers
+            )
         if rank.state in ENDED:
             run.detach_sessions(rank)
             rank.rejoin()

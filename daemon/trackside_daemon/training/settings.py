@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from trackside_daemon.config.section import Section
-from trackside_daemon.model.setting_types import Seconds
+from trackside_daemon.model.setting_types import Seconds, Texts
 
 
 class RunSection(Section):
@@ -23,6 +23,14 @@ class LimitsSection(Section):
     ranks: Annotated[
         int, Field(ge=1, description="Ranks of a run with series of their own; of more ranks there are statistics.")
     ] = 64
-    keys: Annotated[int, Field(ge=1, description="Keys on trackside_training_value, for each rank of a run.")] = 1000
-    series: Annotated[int, Field(ge=1, description="Series of such keys in total.")] = 10_000
+    keys: Annotated[
+        int, Field(ge=1, description="Keys on trackside_training_value and values of layers, for each rank of a run.")
+    ] = 1000
+    series: Annotated[int, Field(ge=1, description="Series of such keys and values in total.")] = 10_000
     label_bytes: Annotated[int, Field(ge=16, description="Length of a label's value in bytes of UTF-8.")] = 256
+    layers: Annotated[
+        Texts,
+        Field(
+            description="Layers of observed models on /metrics, by name with * and ?, such as *.mlp; none without it."
+        ),
+    ] = ()

@@ -27,11 +27,11 @@ def a_map(route: Route) -> None:
     kind = query.get("kind", ["weights"])[0]
     value = query.get("value", [KINDS[kind][0]])[0]
     found: dict[str, Any] = {"run": "deep-1", "kinds": KINDS, "kind": kind, "value": value, "times": [1, 2]}
-    found |= {
-        "layers": ["attn.0/0", "attn.1/1"] if kind == "attention" else ["embed", "head"],
-        "steps": [10, 20],
-        "values": [[1.0, 1.0], [1.0, 2.0 if value == "norm" else 300.0]],
-    }
+    low, high = (float(query.get(end, [default])[0]) for end, default in (("from", "-inf"), ("to", "inf")))
+    columns = [(10, 1.0, 1.0), (20, 1.0, 2.0 if value == "norm" else 300.0)]
+    steps, *values = map(list, zip(*(one for one in columns if low <= one[0] <= high), strict=True))
+    names = ["attn.0/0", "attn.1/1"] if kind == "attention" else ["embed", "head"]
+    found |= {"layers": names, "steps": steps, "values": values}
     route.fulfill(body=json.dumps(found))
 
 
@@ -71,4 +71,11 @@ def test_a_map_is_read_chosen_from_and_compared(
     page.get_by_role("combobox", name="Difference from").select_option("")
     page.get_by_role("combobox", name="Of").select_option("attention")
     expect(page.get_by_role("img", name="entropy of 2 heads in 2 layers")).to_be_visible()
+    page.goto(page.url + "?from=15&to=25")  # the zoom of the charts
+    section = page.locator("details", has=page.get_by_role("heading", name="Layers"))
+    expect(section.locator("summary")).to_contain_text("2 layers, 1 column")
+    canvas.hover(position={"x": 300, "y": 24})
+    expect(page.get_by_text("head, step 20: norm 2")).to_be_visible()
+    page.get_by_role("button", name="Time", exact=True).click()
+    expect(section.locator("summary")).to_contain_text("2 layers, 2 columns")
     assert violations(page) == []

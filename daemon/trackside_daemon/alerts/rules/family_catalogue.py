@@ -24,6 +24,7 @@ from trackside_daemon.collectors.ray.families import FAMILIES as RAY
 from trackside_daemon.detectors.straggler import RATIO
 from trackside_daemon.history.record import writer
 from trackside_daemon.model import training_families as families
+from trackside_daemon.model.layer_families import COLUMNS
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.model.rl_families import FAMILIES as RL
 
@@ -59,6 +60,7 @@ def catalogue(more: Iterable[Metric] = ()) -> dict[str, Metric]:
         *families.MEMORY.values(),
         *RAY,
         *RL,
+        *COLUMNS.values(),
         writer.SIZE,
         writer.SAMPLES,
         writer.EXCESS,

@@ -10,9 +10,10 @@ import msgspec
 
 from trackside_daemon.captures import summaries
 from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.layer_ranking import alerts_by_layer, ranked
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.history.capture_rows import captures
-from trackside_daemon.history.read import alert_reader, reader
+from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.metric import json_number
@@ -33,6 +34,7 @@ POINT_BYTES = 30  # about the size of a point as JSON
 MOST = 200  # newest alerts, and newest events
 MAX_KEYS = 1000
 MOST_CAPTURES = 20  # newest captures
+MOST_LAYERS = 20  # that stand out most
 LINES = 20  # most lines of a capture's summary
 DIGITS = 6  # significant digits of values, which a chart cannot show
 
@@ -47,7 +49,8 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
         size: Most bytes of the charts. They are those of the lowest rank, the loss first.
 
     Returns:
-        ``run``, ``diagnosis``, ``alerts``, ``events``; ``captures``: ``kind``, ``asked`` and the lines of their ``text``;
+        ``run``, ``diagnosis``, ``alerts``, ``events``; ``layers``: those of an observed model that stand out most, as
+        `layer_ranking.ranked` has them, with all alerts of the run; ``captures``: ``kind``, ``asked`` and the lines of their ``text``;
         ``since``: the run's baseline, its ``id``, ``name`` and what changed, see `changes`, or None; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
         points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; of such values ``nonfinite``,
         the places of the points that have some, and ``ends``, the last value if it is one; ``axes``: ``step`` and
@@ -59,11 +62,13 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
     """
     run = reader.run(connection, uid, MAX_KEYS)
     diagnosis = diagnose(connection, uid, prices)
+    alerts = alert_reader.alerts(connection, alert_reader.AlertFilter(uid, limit=MOST, evidence=False))
     return {
         "run": run,
         "diagnosis": diagnosis,
-        "alerts": alert_reader.alerts(connection, alert_reader.AlertFilter(uid, limit=MOST, evidence=False)),
+        "alerts": alerts,
         "events": reader.events(connection, uid, MOST),
+        "layers": ranked(layers.newest(connection, uid)["kinds"], alerts_by_layer(alerts))[:MOST_LAYERS],
         "captures": [
             {"kind": one.kind, "asked": one.asked, "text": summaries.text(one)[1 : LINES + 1]}
             for one in captures(connection, uid)[-MOST_CAPTURES:]

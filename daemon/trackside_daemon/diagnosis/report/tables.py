@@ -6,6 +6,7 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from trackside_daemon.diagnosis import layer_ranking
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
 from trackside_daemon.diagnosis.ledger import ACCOUNTS
 from trackside_daemon.diagnosis.report import benchmarks, measured
@@ -96,6 +97,9 @@ def details(reports: Sequence[Contents]) -> Iterator[Table]:
     yield from _measured(reports, "Trends", "Resources")
     yield from _listed("Alerts and events over the time of the run", ("What", "When"), _labeled(reports, _lanes))
     yield from _listed("Alerts", ("Alert", "Severity", "After", "Lasted", "Summary"), _labeled(reports, _alerts))
+    yield from _listed(
+        "Layers that stand out", [*map(str.capitalize, layer_ranking.HEADER)], _labeled(reports, _layers)
+    )
     yield from _listed("Benchmarks", benchmarks.HEADER, _labeled(reports, _benchmarks))
     yield from _listed("Captures", ("Capture", "After", "Summary"), _labeled(reports, _captures))
     yield from _listed("Events", ("Event", "After", "Rank", "Step", "Fields"), _labeled(reports, _events))
@@ -273,6 +277,11 @@ def _events(report: Contents) -> Iterator[Sequence[str]]:
 def _benchmarks(report: Contents) -> Iterator[Sequence[Cell]]:
     for load, variant, latency, throughput, effect in benchmarks.rows(report):
         yield _cell(load), _cell(variant), Bar(*latency), Bar(*throughput), effect
+
+
+def _layers(report: Contents) -> Iterator[Sequence[Cell]]:
+    for layer in report["layers"]:
+        yield tuple(map(_cell, layer_ranking.row(layer)))
 
 
 def _captures(report: Contents) -> Iterator[Sequence[Cell]]:

@@ -207,10 +207,11 @@ ENDPOINTS = (
         "GET",
         "/runs/{id}/report",
         "report",
-        "Return what a report has about a run: itself, its diagnosis, alerts, events and charts.",
+        "Return what a report has about a run: itself, its diagnosis, alerts, events, layers and charts.",
         ("size",),
         "size is the most bytes of the charts. They are those of the lowest rank, the loss first, with step and time, in "
-        "seconds since the run's start, in axes, and null for NaN and infinities; left_out is the number of keys without one.",
+        "seconds since the run's start, in axes, and null for NaN and infinities; left_out is the number of keys without one. "
+        "layers are at most 20 of an observed model, those that stand out most first, as of their last measurement.",
     ),
     Endpoint(
         "POST",

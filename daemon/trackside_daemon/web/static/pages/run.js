@@ -41,8 +41,9 @@ class RunPage {
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);
     this.diagnosis = new Diagnosis(run, address.signal);
-    const recorded = [Layers, Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
-    this.sections = [this.diagnosis, ...recorded, phases(), configuration(), model(), attempts()];
+    this.layers = new Layers(run, this.selection, address.signal);
+    const recorded = [Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
+    this.sections = [this.diagnosis, this.layers, ...recorded, phases(), configuration(), model(), attempts()];
     const parts = [this.head, this.diagnosis, this.selection, this.charts, this.machine, this.metrics, ...this.sections.slice(1)];
     this.root = h("div.run-page", {}, parts.map((item) => item.root));
     this.#show(run);
@@ -62,6 +63,7 @@ class RunPage {
   #changed(changes) {
     this.charts.set(changes);
     this.machine.set(changes);
+    this.layers.set(changes);
     this.metrics.update(this.run);
     this.head.updateExportLink(this.selection, this.charts.filtered);
   }

@@ -13,8 +13,8 @@ const NAMES = { update_ratio: "update ratio", nonfinite: "share of NaN and infin
 const SHARES = new Set(["zeros", "nonfinite", "saturated", "entropy", "mean"]); // Differences, not ratios.
 
 export class Layers {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, name: run.name, signal });
+  constructor(run, selection, signal) {
+    Object.assign(this, { id: run.id, name: run.name, selection, signal });
     const reload = () => this.#load();
     this.kind = h("select", { onchange: reload });
     this.value = h("select", { onchange: reload });
@@ -42,7 +42,13 @@ export class Layers {
     if (due) this.#load();
   }
 
+  // Applies changes of the charts' settings.
+  set(changes) {
+    if ("from" in changes) this.#load();
+  }
+
   async #load() {
+    this.due = this.loading;
     if (this.loading) return;
     this.loading = true;
     try {
@@ -54,11 +60,18 @@ export class Layers {
       if (!this.signal.aborted) setText(this.count, problem.message);
     }
     this.loading = false;
+    if (this.due && !this.signal.aborted) await this.#load();
   }
 
   #fetch(run) {
     const value = this.kind.value === this.shownKind ? this.value.value : "";
-    return getJson(`runs/${encodeURIComponent(run)}/layers?${query({ kind: this.kind.value, value, points: POINTS })}`, { signal: this.signal });
+    return getJson(`runs/${encodeURIComponent(run)}/layers?${query({ kind: this.kind.value, value, ...this.#window() })}`, { signal: this.signal });
+  }
+
+  // The steps to which the charts are zoomed; all steps while their axis is the time.
+  #window() {
+    const { by, from, to } = this.selection;
+    return by === "step" ? { from, to, points: POINTS } : { points: POINTS };
   }
 
   async #render(found) {
@@ -70,7 +83,8 @@ export class Layers {
     this.around = Boolean(this.other.value);
     this.map = { ...found, values: found.values.map((row) => row.map(real)) };
     if (this.around) this.map.values = difference(this.map, await this.#fetch(this.other.value));
-    setText(this.count, `${plural(found.layers.length, found.kind === "attention" ? "head" : "layer")}, ${plural(found.steps.length, "column")}`);
+    const sizes = `${plural(found.layers.length, found.kind === "attention" ? "head" : "layer")}, ${plural(found.steps.length, "column")}`;
+    setText(this.count, found.steps.length ? sizes : "no step in this zoom was measured");
     this.#draw();
     if (this.chosen) await this.#show(this.chosen);
   }
@@ -126,11 +140,11 @@ export class Layers {
   async #show(layer) {
     this.chosen = layer || undefined;
     this.layer.value = layer;
-    this.one.hidden = !layer;
+    this.one.hidden = !this.map.layers.includes(layer);
     this.#draw();
-    if (!layer) return;
+    if (this.one.hidden) return;
     try {
-      const search = query({ kind: this.map.kind, points: POINTS });
+      const search = query({ kind: this.map.kind, ...this.#window() });
       const found = await getJson(`runs/${encodeURIComponent(this.id)}/layers/${encodeURIComponent(layer)}?${search}`, { signal: this.signal });
       const text = found.kind === "attention" ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
       setText(this.title, `${layer}, ${text}`);
