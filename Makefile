@@ -22,7 +22,7 @@ help:
 	@printf '%s\n' \
 	  'make demo        run the daemon next to a small real training' \
 	  'make test        install what the tests need, and run all checks and tests' \
-	  'make soak        run the tests at full counts' \
+	  'make soak        run the tests at full counts, and the integrations with the oldest supported frameworks' \
 	  'make bench       measure speed and memory, compared with the alternatives' \
 	  'make gpu         test and measure on an NVIDIA GPU, without network, in ten minutes; REHEARSE=1 uses fakes' \
 	  'make gpu-wheels  fetch what a GPU machine without network may lack, into build/gpu-wheels' \
@@ -36,8 +36,8 @@ demo: $(VENV)/.demo
 
 # Packages first; then, at a time, what uses one processor and the tests, many of which wait.
 test:
-	@$(MAKE) --no-print-directory -j3 system $(VENV)/.dev $(OLDEST)/.installed
-	@$(MAKE) --no-print-directory -j4 check exposure oldest suite
+	@$(MAKE) --no-print-directory -j2 system $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j3 check exposure suite
 
 .PHONY: exposure oldest suite
 exposure:
@@ -53,7 +53,7 @@ suite: $(VENV)/.dev system
 	$(SAY) 'tests, twelve files at a time, because many of them wait'
 	@$(BIN)/python -m pytest --processes 12 --repeat-failed
 
-soak: $(VENV)/.soak system $(SERVERS)/.fetched
+soak: $(VENV)/.soak system $(SERVERS)/.fetched oldest
 	$(SAY) 'tests at full counts'
 	@$(BIN)/python -m pytest --soak
 

@@ -95,8 +95,10 @@ class Ranks:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
+def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     """The ranks, once they train."""
+    if not request.config.getoption("--soak"):
+        pytest.skip("two ranks that train for a minute: under --soak; tests/captures/kineto has one")
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
         made = Ranks(Path(place))
         try:
