@@ -32,7 +32,7 @@ class RefusedError(OSError):
 class _File(io.FileIO):
     """A file whose pieces are read past the page cache (O_DIRECT of open(2)) if its file system can do so.
 
-    That takes a third of the processor time, displaces nothing from the cache, and reads what the disk has.
+    That displaces nothing from the cache, and reads what the disk has.
     """
 
     def __init__(self, handle: int) -> None:
