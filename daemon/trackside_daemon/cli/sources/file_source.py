@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING, Any
 from trackside_daemon import __version__
 from trackside_daemon.alerts.silences import with_silenced_until
 from trackside_daemon.captures.store import CaptureStore
-from trackside_daemon.checkpoints.overview import overview
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, Export
-from trackside_daemon.diagnosis.comparison import read_comparison
-from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.report.contents import read_contents
 from trackside_daemon.history import capture_rows
 from trackside_daemon.history import directory as place
 from trackside_daemon.history.database import Database
@@ -86,17 +82,23 @@ class FileSource:
 
     def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
         """See `Source`."""
+        from trackside_daemon.diagnosis.diagnosis import diagnose  # half of what `trackside runs` would import
+
         with self._file().reading() as connection:
             uid = reader.resolve(connection, text)
             return diagnose(connection, uid, _prices(), baseline=baseline, keys=keys)
 
     def comparison(self, runs: Sequence[str], baseline: Sequence[str], keys: Collection[str] = ()) -> dict[str, Any]:
         """See `Source`."""
+        from trackside_daemon.diagnosis.comparison import read_comparison
+
         with self._file().reading() as connection:
             return read_comparison(connection, runs, baseline, keys, _prices())
 
     def checkpoints(self, text: str, metric: str = "") -> dict[str, Any]:
         """See `Source`."""
+        from trackside_daemon.checkpoints.overview import overview
+
         with self._file().reading() as connection:
             return overview(connection, reader.resolve(connection, text), metric)
 
@@ -126,6 +128,8 @@ class FileSource:
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
+        from trackside_daemon.diagnosis.report.contents import read_contents
+
         with self._file().reading() as connection:
             return read_contents(connection, reader.resolve(connection, text), _prices(), size)
 
