@@ -113,7 +113,7 @@ def test_each_key_of_a_framework_has_its_quantity_or_none(framework: str) -> Non
 
 
 def test_each_column_of_the_labelled_logs_is_mapped_or_listed() -> None:
-    keys = {key for path in RUNS for key in next(csv.reader([path.open(encoding="utf-8").readline()]))}
+    keys = {key for path in RUNS for key in next(csv.reader(path.read_text(encoding="utf-8").splitlines()))}
     assert not {key for key in keys - {"step", "time"} if (meaning(key) is None) != (key in UNMAPPED)}
 
 
