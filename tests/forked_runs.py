@@ -48,6 +48,7 @@ _FEW = 20
 """Failed tests that a busy machine explains. With more, something is broken, and none is repeated."""
 
 _SLOW_FIRST = (
+    "test_hangs.py",
     "test_slurm.py",
     "test_demo.py",
     "test_alert_chain.py",
@@ -63,6 +64,9 @@ _SLOW_FIRST = (
     "test_rules.py",
     "test_trimming.py",
     "docs_commands",
+    "kineto",
+    "test_site.py",
+    "test_http_api.py",
     "integrations",
     "client",
     "cli",
