@@ -10,13 +10,16 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bridges.wandb_server import WandbServer
 from end_to_end.queries import Queries
-from histories import history, ingested, opened
+from histories import finished, history, ingested, opened
 from metrics_page import Page
 from processes import DEADLINE, ROOT, eventually, http, require, terminated
 
@@ -24,15 +27,18 @@ import trackside
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
+from trackside_daemon.bridges.mirrors.supervisor import LAG, Mirrors
 from trackside_daemon.bridges.mirrors.targets import make_target
+from trackside_daemon.bridges.settings import BridgesSection
+from trackside_daemon.bridges.wandb import mirror as wandb_mirror
 from trackside_daemon.bridges.wandb.log_run import LogRun
 from trackside_daemon.history.files.items import Push
 from trackside_daemon.http_client import http_exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+    from histories import History
     from processes import Daemon
 
 SERVERS = ROOT / "build" / "servers" / "usr" / "bin"
@@ -389,6 +395,119 @@ def test_a_server_of_wandb_that_is_absent_costs_no_row(tmp_path: Path, monkeypat
     (path,) = (tmp_path / "offline").glob("wandb/offline-run-*/run-a.wandb")
     found = [dict(zip(i.keys, i.values, strict=True)) for i in LogRun("a", [path]).read() if isinstance(i, Push)]
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(60)]
+
+
+@pytest.fixture
+def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+    require("wandb")
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+        yield server
+
+
+def put_rows(one: History, number: int, begin: float) -> list[tuple[int, float]]:
+    """Put twenty rows of the run ``a``, and return step and loss of all rows up to them."""
+    steps = range(number * 20, number * 20 + 20)
+    one.put([ingested("a", [(s, round((begin + s) * 1e6), {"loss": s / 4}) for s in steps], number=number + 1)])
+    return [(s, s / 4) for s in range(steps.stop)]
+
+
+@pytest.mark.parametrize("retries", [True, False], ids=["back soon", "back later"])
+def test_a_server_of_wandb_that_fails_in_the_middle_has_each_row_once(
+    wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: bool
+) -> None:
+    if not retries:
+        short = {"x_file_stream_retry_max": 1, "x_file_stream_timeout_seconds": 1, "x_graphql_retry_max": 1}
+        monkeypatch.setattr(wandb_mirror, "_PATIENCE", wandb_mirror._PATIENCE | short)
+        monkeypatch.setenv("WANDB_HTTP_TIMEOUT", "1")
+        monkeypatch.setenv("WANDB_INIT_TIMEOUT", "5")
+    begin, server = time.time(), wandb_server
+    settings = {"project": "p", "entity": "", "mode": "online", "directory": str(tmp_path / "w")}
+    with history(tmp_path / "history") as one:
+        one.put([opened("a", name="gpt", started=begin)])
+
+        def poll() -> Mirror:
+            target: Any = make_target("wandb", settings)
+            mirror = Mirror(one.database.path, Positions(tmp_path / "positions.db"), target)
+            mirror.poll()
+            return mirror
+
+        for number, mode in enumerate(("ok", "500", "lose", "slow", "stop", "403")):
+            rows = put_rows(one, number, begin)
+            server.when_rows_arrive = mode
+            with ThreadPoolExecutor(1) as pool:
+                polled = pool.submit(poll)
+                if retries and mode not in ("ok", "403"):
+                    assert server.failed.wait(DEADLINE)
+                    recover(server)
+                status = polled.result().status
+            if mode == "ok" or (retries and mode != "403"):
+                assert (status.error, status.sent, status.oldest) == ("", 20, None), mode
+            else:
+                assert (status.failures, status.sent) == (1, 0), mode
+                assert status.oldest == pytest.approx(begin + 20 * number, abs=1e-3)
+                if mode == "403":
+                    assert "has not accepted all rows; the reason is in" in status.error
+                    assert "403 Forbidden" in Path(status.error.rpartition(" in ")[2]).read_text()
+                recover(server)
+                assert poll().status.sent == 20, mode
+            assert server.steps() == rows, mode
+        one.put([finished("a", after=200.0, state="failed")])
+        assert poll().status.error == ""
+    assert (server.steps(), server.state) == (rows, "failed")
+    assert len(list((tmp_path / "w").rglob("run-*"))) == 2, "a directory and its log"
+
+
+def recover(server: WandbServer) -> None:
+    if server.mode == "stop":
+        server.start()
+    server.mode = "ok"
+    server.continues.set()
+    server.failed.clear()
+
+
+@pytest.mark.parametrize("mode", ["500", "slow", "stop"])
+def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_sends_each_row_once(
+    wandb_server: WandbServer, tmp_path: Path, mode: str
+) -> None:
+    begin, server = time.time(), wandb_server
+    sections = BridgesSection.model_validate({"wandb": {"project": "p", "interval": 1}}).configured()
+    with history(tmp_path) as one:
+        one.put([opened("a", name="gpt", started=begin)])
+        running = Mirrors(sections, one.database.path)
+        running.start()
+        put_rows(one, 0, begin)
+        eventually(lambda: len(server.rows) == 20)
+        server.when_rows_arrive = mode
+        put_rows(one, 1, begin)
+        assert server.failed.wait(DEADLINE)
+        (worker,) = running._mirrors
+        assert worker._process is not None
+        pid = worker._process.pid
+        eventually(lambda: _lag(running) > 0.0)  # it answers while its client waits
+        services = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        running.stop()
+        assert services
+        eventually(lambda: not any(Path(f"/proc/{one}/exe").exists() for one in (pid, *services)))
+
+        recover(server)
+        rows = put_rows(one, 2, begin)
+        running = Mirrors(sections, one.database.path)
+        running.start()
+        eventually(lambda: len(server.rows) == 60)
+        (worker,) = running._mirrors
+        os.kill(eventually(lambda: worker._process).pid, signal.SIGKILL)
+        rows = put_rows(one, 3, begin)
+        eventually(lambda: len(server.rows) == 80)
+        eventually(lambda: _lag(running) == 0.0)
+        running.stop()
+    assert server.steps() == rows
+
+
+def _lag(running: Mirrors) -> float:
+    (value,) = [float(sample.value) for sample in running.batch().samples if sample.metric is LAG]
+    return value
 
 
 def _has_sent(path: Path, count: int) -> bool:
