@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bridges.wandb_server import WandbServer
 from end_to_end.queries import Queries
-from histories import finished, history, ingested, opened
+from histories import BEGIN, finished, history, ingested, opened
 from metrics_page import Page
 from processes import DEADLINE, ROOT, eventually, http, require, terminated
 
@@ -368,6 +368,7 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(120)]
 
 
+@pytest.mark.filterwarnings("ignore:The '.*' attribute with value:UserWarning")  # W&B's older client, newer pydantic
 def test_a_server_of_wandb_that_is_absent_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require("wandb")
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
@@ -404,15 +405,18 @@ def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
         monkeypatch.setenv("WANDB_BASE_URL", server.url)
         monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
         yield server
+        if "wandb" in sys.modules:
+            sys.modules["wandb"].teardown()  # its service process keeps the address
 
 
 def put_rows(one: History, number: int, begin: float) -> list[tuple[int, float]]:
     """Put twenty rows of the run ``a``, and return step and loss of all rows up to them."""
     steps = range(number * 20, number * 20 + 20)
-    one.put([ingested("a", [(s, round((begin + s) * 1e6), {"loss": s / 4}) for s in steps], number=number + 1)])
+    one.put([ingested("a", [(s, round((begin + s / 1e3) * 1e6), {"loss": s / 4}) for s in steps], number=number + 1)])
     return [(s, s / 4) for s in range(steps.stop)]
 
 
+@pytest.mark.filterwarnings("ignore:The '.*' attribute with value:UserWarning")  # W&B's older client, newer pydantic
 @pytest.mark.parametrize("retries", [True, False], ids=["back soon", "back later"])
 def test_a_server_of_wandb_that_fails_in_the_middle_has_each_row_once(
     wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: bool
@@ -446,14 +450,14 @@ def test_a_server_of_wandb_that_fails_in_the_middle_has_each_row_once(
                 assert (status.error, status.sent, status.oldest) == ("", 20, None), mode
             else:
                 assert (status.failures, status.sent) == (1, 0), mode
-                assert status.oldest == pytest.approx(begin + 20 * number, abs=1e-3)
+                assert status.oldest == pytest.approx(begin + number / 50, abs=1e-3)
                 if mode == "403":
                     assert "has not accepted all rows; the reason is in" in status.error
                     assert "403 Forbidden" in Path(status.error.rpartition(" in ")[2]).read_text()
                 recover(server)
                 assert poll().status.sent == 20, mode
             assert server.steps() == rows, mode
-        one.put([finished("a", after=200.0, state="failed")])
+        one.put([finished("a", after=time.time() - BEGIN, state="failed")])
         assert poll().status.error == ""
     assert (server.steps(), server.state) == (rows, "failed")
     assert len(list((tmp_path / "w").rglob("run-*"))) == 2, "a directory and its log"
@@ -467,11 +471,11 @@ def recover(server: WandbServer) -> None:
     server.failed.clear()
 
 
-@pytest.mark.parametrize("mode", ["500", "slow", "stop"])
+@pytest.mark.parametrize("mode", ["slow", "stop"])
 def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_sends_each_row_once(
     wandb_server: WandbServer, tmp_path: Path, mode: str
 ) -> None:
-    begin, server = time.time(), wandb_server
+    begin, server = time.time() - 1, wandb_server
     sections = BridgesSection.model_validate({"wandb": {"project": "p", "interval": 1}}).configured()
     with history(tmp_path) as one:
         one.put([opened("a", name="gpt", started=begin)])
@@ -486,7 +490,7 @@ def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_s
         assert worker._process is not None
         pid = worker._process.pid
         eventually(lambda: _lag(running) > 0.0)  # it answers while its client waits
-        services = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        services = [one for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
         running.stop()
         assert services
         eventually(lambda: not any(Path(f"/proc/{one}/exe").exists() for one in (pid, *services)))
@@ -497,7 +501,8 @@ def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_s
         running.start()
         eventually(lambda: len(server.rows) == 60)
         (worker,) = running._mirrors
-        os.kill(eventually(lambda: worker._process).pid, signal.SIGKILL)
+        assert worker._process is not None
+        os.kill(worker._process.pid, signal.SIGKILL)
         rows = put_rows(one, 3, begin)
         eventually(lambda: len(server.rows) == 80)
         eventually(lambda: _lag(running) == 0.0)
@@ -506,7 +511,8 @@ def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_s
 
 
 def _lag(running: Mirrors) -> float:
-    (value,) = [float(sample.value) for sample in running.batch().samples if sample.metric is LAG]
+    (value,) = [sample.value for sample in running.batch().samples if sample.metric is LAG]
+    assert isinstance(value, float)
     return value
 
 

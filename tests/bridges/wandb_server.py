@@ -52,7 +52,6 @@ class WandbServer:
         """Start, also again after `stop`, with all that it has kept."""
         self.mode = "ok"
         self.failed.clear()
-        self.continues.clear()
         self._server = ThreadingHTTPServer(self._address, type("Handler", (_Handler,), {"owner": self}))
         self._address = ("127.0.0.1", self._server.server_address[1])
         serve = self._server.serve_forever
@@ -132,6 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         streamed = self.path.endswith("/file_stream")
         if server.when_rows_arrive and streamed and HISTORY.encode() in body:
             server.mode, server.when_rows_arrive = server.when_rows_arrive, ""
+            server.continues.clear()
             if server.mode == "stop":
                 server.stop()
         mode = server.mode

@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from trackside_daemon.http_client.errors import SendError, SettingError
 
 if TYPE_CHECKING:
@@ -70,7 +72,6 @@ class WandbClient:
 
     def _log(self, run: MirroredRun, rows: Iterable[tuple[int, Row]], count: int, exit_code: int = 0) -> None:
         """Send rows with their numbers, after which the server must have *count* rows of the run."""
-        wandb = self._wandb
         try:
             opened = self._opened(run)
             opened.define_metric(STEP_KEY)
@@ -80,17 +81,15 @@ class WandbClient:
                 opened.log({**values, "trackside/attempt": row.attempt} if row.attempt else values, step=number)
             path = f"{opened.entity}/{opened.project}/{opened.id}"
             opened.finish(exit_code=exit_code)
-            if self._settings["mode"] == "online":
-                stored = wandb.Api().run(path)
-                if (stored.historyLineCount or 0) < count or stored.state == "running":
-                    log = self._directory() / "wandb" / "debug-internal.log"
-                    raise SendError(f"the server of W&B has not accepted all rows; the reason is in {log}")
+            online = self._settings["mode"] == "online"
+            stored = (self._wandb.Api().run(path).historyLineCount or 0) if online else count
         except Exception as error:  # noqa: BLE001  the client raises many kinds of errors
-            ours = isinstance(error, SendError)
-            reason = str(error) if ours else f"the client of W&B: {type(error).__name__}: {error}"
-            with suppress(Exception):
-                wandb.teardown()  # else its service process refuses the next try: "run ID is in use"
-            raise SendError(" ".join(reason.split())[:300]) from None
+            _end_service(self._wandb)
+            reason = " ".join(str(error).split())[:200]
+            raise SendError(f"the client of W&B: {type(error).__name__}: {reason}") from None
+        if stored < count:
+            log = self._directory() / "wandb" / "debug-internal.log"
+            raise SendError(f"the server of W&B has not accepted all rows; the reason is in {log}")
 
     def _opened(self, run: MirroredRun) -> Any:
         settings, directory = self._settings, self._directory()
@@ -114,6 +113,16 @@ class WandbClient:
     def _directory(self) -> Path:
         directory = Path(self._settings["directory"])
         return directory if self._settings["mode"] == "offline" else directory / "trackside-online"
+
+
+def _end_service(wandb: Any) -> None:
+    """End the client's service process, which would refuse the next try: "run ID is in use"."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if child.name() == "wandb-core":  # while the server is away, it would end after all its retries
+                child.kill()
+    with suppress(Exception, SystemExit):  # it exits with the status of that process
+        wandb.teardown()
 
 
 def make_target(settings: dict[str, Any]) -> WandbClient:
