@@ -41,6 +41,15 @@ if TYPE_CHECKING:
     from histories import History
     from processes import Daemon
 
+pytestmark = [
+    pytest.mark.filterwarnings(
+        "ignore:The '.*' attribute with value:UserWarning"
+    ),  # W&B's older client, newer pydantic
+    pytest.mark.filterwarnings(
+        "ignore:subprocess .* is still running:ResourceWarning"
+    ),  # it has no other end of its service
+]
+
 SERVERS = ROOT / "build" / "servers" / "usr" / "bin"
 """Prometheus and VictoriaMetrics of Debian 13, where those of the system are too old; the Makefile fetches them."""
 
@@ -376,7 +385,6 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(120)]
 
 
-@pytest.mark.filterwarnings("ignore:The '.*' attribute with value:UserWarning")  # W&B's older client, newer pydantic
 def test_a_server_of_wandb_that_is_absent_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require("wandb")
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
@@ -422,7 +430,6 @@ def put_rows(one: History, number: int, begin: float) -> list[tuple[int, float]]
     return [(s, s / 4) for s in range(steps.stop)]
 
 
-@pytest.mark.filterwarnings("ignore:The '.*' attribute with value:UserWarning")  # W&B's older client, newer pydantic
 @pytest.mark.parametrize("retries", [True, False], ids=["back soon", "back later"])
 def test_a_server_of_wandb_that_fails_in_the_middle_has_each_row_once(
     wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: bool
