@@ -39,14 +39,19 @@ class Writer:
         return json.dumps(trace).encode()
 
 
-def healthy(seed: int = 0, *, steps: int = 11, scale: float = 1.0, noise: float = 0.1, **more: float) -> Writer:
-    """Return a training on a CPU whose operators vary by *noise*, with *more* milliseconds of an operator in each step."""
+def healthy(
+    seed: int = 0, *, steps: int = 11, scale: float = 1.0, noise: float = 0.1, interrupted: float = 0.0, **more: float
+) -> Writer:
+    """Return a training on a CPU whose operators vary by *noise*, with *more* milliseconds of an operator in each step.
+
+    In the middle step, these operators are *interrupted* for so many milliseconds.
+    """
     chance, writer = random.Random(seed), Writer(1000.0)
 
     def last(milliseconds: float) -> float:
         return milliseconds * 1000 * scale * chance.uniform(1 - noise, 1 + noise)
 
-    for _ in range(steps):
+    for step in range(steps):
         writer.call("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", last(0.3), "user_annotation")
         for name, milliseconds in {
             "aten::addmm": 2,
@@ -58,7 +63,7 @@ def healthy(seed: int = 0, *, steps: int = 11, scale: float = 1.0, noise: float 
             writer.call(name, last(milliseconds), "cpu_op", **SHAPES)
             writer.now += last(0.02)
         for name, milliseconds in more.items():
-            writer.call(f"aten::{name}", last(milliseconds))
+            writer.call(f"aten::{name}", last(milliseconds) + (step == steps // 2) * interrupted * 1000)
         writer.optimizer(last(1))
     return writer
 
