@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.captures.summary.bottleneck import overall
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
+from trackside_daemon.captures.summary.summarize import started, summarize
 from trackside_daemon.captures.summary.trace import decode
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BASE = 1_700_000_000  # Unix time of the traces' time 0, in seconds
 SHAPES: dict[str, Any] = {"Input Dims": [[64, 128], [128, 64], []]}
@@ -72,6 +76,12 @@ def summary(writer: Writer, steps: int | None = 10) -> dict[str, Any]:
     """Return the summary of one rank."""
     trace = decode(writer.text())
     return profile(trace, cut(trace, steps))
+
+
+def summarized(files: dict[int, Path], steps: int, world_size: int | None = None) -> dict[str, Any]:
+    """Return the summary of files by rank that a process makes."""
+    with started() as worker:
+        return summarize(worker, files, steps, world_size)
 
 
 def capture(*writers: Writer) -> dict[str, Any]:
