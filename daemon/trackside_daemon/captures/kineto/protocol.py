@@ -83,18 +83,18 @@ def encode(configuration: str) -> bytes:
     return _HEADER.pack(len(text), b"req") + text
 
 
-def configuration(file: str, rank: int, window: Window, options: ProfileOptions) -> str:
+def configuration(file: str, window: Window, options: ProfileOptions, skipped: int = 0) -> str:
     """Return a configuration of the activity profiler.
 
     Args:
         file: Path of the trace, ending in ``.json``; PyTorch inserts an underscore and its process id before the suffix.
-        rank: The rank of the process.
         window: When to record.
         options: What to record.
+        skipped: Optimizer steps that PyTorch has not counted.
     """
     lines = {"ACTIVITIES_LOG_FILE": file, "ACTIVITIES_WARMUP_PERIOD_SECS": 0}  # the default warm-up takes 5 s
     if window.steps is not None:
-        start = max(0, window.after - window.skipped.get(rank, 0) - 1)
+        start = max(0, window.after - skipped - 1)
         lines |= {"PROFILE_START_ITERATION": start, "ACTIVITIES_ITERATIONS": window.steps}
     else:
         lines |= {
