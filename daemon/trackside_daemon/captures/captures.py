@@ -157,10 +157,13 @@ class Captures:
             if not ranks:
                 self._end(capture, _reasons(busy) if known else NOTHING)
                 return
-            directory = self.store.make(capture.id)
-            capture = self._change(replace(capture, state="recording"))
             with self._summarizing(capture) as summarize:
-                capture, outcomes = self._record(capture, ranks, directory)
+                try:
+                    directory = self.store.make(capture.id)
+                    capture = self._change(replace(capture, state="recording"))
+                    capture, outcomes = self._record(capture, ranks, directory)
+                finally:
+                    self._release(capture)
                 self._complete(replace(capture, reason=_reasons(outcomes | busy)), outcomes, directory, summarize)
         except OSError as error:
             self._end(capture, f"{error.filename or capture.id}: {(error.strerror or str(error)).lower()}")
@@ -168,7 +171,8 @@ class Captures:
             log.exception("capture %s failed", capture.id)
             self._end(capture, f"{type(error).__name__}: {error}")
         finally:
-            self._release(capture)
+            with self._lock:
+                del self._threads[capture.id]
 
     def _record(self, capture: Capture, ranks: Sequence[int], directory: Path) -> tuple[Capture, dict[int, Path | str]]:
         """Record the ranks; where nothing profiles any of them, their stacks if those were asked for."""
@@ -263,12 +267,12 @@ class Captures:
         return free, {rank: f"capture {id_} records it" for rank, id_ in others.items()}
 
     def _release(self, capture: Capture) -> None:
+        """Make its ranks free for others, before it ends for those who wait for it."""
         now = time.monotonic()
         with self._lock:
             self._disturbed_until = {run: until for run, until in self._disturbed_until.items() if until > now}
             self._disturbed_until[capture.run] = now + DISTURBED_SECONDS
             self._busy = {key: id_ for key, id_ in self._busy.items() if id_ != capture.id}
-            del self._threads[capture.id]
 
 
 def _reasons(outcomes: Mapping[int, object]) -> str:
