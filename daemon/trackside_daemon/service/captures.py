@@ -11,7 +11,7 @@ from trackside_daemon.captures.captures import Captures
 from trackside_daemon.captures.memory import MemoryRecorder
 from trackside_daemon.captures.stacks import StacksRecorder
 from trackside_daemon.captures.store import MIB, CaptureStore
-from trackside_daemon.captures.summaries import summarize
+from trackside_daemon.captures.summaries import summarizing
 from trackside_daemon.model.training_families import RUN_INFO
 from trackside_daemon.sampling.collectors import PROC
 
@@ -50,7 +50,7 @@ def make_captures(
         partial(_ranks, requests, processes),
         lambda batch: push([batch]),
         history.captures,
-        summarize=lambda capture, files: summarize(capture, files, _world_size(state, capture.run)),
+        summarizing=partial(summarizing, world_size=partial(_world_size, state)),
         finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
     )
 
