@@ -126,6 +126,21 @@ def newest(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
     return {"run": run, "kinds": found}
 
 
+def last_frames(connection: sqlite3.Connection, stream: int, most: int) -> list[tuple[str, LayerFrame]]:
+    """Return the last *most* frames of each kind of a stream, with their kind but without their buckets, in order of time.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    found: list[tuple[str, LayerFrame]] = []
+    for kind in VALUES:
+        query = "SELECT coalesce(max(number) + 1, 0) FROM distribution WHERE stream = ? AND kind = ? AND level = 0"
+        (end,) = connection.execute(query, (stream, kind)).fetchone()
+        frames = read(connection, stream, kind, 0, first=end - most, part=Part(buckets=False)) if end else []
+        found += [(kind, frame) for frame in frames]
+    return sorted(found, key=lambda one: one[1].time)
+
+
 def quantiles(buckets: Buckets, shares: Sequence[float] = QUANTILES) -> list[float]:
     """Return quantiles of the finite values, interpolated within buckets; NaN without any."""
     every = list(cells(buckets))
