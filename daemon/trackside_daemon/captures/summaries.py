@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.captures import memory, stacks
+from trackside_daemon.captures import layers, memory, stacks
 from trackside_daemon.captures.hang import summary as hang_summary
 from trackside_daemon.captures.summary.report import text as profile_text
 from trackside_daemon.captures.summary.summarize import summarize as summarize_profile
@@ -26,6 +26,7 @@ def summarize(capture: Capture, files: Mapping[int, Path], world_size: int | Non
         "stacks": stacks.summarize,
         "flight_recorder": hang_summary.summarize,
         "memory": memory.summarize,
+        "layers": layers.summarize,
     }
     return makers[capture.kind](files)
 
@@ -41,6 +42,7 @@ def text(capture: Capture) -> list[str]:
             "stacks": stacks.text,
             "flight_recorder": hang_summary.text,
             "memory": memory.text,
+            "layers": layers.text,
         }
         try:
             changes = capture.summary.get("difference", ())

@@ -120,10 +120,27 @@ def newest(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
             frames += read(connection, stream, kind, 0, first=number or 0, part=Part(buckets=False))[-1:]
         if frames:
             frame = merge_ranks(frames)
-            rows = zip(*([json_number(value) for value in column] for column in frame.columns.values()), strict=True)
-            values = [dict(zip(frame.columns, row, strict=True)) for row in rows]
-            found[kind] = {"step": frame.step, "layers": dict(zip(frame.names, values, strict=True))}
+            found[kind] = {"step": frame.step, "layers": values_by_layer(frame)}
     return {"run": run, "kinds": found}
+
+
+def values_by_layer(frame: LayerFrame) -> dict[str, dict[str, Any]]:
+    """Return the columns of each layer of a frame, as JSON has them."""
+    rows = zip(*([json_number(value) for value in column] for column in frame.columns.values()), strict=True)
+    return {layer: dict(zip(frame.columns, row, strict=True)) for layer, row in zip(frame.names, rows, strict=True)}
+
+
+def streams(connection: sqlite3.Connection, run: str, attempt: int) -> list[tuple[int, int]]:
+    """Return id and rank of the streams of an attempt of a run, by its id."""
+    return connection.execute(
+        "SELECT stream.id, rank FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND attempt = ? AND NOT deleted",
+        (run, attempt),
+    ).fetchall()
+
+
+def last_row(connection: sqlite3.Connection) -> int:
+    """Return the id of the newest distribution of all runs; 0 without any."""
+    return int(connection.execute("SELECT coalesce(max(id), 0) FROM distribution").fetchone()[0])
 
 
 def last_frames(connection: sqlite3.Connection, stream: int, most: int) -> list[tuple[str, LayerFrame]]:

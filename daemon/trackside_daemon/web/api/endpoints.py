@@ -219,7 +219,8 @@ ENDPOINTS = (
         "begin_capture",
         "Begin a capture of a run.",
         description="The answer comes at once; read /captures/{capture} until its state is summarised or failed. kind is profile, "
-        "stacks, memory or flight_recorder. A profile takes steps (10) or seconds, and shapes, stacks or memory as well. "
+        "stacks, memory, flight_recorder or layers. A profile takes steps (10) or seconds, and shapes, stacks or memory as well; "
+        "layers take steps (100). "
         "ranks is empty for all.",
         body='{"kind": "profile", "steps": 10, "ranks": [0, 3], "stacks": true}',
         errors=(409,),
