@@ -5,7 +5,7 @@
 
 A pair is two windows of as many steps, in random order: one with four measurements, and one with all hooks removed. The window
 with measurements ends with steps without hooks, in which the sender thread and other processes have done the rest. *A
-measurement* is a fourth of how much longer it takes in wall time, as a mean with its 95 % interval. *Share* is what that is of
+measurement* is a fourth of how much longer it takes in wall time, as a median with its 95 % interval. *Share* is what that is of
 the steps from one measurement to the next: those that trackside chooses itself for such steps, and the default of W&B. Ways
 with *between* in their name measure nothing: their share is of a step.
 """
@@ -93,8 +93,8 @@ def _print(found: dict[str, list[Any]]) -> None:
         step, every = median(one for _, one, _ in parts), round(median(one for *_, one in parts))
         between = "between" in name
         each = longer / (HOOKED if between else MEASURED)
-        share = bootstrapped(each / (1 if between else every) / step * 100, np.mean)
-        cost = "" if between else _interval(bootstrapped(each * 1e3, np.mean), ".1f")
+        share = bootstrapped(each / (1 if between else every) / step * 100)
+        cost = "" if between else _interval(bootstrapped(each * 1e3), ".1f")
         row(
             name,
             str(len(longer)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, isnan, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trackside.buckets import HIGHEST, SIDE, Buckets, index_of
 from trackside_daemon.history.layer_rows import MERGED, LayerFrame, Part, merge_ranks, merge_steps, read
@@ -31,8 +31,9 @@ class LayerWindow(NamedTuple):
         kind: Their kind.
         ranks: Only these; empty for all, as one model.
         attempt: Only this one; None for the last that has some.
-        first: First step.
-        last: Last step.
+        first: First step, or the first Unix time in seconds if *by* is ``time``.
+        last: Likewise the last.
+        by: What *first* and *last* are.
         points: Number of columns of a map at most.
     """
 
@@ -42,6 +43,7 @@ class LayerWindow(NamedTuple):
     attempt: int | None = None
     first: float = -inf
     last: float = inf
+    by: Literal["step", "time"] = "step"
     points: int = 200
 
 
@@ -235,6 +237,12 @@ def _streams(connection: sqlite3.Connection, window: LayerWindow) -> list[int]:
 def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, part: Part) -> list[LayerFrame]:
     """Return the frames of the highest level that still has ``window.points`` of them, and of what it lacks yet."""
     steps = window.first, window.last
+    if window.by == "time":
+        steps = connection.execute(
+            "SELECT coalesce(min(step), 1), coalesce(max(step), 0) FROM distribution "
+            "WHERE stream = ? AND kind = ? AND level = 0 AND time BETWEEN ? AND ?",
+            (stream, window.kind, window.first * 1e6, window.last * 1e6),
+        ).fetchone()
     (count,) = connection.execute(
         "SELECT count(*) FROM distribution WHERE stream = ? AND kind = ? AND level = 0 AND step BETWEEN ? AND ?",
         (stream, window.kind, *steps),
