@@ -90,7 +90,7 @@ def _print(found: dict[str, list[Any]]) -> None:
     head("way", "pairs", "step, ms", "a measurement, ms", "each N steps", "share")
     for name, parts in found.items():
         longer = np.array([one for more, *_ in parts for one in more])
-        step, every = median(one for _, one, _ in parts), round(median(one for *_, one in parts))
+        step, every = median(one for _, one, _ in parts), parts[-1][-1]
         between = "between" in name
         each = longer / (HOOKED if between else MEASURED)
         share = bootstrapped(each / (1 if between else every) / step * 100)
