@@ -53,17 +53,18 @@ def main() -> None:
 
 def _fill(directory: Path) -> None:
     history = History(directory)
-    record = opened("deep-1", name="deep")
-    history.put([record])
-    for number, step in enumerate(range(EVERY, STEPS + 1, EVERY)):
-        frames = [_frame(kind, names, step) for kind, names in KINDS.items()]
-        history.put([batch_ingested(record.session.id, number + 1, distributions=frames)])
+    for run, every in (("deep-0", 20 * EVERY), ("deep-1", EVERY)):
+        record = opened(run, name=run)
+        history.put([record])
+        for number, step in enumerate(range(every, STEPS + 1, every)):
+            frames = [_frame(kind, names, step, every) for kind, names in KINDS.items()]
+            history.put([batch_ingested(record.session.id, number + 1, distributions=frames)])
     history.wait_until_packed()
     history.close()
 
 
-def _frame(kind: str, names: Sequence[str], step: int) -> DistributionFrame:
-    spread = random.Random(step)
+def _frame(kind: str, names: Sequence[str], step: int, seed: int) -> DistributionFrame:
+    spread = random.Random(step + seed)
     drift = 1 + step / STEPS
     rows = []
     for place in range(len(names)):
@@ -71,8 +72,10 @@ def _frame(kind: str, names: Sequence[str], step: int) -> DistributionFrame:
         values |= {"entropy": 0.5, "logit": 9.0}
         rows.append({name: one * drift * (1 + place / 99) * spread.uniform(0.9, 1.1) for name, one in values.items()})
     columns = {name: pack("f", [one[name] for one in rows]) for name in DISTRIBUTION_COLUMNS[kind]}
-    buckets = [] if kind == "attention" else [BUCKETS] * len(names)
-    return DistributionFrame(kind, step * SECOND // 100, list(names), columns, buckets, step)
+    buckets = [BUCKETS[(place + 4 * step // STEPS) % len(BUCKETS)] for place in range(len(names))]
+    return DistributionFrame(
+        kind, step * SECOND // 100, list(names), columns, [] if kind == "attention" else buckets, step
+    )
 
 
 def _measure(daemon: Daemon) -> None:
@@ -110,7 +113,7 @@ def _queries() -> Iterator[tuple[str, str]]:
 
 SAMPLE = [random.Random(4711).gauss(0, 0.02) for _ in range(4096)]
 COLUMNS = column_values(SAMPLE)
-BUCKETS = buckets_of(SAMPLE).packed()
+BUCKETS = [buckets_of([one * 2**scale for one in SAMPLE]).packed() for scale in range(8)]
 _LAYERS = [f"blocks.{block}.{part}" for block in range(BLOCKS) for part in PARTS]
 KINDS: dict[str, Any] = {
     "weights": _LAYERS,

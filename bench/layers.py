@@ -6,8 +6,8 @@
 A pair is two windows of as many steps, in random order: one with four measurements, and one with all hooks removed. The window
 with measurements ends with steps without hooks, in which the sender thread and other processes have done the rest. *A
 measurement* is a fourth of how much longer it takes in wall time, as a median with its 95 % interval. *Share* is what that is of
-the steps from one measurement to the next: those that trackside chooses itself for such steps, and the default of W&B. Ways
-with *between* in their name measure nothing: their share is of a step.
+the steps from one measurement to the next: those that trackside chooses itself for such steps, and the default of W&B. Between
+measurements, trackside runs the hook of `run.watch` and nothing else, and wandb its hooks of all parameters: both are not counted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 EVERY, MEASURED = 12, 4
 HOOKED, PLAIN = EVERY * MEASURED, 24  # steps of a window with hooks, and after them
 WARM_UP = 2  # pairs
-NEVER = 2**30
 WANDB_EVERY = 1000  # the default of log_freq; TensorBoard has none, and gets the same
 
 
@@ -91,18 +90,10 @@ def _print(found: dict[str, list[Any]]) -> None:
     for name, parts in found.items():
         longer = np.array([one for more, *_ in parts for one in more])
         step, every = median(one for _, one, _ in parts), parts[-1][-1]
-        between = "between" in name
-        each = longer / (HOOKED if between else MEASURED)
-        share = bootstrapped(each / (1 if between else every) / step * 100)
-        cost = "" if between else _interval(bootstrapped(each * 1e3), ".1f")
-        row(
-            name,
-            str(len(longer)),
-            f"{step * 1e3:.1f}",
-            cost,
-            "" if between else f"{every:,}",
-            f"{_interval(share, '.2f')} %",
-        )
+        each = longer / MEASURED
+        share = _interval(bootstrapped(each / every / step * 100), ".2f")
+        cost = _interval(bootstrapped(each * 1e3), ".1f")
+        row(name, str(len(longer)), f"{step * 1e3:.1f}", cost, f"{every:,}", f"{share} %")
 
 
 def measured(training: Training, begin: Callable[[Training], Way], pairs: int) -> tuple[list[float], float, int]:
@@ -147,10 +138,10 @@ def _interval(found: tuple[float, float, float], form: str) -> str:
     return f"{middle} [{low}, {high}]"
 
 
-def _trackside(every: int = EVERY, **wanted: Any) -> Callable[[Training], Way]:
+def _trackside(**wanted: Any) -> Callable[[Training], Way]:
     def begin(training: Training) -> Way:
         run = trackside.init(name="bench")
-        watcher = run.observe(training.model, training.optimizer, every=every, **wanted)
+        watcher = run.observe(training.model, training.optimizer, every=EVERY, **wanted)
 
         def pace() -> int:
             assert watcher._observer is not None
@@ -161,15 +152,12 @@ def _trackside(every: int = EVERY, **wanted: Any) -> Callable[[Training], Way]:
     return begin
 
 
-def _wandb(every: int = EVERY) -> Callable[[Training], Way]:
-    def begin(training: Training) -> Way:
-        import wandb
+def _wandb(training: Training) -> Way:
+    import wandb
 
-        run = wandb.init(mode="offline", dir=tempfile.mkdtemp(), settings=wandb.Settings(silent=True))
-        run.watch(training.model, log="all", log_freq=every)
-        return Way(lambda _, loss: run.log({"loss": float(loss)}), stop=run.finish)
-
-    return begin
+    run = wandb.init(mode="offline", dir=tempfile.mkdtemp(), settings=wandb.Settings(silent=True))
+    run.watch(training.model, log="all", log_freq=EVERY)
+    return Way(lambda _, loss: run.log({"loss": float(loss)}), stop=run.finish)
 
 
 def _tensorboard(training: Training) -> Way:
@@ -192,9 +180,7 @@ WAYS: dict[str, Callable[[Training], Way]] = {
     "nothing": lambda _: Way(),
     "`run.observe`, weights and gradients": _trackside(),
     "`run.observe`, also activations and attention": _trackside(**FORWARD),
-    "`run.observe`, between measurements": _trackside(NEVER, **FORWARD),
-    'wandb, `watch(log="all")`': _wandb(),
-    "wandb, between": _wandb(NEVER),
+    'wandb, `watch(log="all")`': _wandb,
     "TensorBoard, `add_histogram` of weights and gradients": _tensorboard,
 }
 
