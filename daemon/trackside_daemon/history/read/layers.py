@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, nan
+from math import inf, isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trackside.buckets import HIGHEST, SIDE, Buckets, index_of
@@ -65,19 +65,30 @@ def heat_map(connection: sqlite3.Connection, window: LayerWindow, value: str) ->
         ValueError: A row is damaged.
     """
     frames = _frames(connection, window, Part(column=value, buckets=False))
-    layers = list(dict.fromkeys(name for frame in frames for name in frame.names))
-    rows: dict[str, list[Any]] = {name: [None] * len(frames) for name in layers}
-    for at, frame in enumerate(frames):
-        for name, number in zip(frame.names, frame.columns.get(value, ()), strict=False):
-            rows[name][at] = None if isnan(number) else json_number(number)
+    layers, rows = _rows(frames, value)
     return {
         "kind": window.kind,
         "value": value,
         "layers": layers,
         "steps": [frame.step for frame in frames],
         "times": [frame.time / 1e6 for frame in frames],
-        "values": [rows[name] for name in layers],
+        "values": [row if isfinite(sum(row)) else [_cell(number) for number in row] for row in rows],
     }
+
+
+def _rows(frames: Sequence[LayerFrame], value: str) -> tuple[list[str], list[Sequence[float]]]:
+    """Return the layers of frames, and the column of each layer over the frames, with NaN where it is missing."""
+    if frames and all(frame.names == frames[0].names and value in frame.columns for frame in frames):  # nearly always
+        return list(frames[0].names), list(zip(*(frame.columns[value] for frame in frames), strict=True))
+    rows = {name: [nan] * len(frames) for frame in frames for name in frame.names}
+    for at, frame in enumerate(frames):
+        for name, number in zip(frame.names, frame.columns.get(value, ()), strict=False):
+            rows[name][at] = number
+    return list(rows), list(rows.values())
+
+
+def _cell(number: float) -> float | str | None:
+    return None if isnan(number) else json_number(number)
 
 
 def distribution(connection: sqlite3.Connection, window: LayerWindow, layer: str) -> dict[str, Any]:

@@ -15,7 +15,10 @@ const SHARES = new Set(["zeros", "nonfinite", "saturated", "entropy", "mean"]); 
 export class Layers {
   constructor(run, selection, signal) {
     Object.assign(this, { id: run.id, name: run.name, selection, signal });
-    const reload = () => this.#load();
+    const reload = () => {
+      this.changed = true;
+      this.#load();
+    };
     this.kind = h("select", { onchange: reload });
     this.value = h("select", { onchange: reload });
     this.other = h("select", { onchange: reload }, h("option", { value: "" }, "no other run"));
@@ -63,11 +66,13 @@ export class Layers {
     this.due = this.loading;
     if (this.loading) return;
     this.loading = true;
+    this.changed = false;
     try {
       const found = await this.#fetch(this.id);
       this.root.hidden = !Object.keys(found.kinds).length;
       this.loadedAt = performance.now();
-      if (!this.root.hidden && this.root.open) await this.#render(found);
+      // What was chosen meanwhile is loaded next, and must not be set back.
+      if (!this.root.hidden && this.root.open && !this.changed) await this.#render(found);
     } catch (problem) {
       if (!this.signal.aborted) setText(this.count, problem.message);
     }
@@ -94,7 +99,7 @@ export class Layers {
   async #render(found) {
     options(this.kind, Object.keys(found.kinds), found.kind);
     options(this.value, found.kinds[found.kind], found.value);
-    options(this.layer, ["", ...found.layers], this.chosen ?? "");
+    options(this.layer, ["", ...found.layers], found.layers.includes(this.chosen) ? this.chosen : "");
     this.shownKind = found.kind;
     if (!this.others) await this.#loadOthers();
     this.around = Boolean(this.other.value);
