@@ -120,7 +120,7 @@ class _RankFile:
 
 
 class _Head(msgspec.Struct):
-    """What a line has besides the layers."""
+    """The fields of a line besides the layers."""
 
     step: int
     of: str

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PastLayers(NamedTuple):
-    """What a rank measured of its layers at one step, as `LayerDetector.evaluate` gets it."""
+    """The values of a rank's layers at one step, as `LayerDetector.evaluate` gets them."""
 
     kind: str
     step: int

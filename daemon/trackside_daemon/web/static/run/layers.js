@@ -17,6 +17,7 @@ export class Layers {
     Object.assign(this, { id: run.id, name: run.name, selection, signal });
     const reload = () => {
       this.changed = true;
+      setText(this.reading, "");
       this.#load();
     };
     this.kind = h("select", { onchange: reload });
@@ -36,7 +37,7 @@ export class Layers {
     this.grid = h("div", { hidden: true }, h("h3", {}, "Heads at the last step"), this.heads);
     this.one = h("div", { hidden: true }, this.title, this.bands);
     const body = [bar, h("div", {}, this.canvas), this.reading, this.grid, this.one];
-    this.root = h("details.run-section", { hidden: true, open: true, ontoggle: reload }, h("summary", {}, h("h2", {}, "Layers"), this.count), body);
+    this.root = h("details.run-section", { hidden: true, open: true, ontoggle: () => this.#load() }, h("summary", {}, h("h2", {}, "Layers"), this.count), body);
     signal.addEventListener("abort", () => this.resize?.disconnect());
   }
 
