@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Named = Sequence[tuple[str, Any]]
 
-SHARE = 0.002  # share of the time that the distributions of weights and gradients may cost
+SHARE = 0.0015  # share of the time that the distributions of weights and gradients may cost
 FORWARD_SHARE = 0.001  # share of those of activations and attention
 
 # Steps from one measurement to the next at most: so many that also for steps of a millisecond the shares alone decide.
