@@ -186,7 +186,7 @@ def test_the_first_steps_are_measured_and_then_as_many_as_are_cheap(run: tracksi
 
 @pytest.mark.parametrize("forward", [{}, {"activations": "*.mlp", "attention": "*.attn"}])
 def test_the_pace_keeps_to_the_share_of_the_time_for_short_steps_too(
-    run: trackside.Run, forward: dict[str, str]
+    run: trackside.Run, forward: dict[str, Any]
 ) -> None:
     observer = run.observe(made(1), **forward)._observer
     assert observer is not None
