@@ -76,10 +76,12 @@ def heat_map(connection: sqlite3.Connection, window: LayerWindow, value: str) ->
     }
 
 
-def _rows(frames: Sequence[LayerFrame], value: str) -> tuple[list[str], list[Sequence[float]]]:
+def _rows(frames: Sequence[LayerFrame], value: str) -> tuple[list[str], list[list[float]]]:
     """Return the layers of frames, and the column of each layer over the frames, with NaN where it is missing."""
     if frames and all(frame.names == frames[0].names and value in frame.columns for frame in frames):  # nearly always
-        return list(frames[0].names), list(zip(*(frame.columns[value] for frame in frames), strict=True))
+        return list(frames[0].names), [
+            list(row) for row in zip(*(frame.columns[value] for frame in frames), strict=True)
+        ]
     rows = {name: [nan] * len(frames) for frame in frames for name in frame.names}
     for at, frame in enumerate(frames):
         for name, number in zip(frame.names, frame.columns.get(value, ()), strict=False):
