@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
-_LAYERS = ("kind", "rank", "attempt", "from", "to", "points")
+_LAYERS = ("kind", "rank", "attempt", "by", "from", "to", "points")
 _BUCKETS = (
     "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
     "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
@@ -144,8 +144,8 @@ ENDPOINTS = (
         "Return one layer's distribution over steps.",
         _LAYERS,
         "quantiles has, by share, a value for each of steps. counts has for each step the number of zeros, of NaN and infinities "
-        "(nonfinite), and the counts of the other values by the bounds of their buckets: a bucket reaches from its bound to half "
-        "of it, and the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map.",
+        "(nonfinite), and the counts of the other values by the upper bounds of their buckets: a bucket reaches from its bound to "
+        "half of it, or to twice of it below zero, and the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map.",
         group="layers",
     ),
     Endpoint(
@@ -219,7 +219,8 @@ ENDPOINTS = (
         "begin_capture",
         "Begin a capture of a run.",
         description="The answer comes at once; read /captures/{capture} until its state is summarised or failed. kind is profile, "
-        "stacks, memory or flight_recorder. A profile takes steps (10) or seconds, and shapes, stacks or memory as well. "
+        "stacks, memory, flight_recorder or layers. A profile takes steps (10) or seconds, and shapes, stacks or memory as well; "
+        "layers take steps (100). "
         "ranks is empty for all.",
         body='{"kind": "profile", "steps": 10, "ranks": [0, 3], "stacks": true}',
         errors=(409,),
