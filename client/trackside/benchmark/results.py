@@ -123,9 +123,15 @@ def _load(measured: Measured, load: Load, name: str) -> Contents | None:
     else:
         rate = _inverse(mean, load.items)
         found |= _throughput(rate, "tokens" if load.length else "items" if load.batch else "calls")
-    shares = [share for share in SHARES if len(ordered) >= needed(share)]
-    found["curve"] = [[share, float(f"{at_share(ordered, share):.5g}")] for share in shares]
+    found["curve"] = [_point(series[LATENCY], ordered, share) for share in SHARES if len(ordered) >= needed(share)]
     return found
+
+
+def _point(series: Sequence[Sequence[float]], ordered: Sequence[float], share: float) -> list[float | None]:
+    """Return a share of samples, the value there, and the ends of its interval."""
+    found = percentile(series, share)
+    values = (at_share(ordered, share), found.low, found.high)
+    return [share, *(None if value is None else float(f"{value:.5g}") for value in values)]
 
 
 def _inverse(interval: Interval, dividend: float) -> Interval:
