@@ -110,7 +110,7 @@ function options(chart) {
     legend: { show: false },
     cursor: { y: false, sync: { key: chart.axis ? chart.key : "report" }, points: { show: false }, dataIdx: nearest },
     scales: { x: { time: false } },
-    axes: [{ ...axis, size: 28, values: (u, splits) => splits.map((item) => (by === "time" ? span(item) : number(item))), ...own }, { ...axis, size: 62, values: (u, splits) => splits.map(chart.format) }],
+    axes: [{ ...axis, size: 28, values: (u, splits) => splits.map((item) => (by === "time" ? span(item) : number(item))), ...own }, { ...axis, size: chart.axis ? 94 : 62, values: (u, splits) => splits.map(chart.format) }],
     series: [{}, ...series],
     bands: chart.lines.map((_, index) => ({ series: [3 * index + 3, 3 * index + 2], fill: band(index) })),
     hooks: { draw: chart.axis ? [] : [(u) => drawMarks(u, chart.lines), (u) => drawNonfinite(u, chart.lines)], setCursor: [(u) => showValues(chart, u)] },

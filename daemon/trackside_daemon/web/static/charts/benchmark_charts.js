@@ -1,7 +1,7 @@
 // The charts of a benchmark: latency by percentile under each load, and throughput over loads. Reports contain this file too.
 
 const MOST_CHARTS = 24;
-const SHARES = [0.5, 0.75, 0.9, 0.95, 0.99, 0.999];
+const SHARES = [0.5, 0.9, 0.99, 0.999]; // Those that the axis names.
 const LOADS = { batch: "batch size", length: "length", concurrency: "requests in flight", rate: "requests per second" };
 
 const digits = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))) : "");
@@ -16,7 +16,7 @@ export function benchmarkCharts(measured) {
   const lines = (items, pointsOf) =>
     variants.map((label, index) => ({ label, index, points: items.filter((item) => item.variant === label).flatMap(pointsOf) })).filter((line) => line.points.length);
   const latencies = [...Map.groupBy(found, (item) => item.load)].map(([load, items]) => ({
-    title: `Latency by percentile${load && `, ${load}`}`,
+    title: load ? `${load}: latency by percentile` : "Latency by percentile",
     format: (value) => (Number.isFinite(value) ? `${digits(1e3 * value)} ms` : ""),
     axis: { name: "percentile", splits: SHARES.map(nines), label: (x) => percentile(1 - 10 ** -x) },
     lines: lines(items, (item) => item.curve.filter(([share]) => share < 1).map(([share, value, low, high]) => [0, nines(share), low ?? value, high ?? value, value])),
@@ -31,7 +31,7 @@ function throughputs(found, name, lines) {
   return [...groups].map(([rest, items]) => {
     const amounts = [...new Set(items.map((item) => item[name]))].sort((a, b) => a - b);
     return {
-      title: `Throughput over ${LOADS[name]}${rest && `, ${rest}`}`,
+      title: rest ? `${rest}: throughput over ${LOADS[name]}` : `Throughput over ${LOADS[name]}`,
       format: (value) => (Number.isFinite(value) ? `${digits(value)} ${items[0].throughput_unit}/s` : ""),
       axis: { name: LOADS[name], splits: amounts.map(Math.log2), label: (x) => digits(2 ** x) },
       lines: lines(items, ({ throughput: value, throughput_interval: ends, ...item }) => [[0, Math.log2(item[name]), ends?.[0] ?? value, ends?.[1] ?? value, value]]),
