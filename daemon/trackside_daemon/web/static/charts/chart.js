@@ -256,10 +256,10 @@ export class Chart {
 
   #ariaLabel() {
     const names = { step: "step", relative: "time since start" };
-    const by = `by ${this.view.axis?.name ?? names[this.view.by] ?? "time"}`;
+    const by = this.view.axis ? "" : ` by ${names[this.view.by] ?? "time"}`;
     const some = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12);
     const last = some.map(({ line, columns: own }) => `${line.label ?? ""} ${this.view.format(own.raw.at(-1))} at ${this.formatPosition(own.x.at(-1))}`.trim());
-    return `${this.title} ${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
+    return `${this.title}${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
   }
 
   #destroy() {

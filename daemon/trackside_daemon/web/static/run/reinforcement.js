@@ -44,8 +44,9 @@ export class Reinforcement {
     }
   }
 
-  // Reloads the charts that are visible.
+  // Reloads the charts that are visible and end now.
   refresh() {
+    if (this.selection.to !== undefined) return;
     for (const chart of this.charts.values()) chart.refresh();
   }
 
