@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from subprocess import PIPE
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +123,20 @@ def test_an_endpoint_is_measured_with_its_failures_counted(tmp_path: Path) -> No
     assert "TTFT p50" in done.stdout
     assert "cut" in done.stdout
     assert "good requests/s" in done.stdout
+
+
+def test_a_checkpoint_that_is_worse_raises_the_alert(watching: Daemon, tmp_path: Path) -> None:
+    script = (
+        "import trackside\n"
+        "run = trackside.init('watched-benchmark')\n"
+        "run.event('model_regression', title='checkpoint of step 30: slower', severity='warning', text='/30.pt')\n"
+        "run.finish()\n"
+    )
+    run([sys.executable, "-c", script], check=True, **options(watching, tmp_path))
+    [alert] = eventually(lambda: watching.api("alerts?run=watched-benchmark").json()["alerts"])
+    assert (alert["alert"], alert["severity"]) == ("ModelRegression", "warning")
+    assert alert["summary"] == "checkpoint of step 30: slower"
+    assert "/30.pt" in alert["description"]
 
 
 def test_wrong_options_are_one_line() -> None:

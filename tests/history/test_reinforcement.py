@@ -24,7 +24,12 @@ def test_the_best_key_of_each_quantity_counts_and_phases_give_the_roles() -> Non
 
 
 def test_pushed_times_give_the_roles_where_no_phase_generates() -> None:
-    times = {"timing_s/gen": 3.0, "timing_s/update_actor": 1.0, "timing_s/update_critic": 0.5, "perf/train_wait_time": "nan"}
+    times = {
+        "timing_s/gen": 3.0,
+        "timing_s/update_actor": 1.0,
+        "timing_s/update_critic": 0.5,
+        "perf/train_wait_time": "nan",
+    }
     found = reinforcement(summaries(reward=1.0, **times), [{"phases": {"0": {"forward": 9.0}}}])
     assert found is not None
     assert found["roles"] == {"generate": 30.0, "train": 15.0}

@@ -66,7 +66,7 @@ def ray(tmp_path: Path) -> Iterator[Ray]:
     raylet = service.process()
     yield service
     raylet.kill()
-    raylet.wait()
+    raylet.communicate()
     service.stop()
 
 
