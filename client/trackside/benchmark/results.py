@@ -16,7 +16,7 @@ from trackside.benchmark.rounds import LATENCY, PERCENTILES, Load, Round, settle
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-SHARES = (0.01, 0.05, *(part / 20 for part in range(2, 19)), 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
+SHARES = (0.01, 0.05, *(part / 10 for part in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Shares of samples at which the curve of a distribution is drawn, where there are enough."""
 
 RATE = "tokens_per_second"  # of an endpoint, measured in each round

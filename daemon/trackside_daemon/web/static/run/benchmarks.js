@@ -3,7 +3,7 @@
 import { benchmarkCharts } from "/static/charts/benchmark_charts.js";
 import { Chart } from "/static/charts/chart.js";
 import { getJson, query } from "/static/api.js";
-import { h, setText } from "/static/dom.js";
+import { h, setText, syncRows } from "/static/dom.js";
 import { ENDED, rerender } from "/static/components.js";
 
 const KIND = "benchmark"; // Kind of the events.
@@ -29,7 +29,7 @@ export class Benchmarks {
       const found = newest(events.filter(({ kind, fields }) => kind === KIND && Array.isArray(fields.curve)));
       this.root.hidden = !found.length;
       setText(this.note, `${found.length} combinations of variant and load`);
-      rerender(this.charts, JSON.stringify(found), () => benchmarkCharts(found).map((item) => this.#chart(item)));
+      syncRows(this.charts, benchmarkCharts(found), (item) => item.title, (item) => this.#chart(item));
       rerender(this.body, JSON.stringify(found), () => table(found));
       this.complete = ended;
     } catch {
@@ -38,7 +38,12 @@ export class Benchmarks {
   }
 
   #chart({ lines, ...settings }) {
-    return new Chart({ ...settings, by: "load", load: async () => lines }, this.signal).root;
+    const chart = new Chart({ ...settings, by: "load", load: async () => lines }, this.signal);
+    chart.root.update = (item) => {
+      lines = item.lines;
+      chart.refresh();
+    };
+    return chart.root;
   }
 }
 // Returns the fields of the newest event of each variant and load, in the order in which they were measured.
