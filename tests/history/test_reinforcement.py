@@ -24,7 +24,7 @@ def test_the_best_key_of_each_quantity_counts_and_phases_give_the_roles() -> Non
 
 
 def test_pushed_times_give_the_roles_where_no_phase_generates() -> None:
-    times = {
+    times: dict[str, float | str] = {
         "timing_s/gen": 3.0,
         "timing_s/update_actor": 1.0,
         "timing_s/update_critic": 0.5,
