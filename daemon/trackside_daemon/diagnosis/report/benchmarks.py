@@ -1,4 +1,4 @@
-"""What `trackside benchmark` measured in a run: a table, and what its charts are drawn from."""
+"""The results of `trackside benchmark` in a report: a table, and the values of its charts."""
 
 from __future__ import annotations
 
