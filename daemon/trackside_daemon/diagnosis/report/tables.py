@@ -275,8 +275,8 @@ def _events(report: Contents) -> Iterator[Sequence[str]]:
 
 
 def _benchmarks(report: Contents) -> Iterator[Sequence[Cell]]:
-    for load, variant, latency, throughput, effect in benchmarks.rows(report):
-        yield _cell(load), _cell(variant), Bar(*latency), Bar(*throughput), effect
+    for row in benchmarks.rows(report):
+        yield tuple(map(_cell, row))
 
 
 def _layers(report: Contents) -> Iterator[Sequence[Cell]]:

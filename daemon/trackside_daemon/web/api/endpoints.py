@@ -57,8 +57,8 @@ ENDPOINTS = (
         "GET",
         "/overview",
         "overview",
-        "Return the current overview: the host, its GPUs, the live and lingering runs, and the firing alerts.",
-        description="Unmeasured values are absent. run is a run's id and name its name. A run's step is the highest of its "
+        "Return the current overview: the host, its GPUs, Ray, the live and lingering runs, and the firing alerts.",
+        description="Unmeasured values are absent; ray is null without the collector ray. run is a run's id and name its name. A run's step is the highest of its "
         "ranks. Its loss, progress_ratio, remaining_seconds and step_seconds are those of the lowest rank. Its tokens and "
         "samples per second are summed over all ranks and measured over 10 s or the last steps. sparkline is the loss of "
         "the attempt so far, in at most 60 values. A run's alerts counts its alerts without a silence. The top-level "
@@ -172,7 +172,8 @@ ENDPOINTS = (
         "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank. Its lost are the seconds without training, "
         "by cause: data, checkpoint, eval, restart, stall. Both are absent if the run did not report them. The run's lost "
         "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
-        "GPUs could have done during its attempts.",
+        "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
+        "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings.",
     ),
     Endpoint(
         "GET",
