@@ -70,8 +70,7 @@ def paired(pairs: int) -> None:
     taken = []
     for tested in plan.arms:
         hooks.clear()
-        if tested:
-            hooks.update(kept)
+        hooks.update(kept if tested else {})
         wall, cpu = now()
         training.step()
         later, more = now()

@@ -615,9 +615,16 @@ class Flight(msgspec.Struct, omit_defaults=True):
 
 
 class OptimizerSteps(msgspec.Struct, omit_defaults=True):
-    """The number of optimizer steps that PyTorch's profiler has counted in a process; 0 if it does not count them."""
+    """Optimizer steps of a process, and those among them that PyTorch's profiler has not counted; 0 if it is not in use."""
 
     count: Count = 0
+    skipped: Count = 0
+
+
+class StepsQuestion(msgspec.Struct):
+    """A question for the optimizer steps of a process, whose PyTorch then counts them for so many *seconds*."""
+
+    seconds: Amount
 
 
 class ProfileQuestion(msgspec.Struct, omit_defaults=True):
@@ -675,6 +682,7 @@ Body = (
     | Stacks
     | Flight
     | OptimizerSteps
+    | StepsQuestion
     | ProfileQuestion
     | Profile
     | MemorySnapshot
@@ -702,7 +710,7 @@ BODIES: dict[str, type[msgspec.Struct] | None] = {
     "refused": Refused,
     "stacks?": None,
     "flight?": None,
-    "steps?": None,
+    "steps?": StepsQuestion,
     "profile?": ProfileQuestion,
     "memory?": None,
     "ping": None,

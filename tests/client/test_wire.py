@@ -39,6 +39,7 @@ from trackside.wire import (
     ResourceUsage,
     Skip,
     Stacks,
+    StepsQuestion,
     Totals,
     TrainingAlert,
     TrainingEvent,
@@ -171,9 +172,9 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     ),
     "steps": (
         4,
-        OptimizerSteps(70),
+        OptimizerSteps(70, 60),
         b"\x93\xa5steps" + SESSION_BYTES + b"\x04",
-        b"\x81\xa5count\x46",
+        b"\x82\xa5count\x46\xa7skipped\x3c",
     ),
     "profile": (
         4,
@@ -198,7 +199,12 @@ FROZEN: dict[str, tuple[int, Any, bytes, bytes]] = {
     "refused": (0, Refused([1]), b"\x93\xa7refused" + SESSION_BYTES + b"\x00", b"\x81\xa5reads\x91\x01"),
     "stacks?": (4, None, b"\x93\xa7stacks?" + SESSION_BYTES + b"\x04", b""),
     "flight?": (4, None, b"\x93\xa7flight?" + SESSION_BYTES + b"\x04", b""),
-    "steps?": (4, None, b"\x93\xa6steps?" + SESSION_BYTES + b"\x04", b""),
+    "steps?": (
+        4,
+        StepsQuestion(0.5),
+        b"\x93\xa6steps?" + SESSION_BYTES + b"\x04",
+        b"\x81\xa7seconds\xcb\x3f\xe0\x00\x00\x00\x00\x00\x00",
+    ),
     "profile?": (
         4,
         ProfileQuestion(0.5, stacks=True),

@@ -54,7 +54,7 @@ def cancel_profile() -> None:
 ANSWERS = {
     "stacks?": Answer("stacks", lambda _: Stacks(stacks())),
     "flight?": Answer("flight", lambda _: flight()),
-    "steps?": Answer("steps", lambda _: optimizer_steps()),
+    "steps?": Answer("steps", lambda question: optimizer_steps(question.seconds)),
     "profile?": Answer("profile", profile, is_slow=True),
     "memory?": Answer("memory", lambda _: memory(), is_slow=True),
     "ping": Answer("pong", lambda _: None),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trackside.wire import OptimizerSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Minor versions. Others are left alone: 2.1 to 2.4 crash at the start (pytorch#125705), 2.7 did with CUDA (pytorch#163545).
 TESTED = ("2.10", "2.13", "2.15")
@@ -48,11 +52,53 @@ def is_tested(version: str) -> bool:
     return ".".join(version.split(".")[:2]) in TESTED
 
 
-_counted = [0]  # optimizer steps that `count_cheaply` has counted
+class StepCounter:
+    """The hook after each optimizer step in place of PyTorch's own, and what it has counted.
+
+    PyTorch's profiler counts optimizer steps only while it may have to record some, since calling it takes long: within a step,
+    the caches of the processor hold other things. So this hook touches little else than a number while nobody asks for steps,
+    and its variables are those of a closure, the fastest of Python.
+
+    Attributes:
+        hook: Returns the hook, which calls PyTorch's counter.
+        ask: Returns the numbers of steps that PyTorch has not counted and that it has; it counts those of the next seconds.
+        expire: Has PyTorch count no more if that time is over; to be called by the thread that asks.
+    """
+
+    def __init__(self) -> None:
+        skipped = counted = 0
+        until = 0.0
+
+        def hook(count: Callable[[], object]) -> Callable[[Any, Any, Any], None]:
+            def step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+                nonlocal skipped, counted
+                if until:
+                    count()
+                    counted += 1
+                else:
+                    skipped += 1
+
+            step._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001  not to be compiled at each step
+            return step
+
+        def ask(seconds: float) -> tuple[int, int]:
+            nonlocal until
+            until = max(until, time.monotonic() + seconds)
+            return skipped, counted
+
+        def expire() -> None:
+            nonlocal until
+            if until < time.monotonic():
+                until = 0.0
+
+        self.hook, self.ask, self.expire = hook, ask, expire
+
+
+step_counter = StepCounter()
 
 
 def count_cheaply() -> bool:
-    """Replace the hook by which PyTorch counts optimizer steps for its daemon by one that takes a third of the time.
+    """Replace the hook by which PyTorch counts optimizer steps for its daemon; see `StepCounter`.
 
     Returns:
         Whether there is nothing left to do: the hook is replaced, or this process has none.
@@ -62,24 +108,22 @@ def count_cheaply() -> bool:
     with suppress(Exception):  # PyTorch is not there yet, or this part of it has changed
         torch, optimizer = sys.modules["torch"], sys.modules["torch.optim.optimizer"]
         hooks, count = optimizer._global_optimizer_post_hooks, torch.autograd.profiler._kineto_step  # noqa: SLF001
-
-        def step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-            count()
-            _counted[0] += 1
-
-        step._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001  not to be compiled anew at each step
         for key, hook in list(hooks.items()):
             if hook is torch.profiler._optimizer_post_hook:  # noqa: SLF001
-                hooks[key] = step  # the same key, since the training may iterate over them now
+                hooks[key] = step_counter.hook(count)  # the same key, since the training may iterate over them now
                 return True
     return False
 
 
-def optimizer_steps() -> OptimizerSteps:
-    """Return the optimizer steps of this process, which PyTorch counts if its environment names a daemon for profiles."""
+def optimizer_steps(seconds: float) -> OptimizerSteps:
+    """Return the optimizer steps of this process, if its environment names a daemon for profiles.
+
+    PyTorch's profiler counts those of the next *seconds*.
+    """
     with suppress(Exception):  # PyTorch is not there, or this part of it has changed
         tracked = sys.modules["torch.autograd.profiler"].KinetoStepTracker.current_step()
-        return OptimizerSteps(_counted[0] + max(0, tracked))
+        skipped, counted = step_counter.ask(seconds)
+        return OptimizerSteps(skipped + counted + max(0, tracked), skipped)
     return OptimizerSteps()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from trackside.captures.answers import ANSWERS, cancel_profile
-from trackside.captures.kineto import count_cheaply
+from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
 from trackside.transport import discovery
@@ -346,6 +346,7 @@ class Sender:
                 if (silent or session.is_stuck(clock)) and self._send(session.beat(clock)):
                     session.sent_at = moment
         if beat:
+            step_counter.expire()
             self._beat_at = moment + BEAT_SECONDS
 
     def _send(self, frames: list[bytes]) -> bool:

@@ -11,15 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trackside_daemon.captures import summaries
 from trackside_daemon.model.capture import FINAL, PROFILE, TRIGGERS, Capture
 from trackside_daemon.model.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from trackside_daemon.captures.recorder import Recorder
     from trackside_daemon.captures.store import CaptureStore
+    from trackside_daemon.captures.summaries import Summarize
     from trackside_daemon.model.capture import AlertLink, ProfileOptions
     from trackside_daemon.model.finding import Finding
 
@@ -64,7 +65,7 @@ class Captures:
         publish: Receives batches of records.
         stored: Returns all captures that the history has.
         finished: Completes the summary of a capture that was summarised; returns it and others that change with it.
-        summarize: Summarises files by rank.
+        summarizing: Yields what summarises files by rank, while the capture runs.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Captures:
         stored: Callable[[], Sequence[Capture]],
         *,
         finished: Callable[[Capture], Iterable[Capture]] = lambda capture: [capture],
-        summarize: Callable[[Capture, Mapping[int, Path]], dict[str, Any]] = summaries.summarize,
+        summarizing: Callable[[Capture], AbstractContextManager[Summarize]],
     ) -> None:
         self.store = store
         self._recorders = recorders
@@ -84,7 +85,7 @@ class Captures:
         self._publish = publish
         self._stored = stored
         self._finished = finished
-        self._summarize = summarize
+        self._summarizing = summarizing
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Capture] = OrderedDict()
         self._threads: dict[str, threading.Thread] = {}
@@ -153,18 +154,25 @@ class Captures:
             wanted = capture.ranks or known
             ranks, busy = self._reserve(capture, [rank for rank in wanted if rank in known])
             busy |= dict.fromkeys(set(wanted) - set(known), ABSENT)
-            directory = self.store.make(capture.id)
-            capture = self._change(replace(capture, state="recording"))
-            capture, outcomes = self._record(capture, ranks, directory)
-            reason = _reasons(outcomes | busy) if known else NOTHING
-            self._complete(replace(capture, reason=reason), outcomes, directory)
+            if not ranks:
+                self._end(capture, _reasons(busy) if known else NOTHING)
+                return
+            with self._summarizing(capture) as summarize:
+                try:
+                    directory = self.store.make(capture.id)
+                    capture = self._change(replace(capture, state="recording"))
+                    capture, outcomes = self._record(capture, ranks, directory)
+                finally:
+                    self._release(capture)
+                self._complete(replace(capture, reason=_reasons(outcomes | busy)), outcomes, directory, summarize)
         except OSError as error:
             self._end(capture, f"{error.filename or capture.id}: {(error.strerror or str(error)).lower()}")
         except Exception as error:  # whatever a recording contains: the daemon must go on
             log.exception("capture %s failed", capture.id)
             self._end(capture, f"{type(error).__name__}: {error}")
         finally:
-            self._release(capture)
+            with self._lock:
+                del self._threads[capture.id]
 
     def _record(self, capture: Capture, ranks: Sequence[int], directory: Path) -> tuple[Capture, dict[int, Path | str]]:
         """Record the ranks; where nothing profiles any of them, their stacks if those were asked for."""
@@ -189,7 +197,9 @@ class Captures:
                 outcomes |= recorder.record(capture, accepted, own, self._cancelled)
         return outcomes
 
-    def _complete(self, capture: Capture, outcomes: Mapping[int, Path | str], directory: Path) -> None:
+    def _complete(
+        self, capture: Capture, outcomes: Mapping[int, Path | str], directory: Path, summarize: Summarize
+    ) -> None:
         """Move the recorded files to the capture's directory, and summarise them."""
         recorded = {rank: path for rank, path in outcomes.items() if isinstance(path, Path)}
         if not recorded:
@@ -199,12 +209,12 @@ class Captures:
         summary: dict[str, Any] = {}
         if capture.kind == "profile":  # the summary replaces a trace by a compressed one with marks
             self._change(replace(capture, state="written"))
-            summary = self._summarize(capture, paths)
+            summary = summarize(capture, paths)
             paths |= {int(rank): paths[int(rank)].with_name(name) for rank, name in summary["files"].items()}
         files = self.store.pack(capture, paths)
         capture = self._change(replace(capture, state="written", files=files))
         if capture.kind != "profile":
-            summary = self._summarize(capture, {file.rank: paths[file.rank].with_name(file.name) for file in files})
+            summary = summarize(capture, {file.rank: paths[file.rank].with_name(file.name) for file in files})
         if summary.get("ranks"):
             ended = replace(capture, state="summarised", summary=summary, ended=time.time())
             ended, *others = self._finished(ended)
@@ -257,12 +267,12 @@ class Captures:
         return free, {rank: f"capture {id_} records it" for rank, id_ in others.items()}
 
     def _release(self, capture: Capture) -> None:
+        """Make its ranks free for others, before it ends for those who wait for it."""
         now = time.monotonic()
         with self._lock:
             self._disturbed_until = {run: until for run, until in self._disturbed_until.items() if until > now}
             self._disturbed_until[capture.run] = now + DISTURBED_SECONDS
             self._busy = {key: id_ for key, id_ in self._busy.items() if id_ != capture.id}
-            del self._threads[capture.id]
 
 
 def _reasons(outcomes: Mapping[int, object]) -> str:

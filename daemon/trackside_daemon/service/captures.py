@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.automatic import compare
 from trackside_daemon.captures.captures import Captures
+from trackside_daemon.captures.layers import LayersRecorder
 from trackside_daemon.captures.memory import MemoryRecorder
 from trackside_daemon.captures.stacks import StacksRecorder
 from trackside_daemon.captures.store import MIB, CaptureStore
-from trackside_daemon.captures.summaries import summarize
+from trackside_daemon.captures.summaries import summarizing
 from trackside_daemon.model.training_families import RUN_INFO
 from trackside_daemon.sampling.collectors import PROC
 
@@ -41,16 +42,22 @@ def make_captures(
     state: State,
     push: Callable[[Sequence[Batch]], None],
     processes: Callable[[], Sequence[RankProcess]],
+    step_seconds: Callable[[str, int], float | None],
     recorders: Sequence[Recorder] = (),
 ) -> Captures:
-    """Return the captures of a daemon, with *recorders* of profiles and those of stacks and of memory."""
+    """Return the captures of a daemon, with *recorders* of profiles and those of stacks, memory and layers."""
     return Captures(
         CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
-        [*recorders, StacksRecorder(requests.ask), MemoryRecorder(requests.ask, processes, PROC)],
+        [
+            *recorders,
+            StacksRecorder(requests.ask),
+            MemoryRecorder(requests.ask, processes, PROC),
+            LayersRecorder(history.database, requests.command_layers, step_seconds),
+        ],
         partial(_ranks, requests, processes),
         lambda batch: push([batch]),
         history.captures,
-        summarize=lambda capture, files: summarize(capture, files, _world_size(state, capture.run)),
+        summarizing=partial(summarizing, world_size=partial(_world_size, state)),
         finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
     )
 

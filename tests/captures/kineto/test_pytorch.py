@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from captures.summary.traces import summarized
 from processes import ROOT, clean_environ, eventually, require
 from scripted_recorder import answering
 
 from trackside.captures.kineto import is_tested, socket_directory, variables
+from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto import recorder
 from trackside_daemon.captures.kineto.environment import torch_version
 from trackside_daemon.captures.kineto.kineto import Kineto
@@ -24,8 +26,8 @@ from trackside_daemon.captures.kineto.recording import BUSY
 from trackside_daemon.captures.summary.difference import difference
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
-from trackside_daemon.captures.summary.summarize import summarize
 from trackside_daemon.captures.summary.trace import decode
+from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.capture import Capture, ProfileOptions
 from trackside_daemon.model.rank_process import RankProcess
 
@@ -54,8 +56,9 @@ class Training:
             text=True,
         )
         self._place = place
+        asked = Answer(0, 0.0, OptimizerSteps())
         ranks = [RankProcess("mnist", "r1", 1, 0, 0, "", self.process.pid)]
-        self._kineto = Kineto(socket, lambda: ranks, lambda *_: STEP_SECONDS, answering(), enabled=True)
+        self._kineto = Kineto(socket, lambda: ranks, lambda *_: STEP_SECONDS, answering(asked), enabled=True)
         self._kineto.start()
         self.recorder = self._kineto.recorder
         assert self.process.stdout is not None
@@ -182,7 +185,7 @@ def test_a_full_disk_costs_the_capture_alone(training: Training, monkeypatch: py
     try:
         (outcome,) = training.recorder.record(training.capture(steps=5), [0], disk, threading.Event()).values()
         if isinstance(outcome, Path):  # what fitted
-            outcome = summarize({0: outcome}, 5)["failed"]["0"]
+            outcome = summarized({0: outcome}, 5)["failed"]["0"]
         assert "\n" not in outcome
         assert re.search("no space|is not a trace|not complete|wrote no trace", outcome.lower()), outcome
     finally:

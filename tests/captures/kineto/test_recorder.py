@@ -46,11 +46,14 @@ class Machine:
             self.sockets, pollers, lambda: self.ranks, Windows(pollers, lambda *_: STEP, self._ask)
         )
         self.steps: list[dict[int, int]] = []
+        self.skipped = {0: 0, 1: 0}
         self._pool = ThreadPoolExecutor(1)
 
     def _ask(self, *_: Any, **__: Any) -> Any:
         counts = self.steps.pop(0) if self.steps else {}
-        return frozenset(counts), [Answer(rank, 0.0, OptimizerSteps(count)) for rank, count in counts.items()]
+        return frozenset(counts), [
+            Answer(rank, 0.0, OptimizerSteps(count, self.skipped[rank])) for rank, count in counts.items()
+        ]
 
     def capture(self, kind: str = "profile", **options: object) -> Capture:
         chosen = ProfileOptions(**options)  # type: ignore[arg-type]
@@ -92,12 +95,20 @@ def test_ranks_that_do_not_ask_or_are_profiled_already_are_refused(machine: Mach
 
 
 def test_one_rank_records_exactly_the_steps(machine: Machine) -> None:
+    machine.steps = [{0: 500}]
     future = machine.start(0, steps=7)
     lines = machine.ask(0)
-    assert lines["ACTIVITIES_ITERATIONS"] == "7"
+    assert (lines["PROFILE_START_ITERATION"], lines["ACTIVITIES_ITERATIONS"]) == ("0", "7")
     machine.write(lines, 0)
     assert future.result() == {0: machine.directory / "trace_0_1000.json"}
     assert not list(machine.sockets.iterdir()), "the link stays"
+
+
+def test_a_rank_that_counts_no_steps_records_for_a_time(machine: Machine) -> None:
+    machine.start(0, steps=7)
+    lines = machine.ask(0)
+    assert float(lines["ACTIVITIES_DURATION_MSECS"]) > 8 * STEP * 1000
+    assert "ACTIVITIES_ITERATIONS" not in lines
 
 
 def test_several_ranks_start_together_and_record_long_enough(machine: Machine) -> None:
@@ -119,12 +130,12 @@ def test_ranks_that_step_together_record_the_same_steps(machine: Machine) -> Non
     for rank in (0, 1):
         machine.pollers.answer(1000 + rank, accepts=True)
     machine.steps = [{0: 500, 1: 500}, {0: 600, 1: 601}]
+    machine.skipped = {0: 500, 1: 497}
     future = machine.start(0, 1, steps=7)
     first, second = machine.ask(0), machine.ask(1)
-    assert first["PROFILE_START_ITERATION"] == second["PROFILE_START_ITERATION"]
-    assert (
-        601 + 1000 < int(first["PROFILE_START_ITERATION"]) < 601 + 10_000
-    )  # 1,000 steps a second, which ask within 5 s
+    start = int(first["PROFILE_START_ITERATION"]) + 500  # PyTorch has not counted the skipped steps
+    assert start == int(second["PROFILE_START_ITERATION"]) + 497
+    assert 601 + 1000 < start < 601 + 10_000  # 1,000 steps a second, which ask within 5 s
     assert first["ACTIVITIES_ITERATIONS"] == second["ACTIVITIES_ITERATIONS"] == "7"
     machine.write(second, 1)
     machine.write(first, 0)

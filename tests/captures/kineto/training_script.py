@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from trackside.captures.kineto import cancel_recording, count_cheaply
+from trackside.captures.kineto import cancel_recording, count_cheaply, optimizer_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 atexit.register(cancel_recording)  # as the client does
 assert count_cheaply()
+optimizer_steps(3600.0)  # as the daemon asks before a recording
 torch.set_num_threads(1)
 torch.manual_seed(0)
 model = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(4)))

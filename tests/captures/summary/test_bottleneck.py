@@ -48,6 +48,13 @@ def interrupted_tiny_operators(writer: Writer) -> None:
         writer.call("aten::add", 3000.0 if index % 100 == 0 else 3.0)
 
 
+def once_interrupted_tiny_operators(writer: Writer) -> None:
+    """Sum to less than the interruption of another operator in one step."""
+    for index in range(2000):
+        writer.call("aten::to", 60_000.0 if index == 0 and 20_000 < writer.now < 30_000 else 1.0)
+        writer.call("aten::add", 3.0)
+
+
 def copies(writer: Writer) -> None:
     writer.add("aten::to", writer.now, 9000.0)
     writer.call("aten::copy_", 8990.0)
@@ -80,6 +87,7 @@ def allocations(writer: Writer) -> None:
         (no_stacks, "host", "aten::sum"),
         (tiny_operators, "host", "aten::add"),
         (interrupted_tiny_operators, "host", "aten::add"),
+        (once_interrupted_tiny_operators, "host", "aten::add"),
         (copies, "copy", "aten::copy_"),
         (gloo_wait, "communication", "gloo:all_reduce"),
         (large_operators, "compute", "aten::convolution"),

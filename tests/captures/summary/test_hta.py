@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from captures.summary.traces import healthy
+from captures.summary.traces import healthy, summarized
 from processes import require
-
-from trackside_daemon.captures.summary.summarize import summarize
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +21,7 @@ def test_hta_reads_ranks_and_steps_of_a_capture(tmp_path: Path) -> None:
     files = {rank: tmp_path / f"trace_{rank}_7.json" for rank in (0, 3)}
     for rank, path in files.items():
         path.write_bytes(healthy(rank, steps=12).text())
-    assert summarize(files, 5, world_size=8)["failed"] == {}
+    assert summarized(files, 5, world_size=8)["failed"] == {}
     trace = Trace(trace_dir=str(tmp_path))
     trace.parse_traces(use_multiprocessing=False)
     trace.decode_symbol_ids()

@@ -9,13 +9,12 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from captures.summary.traces import Writer, healthy
+from captures.summary.traces import Writer, healthy, summarized
 
 from trackside_daemon.captures.summary import __main__ as worker
 from trackside_daemon.captures.summary import summarize as module
 from trackside_daemon.captures.summary import trace
 from trackside_daemon.captures.summary.request import Request
-from trackside_daemon.captures.summary.summarize import summarize
 from trackside_daemon.captures.summary.trace import TEXT_BYTES, TraceError, decode, read_text
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def test_two_ranks_are_cut_to_the_same_steps_and_marked(tmp_path: Path) -> None:
     for event in late.events[1:]:
         event["ts"] += 4000.0  # less than half a step
     files = {0: written(tmp_path / "a.json", healthy(0, steps=20, noise=0.0)), 3: written(tmp_path / "b.json", late)}
-    summary = summarize(files, 5, world_size=8)
+    summary = summarized(files, 5, world_size=8)
     assert summary["failed"] == {}
     assert summary["files"] == {"0": "a.json.gz", "3": "b.json.gz"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json.gz", "b.json.gz"]
@@ -51,27 +50,27 @@ def test_two_ranks_are_cut_to_the_same_steps_and_marked(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_summarised_costs_only_itself(tmp_path: Path) -> None:
     files = {0: tmp_path / "missing.json", 1: written(tmp_path / "b.json", healthy())}
-    summary = summarize(files, 10)
+    summary = summarized(files, 10)
     assert list(summary["ranks"]) == ["1"]
     assert "No such file" in summary["failed"]["0"]
 
 
 def test_a_worker_that_dies_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"))
-    failed = summarize({0: written(tmp_path / "a.json", healthy())}, 10)["failed"]["0"]
+    failed = summarized({0: written(tmp_path / "a.json", healthy())}, 10)["failed"]["0"]
     assert failed == "the process that reads traces ended: it was killed: Killed"
 
 
 def test_a_worker_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", "import sys; sys.stdin.read()"))
     monkeypatch.setattr(module, "SECONDS", 0.1)
-    failed = summarize({0: written(tmp_path / "a.json", healthy())}, 10)["failed"]["0"]
+    failed = summarized({0: written(tmp_path / "a.json", healthy())}, 10)["failed"]["0"]
     assert failed == "the trace took longer than 0 s"
 
 
 def test_a_worker_that_cannot_be_started_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMAND", (str(tmp_path / "none"),))
-    assert "cannot be started" in summarize({0: tmp_path / "a.json"}, 10)["failed"]["0"]
+    assert "cannot be started" in summarized({0: tmp_path / "a.json"}, 10)["failed"]["0"]
 
 
 def reason(path: Path) -> str:
@@ -134,13 +133,13 @@ def test_events_at_times_that_cannot_be_added_up_are_left_out(tmp_path: Path) ->
     writer = healthy()
     writer.add("Optimizer.step#SGD.step", 1e308, 1e308, "user_annotation")
     writer.add("aten::mm", -1e308, 1e308)
-    found = summarize({0: written(tmp_path / "a.json", writer), 1: written(tmp_path / "b.json", healthy())}, 5)
+    found = summarized({0: written(tmp_path / "a.json", writer), 1: written(tmp_path / "b.json", healthy())}, 5)
     assert (sorted(found["ranks"]), found["failed"]) == (["0", "1"], {})
 
 
 def test_a_summary_that_cannot_be_used_costs_only_its_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", """input(); print('{"begin": null}', flush=True)"""))
-    assert "unusable" in summarize({0: tmp_path / "a.json"}, 5)["failed"]["0"]
+    assert "unusable" in summarized({0: tmp_path / "a.json"}, 5)["failed"]["0"]
 
 
 def test_a_trace_that_has_marks_keeps_its_own(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.captures.summary.bottleneck import overall
 from trackside_daemon.captures.summary.profile import profile
 from trackside_daemon.captures.summary.steps import cut
+from trackside_daemon.captures.summary.summarize import started, summarize
 from trackside_daemon.captures.summary.trace import decode
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 BASE = 1_700_000_000  # Unix time of the traces' time 0, in seconds
 SHAPES: dict[str, Any] = {"Input Dims": [[64, 128], [128, 64], []]}
@@ -39,14 +43,19 @@ class Writer:
         return json.dumps(trace).encode()
 
 
-def healthy(seed: int = 0, *, steps: int = 11, scale: float = 1.0, noise: float = 0.1, **more: float) -> Writer:
-    """Return a training on a CPU whose operators vary by *noise*, with *more* milliseconds of an operator in each step."""
+def healthy(
+    seed: int = 0, *, steps: int = 11, scale: float = 1.0, noise: float = 0.1, interrupted: float = 0.0, **more: float
+) -> Writer:
+    """Return a training on a CPU whose operators vary by *noise*, with *more* milliseconds of an operator in each step.
+
+    In the middle step, these operators are *interrupted* for so many milliseconds.
+    """
     chance, writer = random.Random(seed), Writer(1000.0)
 
     def last(milliseconds: float) -> float:
         return milliseconds * 1000 * scale * chance.uniform(1 - noise, 1 + noise)
 
-    for _ in range(steps):
+    for step in range(steps):
         writer.call("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", last(0.3), "user_annotation")
         for name, milliseconds in {
             "aten::addmm": 2,
@@ -58,7 +67,7 @@ def healthy(seed: int = 0, *, steps: int = 11, scale: float = 1.0, noise: float 
             writer.call(name, last(milliseconds), "cpu_op", **SHAPES)
             writer.now += last(0.02)
         for name, milliseconds in more.items():
-            writer.call(f"aten::{name}", last(milliseconds))
+            writer.call(f"aten::{name}", last(milliseconds) + (step == steps // 2) * interrupted * 1000)
         writer.optimizer(last(1))
     return writer
 
@@ -67,6 +76,12 @@ def summary(writer: Writer, steps: int | None = 10) -> dict[str, Any]:
     """Return the summary of one rank."""
     trace = decode(writer.text())
     return profile(trace, cut(trace, steps))
+
+
+def summarized(files: dict[int, Path], steps: int, world_size: int | None = None) -> dict[str, Any]:
+    """Return the summary of files by rank that a process makes."""
+    with started() as worker:
+        return summarize(worker, files, steps, world_size)
 
 
 def capture(*writers: Writer) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trackside_daemon.model.capture import ProfileOptions
 
 DATAGRAM_BYTES = 4096  # maximum size; a request with 1,000 ancestors has this size
@@ -41,12 +43,14 @@ class Window(NamedTuple):
         seconds: Duration.
         start: Unix seconds; 0 for at once.
         after: Number of the optimizer step, of all in the process, after which *steps* are recorded; 0 for at once.
+        skipped: By rank, the optimizer steps that PyTorch has not counted.
     """
 
     steps: int | None = None
     seconds: float = 0.0
     start: float = 0.0
     after: int = 0
+    skipped: Mapping[int, int] = {}
 
 
 def decode(datagram: bytes) -> Request | None:
@@ -79,17 +83,19 @@ def encode(configuration: str) -> bytes:
     return _HEADER.pack(len(text), b"req") + text
 
 
-def configuration(file: str, window: Window, options: ProfileOptions) -> str:
+def configuration(file: str, window: Window, options: ProfileOptions, skipped: int = 0) -> str:
     """Return a configuration of the activity profiler.
 
     Args:
         file: Path of the trace, ending in ``.json``; PyTorch inserts an underscore and its process id before the suffix.
         window: When to record.
         options: What to record.
+        skipped: Optimizer steps that PyTorch has not counted.
     """
     lines = {"ACTIVITIES_LOG_FILE": file, "ACTIVITIES_WARMUP_PERIOD_SECS": 0}  # the default warm-up takes 5 s
     if window.steps is not None:
-        lines |= {"PROFILE_START_ITERATION": max(0, window.after - 1), "ACTIVITIES_ITERATIONS": window.steps}
+        start = max(0, window.after - skipped - 1)
+        lines |= {"PROFILE_START_ITERATION": start, "ACTIVITIES_ITERATIONS": window.steps}
     else:
         lines |= {
             "PROFILE_START_TIME": round(window.start * 1000),

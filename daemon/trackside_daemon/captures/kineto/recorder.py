@@ -76,7 +76,7 @@ class KinetoRecorder:
         try:
             link.symlink_to(directory)
             for rank, recording in recordings.items():
-                text = configuration(f"{link}/trace_{rank}.json", window, capture.options)
+                text = configuration(f"{link}/trace_{rank}.json", window, capture.options, window.skipped.get(rank, 0))
                 recording.offer(text, self._patience(recording.pid, window))
             return self._wait(capture.run, recordings, cancelled)
         except OSError as error:

@@ -6,12 +6,14 @@ import time
 from math import ceil
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures.kineto.pollers import POLL_SECONDS
+from trackside.wire import StepsQuestion
+from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS, POLL_SECONDS
 from trackside_daemon.captures.kineto.protocol import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from trackside.wire import OptimizerSteps
     from trackside_daemon.captures.kineto.pollers import Pollers
     from trackside_daemon.captures.recorder import AskRanks
     from trackside_daemon.model.capture import Capture
@@ -56,42 +58,53 @@ class Windows:
         """Return when to record.
 
         One process records when it asks. Several begin after the same optimizer step if they take their steps together,
-        as they do with DistributedDataParallel, and else at a moment by which all have asked.
+        as they do with DistributedDataParallel, and else at a moment by which all have asked. Processes that do not answer
+        how many steps they have made record for a time.
         """
         options = capture.options
-        if len(pids) == 1:
-            return Window(options.steps, options.seconds or 0.0)
         delay = max(map(self.asks_in, pids))
-        step = self._step_seconds(capture.run, capture.attempt)
         seconds = options.seconds or 0.0
         if options.steps is not None:
-            if after := self._common_step(capture.run, ranks, delay + LATE_SECONDS, step):
-                return Window(options.steps, after=after)
+            step = self._step_seconds(capture.run, capture.attempt)
+            if window := self._counted(capture, ranks, delay, step):
+                return window
             seconds = (options.steps + 1) * (step or STEP_SECONDS) * SLOWNESS + STALL_SECONDS
-        return Window(None, min(seconds, LONGEST_SECONDS), time.time() + delay + MARGIN_SECONDS + LOOP_SECONDS)
+        start = 0.0 if len(pids) == 1 else time.time() + delay + MARGIN_SECONDS + LOOP_SECONDS
+        return Window(None, min(seconds, LONGEST_SECONDS), start)
 
     def limit(self, capture: Capture, window: Window, pids: Sequence[int]) -> float:
         """Return how long a recording takes at most, from when a process has asked."""
         if window.steps is not None:
-            step = self._step_seconds(capture.run, capture.attempt) or SLOW_STEP_SECONDS
-            steps = window.steps * 2 * SLOWNESS + (1 if window.after else 0)
-            return steps * step + (2 * FASTER * max(map(self.asks_in, pids)) if window.after else 0.0)
+            delay = max(map(self.asks_in, pids))
+            return _longest(window.steps, delay, self._step_seconds(capture.run, capture.attempt))
         return window.seconds + max(0.0, window.start - time.time()) + LOOP_SECONDS
 
-    def _common_step(self, run: str, ranks: Sequence[int], delay: float, step: float | None) -> int:
-        """Return the number of an optimizer step that no rank reaches within *delay* seconds; 0 if there is none."""
-        before, began = self._counts(run, ranks), time.monotonic()
-        time.sleep(COUNTING_SECONDS)
-        now = self._counts(run, ranks)
-        if not all(now.get(rank) and rank in before for rank in ranks):
-            return 0
-        made = max(now[rank] - before[rank] for rank in ranks)
-        rate = made / (time.monotonic() - began) if made >= COUNTED else 1 / step if step else 0.0
-        apart = max(now.values()) - min(now.values())
-        if not rate or (apart > 1 and apart / rate > APART_SECONDS):
-            return 0
-        return max(now.values()) + ceil(delay * FASTER * rate) + 1
+    def _counted(self, capture: Capture, ranks: Sequence[int], delay: float, step: float | None) -> Window | None:
+        """Return a window of optimizer steps, after one that no rank reaches within *delay* seconds; None if there is none."""
+        steps = capture.options.steps or 0
+        question = StepsQuestion(delay + DELAY_SECONDS + _longest(steps, delay, step))
 
-    def _counts(self, run: str, ranks: Sequence[int]) -> dict[int, int]:
-        _, answers = self._ask("steps?", run, frozenset(ranks))
-        return {answer.rank: answer.body.count for answer in answers}
+        def ask() -> dict[int, OptimizerSteps]:
+            _, answers = self._ask("steps?", capture.run, frozenset(ranks), question)
+            return {answer.rank: answer.body for answer in answers}
+
+        before, began = ask(), time.monotonic()
+        if len(ranks) == 1:
+            return Window(steps) if before else None
+        time.sleep(COUNTING_SECONDS)
+        now = ask()
+        if not all(rank in before and rank in now and now[rank].count for rank in ranks):
+            return None
+        counts = [now[rank].count for rank in ranks]
+        made = max(now[rank].count - before[rank].count for rank in ranks)
+        rate = made / (time.monotonic() - began) if made >= COUNTED else 1 / step if step else 0.0
+        apart = max(counts) - min(counts)
+        if not rate or (apart > 1 and apart / rate > APART_SECONDS):
+            return None
+        after = max(counts) + ceil((delay + LATE_SECONDS) * FASTER * rate) + 1
+        return Window(steps, after=after, skipped={rank: now[rank].skipped for rank in ranks})
+
+
+def _longest(steps: int, delay: float, step: float | None) -> float:
+    """Return how long optimizer steps take at most, from when a process has asked: they may begin *delay* later."""
+    return (steps * 2 * SLOWNESS + 1) * (step or SLOW_STEP_SECONDS) + 2 * FASTER * delay

@@ -23,7 +23,8 @@ def difference(reference: Mapping[str, Any], summary: Mapping[str, Any]) -> list
     """Return what changed between two summaries of a run, the largest change first.
 
     A change must leave the range of the reference's steps and be larger than the ranges of both: the noise within each
-    profile decides. What all operators have in common, a machine that is slower as a whole, is no change.
+    profile decides. It is that of the median step: one step in which another process interrupts an operator changes a mean.
+    What all operators have in common, a machine that is slower as a whole, is no change.
 
     Returns:
         For each change its ``text``, ``name``, ``kind`` (``part``, ``operator`` or ``function``), ``rank``, ``source``, and
@@ -54,21 +55,21 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[di
     if min(len(before["steps"]), len(after["steps"])) < STEPS:
         return
     scale = _scale(before, after)
-    step = before["parts"]["seconds"]
+    step = statistics.median(one["seconds"] for one in before["steps"])
     for kind, old, new in _pairs(before, after):
         if not _changed(old, new, scale, step):
             continue
         source = new.get("source") or old.get("source", "")
         name = old["name"] or new["name"]
         place = f", {source}" if source and source != name else ""
-        text = f"{name} {milliseconds(old['seconds'])} → {milliseconds(new['seconds'])} ms a step{place}"
+        text = f"{name} {milliseconds(old['median'])} → {milliseconds(new['median'])} ms a step{place}"
         yield {
             "text": text,
             "name": name,
             "kind": kind,
             "source": source,
-            "before": old["seconds"],
-            "after": new["seconds"],
+            "before": old["median"],
+            "after": new["median"],
         }
 
 
@@ -76,7 +77,7 @@ def _changed(old: Row, new: Row, scale: float, step: float) -> bool:
     low, high = old["low"] * scale, old["high"] * scale
     apart = max(new["low"] - high, low - new["high"])
     noise = max(high - low, new["high"] - new["low"])
-    change = abs(new["seconds"] - old["seconds"] * scale)
+    change = abs(new["median"] - old["median"] * scale)
     return bool(apart > 0 and change > noise and change > RELEVANT * step)
 
 
@@ -94,24 +95,20 @@ def _pairs(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tupl
 def _absent(name: str, rows: Mapping[str, Row]) -> Row:
     """Return a row for what is not among the largest: it has no time, or at most as much as the smallest of a full table."""
     most = min(row["high"] for row in rows.values()) if len(rows) >= ROWS else 0.0
-    return {"name": name, "seconds": most / 2, "low": 0.0, "high": most}
+    return {"name": name, "low": 0.0, "median": most / 2, "high": most}
 
 
 def _rows(table: list[Row]) -> dict[str, Row]:
-    return {row["name"]: row | {"seconds": _seconds(row)} for row in table}
-
-
-def _seconds(row: Row) -> float:
-    return float(row["seconds"] if "seconds" in row else row["cpu"] + row["gpu"])
+    return {row["name"]: row for row in table}
 
 
 def _part(profile: Mapping[str, Any], part: str) -> Row:
-    low, high = percentiles([step[part] for step in profile["steps"]])
-    return {"name": part, "seconds": profile["parts"][part], "low": low, "high": high}
+    low, middle, high = percentiles([step[part] for step in profile["steps"]])
+    return {"name": part, "low": low, "median": middle, "high": high}
 
 
 def _scale(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     """Return how much slower the operators are in common: the median of the large ones."""
     old, new = _rows(before["operators"]), _rows(after["operators"])
-    large = [name for name in old.keys() & new.keys() if old[name]["share"] > 0.01 and old[name]["seconds"] > 0]
-    return statistics.median([new[name]["seconds"] / old[name]["seconds"] for name in large]) if len(large) > 4 else 1.0
+    large = [name for name in old.keys() & new.keys() if old[name]["share"] > 0.01 and old[name]["median"] > 0]
+    return statistics.median([new[name]["median"] / old[name]["median"] for name in large]) if len(large) > 4 else 1.0

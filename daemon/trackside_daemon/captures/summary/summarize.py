@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,19 +14,34 @@ from trackside_daemon.captures.summary.request import Answer, Request
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 SECONDS = 180.0  # the longest wait for one trace: 90 seconds of a processor, at idle priority
 COMMAND = (sys.executable, "-m", "trackside_daemon.captures.summary")
 
 
-def summarize(files: Mapping[int, Path], steps: int | None, world_size: int | None = None) -> dict[str, Any]:
+@contextmanager
+def started() -> Iterator[Worker]:
+    """Start the process that summarises, so that it is ready when the traces are; the same thread should use it."""
+    worker = Worker()
+    with suppress(OSError):  # then each trace has it as its reason
+        worker.start()
+    try:
+        yield worker
+    finally:
+        worker.end()
+
+
+def summarize(
+    worker: Worker, files: Mapping[int, Path], steps: int | None, world_size: int | None = None
+) -> dict[str, Any]:
     """Summarise traces by rank, and replace each with a gzip that has the marks which viewers need.
 
-    It blocks for seconds, and never raises for a trace. The thread that calls it should live until it returns.
+    It blocks for seconds, and never raises for a trace.
 
     Args:
+        worker: The process.
         files: The traces, as the profiler wrote them.
         steps: Number of steps to cut them to; None for all whole ones.
         world_size: Number of ranks of the run.
@@ -36,7 +52,6 @@ def summarize(files: Mapping[int, Path], steps: int | None, world_size: int | No
     """
     summary: dict[str, Any] = {"ranks": {}, "files": {}, "failed": {}}
     near: float | None = None
-    worker = _Worker()
     for rank, path in sorted(files.items()):
         output = path.with_name(f"{path.name.removesuffix('.gz').removesuffix('.json')}.json.gz")
         distributed = {"rank": rank, "world_size": world_size or len(files)}
@@ -49,23 +64,31 @@ def summarize(files: Mapping[int, Path], steps: int | None, world_size: int | No
         summary["files"][str(rank)] = output.name
         if output != path:
             path.unlink(missing_ok=True)
-    worker.end()
     return summary | {"bottleneck": overall(summary["ranks"])}
 
 
-class _Worker:
-    """The process, which starts with the first trace, and anew after a trace that it failed on."""
+class Worker:
+    """The process, which starts anew after a trace that it failed on."""
 
     def __init__(self) -> None:
         self._process: WorkerProcess | None = None
 
+    def start(self) -> WorkerProcess:
+        """Start it, unless it runs.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        if self._process is None:
+            self._process = WorkerProcess(list(COMMAND))
+        return self._process
+
     def ask(self, request: Request) -> Answer:
         """Summarise a trace."""
         try:
-            if self._process is None:
-                self._process = WorkerProcess(list(COMMAND))
-            self._process.send(msgspec.json.encode(request))
-            line = self._process.receive(time.monotonic() + SECONDS)
+            process = self.start()
+            process.send(msgspec.json.encode(request))
+            line = process.receive(time.monotonic() + SECONDS)
             if line is not None:
                 return _decode(line)
             reason = f"the trace took longer than {SECONDS:.0f} s"

@@ -51,17 +51,17 @@ class Table:
                 known[detail] = known.get(detail, 0.0) + microseconds
 
     def rows(self, columns: Sequence[str], details: Sequence[str]) -> list[dict[str, Any]]:
-        """Return the largest rows: means per step, and the 10th and the 90th percentile of the steps."""
+        """Return the largest rows: means per step, and the 10th, 50th and 90th percentile of the steps."""
         steps = len(self._edges) - 1
         whole = (self._edges[-1] - self._edges[0]) / 1e6 / steps or 1.0
         rows: list[dict[str, Any]] = []
         for name in {name for name, _ in self._seconds}:
             values = [self._seconds.get((name, column), [0.0] * steps) for column in columns]
             sums = [sum(step) for step in zip(*values, strict=True)]
-            low, high = percentiles(sums)
+            low, middle, high = percentiles(sums)
             means = {column: sum(value) / steps for column, value in zip(columns, values, strict=True)}
             row = {"name": name[:TEXT], "count": self._counts[name] / steps, **means}
-            row |= {"share": max(means.values()) / whole, "low": low, "high": high}
+            row |= {"share": max(means.values()) / whole, "low": low, "median": middle, "high": high}
             rows.append(row | {key: self._detail(name, key) for key in details})
         return sorted(rows, key=lambda row: (-row["share"], row["name"]))[:ROWS]
 
@@ -73,12 +73,13 @@ class Table:
         return (most if isinstance(most, str) else _shapes(most))[:TEXT]
 
 
-def percentiles(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 10th and the 90th percentile; of fewer than four values, the least and the greatest."""
+def percentiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the 10th, 50th and 90th percentile; of fewer than four values, the least, the median and the greatest."""
+    middle = statistics.median(values)
     if len(values) < 4:
-        return min(values), max(values)
+        return min(values), middle, max(values)
     deciles = statistics.quantiles(values, n=10, method="inclusive")
-    return deciles[0], deciles[-1]
+    return deciles[0], middle, deciles[-1]
 
 
 def operators(calls: Iterable[Call], kernels: Iterable[Event], edges: Sequence[float]) -> list[dict[str, Any]]:
