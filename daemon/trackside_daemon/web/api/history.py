@@ -200,7 +200,8 @@ class HistoryApi:
             return _SamplesResponse(stream_series(database, series, selected), media_type="application/json")
         # All charts of a response are in memory at once, so many series share the limit.
         points = min(points, max(2, MAX_BUCKETS // max(1, len(series))))
-        charts = await self._history.run_in_thread(lambda: read_charts(database, series, selected, points))
+        means = params.get("mean") == "true"
+        charts = await self._history.run_in_thread(lambda: read_charts(database, series, selected, points, means=means))
         return json_response({"series": rank_bands(charts, selected.by) if band else charts})
 
     async def one_series(self, request: Request) -> Response:

@@ -8,6 +8,8 @@
 import { UnreachableError, storeToken, subscribe, withNetworkErrors } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
+import { listenForKeys, showHelp } from "/static/shortcuts.js";
+import { toggleTheme } from "/static/theme.js";
 
 const PAGES = { "": "overview", runs: "run", compare: "compare", system: "system", alerts: "alerts", export: "export" };
 const MAX_ALERTS = 200; // The overview lists at most this many.
@@ -208,6 +210,9 @@ document.addEventListener("visibilitychange", () => {
   setText(live, document.hidden ? "Paused" : "Connecting…");
   listen();
 });
+document.querySelector("#theme").addEventListener("click", toggleTheme);
+document.querySelector("#keys").addEventListener("click", showHelp);
+listenForKeys();
 storeToken();
 listen();
 open();

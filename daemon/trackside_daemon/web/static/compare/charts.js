@@ -2,7 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { withNonfinite } from "/static/charts/lines.js";
+import { withDetails } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
 
 const COLOR_COUNT = 8;
@@ -70,7 +70,7 @@ async function loadLines(runs, key, { by, from, to, points, signal }) {
     return ofRun.map((item, number) => ({
       label: ofRun.length > 1 ? `${run.label}, attempt ${item.attempt}` : run.label,
       index: run.index + COLOR_COUNT * number,
-      points: withNonfinite(item).map(([step, time, ...rest]) => [step, time - start(run), ...rest]),
+      points: withDetails(item).map(([step, time, ...rest]) => [step, time - start(run), ...rest]),
     }));
   });
 }

@@ -2,7 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { withNonfinite } from "/static/charts/lines.js";
+import { withDetails } from "/static/charts/lines.js";
 import { save } from "/static/charts/image.js";
 import { fileName } from "/static/export/file.js";
 import { h, setText } from "/static/dom.js";
@@ -72,6 +72,6 @@ function toLines(series, keys) {
     const number = numbers.get(key) ?? 0;
     numbers.set(key, number + 1);
     const label = [key, ranks && `rank ${rank}`, attempts && `attempt ${attempt}`].filter(Boolean).join(", ");
-    return { label, index: keys.length === 1 ? number : keys.indexOf(key) + MAX_LINES * number, points: withNonfinite(item) };
+    return { label, index: keys.length === 1 ? number : keys.indexOf(key) + MAX_LINES * number, points: withDetails(item) };
   });
 }

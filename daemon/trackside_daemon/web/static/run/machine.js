@@ -33,7 +33,7 @@ export class Machine {
 
   set(changes) {
     const settings = {};
-    if (changes.marks) settings.marks = changes.marks;
+    for (const name of ["marks", "robust"]) if (name in changes) settings[name] = changes[name];
     if ("by" in changes) [settings.from, settings.to] = [undefined, undefined];
     if (this.selection.by === "time" && "from" in changes) [settings.from, settings.to] = [changes.from, changes.to];
     for (const chart of this.charts) if (Object.keys(settings).length) chart.set(settings);
