@@ -58,7 +58,6 @@ from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from starlette.types import Message, Receive, Scope, Send
 

@@ -86,9 +86,21 @@ ENDPOINTS = (
         "/runs",
         "runs",
         "List the runs, newest first.",
-        ("name", "tag", "state", "since", "until", "limit", "launch"),
-        "Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default. For older runs, repeat the request with until set to "
+        ("name", "tag", "state", "since", "until", "limit", "launch", "config", "metric"),
+        "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
+        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default. For older runs, repeat the request with until set to "
         "the start of the last one.",
+    ),
+    Endpoint("GET", "/keys", "keys", "List the keys that runs have pushed, those of the most runs first."),
+    Endpoint(
+        "POST",
+        "/runs/{id}/about",
+        "describe",
+        "Set the name, the notes or the tags of a run.",
+        description="What is absent stays. A run can be renamed when it has ended. If it is resumed, its name and tags are those of "
+        "the training again.",
+        body='{"name": "baseline", "notes": "with the old tokenizer", "tags": ["paper"]}',
+        errors=(400, 409),
     ),
     Endpoint("GET", "/runs/{id}/series", "one_series", "Return one key of a run.", _SERIES, _BUCKETS),
     Endpoint(

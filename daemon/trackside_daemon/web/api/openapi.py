@@ -52,6 +52,7 @@ _PARAMETERS = {
         "string",
         "band: one band over the ranks of each key and attempt, points [step, time, min, max, median of their last].",
     ),
+    "config": ("string", "true: also the configuration of each run."),
     "mean": ("string", "true: also the mean of each point."),
     "baseline": (
         "string",
@@ -71,6 +72,7 @@ _CHOICES = {
     "severity": ["info", "warning", "critical"],
     "ranks": ["band"],
     "mean": ["true", "false"],
+    "config": ["true", "false"],
     "by": ["step", "time"],
     "format": ["csv", "json", "jsonl"],
     "kind": ["weights", "gradients", "activations", "attention"],

@@ -14,13 +14,15 @@ export function dot(index) {
   return element;
 }
 
-// Returns the names of runs; equal names are followed by the beginning of the id, long enough to tell them apart.
+// Returns the names of runs; equal names are followed by the beginning of the id, long enough to tell them apart: train-7f3a.
 export function labels(runs) {
+  const byName = new Map();
+  for (const run of runs) byName.set(run.name, [...(byName.get(run.name) ?? []), run.id]);
   return runs.map((run) => {
-    const same = runs.filter((other) => other.name === run.name && other.id !== run.id);
-    let length = 8;
-    while (length < run.id.length && same.some((other) => other.id.slice(0, length) === run.id.slice(0, length))) length += 4;
-    return same.length ? `${run.name} (${run.id.slice(0, length)})` : run.name;
+    const ids = byName.get(run.name);
+    let length = 4;
+    while (length < run.id.length && ids.some((id) => id !== run.id && id.slice(0, length) === run.id.slice(0, length))) length += 4;
+    return ids.length > 1 ? `${run.name}-${run.id.slice(0, length)}` : run.name;
   });
 }
 

@@ -19,6 +19,7 @@ const MAX_BACKOFF = 5; // After repeated failures a load waits at most 2 ** MAX_
 const MAX_LINES = 100;
 const HEIGHT = 220;
 const FULL_HEIGHT = 420;
+const NEAR = 0.02; // Share of the axis within which a point counts as that at the cursor.
 const SET_OF_PAGE = ["log", "robust"]; // Settings that a chart can have of its own.
 
 const visibilityObserver = new IntersectionObserver((entries) => entries.forEach((item) => item.target.onVisibility(item.isIntersecting)), { rootMargin: "150px" });
@@ -30,7 +31,7 @@ export class Chart {
   // distinct labels; `around` are points beyond the window, for smoothing, and `isReload` is true for automatic reloads.
   // `smooth` is { kind, span } or undefined. `format` formats values, and `unit` is theirs. `range` is the minimum range of the
   // axis. `binary` uses powers of two. Charts with the same `sync` share their cursor. `reduceHint` suggests how to select
-  // fewer lines. `stacked` puts lines on top of each other. `own` are settings of this chart in place of the page's, and `onOwn` is called when the user changes them.
+  // fewer lines. `sharedLegend` shows no legend, since the page has one. `stacked` puts lines on top of each other. `own` are settings of this chart in place of the page's, and `onOwn` is called when the user changes them.
   constructor({ title, by = "step", log = false, robust = false, smooth: smoothing, load, marks = [], own = {}, onZoom = () => {}, onOwn = () => {}, ...more }, signal) {
     this.lines = [];
     this.page = { log, robust };
@@ -287,7 +288,8 @@ export class Chart {
       return;
     }
     const values = valuesAt(this.view.drawn, u.posToVal(left, "x"));
-    const nearest = values.find((item) => item.x !== undefined);
+    const at = u.posToVal(left, "x");
+    const nearest = values.filter((item) => item.x !== undefined).sort((a, b) => Math.abs(a.x - at) - Math.abs(b.x - at))[0];
     this.legend.values(values);
     const nearMarks = this.view.marks.filter((mark) => Math.abs(u.valToPos(mark.x, "x") - left) <= 6);
     this.#tooltip(u, left, nearest, values, nearMarks.map((mark) => mark.text));
@@ -301,7 +303,9 @@ export class Chart {
     this.markTip.hidden = !texts.length || !isActive;
     setText(this.markTip, marksText(texts));
     if (this.tooltip.hidden) return;
-    this.tooltip.replaceChildren(...tooltipContent(this.formatPosition(nearest.x), values, this.view));
+    const reach = NEAR * (u.scales.x.max - u.scales.x.min);
+    const positions = { positionOf: (x) => this.formatPosition(x), isNear: (x) => Math.abs(x - nearest.x) <= reach };
+    this.tooltip.replaceChildren(...tooltipContent(this.formatPosition(nearest.x), values, this.view, positions));
     const over = left > u.over.clientWidth / 2;
     this.tooltip.style[over ? "left" : "right"] = "auto";
     this.tooltip.style[over ? "right" : "left"] = `${over ? this.plot.clientWidth - u.over.offsetLeft - left + 12 : u.over.offsetLeft + left + 12}px`;

@@ -11,7 +11,7 @@ export class Legend {
   // Called when the lines have changed.
   update() {
     const { lines } = this.chart;
-    this.root.hidden = lines.length < 2 && !lines[0]?.label;
+    this.root.hidden = this.chart.view.sharedLegend || (lines.length < 2 && !lines[0]?.label);
     syncRows(this.root, lines, (line) => String(line.label), (line) => this.#row(line));
     this.values();
   }
@@ -37,7 +37,7 @@ export class Legend {
     lines.forEach((line, index) => {
       const text = view.format(valueByLine.get(line));
       setText(this.root.children[index].valueElement, text);
-      setText(this.chart.valueText, this.root.hidden ? (values ? text : this.newest ?? text) : "");
+      setText(this.chart.valueText, this.root.hidden && lines.length < 2 ? (values ? text : this.newest ?? text) : "");
     });
     if (!lines.length) setText(this.chart.valueText, "");
   }
