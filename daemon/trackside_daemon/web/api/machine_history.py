@@ -6,15 +6,17 @@ import threading
 from array import array
 from itertools import pairwise
 from math import isnan, nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
 from trackside_daemon.collectors.host import disk, network, pressure
-from trackside_daemon.collectors.host.cpu import CORE_SECONDS, SECONDS
+from trackside_daemon.collectors.host.cpu import SECONDS
 from trackside_daemon.collectors.host.memory import FIELDS, SWAP_USED
+from trackside_daemon.collectors.kernel_files import read_base
 from trackside_daemon.history.series_name import series_name
-from trackside_daemon.model.metric import json_number
+from trackside_daemon.model.metric import Metric, json_number
 from trackside_daemon.nvml.families import FAMILIES
 from trackside_daemon.web.api.history_access import json_response
 from trackside_daemon.web.api.query_params import parse_bounded, parse_number
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from trackside_daemon.model.metric import Metric
     from trackside_daemon.model.state import State
 
 SECONDS_KEPT = 3600  # ticks; an hour, if the daemon samples each second
@@ -35,12 +36,16 @@ DEFAULT_POINTS = 600
 LONGEST_GAP = 60.0  # seconds; after a longer one a counter has no rate
 
 HOST = (
-    SECONDS, CORE_SECONDS, FIELDS["MemTotal"], FIELDS["MemAvailable"], FIELDS["Cached"], SWAP_USED,
+    SECONDS, FIELDS["MemTotal"], FIELDS["MemAvailable"], FIELDS["Cached"], SWAP_USED,
     *(metric for column, metric, _ in disk.FIELDS if column in {5, 9, 12}),
     *(metric for column, metric in network.FIELDS if column in {0, 8}),
     *(metric for lines in pressure.FILES.values() for metric in lines.values()),
 )  # fmt: skip
 GPU = tuple(family.metric for family in FAMILIES.values() if family.metric.kind in {"gauge", "counter"})
+
+
+CORE_BUSY = Metric("trackside_host_cpu_core_busy_ratio", "gauge", "Share of time that a CPU was busy, from /proc/stat.", ("cpu",), "ratio")  # fmt: skip
+MOST_CORES = 256
 
 
 class _Ring:
@@ -78,10 +83,13 @@ class MachineHistory:
 
     Args:
         state: The newest value of every series.
+        stat: The file with the time of each CPU, which is not a series unless collector.cpu.per-cpu is set.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, stat: Path = Path("/proc/stat")) -> None:
         self._state = state
+        self._stat = stat
+        self._cores: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._times = array("d", [0.0] * SECONDS_KEPT)
         self._count = 0
@@ -91,13 +99,13 @@ class MachineHistory:
     def record(self, now: float, wall: float) -> None:
         """Record a tick, at *now* of the monotonic clock and *wall* in Unix seconds."""
         metrics = (*HOST, *GPU)
-        values = self._state.values(now, *metrics)
+        values: list[Mapping[tuple[str, ...], object]] = [*self._state.values(now, *metrics), self._core_ratios()]
         with self._lock:
             count = self._count
             seconds = wall - self._times[(count - 1) % SECONDS_KEPT] if count else 0.0
             self._times[count % SECONDS_KEPT] = wall
             seen = set()
-            for metric, series in zip(metrics, values, strict=True):
+            for metric, series in zip((*metrics, CORE_BUSY), values, strict=True):
                 for labels, value in series.items():
                     if not isinstance(value, int | float):
                         continue
@@ -109,6 +117,26 @@ class MachineHistory:
                 if key not in seen:
                     ring.put(nan, count)
             self._count += 1
+
+    def _core_ratios(self) -> dict[tuple[str, ...], float]:
+        """Return the share of the time since the call before that each CPU was busy."""
+        try:
+            lines = read_base(self._stat).splitlines()[1 : MOST_CORES + 1]
+        except OSError:
+            return {}
+        ratios: dict[tuple[str, ...], float] = {}
+        for line in lines:
+            if not line.startswith(b"cpu"):
+                break
+            label, *ticks = line.split(None, 9)
+            counts = [int(count) for count in ticks[:8]]
+            total, idle = sum(counts), sum(counts[3:5])
+            name = label[3:].decode()
+            before = self._cores.get(name)
+            self._cores[name] = total, idle
+            if before is not None and total > before[0]:
+                ratios[name,] = min(1.0, max(0.0, 1 - (idle - before[1]) / (total - before[0])))
+        return ratios
 
     def _rate(self, key: tuple[Metric, tuple[str, ...]], value: float, seconds: float) -> float:
         before = self._before.get(key)
@@ -172,7 +200,7 @@ class MachineApi:
             return json_response({"families": self._history.names()})
         points = max(1, parse_bounded(request.query_params, "points", DEFAULT_POINTS, MAX_POINTS))
         low, high = (parse_number(request.query_params, name) for name in ("from", "to"))
-        if len(names) > len(HOST) + len(GPU):
+        if len(names) > len(HOST) + len(GPU) + 1:
             raise HTTPException(400, f"key: {len(params)} families are too many")
         found = self._history.read(names, -1e18 if low is None else low, 1e18 if high is None else high, points)
         for series in found:

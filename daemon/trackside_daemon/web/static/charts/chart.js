@@ -31,11 +31,12 @@ export class Chart {
   // distinct labels; `around` are points beyond the window, for smoothing, and `isReload` is true for automatic reloads.
   // `smooth` is { kind, span } or undefined. `format` formats values, and `unit` is theirs. `range` is the minimum range of the
   // axis. `binary` uses powers of two. Charts with the same `sync` share their cursor. `reduceHint` suggests how to select
-  // fewer lines. `sharedLegend` shows no legend, since the page has one. `stacked` puts lines on top of each other. `own` are settings of this chart in place of the page's, and `onOwn` is called when the user changes them.
+  // fewer lines. `height` is that of the plot. `sharedLegend` shows no legend, since the page has one. `stacked` puts lines on top of each other. `own` are settings of this chart in place of the page's, and `onOwn` is called when the user changes them.
   constructor({ title, by = "step", log = false, robust = false, smooth: smoothing, load, marks = [], own = {}, onZoom = () => {}, onOwn = () => {}, ...more }, signal) {
     this.lines = [];
     this.page = { log, robust };
     this.view = { format: number, by, ...this.page, smooth: smoothing, ...own, drawn: [], marks: [], height: HEIGHT, width: 0, window: () => this.#window(), ...more };
+    this.normalHeight = this.view.height;
     Object.assign(this, { title, load, onZoom, onOwn, own, signal, allMarks: marks, from: more.from, to: more.to, hidden: new Set(), failed: 0 });
     this.#build();
     this.root.onVisibility = (now) => this.#visibilityChanged(now);
@@ -80,7 +81,7 @@ export class Chart {
   setFull(full) {
     this.root.classList.toggle("full", full);
     this.fullButton.setAttribute("aria-pressed", String(full));
-    this.view.height = full ? FULL_HEIGHT : HEIGHT;
+    this.view.height = full ? FULL_HEIGHT : this.normalHeight;
     this.u?.setSize({ width: this.view.width, height: this.view.height });
     this.onOwn(this.own);
   }
@@ -307,8 +308,8 @@ export class Chart {
     const positions = { positionOf: (x) => this.formatPosition(x), isNear: (x) => Math.abs(x - nearest.x) <= reach };
     this.tooltip.replaceChildren(...tooltipContent(this.formatPosition(nearest.x), values, this.view, positions));
     const over = left > u.over.clientWidth / 2;
-    this.tooltip.style[over ? "left" : "right"] = "auto";
-    this.tooltip.style[over ? "right" : "left"] = `${over ? this.plot.clientWidth - u.over.offsetLeft - left + 12 : u.over.offsetLeft + left + 12}px`;
+    const x = u.over.offsetLeft + left + (over ? -12 - this.tooltip.offsetWidth : 12);
+    this.tooltip.style.left = `${Math.max(0, Math.min(x, this.plot.clientWidth - this.tooltip.offsetWidth))}px`;
   }
 
   formatPosition(x) {

@@ -3,6 +3,7 @@
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { withDetails } from "/static/charts/lines.js";
+import { zoomReset } from "/static/charts/zoom_reset.js";
 import { save } from "/static/charts/image.js";
 import { fileName } from "/static/export/file.js";
 import { h, setText } from "/static/dom.js";
@@ -13,10 +14,11 @@ export class Preview {
   // `onZoom(from, to)` is called after a zoom.
   constructor(onZoom, signal) {
     Object.assign(this, { onZoom, signal });
+    this.reset = zoomReset(() => this.chart.zoom());
     this.button = h("button", { type: "button", onclick: () => this.#png() }, "Download PNG");
     this.status = h("p", { role: "status" });
     this.chartBox = h("div");
-    this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox, h("div.tools", {}, this.button), this.status);
+    this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox, h("div.tools", {}, this.button, this.reset.button), this.status);
   }
 
   refresh() {
@@ -27,6 +29,7 @@ export class Preview {
   update(selection, run, allKeys, onlyLowestRank) {
     const { ranks, attempt, by, from, to } = selection;
     const keys = selection.keys.length ? selection.keys : allKeys;
+    this.reset.update(from, to);
     const shown = JSON.stringify([run.id, keys, ranks, attempt, by]);
     if (shown === this.shown) {
       this.chart?.set({ from, to });

@@ -2,6 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { zoomReset } from "/static/charts/zoom_reset.js";
 import { h, setText, syncRows } from "/static/dom.js";
 import { badge, ENDED, rerender } from "/static/components.js";
 import { bytes, number, percent, short, span } from "/static/format.js";
@@ -18,6 +19,7 @@ export class Performance {
   constructor(run, signal) {
     Object.assign(this, { id: run.id, run, signal });
     this.charts = CHARTS.map((item) => this.#chart(item, signal));
+    this.reset = zoomReset(() => this.#zoom());
     this.note = h("span.quiet");
     this.map = new RankMap();
     this.body = h("tbody");
@@ -25,7 +27,7 @@ export class Performance {
     this.ledger = h("section", { hidden: true });
     this.empty = h("p.quiet", { hidden: true }, "Nothing yet. Steps are timed by themselves; name phases with run.phase(\"forward\") and wrap the loader in run.data(loader) to see where the time goes.");
     const grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Performance"), this.note), this.empty, grid, this.map.root, this.table, this.ledger);
+    this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Performance"), this.note, this.reset.button), this.empty, grid, this.map.root, this.table, this.ledger);
   }
 
   // Called with the run's document.
@@ -75,6 +77,11 @@ export class Performance {
     this.empty.hidden = this.charts.some((chart) => !chart.root.hidden);
   }
 
+  #zoom(from, to) {
+    for (const chart of this.charts) chart.set({ from, to });
+    this.reset.update(from, to);
+  }
+
   #ranks(found, states) {
     const byRank = new Map(states.map((item) => [item.rank, { ...item }]));
     for (const row of found.ranks) byRank.set(row.rank, { ...byRank.get(row.rank), rank: row.rank, own: row.own.findLast(Number.isFinite), wait: row.wait.findLast(Number.isFinite), ratio: latestRatio(found.ranks, row) });
@@ -89,8 +96,7 @@ export class Performance {
       const found = await this.#load();
       return lines(found).map(({ label, values }, index) => ({ label, index, points: toPoints(found.times, values, from, to) }));
     };
-    const onZoom = (from, to) => { for (const chart of this.charts) chart.set({ from, to }); };
-    return new Chart({ title, by: "time", load, onZoom, sync: "performance", range: [0], ...settings }, signal);
+    return new Chart({ title, by: "time", load, onZoom: (from, to) => this.#zoom(from, to), sync: "performance", range: [0], ...settings }, signal);
   }
 }
 
