@@ -47,7 +47,7 @@ def test_checkpoints_the_verdict_and_the_model_are_shown(
         lambda: [one["state"] for one in shared_daemon.api(path).json()["checkpoints"]] == ["complete", "damaged"]
     )
     eventually(lambda: shared_daemon.api("runs/saved-1").json()["resumes"])
-    page = open_page(shared_daemon, "/runs/saved-1")
+    page = open_page(shared_daemon, "/runs/saved-1?tab=checkpoints")
     section = page.locator("details").filter(has=page.get_by_role("heading", name="Checkpoints", exact=True))
     expect(section.locator("summary")).to_contain_text(
         "2 checkpoints on disk, 1 damaged, the last intact one is of step 10"

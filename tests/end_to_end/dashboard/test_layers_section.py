@@ -52,7 +52,7 @@ def test_a_map_is_read_chosen_from_and_compared(
 ) -> None:
     start_training(shared_daemon, "-c", TRAINING)
     eventually(lambda: shared_daemon.api("runs/deep-1").json().get("state") == "running")
-    page = open_page(shared_daemon, "/runs/deep-1")
+    page = open_page(shared_daemon, "/runs/deep-1?tab=model")
     page.route("**/api/v1/runs/*/layers?*", a_map)
     page.route("**/api/v1/runs/*/layers/*", a_layer)
     page.route("**/api/v1/runs?*", lambda route: route.fulfill(body='{"runs": [{"id": "deep-0", "name": "before"}]}'))

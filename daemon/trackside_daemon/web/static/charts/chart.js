@@ -264,7 +264,9 @@ export class Chart {
   }
 
   #axisTitle() {
-    return { step: "step", time: "", relative: "time since start" }[this.view.by] ?? this.view.byTitle ?? this.view.by;
+    const { by, byTitle } = this.view;
+    if (by === "time") return undefined;
+    return { step: "step", relative: "time since start" }[by] ?? byTitle ?? by;
   }
 
   #clear() {

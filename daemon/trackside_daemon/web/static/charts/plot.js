@@ -4,7 +4,7 @@ import { seriesColor, themeColor } from "/static/charts/colors.js";
 import { extent, nearest, robustExtent } from "/static/charts/lines.js";
 import { drawEndLabels, endLabelWidth } from "/static/charts/end_labels.js";
 import { tickTexts } from "/static/charts/ticks.js";
-import { number, span } from "/static/format.js";
+import { number } from "/static/format.js";
 
 export const FONT = "12px Inter, system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
@@ -89,7 +89,15 @@ const DURATION_INCREMENTS = [
   ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours),
   ...Array.from({ length: 12 }, (_, power) => 86400 * 2 ** power),
 ];
-const formatDurations = (u, splits) => splits.map((item) => (item ? span(item) : "0"));
+// All in one unit: seconds, minutes and seconds, or hours and minutes.
+function formatDurations(u, splits) {
+  const largest = Math.max(...splits.filter((item) => item !== null));
+  const two = (value) => String(value).padStart(2, "0");
+  if (largest < 60) return splits.map((item) => `${Number(item.toPrecision(6))} s`);
+  if (largest < 3600) return splits.map((item) => `${Math.floor(item / 60)}:${two(Math.round(item % 60))} min`);
+  return splits.map((item) => `${Math.floor(item / 3600)}:${two(Math.round((item % 3600) / 60))} h`);
+}
+
 const STEP_INCREMENTS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((item) => item * 10 ** power)).flat();
 
 const AXES = {

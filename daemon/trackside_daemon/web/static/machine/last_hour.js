@@ -17,8 +17,8 @@ const CHARTS = [
   { title: "CPU", keys: [`${HOST}cpu_seconds_total`], format: (value) => percent(value), range: [0, 1], lines: cpu },
   { title: "CPU per core", keys: [`${HOST}cpu_core_busy_ratio`], format: (value) => percent(value), range: [0, 1], lines: cores },
   { title: "Memory", keys: [`${HOST}memory_bytes`, `${HOST}memory_available_bytes`, `${HOST}memory_cached_bytes`, `${HOST}swap_used_bytes`], format: bytes, binary: true, range: [0], lines: memory },
-  { title: "Disk", keys: [`${HOST}disk_read_bytes_total`, `${HOST}disk_written_bytes_total`], format: rate, range: [0], lines: (series) => totals(series, { [`${HOST}disk_read_bytes_total`]: "read", [`${HOST}disk_written_bytes_total`]: "written" }) },
-  { title: "Network", keys: [`${HOST}network_receive_bytes_total`, `${HOST}network_transmit_bytes_total`], format: rate, range: [0], lines: (series) => totals(series.filter(({ key }) => labelValue(key, "device") !== "lo"), { [`${HOST}network_receive_bytes_total`]: "in", [`${HOST}network_transmit_bytes_total`]: "out" }) },
+  { title: "Disk", keys: [`${HOST}disk_read_bytes_total`, `${HOST}disk_written_bytes_total`], format: rate, binary: true, range: [0], lines: (series) => totals(series, { [`${HOST}disk_read_bytes_total`]: "read", [`${HOST}disk_written_bytes_total`]: "written" }) },
+  { title: "Network", keys: [`${HOST}network_receive_bytes_total`, `${HOST}network_transmit_bytes_total`], format: rate, binary: true, range: [0], lines: (series) => totals(series.filter(({ key }) => labelValue(key, "device") !== "lo"), { [`${HOST}network_receive_bytes_total`]: "in", [`${HOST}network_transmit_bytes_total`]: "out" }) },
   { title: "Pressure: time in which tasks waited", keys: ["cpu", "io", "memory"].map((name) => `${HOST}pressure_${name}_waiting_seconds_total`), format: (value) => percent(value), range: [0], lines: (series) => totals(series, Object.fromEntries(["cpu", "io", "memory"].map((name) => [`${HOST}pressure_${name}_waiting_seconds_total`, name]))) },
 ];
 const GPU_CHARTS = ["utilization_ratio", "memory_used_bytes", "power_watts", "temperature_celsius"];
@@ -73,7 +73,8 @@ export class LastHour {
     const formats = [[/_ratio$/, (value) => percent(value)], [/_bytes$/, (value) => bytes(value) + perSecond], [/_bytes_per_second$/, rate], [/_hertz$/, (value) => short(value, "Hz")], [/_watts$/, (value) => `${number(value, 4)} W`], [/_celsius$/, (value) => `${number(value, 4)} °C`]];
     const format = formats.find(([pattern]) => pattern.test(unit))?.[1] ?? ((value) => `${number(value, 4)}${perSecond}`);
     const range = /_ratio$/.test(unit) ? [0, 1] : /_celsius$/.test(unit) ? undefined : [0];
-    const chart = this.#chart({ title: `GPU ${name.replace(/_total$|_ratio$|_bytes$|_watts$|_celsius$|_hertz$/, "").replaceAll("_", " ")}`, keys: [GPU + name], format, range, lines: gpus });
+    const binary = /_bytes(_per_second)?$/.test(unit);
+    const chart = this.#chart({ binary, title: `GPU ${name.replace(/_total$|_ratio$|_bytes$|_watts$|_celsius$|_hertz$/, "").replaceAll("_", " ")}`, keys: [GPU + name], format, range, lines: gpus });
     this.gpuCharts.set(name, chart);
     this.grid.append(chart.root);
   }

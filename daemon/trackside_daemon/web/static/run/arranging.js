@@ -4,7 +4,7 @@ import { icon } from "/static/icons.js";
 
 const TYPE = "text/x-trackside-chart";
 
-// Adds the handle and the pin to a chart. `keys()` returns all keys in their order.
+// Adds the handle and the pin to a chart. `keys()` returns all keys as they are shown.
 export function arrangeable(chart, key, workspace, keys) {
   const { root } = chart;
   const pin = icon("pin", "Pin to the top", () => workspace.togglePin(key));

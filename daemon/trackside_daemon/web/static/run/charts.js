@@ -79,6 +79,7 @@ export class Charts {
     this.emptyText.hidden = keys.length > 0;
     setText(this.emptyText, this.charts.size ? `No key contains “${this.selection.filter}”.` : "No values yet. Add trackside.push(step=step, loss=loss).");
     const all = [...(pinned.length ? [[PINNED, pinned]] : []), ...sections(keys.filter((key) => !pinned.includes(key)), this.workspace)];
+    this.shown = all.flatMap(([, sectionKeys]) => sectionKeys);
     syncRows(this.sections, all, ([name]) => name, ([name, sectionKeys]) => this.#section(name, sectionKeys.length));
     this.sections.dataset.columns = this.workspace.columns || "";
   }
@@ -90,7 +91,7 @@ export class Charts {
     const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own }, full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
     const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load: (request) => this.#load(key, request) }, this.signal);
     if (workspace.full.includes(key)) chart.setFull(true);
-    arrangeable(chart, key, workspace, () => this.workspace.sort(this.#filteredKeys()));
+    arrangeable(chart, key, workspace, () => this.shown);
     return chart;
   }
 

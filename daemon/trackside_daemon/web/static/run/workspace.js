@@ -31,9 +31,9 @@ export class Workspace {
     return this.opened.includes(name) || (byDefault && !this.closed.includes(name));
   }
 
-  // Moves a key in front of another one, or behind it, among the keys in their order.
+  // Moves a key in front of another one, or behind it, among the keys as they are shown.
   move(key, other, keys, behind) {
-    const order = keys.filter((item) => item !== key);
+    const order = [...keys, ...this.order.filter((item) => !keys.includes(item))].filter((item) => item !== key);
     order.splice(order.indexOf(other) + (behind ? 1 : 0), 0, key);
     const pinned = order.filter((item) => this.pinned.includes(item));
     this.set({ order, pinned });
