@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from typing import Any
 
 import psutil
@@ -21,7 +22,9 @@ def test_the_processes_are_shown_as_they_were_seen_last(site: Any) -> None:
     client = site.client()
     assert client.get("/api/v1/processes", headers=site.key).json() == {"processes": []}
     rank = Process(NOBODY, 1, "rank", "python3", "R", "char-model", "id-7", 0, 4096, 2.5, 12, 1_760_000_000.5)
-    worker = rank._replace(pid=NOBODY + 1, parent=NOBODY, role="dataloader", comm="pt_data_worker", state="S", started=None)
+    worker = rank._replace(
+        pid=NOBODY + 1, parent=NOBODY, role="dataloader", comm="pt_data_worker", state="S", started=None
+    )
     site.processes = (rank, worker)
     first, second = client.get("/api/v1/processes", headers=site.key).json()["processes"]
     assert first == {
@@ -41,7 +44,12 @@ def test_the_processes_are_shown_as_they_were_seen_last(site: Any) -> None:
         "command": None,
         "gpus": [],
     }
-    assert (second["pid"], second["parent"], second["role"], second["started"]) == (NOBODY + 1, NOBODY, "dataloader", None)
+    assert (second["pid"], second["parent"], second["role"], second["started"]) == (
+        NOBODY + 1,
+        NOBODY,
+        "dataloader",
+        None,
+    )
 
 
 def test_the_processes_are_not_shown_without_the_token(site: Any) -> None:
@@ -49,7 +57,7 @@ def test_the_processes_are_not_shown_without_the_token(site: Any) -> None:
 
 
 def test_a_process_on_a_gpu_is_listed_and_one_of_a_training_is_ended_if_it_is_the_same(site: Any) -> None:
-    sleeper = subprocess.Popen(["sleep", "1000", "--token=geheim"])
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", "--password=geheim"])
     started = psutil.Process(sleeper.pid).create_time()
     one = Process(sleeper.pid, 1, "rank", "sleep", "S", "r", "r-1", 3, 1, 0.0, 1, started)
     site.processes = (one,)
@@ -60,7 +68,7 @@ def test_a_process_on_a_gpu_is_listed_and_one_of_a_training_is_ended_if_it_is_th
     mine, other = client.get("/api/v1/processes", headers=site.key).json()["processes"]
     assert mine["gpus"] == other["gpus"] == [{"gpu": "0", "memory_bytes": 7.0}]
     assert (other["pid"], other["run"], other["role"]) == (os.getpid(), None, "gpu")
-    assert mine["command"].startswith("sleep 1000 --token=")
+    assert mine["command"].startswith(f"{sys.executable} -c")
     assert "geheim" not in mine["command"]
 
     def end(pid: int, headers: dict[str, str], **body: Any) -> int:

@@ -81,9 +81,15 @@ def read_performance(
 
 
 def _counters(connection: sqlite3.Connection, run: Mapping[str, Any], window: Window) -> list[Resource]:
+    """Return the counters of a run, each with its begin at 0: what came before the first record is spread evenly."""
     families = [metric.name for metric in FAMILIES]
     found = read_resources(connection, families, window, 4 * POINTS, stream=machine_stream(connection, run["id"]))
-    return [one for one in found if one.labels.get("run") == run["name"]]
+    begin = (float(run["started"]), 0.0)
+    return [
+        one._replace(points=[begin, *one.points]) if one.points[0][0] > begin[0] >= window.low else one
+        for one in found
+        if one.labels.get("run") == run["name"]
+    ]
 
 
 def _by_rank(counters: Sequence[Resource], family: str, grid: _Grid, phase: str | None = None) -> dict[int, _Parts]:

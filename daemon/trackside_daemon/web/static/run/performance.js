@@ -23,7 +23,7 @@ export class Performance {
     this.note = h("span.quiet");
     this.map = new RankMap();
     this.body = h("tbody");
-    this.table = h("section", { hidden: true }, h("h3", {}, "Ranks now"), scrollTable("Ranks", HEADS, this.body));
+    this.table = h("section", { hidden: true }, h("h3", {}, "Ranks now"), scrollTable("Each rank", HEADS, this.body));
     this.ledger = h("section", { hidden: true });
     this.empty = h("p.quiet", { hidden: true }, "Nothing yet. Steps are timed by themselves; name phases with run.phase(\"forward\") and wrap the loader in run.data(loader) to see where the time goes.");
     const grid = h("div.charts", {}, this.charts.map((item) => item.root));

@@ -91,9 +91,10 @@ export class RankMap {
   }
 }
 
-// Returns the ratio of a rank's own time to that of the median rank, in the last part of the time with values.
+// Returns the ratio of a rank's own time to that of the median rank, in the last part of the time in which most ranks made steps.
 export function latestRatio(rows, row) {
-  const column = row.own.findLastIndex(Number.isFinite);
+  const present = (column) => rows.filter((item) => Number.isFinite(item.own[column])).length;
+  const column = row.own.findLastIndex((value, index) => Number.isFinite(value) && present(index) > rows.length / 2);
   return column < 0 ? undefined : row.own[column] / median(rows.map((item) => item.own[column]).filter(Number.isFinite));
 }
 
