@@ -14,7 +14,6 @@ from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.model.metric import Batch, Sample
 from trackside_daemon.nvml.families import FAMILIES
 
-
 NOBODY = 4_200_000  # above the kernel's limit of pids
 
 

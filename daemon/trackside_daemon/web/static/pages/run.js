@@ -49,7 +49,7 @@ class RunPage {
     this.metrics = new Metrics(this.selection);
     this.performance = new Performance(run, address.signal);
     this.diagnosis = new Diagnosis(run, address.signal, (found) => this.performance.showLedger(found));
-    this.layers = new Layers(run, this.selection, address.signal);
+    this.layers = new Layers(run, onSteps(this.selection), address.signal);
     const [benchmarks, checkpoints, captures] = [Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
     const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
     this.sections = [this.performance, this.diagnosis, this.layers, benchmarks, checkpoints, captures, phaseTimes, config, architecture, attemptTable];
@@ -66,7 +66,7 @@ class RunPage {
     this.tabs = new Tabs(tabs.map(([name, text, parts]) => [name, text, parts.map((part) => part.root)]), address.query.get("tab"), (tab) => this.#openTab(address, tab));
     this.root = h("div.run-page", {}, this.head.root, this.tabs.root);
     this.#show(run);
-    this.head.updateExportLink(this.selection, this.charts.filtered);
+    this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
     this.#loadMarks();
   }
 
@@ -91,7 +91,7 @@ class RunPage {
     this.machine.set(changes);
     this.layers.set(changes);
     this.metrics.update(this.run);
-    this.head.updateExportLink(this.selection, this.charts.filtered);
+    this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
   }
 
   // Called with each overview, which contains this run while it is live, and its alerts.
@@ -150,4 +150,11 @@ class RunPage {
     this.charts.set({ marks });
     this.machine.set({ marks });
   }
+}
+
+// The selection for parts that only have steps and times: the window of another axis is none of theirs.
+function onSteps(selection) {
+  const isPlain = () => selection.by === "step" || selection.by === "time";
+  const get = (name, otherwise) => ({ get: () => (isPlain() ? selection[name] : otherwise), enumerable: true });
+  return Object.create(selection, { by: get("by", "step"), from: get("from"), to: get("to") });
 }
