@@ -45,7 +45,7 @@ def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = Fal
     if of_run == "run":
         address = tab.locator(".runs a[href^='/runs/']").first.get_attribute("href")
         tab.goto(f"{origin}{address}?{query}")
-        expect(tab.locator(".chart canvas").nth(2)).to_be_visible()
+        expect(tab.locator(".chart canvas").first).to_be_visible()
     if page == "/compare":
         _compare(tab)
     tab.wait_for_load_state("load")
