@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -31,6 +32,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -41,7 +43,6 @@ from trackside_daemon.web.http.auth_token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from starlette.types import ASGIApp
 
@@ -110,6 +111,7 @@ class Site:
         self.history.start()
         self.rates = RateTracker(state)
         self.firing = FiringAlerts()
+        self.machine = MachineHistory(state)
         self.overview = Overview(state, self.rates, self.firing, self.history.database)
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:
@@ -160,7 +162,8 @@ class Site:
             checkpoints=CheckpointsApi(self.checkpoints, kept),
             layers=LayersApi(kept),
             gpu=GpuApi(self.nvml, self._forget),
-            processes=ProcessesApi(lambda: self.processes),
+            machine=MachineApi(self.machine),
+            processes=ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
             overview=self.pages,
             reload=self._reload if lifecycle else None,
         )
