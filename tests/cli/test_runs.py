@@ -607,6 +607,19 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
     assert "is not an address such as" in here.run("runs", "--url=ftp://x", where=False).refusal()
 
 
+def test_a_token_is_printed_and_rotated_with_and_without_a_daemon(here: Place) -> None:
+    with answering(here):
+        first = here.run("token", where=False).out.strip()
+        assert first == here.socket.with_suffix(".token").read_text().strip()
+        second = here.run("token", "--rotate").out.strip()
+        assert second == here.socket.with_suffix(".token").read_text().strip() != first
+        assert here.run("token", where=False).out.strip() == second
+    stored = here.history / "api.token"
+    stored.write_text(second)
+    assert here.run("token", "--rotate").out == f"{stored} is deleted; the next daemon makes a new token\n"
+    assert not stored.exists()
+
+
 @pytest.mark.parametrize(
     ("key", "expected"),
     [

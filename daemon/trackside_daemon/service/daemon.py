@@ -49,7 +49,7 @@ from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.api.waits import Waits, poll_runs
 from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.address import is_loopback, security_warnings, write_url_file
-from trackside_daemon.web.http.auth_token import Token
+from trackside_daemon.web.http.auth_token import STORED, Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
 
@@ -62,9 +62,6 @@ if TYPE_CHECKING:
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.service.config import Config
-
-# The file in the directory of the history that keeps the API's token.
-TOKEN_FILE = "api.token"  # noqa: S105  a name
 
 # The sources of series other than the collectors.
 SOURCES = (
@@ -130,7 +127,7 @@ class Daemon:
         )
         self._stopping = threading.Event()
         self._lost_runs = threading.Thread(target=self._end_lost_runs, name="trackside-forget", daemon=True)
-        self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(TOKEN_FILE))
+        self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
         access = HistoryAccess(self._parts.history.database, self._parts.history.writer)
         self._overview = self._overview_api(access)

@@ -115,9 +115,12 @@ class WebApp:
         }
         self._process_registry = process_registry()
         self._rank_statistics = RankStatistics()
+        self._overview = overview
+        self._token: Token | None = None
 
     def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
         """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
+        self._token = token
         routes = [
             Route("/metrics", self.metrics),
             Route("/-/healthy", self.healthy),
@@ -176,6 +179,16 @@ class WebApp:
     async def status(self, _request: Request) -> Response:
         """Answer ``/api/v1/status``."""
         return JSONResponse(self._status())
+
+    async def rotate_token(self, _request: Request) -> Response:
+        """Replace the token of the API, and end the streams that the old one has opened."""
+        assert self._token is not None  # noqa: S101  no request precedes `build`
+        try:
+            self._token.rotate()
+        except OSError as error:
+            raise HTTPException(507, f"{error.filename}: {(error.strerror or str(error)).lower()}") from error
+        self._overview.disconnect()
+        return JSONResponse({"token": self._token.value})
 
     async def openapi(self, _request: Request) -> Response:
         """Answer ``/api/v1/openapi.json``."""

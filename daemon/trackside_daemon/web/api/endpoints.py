@@ -395,5 +395,13 @@ ENDPOINTS = (
         "unavailable ones with the reason, and ailments lists the GPU's problems.",
         group="daemon",
     ),
+    Endpoint(
+        "POST",
+        "/token",
+        "rotate_token",
+        "Replace the token of the API; the old one opens nothing any more.",
+        errors=(507,),
+        group="daemon",
+    ),
     Endpoint("GET", "/openapi.json", "openapi", "Return this document.", group="daemon"),
 )
