@@ -123,7 +123,7 @@ def _stacks(stacks: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterat
                 yield ""
             yield f"rank {rank['rank']}, {shown(thread['name'])}, innermost call last:"
             for frame in thread["frames"]:
-                yield "  " + cut(shown(frame), width() - 2)
+                yield f"  {shown(frame)}"
 
 
 def _hang(hang: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:

@@ -31,7 +31,7 @@ _PARAMETERS = {
     "launch": ("string", "Only runs with this $TRACKSIDE_LAUNCH, which `trackside run` sets for its command."),
     "severity": ("string", "info, warning or critical."),
     "alert": ("string", "An alert's name. * matches any text and ? one character."),
-    "firing": ("boolean", "true returns only alerts of this machine that fire now."),
+    "firing": ("boolean", "true returns only alerts of this machine that fire now, false only others."),
     "evidence": ("boolean", "false omits the evidence, which may be long."),
     "limit": ("integer", "Maximum number of entries. The newest are returned."),
     "offset": ("integer", "Number of metrics to skip."),

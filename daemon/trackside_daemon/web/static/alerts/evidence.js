@@ -1,5 +1,6 @@
 // The evidence of an alert, in sections. A section of unknown shape is shown as JSON.
 
+import { rankValues } from "/static/alerts/rank_values.js";
 import { sampleChart } from "/static/alerts/samples.js";
 import { displayName, displayValue } from "/static/alerts/format.js";
 import { h } from "/static/dom.js";
@@ -15,7 +16,7 @@ const SECTIONS = {
   hang: ["Places of the ranks", ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
   stacks: ["Stacks", stacks],
-  ranks: ["Last values of the ranks", ranks],
+  ranks: ["Last values of the ranks", rankValues],
   events: ["Events before the alert", events],
   xids: ["Xid errors", (xids, alert) => recordTable(xids.map(({ gpu, xid, time }) => ({ when: relativeTime(time, alert), GPU: gpu, Xid: xid })))],
   stderr: ["Last lines of standard error", (texts) => lines(texts, "Standard error")],
@@ -80,23 +81,6 @@ function stack(rank, { name, frames }, index) {
   const label = `Rank ${rank}, ${name}, the innermost call last`;
   const calls = [frames.slice(0, -1).map((frame) => `${frame}\n`), h("b", {}, frames.at(-1))];
   return h("details", { open: index === 0 }, h("summary", {}, name, h("span.quiet", {}, index === 0 ? ", the innermost call last" : "")), preformatted(h("code", {}, calls), label));
-}
-
-function ranks(values) {
-  const order = Object.keys(values).sort((a, b) => Number(a) - Number(b));
-  const flat = order.map((rank) => Object.fromEntries(Object.entries(values[rank]).flatMap(([name, value]) => {
-    if (value === null || typeof value !== "object") return [[name, value]];
-    return Object.entries(value).map(([inner, item]) => [name === "phase_seconds" ? `${inner}_seconds phase` : `${name} ${inner}`, item]);
-  })));
-  const names = [...new Set(flat.flatMap(Object.keys))];
-  const head = h("tr", {}, h("th", { scope: "col" }, "Value"), order.map((rank) => h("th.number", { scope: "col" }, `Rank ${rank}`)));
-  const body = names.map((name) => h("tr", {}, h("th", { scope: "row" }, rankValueName(name)), flat.map((values) => h("td.number", {}, displayValue(name, values[name])))));
-  return scrollTable("Last values of the ranks", h("thead", {}, head), h("tbody", {}, body));
-}
-
-function rankValueName(name) {
-  if (name.endsWith("_seconds phase")) return `time in ${name.slice(0, -"_seconds phase".length)}`;
-  return /^[a-z_]+$/.test(name) ? displayName(name) : name;
 }
 
 function events(values, alert) {
