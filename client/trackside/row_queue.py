@@ -24,7 +24,7 @@ from trackside.pytorch.device_scalars import TEXT, DeviceScalars, local_part, re
 from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
 from trackside.transport.session import HEAVY, Session
-from trackside.wire import SUMMARY, TrainingAlert, TrainingEvent
+from trackside.wire import EXCEPTION, SUMMARY, TrainingAlert, TrainingEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -233,6 +233,12 @@ class RowQueue:
             text = ""
         moment = monotonic_ns()
         self.append(moment, TrainingEvent(writable(str(kind))[:TEXT_LENGTH], moment, None, text))
+
+    def exception(self, fields: Mapping[str, str]) -> None:
+        """Queue an event for the exception that ends the run, by `exception_fields`; nothing if they are empty."""
+        if self.is_open and fields:
+            moment = monotonic_ns()
+            self.append(moment, TrainingEvent(EXCEPTION, moment, None, as_json(fields)))
 
     def summary(self, values: Mapping[str, Any] | None, named: dict[str, Any]) -> None:
         """Queue an event for each result: see `Run.summary`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import STATUSES, outcome
 from trackside.pytorch.device_scalars import read_number
 from trackside.row_queue import ROWS_WAITING
@@ -338,4 +339,5 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.queue.exception(exception_fields(error, traceback))
         self.queue.close(*outcome(kind, error))

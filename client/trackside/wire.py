@@ -458,6 +458,10 @@ SUMMARY = "summary"
 """The kind of an event whose fields are results of the run."""
 
 
+EXCEPTION = "exception"
+"""The kind of an event with the exception that ends a run: its ``type``, ``text`` and ``traceback``."""
+
+
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
     """An event that the training code reports.
 

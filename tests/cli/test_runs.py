@@ -38,6 +38,7 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.checkpoints import CheckpointsApi
+from trackside_daemon.web.api.console import ConsoleApi
 from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
@@ -167,6 +168,7 @@ class Site:
             gpu=GpuApi(Nvml(), lambda: None),
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),
+            console=ConsoleApi(kept),
         )
         self._app = pages.build(token=token, hosts=(), public_read=False)
         self._breaks = breaks

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.checkpoints import CheckpointsApi
+    from trackside_daemon.web.api.console import ConsoleApi
     from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
@@ -74,6 +75,7 @@ class WebApp:
         gpu: Endpoints that pause and resume GPU readings.
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
+        console: Endpoint of the output of commands.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class WebApp:
         gpu: GpuApi,
         processes: ProcessesApi,
         overview: OverviewApi,
+        console: ConsoleApi,
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
@@ -112,6 +115,7 @@ class WebApp:
             "gpu": gpu,
             "processes": processes,
             "overview": overview,
+            "console": console,
         }
         self._process_registry = process_registry()
         self._rank_statistics = RankStatistics()

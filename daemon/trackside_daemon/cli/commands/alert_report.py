@@ -239,9 +239,17 @@ def _neighbours(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) ->
     yield from _rows(processes)
 
 
+def _exception(fields: Mapping[str, str], _: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the traceback of an exception, which ends with its text."""
+    yield "exception, innermost call last:"
+    for line in str(fields["traceback"] or f"{fields['type']}: {fields['text']}").splitlines():
+        yield f"  {shown(line)}"
+
+
 _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
+    "exception": _exception,
     "causes": _causes,
     "checkpoint": _checkpoint,
     "changed": _changed,

@@ -24,7 +24,7 @@ class Endpoint(NamedTuple):
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
         group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `LayersApi`,
-            `GpuApi`, `AgentsApi`, `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
+            `GpuApi`, `AgentsApi`, `ProcessesApi`, `OverviewApi`, `ConsoleApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -47,6 +47,7 @@ class Endpoint(NamedTuple):
         "agents",
         "processes",
         "overview",
+        "console",
         "daemon",
     ] = "history"
 
@@ -285,6 +286,17 @@ ENDPOINTS = (
         "Audit the checkpoints of a run again.",
         description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
         group="checkpoints",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/console",
+        "console",
+        "Return what the command of a run printed, if trackside run --console started it.",
+        ("lines", "before", "search"),
+        "lines are [number, text], the oldest first: the newest ones, or those before a line number, or those that contain "
+        "a text in any case. They have no escape sequences. total is the number of kept lines, and more tells whether there "
+        "are earlier ones. bytes is the size of the kept output, at most 10 MiB.",
+        group="console",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),

@@ -7,6 +7,7 @@ import { h } from "/static/dom.js";
 import { span } from "/static/format.js";
 
 const SECTIONS = {
+  exception: ["Exception", exceptionText],
   causes: ["Likely causes", causes],
   checkpoint: ["Last good checkpoint before the alert", facts],
   diagnosis: ["Where the time of the run went until then", (texts) => lines(texts, "Diagnosis")],
@@ -97,6 +98,11 @@ function relativeTime(time, alert) {
   const seconds = alert.started - time;
   if (Math.abs(seconds) <= 0.05) return "then";
   return `${span(Math.abs(seconds))} ${seconds > 0 ? "before" : "after"}`;
+}
+
+// Returns the traceback of an exception, which ends with its text.
+export function exceptionText({ type, text, traceback }) {
+  return preformatted(String(traceback || `${type}: ${text}`), "Traceback, the innermost call last");
 }
 
 // A table with one row per record; columns without any value are left out.
