@@ -44,6 +44,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -169,6 +170,7 @@ class Site:
             processes=ProcessesApi(tuple),
             overview=OverviewApi(state, kept, overview),
             console=ConsoleApi(kept),
+            media=MediaApi(kept),
         )
         self._app = pages.build(token=token, hosts=(), public_read=False)
         self._breaks = breaks

@@ -262,8 +262,8 @@ def test_an_exception_is_in_the_summary_and_in_the_history(started: Started) -> 
     (kept,) = (started.history / "console").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
     assert kept.read_text().splitlines()[-1] == "RuntimeError: CUDA out of memory"
-    shown = processes.run(command("show", "raises"), env=started.environ, check=True).stdout
-    assert "exception of rank 0, innermost call last:\n  Traceback (most recent call last):" in shown
+    described = processes.run(command("show", "raises"), env=started.environ, check=True).stdout
+    assert "exception of rank 0, innermost call last:\n  Traceback (most recent call last):" in described
     assert status == 1
     assert "trackside: raises: alerts: TrainingProcessDied (critical)" in complaints.splitlines()
     shown = processes.run(command("show", "raises", "--json"), env=started.environ, check=True)

@@ -32,6 +32,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -164,6 +165,7 @@ class Site:
             processes=ProcessesApi(lambda: self.processes),
             overview=self.pages,
             console=ConsoleApi(kept),
+            media=MediaApi(kept),
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read, any_host=any_host))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.layers import LayersApi
+    from trackside_daemon.web.api.media import MediaApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
     from trackside_daemon.web.api.processes import ProcessesApi
 
@@ -76,6 +77,7 @@ class WebApp:
         processes: Endpoint of the training processes.
         overview: Endpoints of the overview and its stream.
         console: Endpoint of the output of commands.
+        media: Endpoints of images, texts and tables.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class WebApp:
         processes: ProcessesApi,
         overview: OverviewApi,
         console: ConsoleApi,
+        media: MediaApi,
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
@@ -116,6 +119,7 @@ class WebApp:
             "processes": processes,
             "overview": overview,
             "console": console,
+            "media": media,
         }
         self._process_registry = process_registry()
         self._rank_statistics = RankStatistics()

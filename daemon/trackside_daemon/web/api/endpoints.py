@@ -24,7 +24,7 @@ class Endpoint(NamedTuple):
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
         group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `LayersApi`,
-            `GpuApi`, `AgentsApi`, `ProcessesApi`, `OverviewApi`, `ConsoleApi`, or `WebApp` for ``daemon``.
+            `GpuApi`, `AgentsApi`, `ProcessesApi`, `OverviewApi`, `ConsoleApi`, `MediaApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -48,6 +48,7 @@ class Endpoint(NamedTuple):
         "processes",
         "overview",
         "console",
+        "media",
         "daemon",
     ] = "history"
 
@@ -297,6 +298,22 @@ ENDPOINTS = (
         "a text in any case. They have no escape sequences. total is the number of kept lines, and more tells whether there "
         "are earlier ones. bytes is the size of the kept output, at most 10 MiB.",
         group="console",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/media",
+        "media",
+        "List the images, texts and tables of a run, the oldest first.",
+        description="kind is image, text or table. key is the name that the training code gave it.",
+        group="media",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/media/{file}",
+        "media_file",
+        "Send an image, a text or a table of a run.",
+        types=("image/png", "text/plain", "application/json"),
+        group="media",
     ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),

@@ -11,6 +11,7 @@ import { Header } from "/static/run/header.js";
 import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
 import { chartMarks } from "/static/run/marks.js";
+import { Media } from "/static/run/media.js";
 import { phases } from "/static/run/phases.js";
 import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
 import { controls } from "/static/run/controls.js";
@@ -45,7 +46,8 @@ class RunPage {
     this.layers = new Layers(run, this.selection, address.signal);
     const recorded = [Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
     this.ending = new Ending(run, address.signal);
-    this.sections = [this.diagnosis, this.ending, this.layers, ...recorded, phases(), configuration(), model(), attempts()];
+    const media = new Media(run, address.signal);
+    this.sections = [this.diagnosis, this.ending, media, this.layers, ...recorded, phases(), configuration(), model(), attempts()];
     const parts = [this.head, this.diagnosis, this.ending, this.selection, this.charts, this.machine, this.metrics, ...this.sections.slice(2)];
     this.root = h("div.run-page", {}, parts.map((item) => item.root));
     this.#show(run);

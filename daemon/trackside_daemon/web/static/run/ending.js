@@ -24,9 +24,9 @@ export class Ending {
 
   async update(run) {
     const ended = ENDED.has(run.state);
-    this.section.hidden = !ended;
     await Promise.all([this.console.update(run), ended && this.#showEnd(run)]);
     this.link.hidden = !this.console.present;
+    this.section.hidden = !ended || (run.state === "finished" && !run.cause && this.link.hidden);
   }
 
   async #showEnd(run) {
