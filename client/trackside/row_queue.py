@@ -29,7 +29,7 @@ from trackside.wire import EXCEPTION, SUMMARY, TrainingAlert, TrainingEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trackside.media.media import Unsent
+    from trackside.media.unsent import Unsent
     from trackside.pytorch.measured import Measured
     from trackside.totals.phases import Mark
     from trackside.transport.sender import Sender

@@ -1,15 +1,13 @@
-"""Queue images, texts and tables of a run: read at once, encoded by the sender thread."""
+"""Read images, texts and tables of a run, and queue them."""
 
 from __future__ import annotations
 
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from trackside.media.pixels import Pixels, read
 from trackside.media.tables import table_json
+from trackside.media.unsent import Unsent
 from trackside.packing import writable
-from trackside.redact import redact, redact_text
-from trackside.wire import MediaItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,39 +16,6 @@ if TYPE_CHECKING:
 
 TEXT = 65_536  # limit of characters of a text
 KEY = 256  # limit of characters of a key
-
-
-class Unsent:
-    """An image, a text or a table on its way to the sender thread.
-
-    Args:
-        kind: ``image``, ``text`` or ``table``.
-        key: Its name.
-        step: Its step; None for the current one.
-        content: Pixels, or the bytes that are sent, for a text before secrets are removed.
-    """
-
-    def __init__(self, kind: str, key: str, step: int | None, content: Pixels | bytes) -> None:
-        self.kind, self.key, self.step, self.content = kind, key, step, content
-        self.time = monotonic_ns()
-
-    @property
-    def size(self) -> int:
-        """Bytes of memory."""
-        return len(self.content.data if isinstance(self.content, Pixels) else self.content)
-
-    def item(self, step: int | None) -> MediaItem:
-        """Return the message; *step* is the current step. For the sender thread: an image takes milliseconds."""
-        content = self.content
-        if isinstance(content, Pixels):
-            data = content.png()
-        elif self.kind == "text":
-            data = redact_text(content.decode()).encode()
-        elif self.kind == "table":
-            data = _redacted_table(content)
-        else:
-            data = content
-        return MediaItem(self.kind, self.key, self.time, data, step if self.step is None else self.step)
 
 
 def log_image(queue: RowQueue, key: str, image: Any, step: int | None) -> None:
@@ -83,9 +48,3 @@ def _queue(queue: RowQueue, kind: str, key: str, step: int | None, content: Call
 def _cut(text: str) -> str:
     left_out = len(text) - TEXT
     return text if left_out <= 0 else f"{text[:TEXT]}\n… {left_out} more characters"
-
-
-def _redacted_table(data: bytes) -> bytes:
-    import json
-
-    return json.dumps(redact(json.loads(data)), separators=(",", ":")).encode()

@@ -1,4 +1,4 @@
-"""Files of a command's output: segments, the oldest of which are deleted."""
+"""Segments of a command's output as files; the oldest are deleted."""
 
 from __future__ import annotations
 

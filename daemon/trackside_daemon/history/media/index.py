@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import sqlite3
 
 DIRECTORY = "media"  # of all runs, in that of the history
 INDEX = "index.jsonl"
@@ -64,6 +65,11 @@ def read(history: Path, run: str) -> list[MediaFile]:
             if item.file in present and item.kind in SUFFIXES:
                 found[item.file] = item
     return list(found.values())
+
+
+def beside(connection: sqlite3.Connection) -> Path:
+    """Return the directory of the history of a connection."""
+    return Path(connection.execute("PRAGMA database_list").fetchone()[2]).parent
 
 
 def content(history: Path, run: str, item: MediaFile) -> bytes:

@@ -67,7 +67,9 @@ class MediaStore:
         """
         for place, item in enumerate(items):
             try:
-                self._write(session, sha256(session.id + f"{number}.{place}".encode()).hexdigest()[:24], item, shift)
+                # The name is the same when the batch comes again; those of a file that is imported have no number.
+                name = session.id + f"{number}.{place}.{item.time}.{item.key}".encode("utf-8", "replace")
+                self._write(session, sha256(name).hexdigest()[:24], item, shift)
             except (ValueError, OSError) as error:
                 if not self.refused:
                     reason = getattr(error, "strerror", None) or str(error)
