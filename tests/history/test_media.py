@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from histories import BEGIN, History, finished, ingested, opened
+from msgspec.structs import replace
 from session_records import batch_ingested
 
 from trackside.media.png import encode
@@ -123,18 +124,12 @@ def test_an_export_has_them_and_an_import_restores_them(history: History, form: 
     history.import_file(exported, f"run.{form}", id="id-2")
     before, after = (index.read(history.directory, one) for one in ("id-1", "id-2"))
     assert len(before) == 3
-    assert [one.__class__(**{**_fields(one), "file": ""}) for one in before] == [
-        one.__class__(**{**_fields(one), "file": ""}) for one in after
-    ]
+    assert [replace(one, file="") for one in before] == [replace(one, file="") for one in after]
     contents = [
         [index.content(history.directory, run, one) for one in files]
         for run, files in (("id-1", before), ("id-2", after))
     ]
     assert contents[0] == contents[1]
-
-
-def _fields(one: index.MediaFile) -> dict[str, object]:
-    return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
 def test_they_are_deleted_with_their_run(history: History) -> None:
