@@ -180,6 +180,11 @@ def log_table(key: str, rows: Any, step: int | None = None, *, columns: Sequence
     _default().log_table(key, rows, step, columns=columns)
 
 
+def log_histogram(key: str, values: Any, step: int | None = None) -> None:
+    """Record a histogram in the default run, as `Run.log_histogram`."""
+    _default().log_histogram(key, values, step)
+
+
 def event(kind: str, /, **fields: Any) -> None:
     """Record an event in the default run, as `Run.event`."""
     _default().event(kind, **fields)

@@ -285,6 +285,21 @@ class Run:
 
         log_table(self.queue, key, rows, step, columns)
 
+    def log_histogram(self, key: str, values: Any, step: int | None = None) -> None:
+        """Record the distribution of numbers, in 64 bins of equal width.
+
+        Args:
+            key: Its name; histograms of one name are a series over steps.
+            values: An array, a tensor, which is waited for, or numbers. Of more than a million each second, third, … counts.
+            step: Its step; None for the current one.
+
+        Example:
+            >>> run.log_histogram("lengths", lengths, step=step)
+        """
+        from trackside.media.media import log_histogram
+
+        log_histogram(self.queue, key, values, step)
+
     def event(self, kind: str, /, **fields: Any) -> None:
         """Record that something happened, at the current step.
 

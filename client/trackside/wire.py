@@ -456,7 +456,7 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
             raise WireError("block", str(error)) from None
 
 
-MEDIA_KINDS = ("image", "text", "table")
+MEDIA_KINDS = ("image", "text", "table", "histogram")
 
 
 class MediaItem(msgspec.Struct, omit_defaults=True):
@@ -466,7 +466,8 @@ class MediaItem(msgspec.Struct, omit_defaults=True):
         kind: One of `MEDIA_KINDS`.
         key: Name, as the user wrote it, at most 256 characters.
         time: Nanoseconds of the client's monotonic clock.
-        data: A PNG file, UTF-8, or JSON with ``columns``, ``rows`` and ``omitted``, the number of rows left out.
+        data: A PNG file; UTF-8; JSON with ``columns``, ``rows`` and ``omitted``, the number of rows left out; or JSON with
+            ``edges``, ``counts`` and ``nonfinite``, the number of NaN and infinities.
         step: Step; None before the first push.
     """
 

@@ -16,6 +16,7 @@ from processes import eventually
 
 import trackside
 from trackside import row_queue
+from trackside.media.histograms import histogram_json
 from trackside.media.pixels import IMAGE_BYTES, MAX_SIDE, Pixels, read
 from trackside.media.png import PngError, check, encode
 from trackside.media.tables import COLUMNS, ROWS, TABLE_BYTES, table_json
@@ -163,6 +164,20 @@ def test_tables_are_bounded() -> None:
     assert len(wide) <= TABLE_BYTES
     with pytest.raises(ValueError, match="rows"):
         table_json("text")
+
+
+def test_a_histogram_counts_every_finite_number() -> None:
+    values = RANDOM.normal(size=1000)
+    values[:3] = float("nan"), float("inf"), 0.0
+    of_array, of_numbers = (json.loads(histogram_json(one)) for one in (values, values.tolist()))
+    assert of_array["nonfinite"] == of_numbers["nonfinite"] == 2
+    assert sum(of_array["counts"]) == sum(of_numbers["counts"]) == 998
+    assert of_array["edges"] == pytest.approx(of_numbers["edges"])
+    assert sum(abs(a - b) for a, b in zip(of_array["counts"], of_numbers["counts"], strict=True)) <= 4  # at the edges
+    assert sum(json.loads(histogram_json([3.0, 3.0]))["counts"]) == 2
+    assert sum(json.loads(histogram_json(np.zeros(3_000_000)))["counts"]) == 1_000_000
+    with pytest.raises(ValueError, match="no finite number"):
+        histogram_json(np.array([float("nan")]))
 
 
 @pytest.fixture

@@ -60,6 +60,9 @@ def test_each_kind_becomes_a_private_file_with_an_entry(tmp_path: Path, store: M
         item("svg", b"<svg/>"),
         item("text", b"\xff"),
         item("text", b"x" * 400_000),
+        item("histogram", b'{"edges":[1,0],"counts":[1],"nonfinite":0}'),
+        item("histogram", b'{"edges":[0,1],"counts":[-1],"nonfinite":0}'),
+        item("histogram", b'{"edges":[0],"counts":[],"nonfinite":0}'),
         item("table", b"[]"),
         item("table", b'{"columns":["a"],"rows":[[NaN]],"omitted":0}'),
         item("table", b"[" * 100_000),
@@ -118,12 +121,13 @@ def history(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
 def test_an_export_has_them_and_an_import_restores_them(history: History, form: str) -> None:
     run = opened("id-1", name="train")
     media = [item("image", IMAGE), item("text", "é".encode(), "t"), item("table", TABLE, "r", None)]
+    media.append(item("histogram", b'{"edges":[0.0,1.5],"counts":[3],"nonfinite":0}', "h"))
     history.put([run, ingested("id-1", [(1, round(BEGIN * 1e6), {"loss": 1.0})])])
     history.put([batch_ingested(run.session.id, 2, media=media), finished("id-1")])
     exported = history.export("id-1", form)
     history.import_file(exported, f"run.{form}", id="id-2")
     before, after = (index.read(history.directory, one) for one in ("id-1", "id-2"))
-    assert len(before) == 3
+    assert len(before) == 4
     assert [replace(one, file="") for one in before] == [replace(one, file="") for one in after]
     contents = [
         [index.content(history.directory, run, one) for one in files]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside.media.histograms import histogram_json
 from trackside.media.pixels import Pixels, read
 from trackside.media.tables import table_json
 from trackside.media.unsent import Unsent
@@ -31,6 +32,11 @@ def log_text(queue: RowQueue, key: str, text: str, step: int | None) -> None:
 def log_table(queue: RowQueue, key: str, rows: Any, step: int | None, columns: Sequence[str] | None) -> None:
     """Queue a table: see `Run.log_table`."""
     _queue(queue, "table", key, step, lambda: table_json(rows, columns))
+
+
+def log_histogram(queue: RowQueue, key: str, values: Any, step: int | None) -> None:
+    """Queue a histogram: see `Run.log_histogram`."""
+    _queue(queue, "histogram", key, step, lambda: histogram_json(values))
 
 
 def _queue(queue: RowQueue, kind: str, key: str, step: int | None, content: Callable[[], Pixels | bytes]) -> None:

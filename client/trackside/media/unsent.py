@@ -14,7 +14,7 @@ class Unsent:
     """An image, a text or a table on its way to the sender thread.
 
     Args:
-        kind: ``image``, ``text`` or ``table``.
+        kind: One of `MEDIA_KINDS`.
         key: Its name.
         step: Its step; None for the current one.
         content: Pixels, or the bytes that are sent, for a text before secrets are removed.

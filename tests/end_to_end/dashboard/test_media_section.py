@@ -21,6 +21,7 @@ for step in range(5):
     run.push(step=step, loss=1.0)
     run.log_image("<b>samples", numpy.full((4, 6, 3), 50 * step, "uint8"))
     run.log_text("completion", f"<script>alert(1)</script> step {step}")
+    run.log_histogram("lengths", [1.0, 2.0, 2.0, float("nan")])
     run.log_table("worst", [{"input": "<img src=x>", "loss": 1.5 * step}])
 sys.stdin.read()
 """
@@ -38,13 +39,14 @@ def test_a_slider_moves_over_the_steps(
     violations: Callable[[Page], list[str]],
 ) -> None:
     training = start_training(shared_daemon, "-c", LOGS)
-    eventually(lambda: len(shared_daemon.api("runs/logs-1/media").json().get("media", ())) == 15)
+    eventually(lambda: len(shared_daemon.api("runs/logs-1/media").json().get("media", ())) == 20)
     page = open_page(shared_daemon, "/runs/logs-1")
     image = page.get_by_role("img", name="<b>samples, step 4")
     expect(image).to_be_visible()
     assert image.evaluate(PIXEL) == [6, 4, 200]
     expect(page.get_by_role("region", name="Text completion")).to_have_text("<script>alert(1)</script> step 4")
     expect(page.get_by_role("region", name="Table worst").locator("td")).to_have_text(["<img src=x>", "6"])
+    expect(page.get_by_role("img", name="lengths: 1 to 2, at most 2 in a bin, 1 NaN or infinite")).to_be_visible()
     assert violations(page) == []
     slider = page.get_by_role("slider", name="Step of <b>samples")
     slider.focus()

@@ -76,9 +76,22 @@ def _item(kind: str, name: str, item: Mapping[str, Any]) -> str:
         body = f'<img {size} alt="{name} {step}" src="data:image/png;base64,{escape(item["data"])}">'
     elif kind == "text":
         body = f"<pre>{escape(item['data'])}</pre>"
+    elif kind == "histogram":
+        body = _histogram(name, item["data"])
     else:
         body = _table(item["data"])
     return f"<figure>{body}<figcaption>{step}</figcaption></figure>"
+
+
+def _histogram(name: str, data: Mapping[str, Any]) -> str:
+    counts, edges = data["counts"], data["edges"]
+    most, width = max(counts) or 1, 100 / len(counts)
+    bars = "".join(
+        f'<rect class="c0" x="{place * width:.2f}" y="{40 - 40 * count / most:.2f}" width="{width:.2f}" height="{40 * count / most:.2f}"/>'
+        for place, count in enumerate(counts)
+    )
+    ends = f"{edges[0]:.4g} to {edges[-1]:.4g}, at most {most:,} in a bin"
+    return f'<svg class="histogram" viewBox="0 0 100 40" preserveAspectRatio="none" role="img" aria-label="{name}: {ends}">{bars}</svg><p class="quiet">{ends}</p>'
 
 
 def _table(table: Mapping[str, Any]) -> str:

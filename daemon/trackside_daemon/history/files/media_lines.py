@@ -51,7 +51,7 @@ def item_of(fields: Mapping[str, Any]) -> MediaItem:
     """
     try:
         kind, data, step = fields["of"], fields["data"], fields.get("step")
-        packed = b64decode(data, validate=True) if kind == "image" else json.dumps(data) if kind == "table" else data
+        packed = b64decode(data, validate=True) if kind == "image" else data if kind == "text" else json.dumps(data)
         if step is not None:
             checked_position(0, 0, step)
         content = packed if isinstance(packed, bytes) else str(packed).encode()

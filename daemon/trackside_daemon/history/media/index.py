@@ -14,8 +14,13 @@ if TYPE_CHECKING:
 
 DIRECTORY = "media"  # of all runs, in that of the history
 INDEX = "index.jsonl"
-SUFFIXES = {"image": "png", "text": "txt", "table": "json"}
-TYPES = {"image": "image/png", "text": "text/plain; charset=utf-8", "table": "application/json"}
+SUFFIXES = {"image": "png", "text": "txt", "table": "json", "histogram": "json"}
+TYPES = {
+    "image": "image/png",
+    "text": "text/plain; charset=utf-8",
+    "table": "application/json",
+    "histogram": "application/json",
+}
 
 
 class MediaFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,7 +28,7 @@ class MediaFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         file: Name of its file.
-        kind: ``image``, ``text`` or ``table``.
+        kind: One of `trackside.wire.MEDIA_KINDS`.
         key: Name that the training code gave it.
         time: Unix seconds.
         step: Its step; None before the first.

@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from trackside.wire import MediaItem
     from trackside_daemon.model.session import SessionRef
 
-MAX_BYTES = {"image": 1024 * 1024, "text": 320 * 1024, "table": 320 * 1024}  # of an item, by its kind
+MAX_BYTES = {
+    "image": 1024 * 1024,
+    "text": 320 * 1024,
+    "table": 320 * 1024,
+    "histogram": 64 * 1024,
+}  # of an item, by its kind
 KEY = 256  # characters of a key
+BINS = 1024  # most bins of a histogram
 ITEMS = 20_000  # most files of a run
 KEPT = 0.9  # part of a quota that is kept when it is exceeded, so that not each file deletes another
 
@@ -169,7 +175,8 @@ def _checked(item: MediaItem) -> tuple[bytes, int, int]:
             raise ValueError(f"this image cannot be used: {error}") from None
         return image.data, image.width, image.height
     text = item.data.decode()  # raises a ValueError
-    return (_table(text) if item.kind == "table" else text.encode()), 0, 0
+    check_text = {"table": _table, "histogram": _histogram}.get(item.kind, str.encode)
+    return check_text(text), 0, 0
 
 
 def _table(text: str) -> bytes:
@@ -182,6 +189,18 @@ def _table(text: str) -> bytes:
         return json.dumps(clean, separators=(",", ":"), allow_nan=False).encode()
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"this is no table: {type(error).__name__}") from None
+
+
+def _histogram(text: str) -> bytes:
+    try:
+        found = json.loads(text)
+        edges, counts = [float(edge) for edge in found["edges"]], [int(count) for count in found["counts"]]
+        if len(edges) != len(counts) + 1 or len(counts) > BINS or min(counts) < 0 or edges != sorted(edges):
+            raise ValueError("edges")  # noqa: TRY301  one error for all that it can be
+        clean = {"edges": edges, "counts": counts, "nonfinite": int(found["nonfinite"])}
+        return json.dumps(clean, separators=(",", ":"), allow_nan=False).encode()
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"this is no histogram: {type(error).__name__}") from None
 
 
 def _write_private(path: Path, data: bytes, how: int) -> None:

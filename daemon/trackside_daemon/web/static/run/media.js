@@ -2,7 +2,7 @@
 
 import { fetchApi, getJson } from "/static/api.js";
 import { ENDED } from "/static/components.js";
-import { h, setText, syncRows } from "/static/dom.js";
+import { h, setText, svg, syncRows } from "/static/dom.js";
 import { number, plural, when } from "/static/format.js";
 
 const CACHED = 40; // Contents of a series that are kept, so that the slider moves at once.
@@ -97,6 +97,15 @@ const CONTENTS = {
   },
   async text(answer, { key }) {
     return { element: h("pre", { tabindex: 0, role: "region", "aria-label": `Text ${key}` }, await answer.text()) };
+  },
+  async histogram(answer, { key }) {
+    const { edges, counts, nonfinite } = await answer.json();
+    const most = Math.max(...counts, 1);
+    const width = 100 / counts.length;
+    const bars = counts.map((count, place) => svg("rect", { x: place * width, y: 40 - (40 * count) / most, width: 0.9 * width, height: (40 * count) / most }, svg("title", {}, `${number(edges[place], 4)} to ${number(edges[place + 1], 4)}: ${count}`)));
+    const ends = `${number(edges[0], 4)} to ${number(edges.at(-1), 4)}, at most ${most} in a bin${nonfinite ? `, ${nonfinite} NaN or infinite` : ""}`;
+    const plot = svg("svg.histogram", { viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img", "aria-label": `${key}: ${ends}` }, bars);
+    return { element: h("div", {}, plot, h("p.quiet", {}, ends)) };
   },
   async table(answer, { key }) {
     const { columns, rows, omitted } = await answer.json();
