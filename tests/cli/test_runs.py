@@ -10,6 +10,7 @@ import re
 import subprocess
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import processes
@@ -44,6 +45,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
 from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
@@ -58,7 +60,6 @@ from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from starlette.types import Message, Receive, Scope, Send
 
@@ -167,7 +168,8 @@ class Site:
             checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, lambda _: None), kept),
             layers=LayersApi(kept),
             gpu=GpuApi(Nvml(), lambda: None),
-            processes=ProcessesApi(tuple),
+            machine=MachineApi(MachineHistory(state)),
+            processes=ProcessesApi(tuple, state, Path("/proc")),
             overview=OverviewApi(state, kept, overview),
             console=ConsoleApi(kept),
             media=MediaApi(kept),

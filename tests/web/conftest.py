@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -32,6 +33,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
 from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
@@ -43,7 +45,6 @@ from trackside_daemon.web.http.auth_token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from starlette.types import ASGIApp
 
@@ -112,6 +113,7 @@ class Site:
         self.history.start()
         self.rates = RateTracker(state)
         self.firing = FiringAlerts()
+        self.machine = MachineHistory(state)
         self.overview = Overview(state, self.rates, self.firing, self.history.database)
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:
@@ -162,7 +164,8 @@ class Site:
             checkpoints=CheckpointsApi(self.checkpoints, kept),
             layers=LayersApi(kept),
             gpu=GpuApi(self.nvml, self._forget),
-            processes=ProcessesApi(lambda: self.processes),
+            machine=MachineApi(self.machine),
+            processes=ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
             overview=self.pages,
             console=ConsoleApi(kept),
             media=MediaApi(kept),

@@ -19,6 +19,7 @@ from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read import alert_reader, attempts
 from trackside_daemon.history.read.sessions import stored_session
 from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.records import ENDED, MachineSample, RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.capture import Capture
-    from trackside_daemon.model.metric import Batch, Sample
+    from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert, EarlierAttempts, Silence
 
 MAX_LAST_ATTEMPTS = 10_000  # runs whose last attempt is cached
@@ -297,18 +298,9 @@ class Recorder:
         self._ending.discard(batch.source)
         self._last_slots[batch.source] = slot
         values = {
-            _series_name(sample): sample.value for sample in batch.samples if isinstance(sample.value, int | float)
+            series_name(sample.metric, sample.labels): sample.value
+            for sample in batch.samples
+            if isinstance(sample.value, int | float)
         }
         if values:
             self.writer.put([MachineSample(batch.time, values)])
-
-
-def _series_name(sample: Sample) -> str:
-    """Return the name and labels of a series as ``/metrics`` writes them."""
-    pairs = sorted(zip(sample.metric.labels, sample.labels, strict=True))
-    labels = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
-    return f"{sample.metric.name}{{{labels}}}" if labels else sample.metric.name
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

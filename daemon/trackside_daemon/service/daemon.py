@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
@@ -44,6 +45,7 @@ from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.machine_history import MachineApi
 from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
@@ -58,7 +60,6 @@ from trackside_daemon.web.http.server import WebServer
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from pathlib import Path
 
     from trackside.wire import Identity
     from trackside_daemon.ingest.ingest_worker import IngestWorker
@@ -247,7 +248,8 @@ class Daemon:
             ),
             checkpoints=CheckpointsApi(parts.checkpoints, access),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
-            processes=ProcessesApi(lambda: parts.process.processes),
+            machine=MachineApi(parts.machine),
+            processes=ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
             overview=self._overview,
             console=ConsoleApi(access),
             media=MediaApi(access),

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.layers import LayersApi
+    from trackside_daemon.web.api.machine_history import MachineApi
     from trackside_daemon.web.api.media import MediaApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
     from trackside_daemon.web.api.processes import ProcessesApi
@@ -74,7 +75,8 @@ class WebApp:
         checkpoints: Endpoints of checkpoints.
         layers: Endpoints of the distributions of layers.
         gpu: Endpoints that pause and resume GPU readings.
-        processes: Endpoint of the training processes.
+        machine: Endpoint of the last hour of the machine.
+        processes: Endpoints of the processes that train or use a GPU.
         overview: Endpoints of the overview and its stream.
         console: Endpoint of the output of commands.
         media: Endpoints of images, texts and tables.
@@ -95,6 +97,7 @@ class WebApp:
         checkpoints: CheckpointsApi,
         layers: LayersApi,
         gpu: GpuApi,
+        machine: MachineApi,
         processes: ProcessesApi,
         overview: OverviewApi,
         console: ConsoleApi,
@@ -116,6 +119,7 @@ class WebApp:
             "checkpoints": checkpoints,
             "layers": layers,
             "gpu": gpu,
+            "machine": machine,
             "processes": processes,
             "overview": overview,
             "console": console,

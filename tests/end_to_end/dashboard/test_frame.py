@@ -43,7 +43,7 @@ LEFT = """async () => {
   page.abort();
   return answer;
 }"""
-PAGES = ("/", "/compare", "/system", "/alerts", "/export")
+PAGES = ("/", "/runs", "/compare", "/system", "/alerts", "/export")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -64,7 +64,7 @@ def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back(
     page = open_page(shared_daemon)
     expect(page.locator("#live")).to_contain_text("Live")
     assert "token" not in page.url
-    for name in ("Compare", "System", "Alerts", "Export"):
+    for name in ("Runs", "Compare", "System", "Alerts", "Export"):
         page.get_by_role("link", name=name).click()
         expect(page).to_have_title(f"{name} · trackside")
         expect(page.locator("nav [aria-current=page]")).to_contain_text(name)
@@ -171,7 +171,7 @@ def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(
     page.goto(f"{shared_daemon.url}/nope")
     expect(page.get_by_role("alert")).to_contain_text("There is no page /nope.")
     page.get_by_role("link", name="All runs").click()
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     page.goto(f"{shared_daemon.url}/system")
     heading = page.get_by_role("heading", name="System")
     heading.evaluate("heading => heading.mine = true")

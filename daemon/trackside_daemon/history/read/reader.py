@@ -25,7 +25,7 @@ MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belon
 _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
-    "tags, pinned, user, summary"
+    "tags, pinned, user, summary, notes"
 )
 _EVENT = (
     "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
@@ -289,7 +289,7 @@ def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:
-    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user, summary = row
+    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user, summary, notes = row
     return {
         "id": uid,
         "name": name,
@@ -304,6 +304,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "pinned": bool(pinned),
         "user": user,
         "summary": json.loads(summary),
+        "notes": notes,
     }
 
 

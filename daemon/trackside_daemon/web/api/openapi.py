@@ -52,6 +52,8 @@ _PARAMETERS = {
         "string",
         "band: one band over the ranks of each key and attempt, points [step, time, min, max, median of their last].",
     ),
+    "config": ("string", "true: also the configuration of each run."),
+    "mean": ("string", "true: also the mean of each point."),
     "baseline": (
         "string",
         "A run or a tag to compare with. May be repeated. Default: the newest pinned run of the name, else the last finished.",
@@ -72,6 +74,8 @@ _PARAMETERS = {
 _CHOICES = {
     "severity": ["info", "warning", "critical"],
     "ranks": ["band"],
+    "mean": ["true", "false"],
+    "config": ["true", "false"],
     "by": ["step", "time"],
     "format": ["csv", "json", "jsonl"],
     "kind": ["weights", "gradients", "activations", "attention"],

@@ -88,8 +88,13 @@ def _ranks(params: QueryParams) -> tuple[list[int] | None, int | None]:
         raise HTTPException(400, "rank and attempt must be numbers; use rank=all for every rank") from None
 
 
-def read_charts(database: Database, selected: list[RunSeries], window: Window, points: int) -> list[dict[str, Any]]:
-    """Return one chart per series, each with at most *points* buckets ``[step, time, min, max, last]``."""
+def read_charts(
+    database: Database, selected: list[RunSeries], window: Window, points: int, *, means: bool = False
+) -> list[dict[str, Any]]:
+    """Return one chart per series, each with at most *points* buckets ``[step, time, min, max, last]``.
+
+    With *means*, a chart whose buckets have several samples also has their ``means``.
+    """
     result = []
     for selected_series in selected:
         # One read transaction per series: the WAL cannot shrink while a transaction is open.
@@ -106,6 +111,7 @@ def read_charts(database: Database, selected: list[RunSeries], window: Window, p
                 "trimmed": chart.trimmed,
                 "points": [_point_json(point) for point in chart.points],
                 **({"nonfinite": chart.nonfinite} if chart.nonfinite else {}),
+                **({"means": [json_number(mean) for mean in chart.means]} if means and chart.means else {}),
             }
         )
     return result

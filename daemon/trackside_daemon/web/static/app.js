@@ -8,9 +8,11 @@
 import { UnreachableError, storeToken, subscribe, withNetworkErrors } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
+import { listenForKeys, showHelp } from "/static/shortcuts.js";
+import { toggleTheme } from "/static/theme.js";
 import { tokenForm } from "/static/token_form.js";
 
-const PAGES = { "": "overview", runs: "run", compare: "compare", system: "system", alerts: "alerts", export: "export" };
+const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts", export: "export" };
 const MAX_ALERTS = 200; // The overview lists at most this many.
 const WRITE_MS = 250; // Browsers limit how often a page may change its address.
 const main = document.querySelector("main");
@@ -39,7 +41,8 @@ async function open() {
   markCurrentPage(parts[0]);
   try {
     if (!Object.hasOwn(PAGES, parts[0])) throw new Error(`There is no page ${location.pathname}.`);
-    const { title, show } = await withNetworkErrors(import(`/static/pages/${PAGES[parts[0]]}.js`));
+    const name = parts[0] === "runs" && parts[1] ? "run" : PAGES[parts[0]];
+    const { title, show } = await withNetworkErrors(import(`/static/pages/${name}.js`));
     const query = new URLSearchParams(location.search);
     const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && set(changes), signal: ending.signal });
     if (current !== opened) {
@@ -127,7 +130,7 @@ function showFailure(problem) {
 // An error as a message for the user.
 function explanation(problem) {
   if (problem.reason !== "token") {
-    const way = problem instanceof UnreachableError ? [] : [h("p", {}, h("a", { href: "/" }, "All runs"))];
+    const way = problem instanceof UnreachableError ? [] : [h("p", {}, h("a", { href: "/runs" }, "All runs"), " · ", h("a", { href: "/" }, "Overview"))];
     return h("section.notice", { role: "alert" }, h("p", {}, problem.message), ...way);
   }
   return tokenForm(problem, Boolean(newest), useToken);
@@ -156,7 +159,7 @@ function write() {
 
 function markCurrentPage(first) {
   for (const link of document.querySelectorAll("nav a")) {
-    const isCurrent = link.getAttribute("href") === `/${first}` || (first === "runs" && link.getAttribute("href") === "/");
+    const isCurrent = link.getAttribute("href") === `/${first}`;
     if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -205,6 +208,9 @@ document.addEventListener("visibilitychange", () => {
   setText(live, document.hidden ? "Paused" : "Connecting…");
   listen();
 });
+document.querySelector("#theme").addEventListener("click", toggleTheme);
+document.querySelector("#keys").addEventListener("click", showHelp);
+listenForKeys();
 storeToken();
 listen();
 open();

@@ -18,7 +18,7 @@ export function number(value, digits = 5) {
   if (!Number.isFinite(value)) return NONFINITE.get(String(value).toLowerCase().replace("inity", ""))?.text ?? String(value);
   const size = Math.abs(value);
   if (value === 0 || Number.isInteger(value) && size < 1e9) return String(value);
-  if (size >= 1e-3 && size < 1e6) return String(Number(value.toPrecision(digits)));
+  if (size >= 1e-4 && size < 1e6) return String(Number(value.toPrecision(digits)));
   return value.toExponential(Math.max(0, digits - 3));
 }
 
