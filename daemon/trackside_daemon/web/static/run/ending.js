@@ -19,7 +19,7 @@ export class Ending {
     this.link = h("button.small", { type: "button", hidden: true, onclick: () => this.console.open() }, "Last lines of the console");
     this.end = h("div", {}, this.facts, h("p", {}, this.link), this.exceptions);
     this.section = h("details.run-section", { open: true, hidden: true }, h("summary", {}, h("h2", {}, "How it ended")), this.end);
-    this.root = h("div", {}, this.section, this.console.root);
+    this.root = h("div", { hidden: true }, this.section, this.console.root);
   }
 
   async update(run) {
@@ -27,6 +27,7 @@ export class Ending {
     await Promise.all([this.console.update(run), ended && this.#showEnd(run)]);
     this.link.hidden = !this.console.present;
     this.section.hidden = !ended || (run.state === "finished" && !run.cause && this.link.hidden);
+    this.root.hidden = this.section.hidden && this.console.root.hidden;
   }
 
   async #showEnd(run) {
