@@ -37,7 +37,7 @@ def test_a_failed_run_shows_its_traceback_and_the_console_is_searched(
     writer.close()
     start_training(shared_daemon, "-c", RAISES, TRACKSIDE_LAUNCH=LAUNCH)
     eventually(lambda: shared_daemon.api("runs/raises-1").json().get("state") == "failed")
-    page = open_page(shared_daemon, "/runs/raises-1")
+    page = open_page(shared_daemon, "/runs/raises-1?tab=output")
     ending = page.locator("details", has=page.get_by_role("heading", name="How it ended"))
     expect(ending).to_contain_text("ValueError: the batch has shape (3, 4)")
     traceback = ending.get_by_role("region", name="Traceback, the innermost call last")

@@ -40,7 +40,7 @@ def test_a_slider_moves_over_the_steps(
 ) -> None:
     training = start_training(shared_daemon, "-c", LOGS)
     eventually(lambda: len(shared_daemon.api("runs/logs-1/media").json().get("media", ())) == 20)
-    page = open_page(shared_daemon, "/runs/logs-1")
+    page = open_page(shared_daemon, "/runs/logs-1?tab=media")
     image = page.get_by_role("img", name="<b>samples, step 4")
     expect(image).to_be_visible()
     assert image.evaluate(PIXEL) == [6, 4, 200]
