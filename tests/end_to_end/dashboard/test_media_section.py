@@ -57,6 +57,6 @@ def test_a_slider_moves_over_the_steps(
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("img", name="<b>samples, step 1")).to_be_visible()
     expect(page.get_by_role("region", name="Text completion")).to_contain_text("step 4")
-    assert "samples" not in shared_daemon.get("/metrics").text
+    assert "<b>samples" not in shared_daemon.get("/metrics").text
     assert training.stdin is not None
     training.stdin.close()

@@ -6,8 +6,9 @@ from contextlib import suppress
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.history.files.media_lines import shown
+from trackside_daemon.history.files import media_lines
 from trackside_daemon.history.media import index
+from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
     import sqlite3
@@ -32,7 +33,7 @@ def read(connection: sqlite3.Connection, run: str, size: int = SIZE) -> list[dic
             if item.bytes > size:
                 continue
             with suppress(OSError, ValueError):
-                data = shown(kind, index.content(history, run, item))
+                data = media_lines.shown(kind, index.content(history, run, item))
                 drawn.append({"step": item.step, "data": data, "width": item.width, "height": item.height})
                 size -= item.bytes
         if drawn:
@@ -60,7 +61,7 @@ def section(reports: Sequence[Mapping[str, Any]], labels: Sequence[str]) -> Iter
 
 def _series(label: str, series: Mapping[str, Any]) -> str:
     rank = f", rank {series['rank']}" if series["rank"] else ""
-    name = escape(" ".join(filter(None, [label, f"{series['key']}{rank}"])))
+    name = escape(shown(" ".join(filter(None, [label, f"{series['key']}{rank}"]))))
     left_out = series["count"] - len(series["items"])
     more = (
         f'<p class="quiet">{left_out} more steps are left out; trackside export has them.</p>' if left_out > 0 else ""
@@ -75,7 +76,8 @@ def _item(kind: str, name: str, item: Mapping[str, Any]) -> str:
         size = f'width="{int(item["width"])}" height="{int(item["height"])}"'
         body = f'<img {size} alt="{name} {step}" src="data:image/png;base64,{escape(item["data"])}">'
     elif kind == "text":
-        body = f"<pre>{escape(item['data'])}</pre>"
+        lines = "\n".join(map(shown, item["data"].splitlines()))
+        body = f"<pre>{escape(lines)}</pre>"
     elif kind == "histogram":
         body = _histogram(name, item["data"])
     else:
@@ -95,11 +97,11 @@ def _histogram(name: str, data: Mapping[str, Any]) -> str:
 
 
 def _table(table: Mapping[str, Any]) -> str:
-    head = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in table["columns"])
+    head = "".join(f'<th scope="col">{escape(shown(str(name)))}</th>' for name in table["columns"])
     rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table["rows"][:ROWS])
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def _cell(value: Any) -> str:
     text = f"{value:.5g}" if isinstance(value, float) else "" if value is None else str(value)
-    return f"<td>{escape(text)}</td>"
+    return f"<td>{escape(shown(text))}</td>"
