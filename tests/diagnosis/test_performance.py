@@ -12,12 +12,13 @@ from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.history.training_counters import INTERVAL, MOST_RANKS, TrainingCounters
 from trackside_daemon.model import training_families as f
 from trackside_daemon.model.metric import Batch, Sample
-from trackside_daemon.model.records import MachineSample
 from trackside_daemon.model.state import State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from trackside_daemon.model.records import MachineSample
 
 RUN, RANKS, SECONDS = "lab", 2, 100
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from trackside_daemon.collectors.host.cpu import SECONDS
 from trackside_daemon.collectors.host.memory import FIELDS
 from trackside_daemon.model.metric import Batch, Sample
@@ -15,6 +13,8 @@ from trackside_daemon.web.api.machine_history import CORE_BUSY, MachineHistory
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 MEMORY = FIELDS["MemAvailable"]
 STAT = "cpu 0 0 0 0\ncpu0 {busy} 0 0 {idle} 0 0 0 0\nintr 1\n"

@@ -1,4 +1,4 @@
-"""What researchers do every day: read charts, find runs in a table, compare settings, find a slow rank, arrange and share a view.
+"""The everyday tasks of researchers: read charts, find runs in a table, compare settings, find a slow rank, arrange and share a view.
 
 One daemon and one training serve all tests of the file.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,6 @@ from processes import start as start_process
 from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Locator, Page
@@ -87,11 +88,9 @@ def lab() -> Iterator[Daemon]:
 
 
 def _train(daemon: Daemon, rank: int) -> subprocess.Popen[str]:
-    import subprocess
-
     more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
-    return start_process([__import__("sys").executable, "-c", TRAINING, str(rank)], env=clean_environ(more), **pipes)
+    return start_process([sys.executable, "-c", TRAINING, str(rank)], env=clean_environ(more), **pipes)
 
 
 def chart(page: Page, key: str) -> Locator:

@@ -52,6 +52,7 @@ _PARAMETERS = {
         "string",
         "band: one band over the ranks of each key and attempt, points [step, time, min, max, median of their last].",
     ),
+    "pid": ("integer", "The id of a process."),
     "config": ("string", "true: also the configuration of each run."),
     "mean": ("string", "true: also the mean of each point."),
     "baseline": (

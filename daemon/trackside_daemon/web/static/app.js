@@ -15,6 +15,7 @@ import { tokenForm } from "/static/token_form.js";
 const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts", export: "export" };
 const MAX_ALERTS = 200; // The overview lists at most this many.
 const WRITE_MS = 250; // Browsers limit how often a page may change its address.
+const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts().find((part) => part.type === "timeZoneName").value;
 const main = document.querySelector("main");
 const live = document.querySelector("#live");
 const outage = document.querySelector("#outage");
@@ -87,6 +88,7 @@ function onEvent(event, data) {
   if (newest && newest.overview.version !== data.version) location.reload();
   newest = { overview: data, at: Date.now() / 1000 };
   setText(live, `Live, ${data.host.name ?? "this machine"}`);
+  live.title = `Times are those of ${ZONE}`;
   live.className = "";
   showOutage("");
   const count = data.alerts.filter((alert) => alert.severity !== "info" && !alert.silenced).length;
@@ -130,8 +132,8 @@ function showFailure(problem) {
 // An error as a message for the user.
 function explanation(problem) {
   if (problem.reason !== "token") {
-    const way = problem instanceof UnreachableError ? [] : [h("p", {}, h("a", { href: "/runs" }, "All runs"), " · ", h("a", { href: "/" }, "Overview"))];
-    return h("section.notice", { role: "alert" }, h("p", {}, problem.message), ...way);
+    const way = problem instanceof UnreachableError ? [] : [h("p", {}, "Go on with ", h("a", { href: "/runs" }, "All runs"), " or the ", h("a", { href: "/" }, "Overview"), ".")];
+    return h("section.notice", { role: "alert" }, h("h1", {}, "This page cannot be shown"), h("p", {}, problem.message), ...way);
   }
   return tokenForm(problem, Boolean(newest), useToken);
 }

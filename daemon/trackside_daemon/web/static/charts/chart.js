@@ -3,6 +3,7 @@
 import { onThemeChange } from "/static/charts/colors.js";
 import { isTime, joinTables, markPosition, pointsByTime, stack, toColumns } from "/static/charts/lines.js";
 import { Legend } from "/static/charts/legend.js";
+import { drawSoon } from "/static/charts/draw_queue.js";
 import { options, valuesAt } from "/static/charts/plot.js";
 import { chartImage, save } from "/static/charts/image.js";
 import { attachTouch, attachWheelPan, handleKey, startPan } from "/static/charts/interaction.js";
@@ -64,7 +65,7 @@ export class Chart {
     if (windowChanged || axisChanged) [this.from, this.to] = [from, to];
     Object.assign(this.view, rest);
     if (axisChanged) this.#setLines([]);
-    else if (this.visible) this.#draw(Object.keys(rest).length > 0);
+    else if (this.visible) this.#drawSoon(Object.keys(rest).length > 0);
     else this.needsDraw = true;
     if (isReload) this.reload();
   }
@@ -88,6 +89,11 @@ export class Chart {
 
   get isFull() {
     return this.root.classList.contains("full");
+  }
+
+  // Called by the queue of charts to draw.
+  drawNow() {
+    if (!this.ended) this.#draw(this.rebuild);
   }
 
   // Shows another window of the loaded data, before new data is loaded.
@@ -189,7 +195,7 @@ export class Chart {
     this.failed = lines ? 0 : this.failed + 1;
     this.needsLoad ||= !lines;
     if (lines) this.#setLines(lines, "No values in this range.");
-    if (lines && from === undefined && to === undefined) this.all = this.#window();
+    this.isWhole = from === undefined && to === undefined;
     this.#loadIfDue();
   }
 
@@ -205,12 +211,17 @@ export class Chart {
     this.empty = empty;
     this.cutNotice.hidden = lines.length <= MAX_LINES;
     setText(this.cutNotice, `Showing ${MAX_LINES} of ${lines.length} lines${this.view.reduceHint ? `; ${this.view.reduceHint}` : ""}`);
-    this.#draw();
+    this.#drawSoon();
+  }
+
+  #drawSoon(rebuild = false) {
+    this.rebuild ||= rebuild;
+    drawSoon(this);
   }
 
   #draw(rebuild = false) {
     const { view, lines } = this;
-    this.needsDraw = false;
+    this.needsDraw = this.rebuild = false;
     view.drawn = lines.filter((line) => !this.hidden.has(line.label)).map((line) => this.#drawn(line));
     if (view.stacked) stack(view.drawn);
     this.#placeMarks();
@@ -223,6 +234,7 @@ export class Chart {
     if (view.width && lines.length) this.#plotLines(rebuild);
     else if (this.u) this.#clear();
     this.saveButton.disabled = !this.u;
+    if (this.isWhole && this.from === undefined && this.to === undefined) this.all = this.#window();
   }
 
   // A line with its columns and, if lines are smoothed, its smoothed values.

@@ -41,6 +41,11 @@ export function drawEndLabels(u, { drawn, window }) {
   items.forEach((item, index) => {
     if (index) item.y = Math.max(item.y, items[index - 1].y + LINE_HEIGHT * ratio);
   });
+  // Back up from the lower edge, so that no label stands below the plot.
+  for (let index = items.length - 1, limit = bottom; index >= 0; index -= 1) {
+    items[index].y = Math.min(items[index].y, limit);
+    limit = items[index].y - LINE_HEIGHT * ratio;
+  }
   u.ctx.save();
   u.ctx.font = FONT.replace("11px", `${11 * ratio}px`);
   u.ctx.textBaseline = "middle";

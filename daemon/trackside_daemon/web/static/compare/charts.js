@@ -4,6 +4,7 @@ import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
 import { withDetails } from "/static/charts/lines.js";
 import { groupLines } from "/static/compare/groups.js";
+import { AxisTable } from "/static/run/x_axis.js";
 import { h } from "/static/dom.js";
 
 const COLOR_COUNT = 8;
@@ -70,16 +71,18 @@ export class Charts {
 }
 
 // Loads the lines of a key: one per run, or one per attempt in the color of its run.
-async function loadLines(runs, key, { by, from, to, points, signal }) {
+async function loadLines(runs, key, request) {
+  if (request.by === "tokens" || request.by === "samples") return (await Promise.all(runs.map((run) => loadPlaced(run, key, request)))).flat();
+  const { by, from, to, points, signal } = request;
   const start = (run) => (by === "relative" ? run.document.started : 0);
   const onZoom = from !== undefined || to !== undefined;
   const groups = by === "relative" && onZoom ? runs.map((run) => [run]) : [runs];
-  const request = groups.filter((group) => group.length).map(async (group) => {
+  const answers = groups.filter((group) => group.length).map(async (group) => {
     const [low, high] = [from, to].map((item) => (item === undefined ? undefined : item + start(group[0])));
     const wanted = { run: group.map((run) => run.id), key, by: by === "step" ? "step" : "time", from: low, to: high, points, mean: true };
     return (await getJson(`series?${query(wanted)}`, { signal })).series;
   });
-  const series = (await Promise.all(request)).flat();
+  const series = (await Promise.all(answers)).flat();
   return runs.flatMap((run) => {
     const ofRun = series.filter((item) => item.run === run.id && item.points.length);
     return ofRun.map((item, number) => ({
@@ -89,4 +92,19 @@ async function loadLines(runs, key, { by, from, to, points, signal }) {
       points: withDetails(item).map(([step, time, ...rest]) => [step, time - start(run), ...rest]),
     }));
   });
+}
+
+// Loads the lines of one run by its tokens or samples so far.
+async function loadPlaced(run, key, { by, from, to, points, signal }) {
+  run.axis ??= new AxisTable(run.document);
+  await run.axis.load(by, run.document);
+  const [low, high] = from === undefined && to === undefined ? [] : run.axis.steps(from, to);
+  const { series } = await getJson(`series?${query({ run: run.id, key, from: low, to: high, points, mean: true })}`, { signal });
+  const measured = series.filter((item) => item.points.length);
+  return measured.map((item, number) => ({
+    label: measured.length > 1 ? `${run.label}, attempt ${item.attempt}` : run.label,
+    run,
+    index: run.index + COLOR_COUNT * number,
+    points: run.axis.place(withDetails(item)),
+  }));
 }

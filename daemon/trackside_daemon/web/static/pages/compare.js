@@ -16,12 +16,13 @@ export const title = "Compare";
 
 const MAX_RUNS = 32; // Eight colors, solid, dashed and dotted.
 const SHOWN_KEYS = 6; // Keys at first; a button shows more.
+const AMOUNTS = ["tokens", "samples"]; // Axes that need a key of that name.
 const RELOAD_MS = 2000;
 const HINTS = [
   "Choose two or more runs to compare their charts, results and configuration.",
   "Choose another run to compare with this one.",
 ];
-const AXES = { step: "Step", relative: "Time since start", time: "Time" };
+const AXES = { step: "Step", relative: "Time since start", time: "Time", tokens: "Tokens", samples: "Samples" };
 
 export async function show(address) {
   const page = new Compare(address);
@@ -92,7 +93,8 @@ class Compare {
 
   #tools(filter, view) {
     const axes = Object.entries(AXES).map(([value, text]) => h("option", { value, selected: value === view.by }, text));
-    const axis = h("select", { onchange: () => this.#axis(axis.value) }, axes);
+    const axis = h("select", { onchange: () => this.#setAxis(axis.value) }, axes);
+    this.axis = axis;
     this.smoothing = smoothingControl(view.smooth, (smooth) => this.#smooth(smooth));
     const log = h("input", { type: "checkbox", checked: view.log, onchange: () => this.#log(log.checked) });
     const robust = h("input", { type: "checkbox", checked: view.robust, onchange: () => this.#robust(robust.checked) });
@@ -156,6 +158,7 @@ class Compare {
     this.keys = sharedKeys(this.runs.map((item) => item.summaries), Math.min(2, this.runs.length)).filter((key) => key.toLowerCase().includes(requested));
     const keys = this.keys.slice(0, this.shownKeys);
     this.#groupOptions();
+    for (const option of this.axis.options) option.hidden = AMOUNTS.includes(option.value) && !this.runs.every((run) => run.summaries.has(option.value));
     this.smoothing.update(Math.max(0, ...this.runs.map((run) => run.document.step ?? 0)));
     this.charts.show(keys, this.runs);
     this.plots.update(this.runs.map((run) => plotted(run, keys)), keys);
@@ -190,7 +193,7 @@ class Compare {
     this.results.update(this.runs, this.keys.slice(0, this.shownKeys), this.overview?.time);
   }
 
-  #axis(by) {
+  #setAxis(by) {
     this.set({ by: by === "step" ? "" : by, from: "", to: "" });
     this.charts.set({ by, from: undefined, to: undefined });
     this.reset.hidden = true;
