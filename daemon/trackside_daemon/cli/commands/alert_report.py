@@ -123,7 +123,7 @@ def _stacks(stacks: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterat
                 yield ""
             yield f"rank {rank['rank']}, {shown(thread['name'])}, innermost call last:"
             for frame in thread["frames"]:
-                yield f"  {shown(frame)}"
+                yield from wrapped(shown(frame), "      ", "  ")
 
 
 def _hang(hang: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
@@ -243,7 +243,7 @@ def _exception(fields: Mapping[str, str], _: Mapping[str, Any]) -> Iterator[str]
     """Yield the traceback of an exception, which ends with its text."""
     yield "exception, innermost call last:"
     for line in str(fields["traceback"] or f"{fields['type']}: {fields['text']}").splitlines():
-        yield f"  {shown(line)}"
+        yield from wrapped(shown(line), "      ", "  ")
 
 
 _LISTS = ("clocks_kept_down_by", "ranks")
