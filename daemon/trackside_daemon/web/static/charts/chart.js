@@ -308,7 +308,13 @@ export class Chart {
     this.legend.values(values);
     const nearMarks = this.view.marks.filter((mark) => Math.abs(u.valToPos(mark.x, "x") - left) <= 6);
     this.#tooltip(u, left, nearest, values, nearMarks.map((mark) => mark.text));
-    this.spokenTexts = [nearest && this.formatPosition(nearest.x), ...values.map((item) => this.legend.text(item)), ...nearMarks.map((mark) => mark.text)];
+    this.pointed = { nearest, values, nearMarks };
+  }
+
+  // The texts for screen readers at the cursor. Only the chart with the focus needs them, but all follow its cursor.
+  get spokenTexts() {
+    const { nearest, values, nearMarks } = this.pointed;
+    return [nearest && this.formatPosition(nearest.x), ...values.map((item) => this.legend.text(item)), ...nearMarks.map((mark) => mark.text)];
   }
 
   // The values stand beside the cursor, and the texts of marks below the plot.
