@@ -94,5 +94,4 @@ def test_the_line_appears_once_a_run(place: Path, router: Router, written: Calla
     run.push(step=0, loss=1.0)
     router.tell(router.take("batch"), "hello?")
     router.welcome(1)
-    run.finish()
     assert written() == f"trackside: train-7f3a {LINK}\n"

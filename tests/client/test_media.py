@@ -192,8 +192,12 @@ def sent(router: Router) -> Callable[[], list[MediaItem]]:
 
 
 def test_a_run_sends_them_with_their_steps_and_without_secrets(
-    router: Router, sent: Callable[[], list[MediaItem]], caplog: pytest.LogCaptureFixture
+    router: Router,
+    sent: Callable[[], list[MediaItem]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TRACKSIDE_FLUSH_TIMEOUT", "0")  # the router answers afterwards
     run = trackside.init("media", endpoint=router.endpoint)
     run.push(step=4, loss=1.0)
     run.log_image("image", np.array([[7, 8]], "uint8"))
