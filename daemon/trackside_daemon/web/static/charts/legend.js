@@ -36,7 +36,8 @@ export class Legend {
     const valueByLine = new Map(values?.map((item) => [item.line, item.smoothed ?? item.value]) ?? view.drawn.map((item) => [item.line, item.columns.raw.at(-1)]));
     lines.forEach((line, index) => {
       const text = view.format(valueByLine.get(line));
-      setText(this.root.children[index].valueElement, text);
+      const row = this.root.children[index]; // Absent until the chart has drawn its lines.
+      if (row) setText(row.valueElement, text);
       setText(this.chart.valueText, this.root.hidden && lines.length < 2 ? (values ? text : this.newest ?? text) : "");
     });
     if (!lines.length) setText(this.chart.valueText, "");

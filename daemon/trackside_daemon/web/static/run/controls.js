@@ -43,6 +43,10 @@ export function controls(address, run, onChange) {
   selection.tools = h("span.joined-tools");
   const all = [axis.root, smoothing.root, boxes, ranksLabel, attempt.root, marks.root, reset, selection.tools, filterField(selection, set)];
   selection.root = h("div.tools.run-tools", { role: "group", "aria-label": "Chart settings" }, all);
+  // Headings of sections stick below the toolbar, whose height depends on the width.
+  const sized = new ResizeObserver(() => document.documentElement.style.setProperty("--tools", `${selection.root.offsetHeight}px`));
+  sized.observe(selection.root);
+  address.signal.addEventListener("abort", () => sized.disconnect());
   selection.update = (now) => {
     axis.update(now);
     smoothing.update(now.metrics.reduce((most, item) => Math.max(most, item.last_step ?? 0), 0));

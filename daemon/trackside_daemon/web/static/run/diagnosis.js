@@ -20,7 +20,7 @@ export class Diagnosis {
 
   update(run) {
     const ended = ENDED.has(run.state);
-    const due = !this.loadedAt || (this.root.open && performance.now() - this.loadedAt > RELOAD_MS);
+    const due = !this.loadedAt || (this.root.open && this.root.checkVisibility() && performance.now() - this.loadedAt > RELOAD_MS);
     if (ended ? !this.ended || !this.loadedAt : due) this.#load();
     this.ended = ended;
   }
