@@ -19,6 +19,7 @@ from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
 from trackside.transport import discovery
+from trackside.transport.announcement import announce
 from trackside.transport.connection import Waker, connect, new_context
 from trackside.transport.native_thread import native_thread
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
@@ -101,6 +102,7 @@ class Sender:
         self._answered_at = self._no_daemon_since = time.monotonic()
         self._beat_at = 0.0
         self._logged: set[str] = set()
+        self._announced: set[str] = set()
         self._log_lines: list[str] = []
         self._counts_cheaply = False
         self._answering: Startable | None = None
@@ -386,6 +388,7 @@ class Sender:
                 info(f"pushes go to {self._connected_to} ({reason})")
             session.greeted = self.connected = True
             if isinstance(session, Session):
+                self._announce(session)
                 session.gather = GATHER_SECONDS  # the daemon requests another time after each welcome
         elif envelope.kind == "hello?":
             if session.greeted:  # else the hello is on its way
@@ -398,6 +401,13 @@ class Sender:
             self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
         else:
             self._run_command(envelope, frames[2], session)
+
+    def _announce(self, session: Session) -> None:
+        """Print the link to a run, once a process."""
+        run = session.identity.run
+        if run not in self._announced:
+            self._announced.add(run)
+            announce(session.identity, self._connected_to)
 
     def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
         if command.kind == "layers?" and isinstance(session, Session):

@@ -15,6 +15,7 @@ from trackside_daemon.history.checkpoint_rows import recent_checkpoints
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
+from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read import alert_reader, attempts
 from trackside_daemon.history.read.sessions import stored_session
 from trackside_daemon.history.record.writer import Writer
@@ -53,6 +54,7 @@ class Recorder:
             for all sessions.
         hardware: Describes this machine.
         jsonl: Directory to which all records are appended as JSON lines too; None for none.
+        media: Quotas of images, texts and tables.
 
     Attributes:
         database: The file, for readers.
@@ -75,6 +77,7 @@ class Recorder:
         request_resend: Callable[[bytes | None], None] = lambda _: None,
         hardware: Callable[[], Mapping[str, Any]] = dict,
         jsonl: Path | None = None,
+        media: Quotas = Quotas(),  # noqa: B008  it is frozen
     ) -> None:
         self.interval = interval
         self._lock = lock_history(directory)
@@ -100,6 +103,7 @@ class Recorder:
             request_resend=request_resend,
             hardware=hardware,
             jsonl=None if jsonl is None else JsonLines(jsonl),
+            media=media,
         )
         self._machine = frozenset(machine)
         self._last_slots: dict[str, int] = {}

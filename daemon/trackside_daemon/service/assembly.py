@@ -30,6 +30,7 @@ from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.live_costs import LiveCosts
 from trackside_daemon.diagnosis.text import lines
 from trackside_daemon.history.directory import named_directory, prepare, writable_directory
+from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read.layers import kinds
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
@@ -272,6 +273,7 @@ def _history(
         request_resend=requests.restart,
         hardware=partial(hardware, state),
         jsonl=named_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
+        media=Quotas(storage.media.quota_run, storage.media.quota),
     )
 
 

@@ -24,7 +24,7 @@ ADDRESSES = ("/", "/runs", "/runs/{run:path}", "/compare", "/system", "/alerts",
 # No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self' blob:; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",

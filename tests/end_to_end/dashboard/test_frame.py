@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -102,16 +103,21 @@ def test_a_tab_lives_on_when_its_daemon_falls_silent_or_restarts_but_not_with_an
     expect(live).to_contain_text("Live, ")
     expect(outage).to_be_hidden()
     expect(page.get_by_label("Name")).to_have_value("x")
-    again.stop()
-    (again.history / "api.token").unlink()
-    again = start_daemon(same_address)
+    old = (again.directory / "push.token").read_text().strip()
+    rotated = httpx.post(f"{again.url}/api/v1/token", headers={"Authorization": f"Bearer {old}"})
     notice = page.locator("main").get_by_role("alert")
     expect(notice).to_contain_text("The daemon has a new token")
-    expect(notice).to_contain_text(f"open {daemon.url}/?name=x&state=failed#token=TOKEN")
     expect(outage).to_be_hidden()
     assert violations(page) == []
-    page.goto(f"{daemon.url}/?name=x&state=failed#token={(again.directory / 'push.token').read_text().strip()}")
+    token = rotated.json()["token"]
+    assert (again.directory / "push.token").read_text() == (again.history / "api.token").read_text() == f"{token}\n"
+    page.get_by_label("Token").fill("x" * 32)
+    page.keyboard.press("Enter")
+    expect(notice).to_contain_text("The token is wrong")
+    page.get_by_label("Token").fill(f" {daemon.url}/#token={token}\n")
+    page.get_by_role("button", name="Open").click()
     expect(live).to_contain_text("Live")
+    expect(page).to_have_url(f"{daemon.url}/?name=x&state=failed")
     expect(page.get_by_label("Name")).to_have_value("x")
 
 

@@ -204,6 +204,13 @@ def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> 
     return [_event_json(row) for row in reversed(connection.execute(query, (uid, uid, limit)).fetchall())]
 
 
+def launch(connection: sqlite3.Connection, uid: str) -> str:
+    """Return the id of the ``trackside run`` command that started the newest attempt of a run; empty for none."""
+    query = "SELECT json_extract(about, '$.launch') FROM attempt WHERE run = (SELECT id FROM run WHERE uid = ?) ORDER BY id DESC LIMIT 1"
+    row = connection.execute(query, (uid,)).fetchone()
+    return str((row and row[0]) or "")
+
+
 def event(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
     """Return an event by its id; None if there is none."""
     row = connection.execute(f"{_EVENT} AND event.id = ?", (number,)).fetchone()

@@ -25,7 +25,7 @@ class Endpoint(NamedTuple):
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
         group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `LayersApi`,
-            `GpuApi`, `AgentsApi`, `MachineApi`, `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
+            `GpuApi`, `AgentsApi`, `MachineApi`, `ProcessesApi`, `OverviewApi`, `ConsoleApi`, `MediaApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -49,6 +49,8 @@ class Endpoint(NamedTuple):
         "machine",
         "processes",
         "overview",
+        "console",
+        "media",
         "daemon",
     ] = "history"
 
@@ -315,6 +317,33 @@ ENDPOINTS = (
         description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
         group="checkpoints",
     ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/console",
+        "console",
+        "Return what the command of a run printed, if trackside run --console started it.",
+        ("lines", "before", "search"),
+        "lines are [number, text], the oldest first: the newest ones, or those before a line number, or those that contain "
+        "a text in any case. They have no escape sequences. total is the number of kept lines, and more tells whether there "
+        "are earlier ones. bytes is the size of the kept output, at most 10 MiB.",
+        group="console",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/media",
+        "media",
+        "List the images, texts and tables of a run, the oldest first.",
+        description="kind is image, text or table. key is the name that the training code gave it.",
+        group="media",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/media/{file}",
+        "media_file",
+        "Send an image, a text or a table of a run.",
+        types=("image/png", "text/plain", "application/json"),
+        group="media",
+    ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
     Endpoint(
         "GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks", "mean"), _BUCKETS
@@ -447,6 +476,14 @@ ENDPOINTS = (
         "Return the daemon's status.",
         description="For each GPU, measured lists its families without the prefix trackside_gpu_, refused lists the "
         "unavailable ones with the reason, and ailments lists the GPU's problems.",
+        group="daemon",
+    ),
+    Endpoint(
+        "POST",
+        "/token",
+        "rotate_token",
+        "Replace the token of the API; the old one opens nothing any more.",
+        errors=(507,),
         group="daemon",
     ),
     Endpoint("GET", "/openapi.json", "openapi", "Return this document.", group="daemon"),

@@ -10,6 +10,7 @@ import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
 import { listenForKeys, showHelp } from "/static/shortcuts.js";
 import { toggleTheme } from "/static/theme.js";
+import { tokenForm } from "/static/token_form.js";
 
 const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts", export: "export" };
 const MAX_ALERTS = 200; // The overview lists at most this many.
@@ -134,14 +135,7 @@ function explanation(problem) {
     const way = problem instanceof UnreachableError ? [] : [h("p", {}, "Go on with ", h("a", { href: "/runs" }, "All runs"), " or the ", h("a", { href: "/" }, "Overview"), ".")];
     return h("section.notice", { role: "alert" }, h("h1", {}, "This page cannot be shown"), h("p", {}, problem.message), ...way);
   }
-  const stored = sessionStorage.getItem("token");
-  const restarted = newest ? "The daemon has a new token" : "The token is wrong";
-  return h(
-    "section.notice",
-    { role: "alert" },
-    h("h1", {}, stored ? restarted : "The token is missing"),
-    h("p", {}, `To see the runs, open ${location.origin}${shownAddress}#token=TOKEN. The daemon's answer: ${problem.message}.`),
-  );
+  return tokenForm(problem, Boolean(newest), useToken);
 }
 
 function set(changes) {
@@ -201,11 +195,14 @@ addEventListener("popstate", () => {
   pendingUrl = undefined;
   openAgain();
 });
-addEventListener("hashchange", () => {
-  if (!storeToken()) return;
+function useToken() {
   newest = undefined; // It belonged to another token.
   listen();
   open();
+}
+
+addEventListener("hashchange", () => {
+  if (storeToken()) useToken();
 });
 addEventListener("pagehide", write);
 addEventListener("online", () => listen());

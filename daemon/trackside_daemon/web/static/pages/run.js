@@ -7,11 +7,13 @@ import { Captures } from "/static/run/captures.js";
 import { Charts } from "/static/run/charts.js";
 import { Checkpoints } from "/static/run/checkpoints.js";
 import { Diagnosis } from "/static/run/diagnosis.js";
+import { Ending } from "/static/run/ending.js";
 import { Header } from "/static/run/header.js";
 import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
 import { Performance } from "/static/run/performance.js";
 import { chartMarks } from "/static/run/marks.js";
+import { Media } from "/static/run/media.js";
 import { Reinforcement } from "/static/run/reinforcement.js";
 import { phases } from "/static/run/phases.js";
 import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
@@ -53,13 +55,16 @@ class RunPage {
     this.diagnosis = new Diagnosis(run, address.signal, (found) => this.performance.showLedger(found));
     this.layers = new Layers(run, onSteps(this.selection), address.signal);
     const [benchmarks, checkpoints, captures] = [Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
+    const [ending, media] = [new Ending(run, address.signal), new Media(run, address.signal)];
     const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
-    this.sections = [this.performance, this.diagnosis, this.layers, benchmarks, checkpoints, captures, phaseTimes, config, architecture, attemptTable];
+    this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures, phaseTimes, config, architecture, attemptTable];
     const tabs = [
       ["charts", "Charts", [this.selection, this.charts, this.machine]],
       ["performance", "Performance", [this.performance, phaseTimes]],
       ["learning", "Reinforcement", [this.reinforcement]],
       ["diagnosis", "Diagnosis", [this.diagnosis]],
+      ["media", "Media", [media]],
+      ["output", "Output", [ending]],
       ["model", "Model", [this.layers, architecture]],
       ["captures", "Captures", [captures]],
       ["checkpoints", "Checkpoints", [checkpoints]],
