@@ -157,8 +157,11 @@ class Outbox(ABC):
         self.asked_at = -inf
         self.rewind()
 
-    def resend_after(self, seconds: float, moment: float) -> None:
-        """Rewind if the oldest message has been in flight for *seconds*; *moment* is now, in monotonic seconds."""
+    def resend_after(self, seconds: float, moment: float) -> bool:
+        """Rewind if the oldest message has been in flight for *seconds*, and return whether it has.
+
+        *moment* is now, in monotonic seconds.
+        """
         # An ack can be lost without a broken connection: the daemon drops it if the queue to this client is full.
         oldest = self.pending[0].number if self._in_flight else 0
         if oldest != self._oldest:
@@ -166,6 +169,8 @@ class Outbox(ABC):
         elif oldest and moment - self._oldest_since > seconds:
             self._oldest_since = moment
             self.rewind()
+            return True
+        return False
 
     def retire(self, clock: Clock) -> None:
         """Write everything to the spool, and close it."""

@@ -110,6 +110,7 @@ class _RankFeed:
 
     def accept_layers(self, frame: DistributionFrame, shift: int, *, late: bool) -> Iterator[Finding]:
         """Yield the findings in the distributions of layers; see `accept` for *late*."""
+        self.has_ended = False
         for found in self._layers.evaluate(frame):
             yield from self._apply(found, (frame.time + shift) / 1e9, late=late)
 
@@ -133,6 +134,8 @@ class _RankFeed:
 
     def end(self, why: str) -> Iterator[Finding]:
         """End all alerts of the rank."""
+        if self.has_ended:
+            return
         for alert, key, severity in self._firing.end():
             yield Finding(alert, severity, self._labels(key), self._time, why, over=True, run=self.run)
         self._restart()

@@ -44,7 +44,8 @@ class Rows(NamedTuple):
     """A family on the page: its series in the order of their first samples, and their values at one moment.
 
     Attributes:
-        groups: Further series, of runs with many ranks: each group has one series of each rank of a run.
+        groups: Further series, of runs with many ranks: each group has one series of each rank of a run,
+            the lowest first.
     """
 
     metric: Metric
@@ -151,7 +152,10 @@ class State:
             many: list[list[Series]] = []
             few: list[list[Series]] = []
             for (run, *_), group in groups.items():
-                (many if run in large and len(group) > few_enough else few).append(group)
+                if run in large and len(group) > few_enough:
+                    many.append(sorted(group, key=lambda series: int(series.labels[1])))
+                else:
+                    few.append(group)
             # As they would be without groups, if there are none.
             others = list(chain.from_iterable(few)) if many else list(family.values())
             found = self._groups[metric] = _Groups(others, many)
