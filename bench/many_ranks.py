@@ -72,6 +72,8 @@ class Trained(NamedTuple):
 
 def train(end: Connection, endpoint: str, ranks: range, job: Job) -> None:
     """Push as some ranks, in step with all others; send a `Trained`."""
+    # The ranks of a real job do not use the daemon's cores. The first core is left to the daemon.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[1:] or [0])
     logging.getLogger("trackside").setLevel(logging.ERROR)  # each rank would log the same
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 64 * len(ranks) + 1024), hard))

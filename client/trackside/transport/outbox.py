@@ -133,8 +133,9 @@ class Outbox(ABC):
         self.totals.resent += message.resend
         message.resend = True
 
-    def acknowledged(self, number: int) -> None:
-        """Drop the messages up to *number*, which are committed."""
+    def acknowledged(self, number: int) -> bool:
+        """Drop the messages up to *number*, which are committed; return whether there were any."""
+        waited = len(self.pending)
         self._acked = max(self._acked, number)
         while self.pending and self.pending[0].number <= number:
             self.size -= self.pending.popleft().size

@@ -276,7 +276,8 @@ class Sender:
     def _reach_daemon(self) -> bool:
         """Return whether a daemon is connected; search for one if not, or if it does not answer."""
         moment = time.monotonic()
-        if any([session.resend_after(self._patience.seconds, moment) for session in self._sessions]):
+        in_vain = [session for session in self._sessions if session.resend_after(self._patience.seconds, moment)]
+        if in_vain:
             self._patience.grow()
         if not any(session.pending or not session.greeted for session in self._sessions):
             self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
@@ -394,9 +395,8 @@ class Sender:
             if session.greeted:  # else the hello is on its way
                 session.disconnected()
         elif envelope.kind == "ack":
-            if session.pending and session.pending[0].number <= envelope.number:
+            if session.acknowledged(envelope.number):
                 self._patience.reset()
-            session.acknowledged(envelope.number)
         elif envelope.kind == "nack":
             self._patience.reset()
             session.rejected(envelope.number)

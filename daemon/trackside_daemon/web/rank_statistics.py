@@ -6,16 +6,19 @@ the lowest rank. It also names the ranks in a state that few ranks have.
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from math import isnan, nan
 from typing import TYPE_CHECKING, cast
 
 from trackside_daemon.model.metric import Distribution, Metric
-from trackside_daemon.model.state import Rows, Series
+from trackside_daemon.model.state import Group, Rows, Series
 from trackside_daemon.model.training_families import RANK_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from trackside_daemon.model.state import Column
 
 # Not among the families that a rule can name: the daemon's own rules see each rank.
 RANK_STATISTIC = Metric(
@@ -55,7 +58,7 @@ class RankStatistics:
         for rows in page:
             kept: _Found = []
             for group in rows.groups:
-                run, _, *more = group[0].labels
+                run, _, *more = group.series[0].labels
                 key = rows.metric, (run, *more)
                 found = self._groups[key] = before.get(key) or _GroupStatistics(*key)
                 found.update(group)
@@ -95,32 +98,29 @@ class _GroupStatistics:
         self.extremes: _Found = []
         self._metric = metric
         self._run, *self._more = labels
-        self._group: list[Series] = []
-        self._values: list[float | Distribution] = []
+        self._group = Group([], [])
         self._series: dict[tuple[Metric, str], Series] = {}
 
-    def update(self, group: list[Series]) -> None:
-        """Apply the series of the group, the lowest rank first."""
-        values = [one.value for one in group]
-        # The state returns the same list until a series comes or goes.
-        if group is self._group and values == self._values:
+    def update(self, group: Group) -> None:
+        """Apply the series and values of the group."""
+        # The state returns the same list of series until one comes or goes.
+        if group.series is self._group.series and _same(group.values, self._group.values):
             return
-        self._group, self._values = group, values
+        self._group = group
         if self._metric.kind == "histogram":
-            self.kept = [(self._of(self._metric, ""), summed(cast("list[Distribution]", values)))]
+            self.kept = [(self._of(self._metric, ""), summed(cast("list[Distribution]", group.values)))]
             return
-        numbers = cast("list[float]", values)
-        lowest = group[0]
+        lowest, numbers = group.series[0], cast("Sequence[float]", group.values)
         if self._metric is RANK_STATE:
             amount = sum(numbers)
             self.statistics = [(self._of(RANK_STATISTIC, "sum"), amount)]
-            named = zip(group, numbers, strict=True)
+            named = zip(group.series, numbers, strict=True)
             self.kept = [(one, value) for one, value in named if one is lowest or (value and amount <= NAMED)]
         else:
             self.kept = [(lowest, numbers[0])]
             self._describe(numbers)
 
-    def _describe(self, numbers: list[float]) -> None:
+    def _describe(self, numbers: Sequence[float]) -> None:
         ordered = sorted(numbers)
         if isnan(sum(ordered)):
             ordered = sorted(number for number in numbers if not isnan(number)) or [nan]
@@ -130,7 +130,7 @@ class _GroupStatistics:
         self.extremes = []
         if least < most:
             self.extremes = [
-                (self._of(EXTREME_RANK, name), float(self._group[numbers.index(found[name])].labels[1]))
+                (self._of(EXTREME_RANK, name), float(self._group.series[numbers.index(found[name])].labels[1]))
                 for name in ("min", "max")
             ]
 
@@ -142,6 +142,13 @@ class _GroupStatistics:
             labels = (self._run, "", *self._more) if metric is self._metric else own
             found = self._series[metric, statistic] = Series(metric, labels, "training")
         return found
+
+
+def _same(values: Column, before: Column) -> bool:
+    """Return whether no value has changed; it may miss that of lists."""
+    if isinstance(values, array) and isinstance(before, array):
+        return values.tobytes() == before.tobytes()
+    return values == before
 
 
 def summed(distributions: Sequence[Distribution]) -> Distribution:
