@@ -11,6 +11,7 @@ import http.client
 import multiprocessing
 import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -31,7 +32,11 @@ from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from multiprocessing.connection import Connection
+
+RESTARTS = (64, 1024)
+"""Ranks with which the daemon is restarted."""
 
 CURVE = ((8, 10.0), (8, 1.0), (64, 1.0), (256, 1.0), (1024, 1.0), (64, 10.0), (256, 10.0))
 """Ranks, and steps a second."""
@@ -42,6 +47,8 @@ COST_SECONDS = 30.0  # how long CPU is measured, with a scrape a second
 DELAY_SECONDS = 20.0  # how long delays are measured, with a scrape each `LOOK_SECONDS`
 LOOK_SECONDS = 0.1
 NAN_AFTER = 10.0  # seconds from the begin of the delays to the NaN of the last rank
+PAST_STEPS = 512  # steps from which detectors restore their windows
+BEFORE_SECONDS, AFTER_SECONDS = 12.0, 25.0  # how long the ranks push before and after a restart
 EVERYTHING = ("--collector.gpu.simulate=8",)
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -89,9 +96,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, help="only this number of ranks")
     parser.add_argument("--rate", type=float, default=1.0, help="steps a second, with --ranks")
+    parser.add_argument("--restart", action="store_true", help="only restarts of the daemon")
     parser.add_argument("--seconds", type=float, default=COST_SECONDS, help="how long CPU is measured")
     arguments = parser.parse_args()
     machine()
+    if arguments.restart:
+        _restarts((arguments.ranks,) if arguments.ranks else RESTARTS)
+        return
     columns = (
         "CPU",
         "RSS",
@@ -123,6 +134,57 @@ def main() -> None:
         "0",
         met=not any(one.lost for one in found.values()),
     )
+    if arguments.ranks is None:
+        _restarts(RESTARTS)
+
+
+def _restarts(every: Sequence[int]) -> None:
+    """Kill the daemon while its ranks push, start another, and show when it is as before."""
+    columns = "start", "first acknowledgement of a rank, median", "of the last rank", "detectors", "lost"
+    head("restart with ranks, 1 step/s", *columns)
+    for ranks in every:
+        _restart(ranks)
+
+
+def _restart(ranks: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        os.environ["TRACKSIDE_SPOOL"] = f"{directory}/spool"
+        daemon = Daemon(Path(directory), *EVERYTHING, fresh=True)
+        steps = PAST_STEPS + round(BEFORE_SECONDS + AFTER_SECONDS)
+        job = Job(ranks, 1.0, steps, past=PAST_STEPS)
+        try:
+            ends = _start(daemon, job)
+            begun = time.monotonic()
+            for end in ends:
+                end.send(begun)
+            time.sleep(BEFORE_SECONDS)
+            daemon.stop(signal.SIGKILL)
+            killed = time.monotonic()
+            daemon = Daemon(Path(directory), *EVERYTHING, fresh=True)
+            served = time.monotonic()
+            for end in ends:
+                end.send(served)
+            trained = [end.recv() for end in ends]
+        finally:
+            daemon.stop()
+        waits = [seconds for one in trained for seconds in one.restarted]
+        lost = sum(_lost(daemon.history, job))
+    restored = re.search(r"the detectors of (\d+) ranks continue .* after ([\d.]+) s", "".join(daemon.log))
+    detectors = f"{restored[1]} ranks after {restored[2]} s" if restored else "not restored"
+    row(
+        f"{ranks:,}",
+        f"{served - killed:.1f} s",
+        f"{statistics.median(waits):.2f} s",
+        f"{max(waits):.2f} s",
+        detectors,
+        f"{lost:,} of {ranks * steps * len(KEYS):,}",
+    )
+    head("limit", "measured", "target", "")
+    verdict(f"{ranks:,} ranks: acknowledged after the start", f"{max(waits):.2f} s", "<= 2 s", met=max(waits) <= 2)
+    whole = restored is not None and int(restored[1]) == ranks
+    met = whole and restored is not None and float(restored[2]) <= 10
+    verdict(f"{ranks:,} ranks: windows of the detectors", detectors, "<= 10 s", met=met)
+    verdict(f"{ranks:,} ranks: values lost", str(lost), "0", met=not lost)
 
 
 def _measure(ranks: int, rate: float, seconds: float) -> Measured:

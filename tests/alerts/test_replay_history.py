@@ -9,14 +9,14 @@ from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
-from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_STEPS, STEPS, past_ranks
+from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_STEPS, STEPS, PastRanks
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+    from trackside_daemon.detectors.recalled_samples import Past
 
 SHIFT = int(BEGIN * 1e9)
 
@@ -38,6 +38,10 @@ def train(
     history.put(records)
 
 
+def every(ranks: PastRanks) -> list[Past]:
+    return list(iter(ranks.next, None))
+
+
 def test_the_latest_steps_of_live_ranks_are_read(tmp_path: Path) -> None:
     history = History(tmp_path)
     train(history, "over", 0, 10)
@@ -46,7 +50,7 @@ def test_the_latest_steps_of_live_ranks_are_read(tmp_path: Path) -> None:
     train(history, "live", 0, 9500)
     history.wait_until_packed()
     train(history, "fresh", 0, 600)
-    found = [*past_ranks(history.database, 60)]
+    found = every(PastRanks(history.database))
     assert [(one.identity.run, one.identity.name, one.identity.rank, one.identity.world) for one in found] == [
         ("fresh", "name-fresh", 0, 2),
         ("live", "name-live", 0, 2),
@@ -67,25 +71,14 @@ def test_many_ranks_have_fewer_steps_each(tmp_path: Path) -> None:
     history = History(tmp_path)
     for rank in range(ALL_STEPS // STEPS):
         train(history, "live", rank, 600)
-    assert {len(one.pushes) for one in past_ranks(history.database, 60)} == {STEPS}
-    history.close()
-
-
-def test_reading_stops_at_the_time_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    history = History(tmp_path)
-    for rank in range(5):
-        train(history, "live", rank, 10)
-    seconds = iter(range(10))
-    assert len([*past_ranks(history.database, 2, lambda: float(next(seconds)))]) == 2
-    assert caplog.messages == ["the detectors of 3 ranks start without past samples: reading them took too long"]
+    assert {len(one.pushes) for one in every(PastRanks(history.database))} == {STEPS}
     history.close()
 
 
 def test_the_roles_that_a_run_states_are_restored_with_it(tmp_path: Path) -> None:
     history = History(tmp_path)
     train(history, "live", 0, 10, about=ProcessInfo(roles={"x": "loss", "loss": "none"}))
-    (found,) = past_ranks(history.database, 60, roles=Roles([("x", "objective"), ("grad_norm", "reward")]))
+    (found,) = every(PastRanks(history.database, Roles([("x", "objective"), ("grad_norm", "reward")])))
     assert found.roles == {"x": "loss"}
     assert set(found.columns[0]) == {"loss", "grad_norm", "x"}
     history.close()

@@ -135,13 +135,14 @@ class Outbox(ABC):
 
     def acknowledged(self, number: int) -> bool:
         """Drop the messages up to *number*, which are committed; return whether there were any."""
-        waited = len(self.pending)
+        progress = bool(self.pending) and self.pending[0].number <= number
         self._acked = max(self._acked, number)
         while self.pending and self.pending[0].number <= number:
             self.size -= self.pending.popleft().size
             self._in_flight = max(0, self._in_flight - 1)
         self.spool.acknowledged(number)
         self._refill()
+        return progress
 
     def rejected(self, number: int) -> None:
         """Count message *number* as dropped, since the daemon refuses it; everything before it is committed."""

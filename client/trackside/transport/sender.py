@@ -394,16 +394,21 @@ class Sender:
         elif envelope.kind == "hello?":
             if session.greeted:  # else the hello is on its way
                 session.disconnected()
-        elif envelope.kind == "ack":
-            if session.acknowledged(envelope.number):
-                self._patience.reset()
-        elif envelope.kind == "nack":
-            self._patience.reset()
-            session.rejected(envelope.number)
-            refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frames[2]).reason}"
-            self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
+        elif envelope.kind in {"ack", "nack"}:
+            self._handle_commit(envelope, frames[2], session)
         else:
             self._run_command(envelope, frames[2], session)
+
+    def _handle_commit(self, envelope: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
+        if envelope.kind == "ack":
+            progress = session.acknowledged(envelope.number)
+        else:
+            progress = True
+            session.rejected(envelope.number)
+            refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frame).reason}"
+            self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
+        if progress:
+            self._patience.reset()
 
     def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
         if command.kind == "layers?" and isinstance(session, Session):

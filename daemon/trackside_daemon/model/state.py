@@ -49,7 +49,7 @@ class Series:
         """Apply a newer value."""
         self.value = value = float(value) if value.__class__ is int else value
         if self.column is not None:
-            self.column[self.place] = value  # type: ignore[call-overload]
+            self.column[self.place] = value  # type: ignore[assignment]
 
 
 class Group(NamedTuple):
