@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import SystemRandom
 
 ANSWER_SECONDS = 2.0  # the first wait
-LONGEST_SECONDS = 16.0
+LONGEST_SECONDS = 10.0
 
 # Each wait in vain is followed by one that is so many times longer. Chance keeps a thousand clients from sending all at once.
 FACTORS = 1.5, 2.5
