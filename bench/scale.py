@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from end_to_end.inbox import Inbox
-from processes import Daemon, eventually
+from processes import Daemon, command, eventually, run
 
 from bench.cost import cpu, memory
 from bench.feeder import KEYS
 from bench.many_ranks import RUN, Job, Trained, train, value_rows
+from bench.nodes import DAEMON, nodes
 from bench.table import head, machine, row, verdict
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
@@ -97,6 +98,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, help="only this number of ranks")
     parser.add_argument("--rate", type=float, default=1.0, help="steps a second, with --ranks")
     parser.add_argument("--restart", action="store_true", help="only restarts of the daemon")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=0,
+        help="machines: the ranks push over CURVE from so many network namespaces, as root",
+    )
     parser.add_argument("--seconds", type=float, default=COST_SECONDS, help="how long CPU is measured")
     arguments = parser.parse_args()
     machine()
@@ -116,7 +123,8 @@ def main() -> None:
     )
     head(f"ranks, {len(KEYS)} values a step", *columns)
     curve = CURVE if arguments.ranks is None else ((arguments.ranks, arguments.rate),)
-    found = {(ranks, rate): _measure(ranks, rate, arguments.seconds) for ranks, rate in curve}
+    with nodes(arguments.nodes) as names:
+        found = {(ranks, rate): _measure(ranks, rate, arguments.seconds, names) for ranks, rate in curve}
     head("limit", "measured", "target", "")
     if (few := found.get((8, 10.0))) is not None:
         verdict("8 ranks with 10 steps/s", f"{few.cpu:.1%} of a core", "<= 3 %", met=few.cpu <= 0.03)
@@ -187,13 +195,18 @@ def _restart(ranks: int) -> None:
     verdict(f"{ranks:,} ranks: values lost", str(lost), "0", met=not lost)
 
 
-def _measure(ranks: int, rate: float, seconds: float) -> Measured:
+def _measure(ranks: int, rate: float, seconds: float, names: Sequence[str] = ()) -> Measured:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, closing(Inbox()) as inbox:
         os.environ["TRACKSIDE_SPOOL"] = f"{directory}/spool"
         webhook = {"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"}
-        daemon = Daemon(Path(directory), *EVERYTHING, environ=webhook, fresh=True)
+        network = _keys(Path(directory)) if names else ()
+        daemon = Daemon(Path(directory), *EVERYTHING, *network, environ=webhook, fresh=True)
+        if names:
+            endpoints = daemon.api("status").json()["push_endpoints"]
+            daemon.endpoint = next(one for one in endpoints if one.startswith("tcp://"))
         before = round((SETTLE_SECONDS + seconds + NAN_AFTER) * rate)
-        job = Job(ranks, rate, round((SETTLE_SECONDS + seconds + DELAY_SECONDS) * rate), before)
+        steps = round((SETTLE_SECONDS + seconds + DELAY_SECONDS) * rate)
+        job = Job(ranks, rate, steps, before, nodes=tuple(names))
         try:
             ends = _start(daemon, job)
             begun = time.monotonic()
@@ -223,6 +236,14 @@ def _measure(ranks: int, rate: float, seconds: float) -> Measured:
     return measured
 
 
+def _keys(directory: Path) -> list[str]:
+    """Make keys, which clients find in their environment; return the daemon's flags."""
+    place = directory / "keys"
+    run(command("keys", str(place), "--client", "rank"), check=True)
+    os.environ["TRACKSIDE_KEY_FILE"] = str(place / "clients" / "rank.key")
+    return [f"--push.endpoint=tcp://{DAEMON}:0", f"--push.keys={place}"]
+
+
 def _show(ranks: int, rate: float, measured: Measured) -> None:
     clients = measured.clients
     row(
@@ -243,9 +264,10 @@ def _show(ranks: int, rate: float, measured: Measured) -> None:
 def _start(daemon: Daemon, job: Job) -> list[Connection]:
     """Start the ranks, and return once all have greeted."""
     ends = []
-    for first in range(0, job.world, PROCESS_RANKS):
+    each = job.world // len(job.nodes) if job.nodes else PROCESS_RANKS
+    for first in range(0, job.world, each):
         here, there = SPAWN.Pipe()
-        ranks = range(first, min(job.world, first + PROCESS_RANKS))
+        ranks = range(first, min(job.world, first + each))
         SPAWN.Process(target=train, args=(there, daemon.endpoint, ranks, job), daemon=True).start()
         there.close()
         ends.append(here)
