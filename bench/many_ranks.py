@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 RUN = "scale"
 WATCH_SECONDS = 0.05  # interval in which acknowledgements are looked for after a restart
+PAST_KEYS = KEYS[:4]
 NODE = 8
 """Ranks of a node. Those of the first node are processes of the daemon's machine; the others look like those of others."""
 
@@ -42,7 +43,7 @@ class Job(NamedTuple):
         rate: Steps a second.
         steps: Steps in all.
         nan: The step at which the last rank pushes NaN as its loss; 0 for none.
-        past: The first of these steps, which are pushed at once.
+        past: The first of these steps, which are pushed at once, with the keys that have detectors.
         nodes: Network namespaces, one for each process; none to stay in that of the daemon.
     """
 
@@ -92,7 +93,7 @@ def train(end: Connection, endpoint: str, ranks: range, job: Job) -> None:
     runs = [_open(endpoint, rank, job.world) for rank in ranks]
     rows = [value_rows(rank, job) for rank in ranks]
     for step in range(job.past):
-        _push(runs, rows, step)
+        _push(runs, rows, step, PAST_KEYS)
         time.sleep(0.005)  # a queue has room for some thousand rows
     end.send("ready")
     begun = end.recv()
@@ -108,9 +109,9 @@ def train(end: Connection, endpoint: str, ranks: range, job: Job) -> None:
     end.send(Trained(cpu, time.monotonic() - pushed, unsent, resent, restart.seconds))
 
 
-def _push(runs: Sequence[Run], rows: Sequence[NDArray[np.float64]], step: int) -> None:
+def _push(runs: Sequence[Run], rows: Sequence[NDArray[np.float64]], step: int, keys: Sequence[str] = KEYS) -> None:
     for run, row in zip(runs, rows, strict=True):
-        run.push(dict(zip(KEYS, row[step].tolist(), strict=True)), step=step)
+        run.push(dict(zip(keys, row[step, : len(keys)].tolist(), strict=True)), step=step)
 
 
 class _Restart:

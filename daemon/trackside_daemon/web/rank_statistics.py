@@ -110,7 +110,8 @@ class _GroupStatistics:
         if self._metric.kind == "histogram":
             self.kept = [(self._of(self._metric, ""), summed(cast("list[Distribution]", group.values)))]
             return
-        lowest, numbers = group.series[0], cast("Sequence[float]", group.values)
+        # A list, whose elements are not made anew for each comparison.
+        lowest, numbers = group.series[0], cast("list[float]", list(group.values))
         if self._metric is RANK_STATE:
             amount = sum(numbers)
             self.statistics = [(self._of(RANK_STATISTIC, "sum"), amount)]
@@ -120,7 +121,7 @@ class _GroupStatistics:
             self.kept = [(lowest, numbers[0])]
             self._describe(numbers)
 
-    def _describe(self, numbers: Sequence[float]) -> None:
+    def _describe(self, numbers: list[float]) -> None:
         ordered = sorted(numbers)
         if isnan(sum(ordered)):
             ordered = sorted(number for number in numbers if not isnan(number)) or [nan]
