@@ -335,6 +335,7 @@ def _end(status: int) -> None:
 
 if __name__ == "__main__":
     request: dict[str, Any] | None = {"modules": sys.argv[2:], "fds": [int(sys.argv[1])]}
+    gc.disable()  # collecting garbage is a quarter of an import of PyTorch
     while request and "modules" in request:
         for module, _, function in (name.partition(":") for name in request["modules"]):
             imported = importlib.import_module(module)
@@ -344,6 +345,7 @@ if __name__ == "__main__":
         request = _serve(socket.socket(fileno=request["fds"][0]))
     if request is None:
         os._exit(0)
+    gc.enable()
     arguments = request["arguments"]
     if request["nursery"] or arguments[:2] == ["-m", TORCHRUN] or arguments[:3] in WITH_CHILDREN:
         request = _open_nursery() or request

@@ -20,8 +20,8 @@ from processes import DEADLINE, eventually
 from session_records import batch_ingested
 
 from trackside_daemon.bridges.finding import find_runs
+from trackside_daemon.bridges.mirrors import messages, worker
 from trackside_daemon.bridges.mirrors import mirror as mirrors
-from trackside_daemon.bridges.mirrors import worker
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.supervisor import FAILED, SENT, Mirrors
@@ -189,7 +189,7 @@ def test_a_target_that_does_not_answer_is_asked_less_and_less_and_then_has_every
         running = mirror_to(target, one)
         pauses = [running.poll() for _ in range(9)]
         assert all(2**n / 2 <= pause <= 2**n for n, pause in enumerate(pauses[:6]))
-        assert mirrors.LONGEST_SECONDS / 2 <= pauses[-1] <= mirrors.LONGEST_SECONDS
+        assert messages.LONGEST_SECONDS / 2 <= pauses[-1] <= messages.LONGEST_SECONDS
         assert (running.status.error, running.status.failures, running.status.oldest) == ("nobody answers", 9, BEGIN)
         down = False
         assert running.poll() == 0.0

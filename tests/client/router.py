@@ -12,10 +12,10 @@ from processes import DEADLINE, eventually
 from trackside.wire import Envelope, Pushes, decode_body, encode, open_envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from trackside import Run
-    from trackside.transport.outbox import Pending
+    from trackside.transport.session import Session
     from trackside.wire import Body, Totals
 
 Row = tuple[int, dict[str, float]]
@@ -115,16 +115,23 @@ def pushed(messages: Iterable[Message]) -> list[Row]:
 def kept(run: Run) -> tuple[list[Row], Totals]:
     """End a run that has no daemon: the rows that it would send, and its totals."""
     run.finish()
-    pending = run.queue.session.pending
+    session = run.queue.session
     # On a busy machine the sender is not done when `finish` no longer waits for it.
-    eventually(lambda: run.queue.session.totals.pushes == 0 or _last_kind(pending) == "bye")
-    bodies = [decode_body(open_envelope(one.frames).kind, one.frames[2]) for one in pending]
+    eventually(lambda: session.done or session.totals.pushes == 0)
+    bodies = [decode_body(open_envelope(frames).kind, frames[2]) for frames in _frames(session)]
     found = [row for body in bodies if isinstance(body, Pushes) for row in rows(body)]
-    return found, bodies[-1].totals if bodies else run.queue.session.totals
+    return found, bodies[-1].totals if bodies else session.totals
 
 
-def _last_kind(pending: Sequence[Pending]) -> str:
-    return open_envelope(pending[-1].frames).kind if pending else ""
+def _frames(session: Session) -> Iterator[list[bytes]]:
+    """Yield the messages that wait in memory, then those after them that only the spool has."""
+    number = 0
+    for pending in session.pending:
+        number = pending.number
+        yield pending.frames
+    while record := session.spool.next_after(number):
+        number = record.number
+        yield record.frames
 
 
 @contextmanager

@@ -7,8 +7,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from trackside_daemon.bridges.mirrors.messages import LONGEST_SECONDS, Status
 from trackside_daemon.bridges.mirrors.target import MirroredRun, State
 from trackside_daemon.bridges.mirrors.unsent import mirrored_runs, streams, totals, unsent, unsent_layers
 from trackside_daemon.history.database import open_reader
@@ -26,31 +25,8 @@ LAYERS = "\0distributions"  # key of the position of distributions, the id of th
 MAX_VALUES = 20_000  # values that are read and sent at once
 
 FIRST_SECONDS = 1.0  # back-off after the first failure; it doubles with each further one
-LONGEST_SECONDS = 60.0  # longest back-off; each is shortened by up to a half at random
 
 MACHINE = MirroredRun("", "", "running", (), 0.0, None, "", {}, {})
-
-
-class Status(msgspec.Struct):
-    """The counters of a mirror.
-
-    Attributes:
-        sent: Samples that the target has accepted.
-        lost: Samples that the history has deleted before.
-        rejected: Samples that the target will never accept.
-        failures: Requests that failed, and are retried.
-        oldest: Unix time of the oldest sample that waits; None for none.
-        success: Unix time of the last request that was accepted; None for none.
-        error: Error of the last request, in one line; empty if it was accepted.
-    """
-
-    sent: int = 0
-    lost: int = 0
-    rejected: int = 0
-    failures: int = 0
-    oldest: float | None = None
-    success: float | None = None
-    error: str = ""
 
 
 class Mirror:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from trackside_daemon.bridges.mirrors.mirror import LONGEST_SECONDS, Status
-from trackside_daemon.bridges.mirrors.worker import FLUSH_SECONDS, Start
+from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.model.metric import Batch, Metric, Sample
 

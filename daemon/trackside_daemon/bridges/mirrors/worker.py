@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, Start
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions
 from trackside_daemon.bridges.mirrors.run_mirror import RunMirror
@@ -27,24 +28,6 @@ from trackside_daemon.linux.signals import reset_signals
 
 if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.target import Target
-
-FLUSH_SECONDS = 3.0
-
-
-class Start(msgspec.Struct):
-    """First message to a worker.
-
-    Attributes:
-        name: Name of the mirror.
-        history: The history's file.
-        positions: The file of its positions.
-        settings: Its section of the configuration.
-    """
-
-    name: str
-    history: str
-    positions: str
-    settings: dict[str, Any]
 
 
 def main() -> None:

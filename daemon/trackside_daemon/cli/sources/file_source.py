@@ -1,8 +1,10 @@
-"""The history's file, for commands that run while no daemon does."""
+"""The history's file, for commands that run while no daemon does.
+
+What only one command needs is imported where it is used: the start of Python is most of what a command takes.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import time
@@ -10,24 +12,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon import __version__
 from trackside_daemon.alerts.silences import with_silenced_until
-from trackside_daemon.captures.store import CaptureStore
 from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.cli.sources.source import ANSWER_SECONDS, CHUNK_BYTES, Export
-from trackside_daemon.history import capture_rows
 from trackside_daemon.history import directory as place
-from trackside_daemon.history.database import Database
-from trackside_daemon.history.files import export as exports
-from trackside_daemon.history.files.selection import Selection, count
 from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.summary import SUMMARIES
-from trackside_daemon.history.record import run_changes
-from trackside_daemon.history.record.alert_rows import dismissal
-from trackside_daemon.history.record.trimming import Bounds
-from trackside_daemon.history.record.writer import Writer
-from trackside_daemon.model.capture import as_json
 
 if TYPE_CHECKING:
     import sqlite3
@@ -40,6 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.history.read.reader import RunFilter
     from trackside_daemon.history.record.store import Store
+    from trackside_daemon.history.record.writer import Writer
     from trackside_daemon.linux.file_lock import FileLock
 
 
@@ -82,7 +74,7 @@ class FileSource:
 
     def diagnosis(self, text: str, baseline: Sequence[str] = (), keys: Sequence[str] = ()) -> dict[str, Any]:
         """See `Source`."""
-        from trackside_daemon.diagnosis.diagnosis import diagnose  # half of what `trackside runs` would import
+        from trackside_daemon.diagnosis.diagnosis import diagnose
 
         with self._file().reading() as connection:
             uid = reader.resolve(connection, text)
@@ -109,12 +101,18 @@ class FileSource:
 
     def captures(self, text: str) -> list[dict[str, Any]]:
         """See `Source`."""
+        from trackside_daemon.history import capture_rows
+        from trackside_daemon.model.capture import as_json
+
         with self._file().reading() as connection:
             found = capture_rows.captures(connection, reader.resolve(connection, text) if text else "")
             return [{**as_json(capture), "summary": {}} for capture in found]
 
     def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
         """See `Source`."""
+        from trackside_daemon.captures.store import CaptureStore
+        from trackside_daemon.history import capture_rows
+
         with self._file().reading() as connection:
             capture = capture_rows.capture(connection, id_)
         path = None if capture is None else CaptureStore(self._file().path.parent).path(capture, name)
@@ -143,6 +141,8 @@ class FileSource:
 
     def dismiss(self, number: int, *, dismissed: bool, comment: str) -> dict[str, Any]:
         """See `Source`."""
+        from trackside_daemon.history.record.alert_rows import dismissal
+
         note = dismissal(self.alert(number), time.time() if dismissed else None, comment)
         with self._writing() as writer:
             writer.put([note])
@@ -151,7 +151,10 @@ class FileSource:
 
     def answer_agent(self, message: bytes, *, actions: bool) -> dict[str, Any]:
         """See `Source`."""
-        from trackside_daemon.agents.answers import Answers  # no other command needs them
+        import asyncio
+
+        from trackside_daemon import __version__
+        from trackside_daemon.agents.answers import Answers
         from trackside_daemon.agents.protocol import Protocol
 
         async def read(query: Callable[[sqlite3.Connection], Any]) -> Any:
@@ -162,6 +165,9 @@ class FileSource:
 
     def export(self, uid: str, form: Format, *, resources: bool = False) -> Export:
         """See `Source`."""
+        from trackside_daemon.history.files import export as exports
+        from trackside_daemon.history.files.selection import Selection, count
+
         try:
             selection = Selection(resources=resources)
             return Export(count(self._file(), uid, selection), exports.export(self._file(), uid, form, selection))
@@ -170,15 +176,19 @@ class FileSource:
 
     def pin(self, uid: str, *, pinned: bool) -> None:
         """See `Source`."""
+        from trackside_daemon.history.record import run_changes
+
         self._change(lambda store: run_changes.pin(store, uid, pinned=pinned))
 
     def delete(self, uid: str) -> None:
         """See `Source`."""
+        from trackside_daemon.history.record import run_changes
+
         self._change(lambda store: run_changes.delete(store, uid))
 
     def import_file(self, file: Path, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import import_run  # no other command needs them
+        from trackside_daemon.history.files.importing import import_run
         from trackside_daemon.history.files.run_file import open_run_file
 
         with file.open("rb") as stream:
@@ -189,7 +199,7 @@ class FileSource:
 
     def import_run(self, items: Iterator[Item], file: str, name: str, uid: str) -> ImportResult:
         """See `Source`."""
-        from trackside_daemon.history.files.importing import import_run  # no other command needs them
+        from trackside_daemon.history.files.importing import import_run
         from trackside_daemon.history.files.run_file import RunFile
 
         reading = RunFile(items, file, id=uid, name=name)
@@ -209,6 +219,10 @@ class FileSource:
     @contextmanager
     def _writing(self) -> Iterator[Writer]:
         """Yield a writer for this process alone; it packs what it has written before it ends."""
+        from trackside_daemon.history.database import Database
+        from trackside_daemon.history.record.trimming import Bounds
+        from trackside_daemon.history.record.writer import Writer
+
         directory = place.prepare(self._directory)
         lock = _lock(directory)
         try:
@@ -230,7 +244,7 @@ class FileSource:
 
 
 def _prices() -> CostSection:
-    from trackside_daemon.config.loading import load  # no other commands of the history need the settings
+    from trackside_daemon.config.loading import load
     from trackside_daemon.service.config import Config
 
     return load(Config).cost

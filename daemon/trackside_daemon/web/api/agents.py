@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
@@ -11,8 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from trackside_daemon import __version__
-from trackside_daemon.agents.answers import Answers
-from trackside_daemon.agents.protocol import Protocol
 from trackside_daemon.captures.captures import CaptureError
 from trackside_daemon.web.api.captures import CaptureBody
 from trackside_daemon.web.api.history_access import json_response
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from trackside_daemon.agents.arguments import CaptureArguments, WaitArguments
+    from trackside_daemon.agents.protocol import Protocol
     from trackside_daemon.diagnosis.settings import CostSection
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.history_access import HistoryAccess
@@ -57,8 +57,8 @@ class AgentsApi:
         self._history = history
         self._captures = captures
         self._waits = waits
+        self._prices = prices
         self._hang = hang
-        self._protocol = Protocol(Answers(self._read, prices, self), __version__)
 
     async def message(self, request: Request) -> Response:
         """Answer a message; status 202 where it needs no answer."""
@@ -105,6 +105,13 @@ class AgentsApi:
     async def hang(self, run: str) -> dict[str, Any] | None:
         """See `Live`."""
         return await run_in_threadpool(self._hang, run)
+
+    @cached_property
+    def _protocol(self) -> Protocol:
+        from trackside_daemon.agents.answers import Answers  # most daemons answer no agent
+        from trackside_daemon.agents.protocol import Protocol
+
+        return Protocol(Answers(self._read, self._prices, self), __version__)
 
     async def _read(self, query: Callable[[Any], Any]) -> Any:
         def run_query() -> Any:
