@@ -1,4 +1,4 @@
-"""How long a client waits for an answer."""
+"""The time for which a client waits for an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a client waits for an answer before it sends again."""
+"""The time for which a client waits for an answer before it sends again."""
 
 from __future__ import annotations
 
