@@ -31,6 +31,7 @@ from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.web.api import history as pages
 from trackside_daemon.web.api import history_access as writing
+from trackside_daemon.web.api import series as series_api
 from trackside_daemon.web.api.endpoints import ENDPOINTS
 from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.series import read_charts
@@ -140,6 +141,19 @@ def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None
     assert (band["nonfinite"], coarse["nonfinite"]) == ([0, 1, 3, 0], [1, 3])
     assert "nonfinite" not in part
     assert refused(site, "series?run=id-1&ranks=band&points=0")[0] == refused(site, "series?run=id-1&ranks=x")[0] == 400
+
+
+def test_a_band_has_more_ranks_than_an_answer_has_lines(
+    site: Site, api: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series_api, "MAX_SERIES", 2)
+    for rank in range(3):
+        kept(site, {"loss": [1.0]}, rank=rank, world=3)
+    (band,) = api("series?run=id-1&key=loss&ranks=band")["series"]
+    assert band["ranks"] == 3
+    assert refused(site, "series?run=id-1&key=loss&rank=all")[0] == 400
+    monkeypatch.setattr(series_api, "MAX_BAND_SERIES", 2)
+    assert refused(site, "series?run=id-1&key=loss&ranks=band")[0] == 400
 
 
 @pytest.mark.parametrize(

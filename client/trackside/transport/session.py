@@ -315,9 +315,9 @@ class Session(Outbox):
         self.gather = GATHER_SECONDS
         self._resources.reset()
 
-    def acknowledged(self, number: int) -> None:
-        """Drop the messages up to *number*, which are committed."""
-        super().acknowledged(min(number, self._number))  # a wrong number must not cover messages that follow
+    def acknowledged(self, number: int) -> bool:
+        """Drop the messages up to *number*, which are committed; return whether there were any."""
+        return super().acknowledged(min(number, self._number))  # a wrong number must not cover messages that follow
 
     def _gap(self, first: int, last: int, made_at: int) -> Pending:
         self._sent_counts = (self.totals.pushes, self.totals.dropped)  # a skip carries them

@@ -216,6 +216,7 @@ class Parts:
             listeners=(*self.alerting.listeners, *self.automatic),
             stalls=self.runs.accept_stalls,
             queue=queue,
+            restore=self.alerting.restoring.step,
         )
         self.spools = OrphanedSpools(push_socket.endpoints)
         watch = ProcessWatch(PROC, sys)

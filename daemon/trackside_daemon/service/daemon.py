@@ -132,10 +132,10 @@ class Daemon:
         self._lost_runs = threading.Thread(target=self._end_lost_runs, name="trackside-forget", daemon=True)
         self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
-        access = HistoryAccess(self._parts.history.database, self._parts.history.writer)
-        self._overview = self._overview_api(access)
+        self._access = HistoryAccess(self._parts.history.database, self._parts.history.writer)
+        self._overview = self._overview_api(self._access)
         self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))
-        self._web = WebServer(self._web_app(access), listener, self._web_config)
+        self._web = WebServer(self._web_app(self._access), listener, self._web_config)
         self._watchdog = Watchdog(
             self._notifier,
             {"sampler": self._parts.sampler.behind, "web": self._web.loop_delay},
@@ -330,6 +330,7 @@ class Daemon:
         parts.ingest.close()
         if self._serving:
             self._web.stop()
+        self._access.close()
         parts.requests.close()  # not before the pages, which ask clients for stacks
         parts.history.close()  # after the web server has stopped, because its requests read the history
         parts.nvml.close()

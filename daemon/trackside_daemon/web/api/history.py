@@ -242,7 +242,7 @@ class HistoryApi:
         # All charts of a response are in memory at once, so many series share the limit.
         points = min(points, max(2, MAX_BUCKETS // max(1, len(series))))
         means = params.get("mean") == "true"
-        charts = await self._history.run_in_thread(lambda: read_charts(database, series, selected, points, means=means))
+        charts = await self._history.compute(lambda: read_charts(database, series, selected, points, means=means))
         return json_response({"series": rank_bands(charts, selected.by) if band else charts})
 
     async def one_series(self, request: Request) -> Response:
@@ -261,7 +261,7 @@ class HistoryApi:
             return _SamplesResponse(stream_points(database, attempts, selected), media_type="application/json")
         # The attempts follow each other in one chart, so they share the number of points.
         points = max(1, points // len(attempts))
-        charts = await self._history.run_in_thread(lambda: read_charts(database, attempts, selected, points))
+        charts = await self._history.compute(lambda: read_charts(database, attempts, selected, points))
         return json_response({"key": params["key"], **concatenate(charts)})
 
     async def events(self, request: Request) -> Response:
@@ -292,15 +292,15 @@ class HistoryApi:
         if form not in FORMATS:
             raise HTTPException(400, f"format: must be {', '.join(FORMATS)}, not {form!r}")
         uid = await self._history.read(lambda connection: _resolve(connection, request))
-        chosen = await self._history.run_in_thread(lambda: export_selection(self._history.database, uid, params))
-        samples = await self._history.run_in_thread(lambda: count(self._history.database, uid, chosen))
+        chosen = await self._history.compute(lambda: export_selection(self._history.database, uid, params))
+        samples = await self._history.compute(lambda: count(self._history.database, uid, chosen))
         headers = {"X-Trackside-Samples": str(samples)}
         if request.method == "HEAD":
             response = Response(headers=headers, media_type=TYPES[form])
             del response.headers["content-length"]  # the length of the file is not known yet
             return response
         try:
-            pieces = await self._history.run_in_thread(lambda: export(self._history.database, uid, form, chosen))
+            pieces = await self._history.compute(lambda: export(self._history.database, uid, form, chosen))
         except TooManyKeysError as error:
             raise HTTPException(400, str(error)) from None
         return _SamplesResponse(pieces, headers=headers, media_type=TYPES[form])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import RunSeries
 
 MAX_SERIES = 1000  # series in one response
+MAX_BAND_SERIES = 8192  # series from which bands are made, such as eight keys of a thousand ranks
 MAX_BUCKETS = 200_000  # buckets in one response, over all its series
 
 _encode = msgspec.json.Encoder().encode
@@ -38,20 +39,21 @@ def find_series(connection: Any, names: list[str], params: QueryParams) -> list[
         params: The request's ``key``, ``rank``, ``ranks`` and ``attempt``.
 
     Raises:
-        HTTPException: Status 400 when there are more than `MAX_SERIES`.
+        HTTPException: Status 400 when there are more than `MAX_SERIES`, or `MAX_BAND_SERIES` for a band.
     """
     keys = params.getlist("key") or None
     ranks, attempt = _ranks(params)
-    if ranks is None and params.get("ranks") == "band":
-        ranks = []
+    most = MAX_SERIES
+    if params.get("ranks") == "band":
+        ranks, most = ranks or [], MAX_BAND_SERIES
     found = (
         series
         for uid in dict.fromkeys(reader.resolve(connection, name) for name in names)
         for series in reader.series(connection, uid, keys, ranks, attempt)
     )
-    selected = list(islice(found, MAX_SERIES + 1))
-    if len(selected) > MAX_SERIES:
-        raise HTTPException(400, f"more than {MAX_SERIES} series; name keys, ranks or an attempt")
+    selected = list(islice(found, most + 1))
+    if len(selected) > most:
+        raise HTTPException(400, f"more than {most} series; name keys, ranks or an attempt")
     return selected
 
 
