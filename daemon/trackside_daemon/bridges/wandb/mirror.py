@@ -117,12 +117,15 @@ class WandbClient:
 
 def _end_service(wandb: Any) -> None:
     """End the client's service process, which would refuse the next try: "run ID is in use"."""
+    services = []
     for child in psutil.Process().children():
         with suppress(psutil.Error):
-            if child.name() == "wandb-core":  # while the server is away, it would end after all its retries
-                child.kill()
+            if child.name() == "wandb-core":
+                child.kill()  # while the server is away, it would end after all its retries
+                services.append(child)
     with suppress(Exception, SystemExit):  # it exits with the status of that process
         wandb.teardown()
+    psutil.wait_procs(services, timeout=1.0)
 
 
 def make_target(settings: dict[str, Any]) -> WandbClient:
