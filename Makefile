@@ -85,6 +85,9 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/auto.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/captures.py
+	@PYTHONPATH=tests:. $(RIVALS)/bin/python bench/layers.py 10 20
+	@PYTHONPATH=tests:. $(RIVALS)/bin/python bench/layers.py 30 8
+	@PYTHONPATH=tests:. $(BIN)/python bench/layer_map.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/checkpoints.py
 
 # PYTHON is the one that has PyTorch. Everything is installed into a temporary directory. Without make, run the command itself.

@@ -1,100 +1,166 @@
 """Measure what distributions of layers cost a training on the CPU, beside other trackers; print a table.
 
-    python bench/layers.py 10 1500        steps of about 10 ms, 1,500 for each way
+    python bench/layers.py 10 20                  steps of about 10 ms, 20 pairs of windows of each way
+    python bench/layers.py 10 20 pairs.jsonl      add them to earlier ones in a file, and print the table of all
 
-Each way measures every 16th step. What a measurement costs is how much longer that step and the three after it take, in which
-its sender thread works, than the four steps before: the median of all, in CPU time of the process, so that other work on the
-machine does not count. A share of the time follows from the pace: the one that trackside chooses itself for such a cost, and for
-W&B its default.
+A pair is two windows of as many steps, in random order: one with four measurements, and one with all hooks removed. The window
+with measurements ends with steps without hooks, in which the sender thread and other processes have done the rest. *A
+measurement* is a fourth of how much longer it takes in wall time, as a median with its 95 % interval. *Share* is what that is of
+the steps from one measurement to the next: those that trackside chooses itself for such steps, and the default of W&B. Between
+measurements, trackside runs the hook of `run.watch` and nothing else, and wandb its hooks of all parameters: both are not counted.
 """
 
 from __future__ import annotations
 
-import statistics
+import json
+import os
+import random
 import sys
 import tempfile
-from time import process_time
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from processes import Daemon
 
 import trackside
 from bench import watch
+from bench.hooks import Switch
+from bench.steps import bootstrapped
 from bench.table import head, machine, row
 from bench.watch import Training
-from trackside.pytorch.observer import FORWARD_SHARE, SHARE
-from trackside.pytorch.overhead_budget import OverheadBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Push = Callable[[int, torch.Tensor], object]
+EVERY, MEASURED = 12, 4
+HOOKED, PLAIN = EVERY * MEASURED, 24  # steps of a window with hooks, and after them
+WARM_UP = 2  # pairs
+WANDB_EVERY = 1000  # the default of log_freq; TensorBoard has none, and gets the same
 
-EVERY, AFTER = 16, 4
-WARM_UP = 64
-WANDB_EVERY = 1000  # the default of log_freq
+
+class Way(NamedTuple):
+    """A way to track the distributions of a model.
+
+    Attributes:
+        push: Called after each step with its number and loss.
+        every: Returns the steps from one measurement to the next.
+        stop: Ends it.
+    """
+
+    push: Callable[[int, torch.Tensor], object] = lambda *_: None
+    every: Callable[[], int] = lambda: WANDB_EVERY
+    stop: Callable[[], object] = lambda: None
 
 
 def main() -> None:
-    """Measure the ways."""
-    milliseconds, steps = float(sys.argv[1]), int(sys.argv[2])
+    """Measure the ways, and print the table."""
+    milliseconds, pairs = float(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
-    vars(watch).update(LAYERS=6, perf_counter=process_time)
-    machine()
-    head("way", "step, ms", "a measurement, ms", "each N steps", "share")
-    for name, begin, share in WAYS:
-        training = Training(milliseconds)
+    vars(watch).update(LAYERS=6)
+    found: dict[str, list[Any]] = defaultdict(list)
+    file = Path(sys.argv[3]) if sys.argv[3:] else None
+    if file is not None and file.exists():
+        for line in file.read_text().splitlines():
+            name, *one = json.loads(line)
+            found[name].append(one)
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as place:
+        daemon = Daemon(Path(place), fresh=True)
+        os.environ["TRACKSIDE_ENDPOINT"] = daemon.endpoint
         try:
-            push, pace = begin(training), share
+            for name, begin in WAYS.items():
+                found[name].append(measured(Training(milliseconds), begin, pairs))
+                if file is not None:
+                    with file.open("a") as target:
+                        target.write(f"{json.dumps([name, *found[name][-1]])}\n")
         except ImportError as error:
-            print(f"{name}: not measured, {error}", file=sys.stderr)
-            continue
-        cost, step = measured(training, push, steps)
-        every = WANDB_EVERY if pace is None else _own_pace(pace, cost, step)
-        row(name, f"{step * 1e3:.1f}", f"{cost * 1e3:.2f}", str(every), f"{cost / every / step:.2%}")
+            print(f"not measured: {error}", file=sys.stderr)
+        finally:
+            daemon.stop()
+    _print(found)
 
 
-def measured(training: Training, push: Push, steps: int) -> tuple[float, float]:
-    """Return the seconds of a measurement and of a step."""
-    taken = []
-    for number in range(1, steps + WARM_UP + 1):
-        begun = process_time()
-        push(number, training.step())
-        taken.append(process_time() - begun)
-    excess = [
-        sum(taken[place : place + AFTER]) - sum(taken[place - AFTER : place])
-        for place in range(EVERY - 1, len(taken) - AFTER, EVERY)
-        if place > WARM_UP
-    ]
-    return statistics.median(excess), statistics.median(taken[WARM_UP:])
+def _print(found: dict[str, list[Any]]) -> None:
+    machine()
+    head("way", "pairs", "step, ms", "a measurement, ms", "each N steps", "share")
+    for name, parts in found.items():
+        longer = np.array([one for more, *_ in parts for one in more])
+        step, every = median(one for _, one, _ in parts), parts[-1][-1]
+        each = longer / MEASURED
+        share = _interval(bootstrapped(each / every / step * 100), ".2f")
+        cost = _interval(bootstrapped(each * 1e3), ".1f")
+        row(name, str(len(longer)), f"{step * 1e3:.1f}", cost, f"{every:,}", f"{share} %")
 
 
-def _own_pace(share: float, cost: float, step: float) -> int:
-    budget = OverheadBudget(share)
-    budget.add_step(step)
-    for _ in range(6):
-        budget.add_cost(cost)
-    return budget.every
+def measured(training: Training, begin: Callable[[Training], Way], pairs: int) -> tuple[list[float], float, int]:
+    """Return by how many seconds the first window of each pair is longer, the seconds of a step, and the chosen pace."""
+    way = begin(training)
+    switch, number = Switch(training.model, training.optimizer), EVERY - 1
+
+    def steps(count: int, *, hooked: bool = False) -> None:
+        nonlocal number
+        for _ in range(count):
+            number += hooked
+            way.push(number if hooked else EVERY + 1, training.step())
+
+    def window(*, hooked: bool) -> float:
+        begun = perf_counter()
+        if hooked:
+            switch.on()
+        steps(HOOKED, hooked=hooked)
+        if hooked:
+            switch.off()
+        steps(PLAIN)
+        return perf_counter() - begun
+
+    for _ in range(EVERY - 1):  # so that the first step of a window is measured
+        way.push(1, training.step())
+    switch.off()
+    chance, longer, plain = random.Random(4711), [], []
+    for pair in range(pairs + WARM_UP):
+        first = chance.random() < 0.5
+        taken = {one: window(hooked=one) for one in (first, not first)}
+        if pair >= WARM_UP:
+            longer.append(taken[True] - taken[False])
+            plain.append(taken[False] / (HOOKED + PLAIN))
+    every = way.every()
+    switch.on()
+    way.stop()
+    return longer, median(plain), every
 
 
-def _trackside(**wanted: Any) -> Callable[[Training], Push]:
-    def begin(training: Training) -> Push:
+def _interval(found: tuple[float, float, float], form: str) -> str:
+    middle, low, high = (format(one, form) for one in found)
+    return f"{middle} [{low}, {high}]"
+
+
+def _trackside(**wanted: Any) -> Callable[[Training], Way]:
+    def begin(training: Training) -> Way:
         run = trackside.init(name="bench")
-        run.observe(training.model, training.optimizer, every=EVERY, **wanted)
-        return lambda step, loss: run.push(step=step, loss=loss)
+        watcher = run.observe(training.model, training.optimizer, every=EVERY, **wanted)
+
+        def pace() -> int:
+            assert watcher._observer is not None
+            return watcher._observer.budget.every
+
+        return Way(lambda step, loss: run.push(step=step, loss=loss), pace, run.finish)
 
     return begin
 
 
-def _wandb(training: Training) -> Push:
+def _wandb(training: Training) -> Way:
     import wandb
 
     run = wandb.init(mode="offline", dir=tempfile.mkdtemp(), settings=wandb.Settings(silent=True))
     run.watch(training.model, log="all", log_freq=EVERY)
-    return lambda _, loss: run.log({"loss": float(loss)})
+    return Way(lambda _, loss: run.log({"loss": float(loss)}), stop=run.finish)
 
 
-def _tensorboard(training: Training) -> Push:
+def _tensorboard(training: Training) -> Way:
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(tempfile.mkdtemp())
@@ -106,20 +172,17 @@ def _tensorboard(training: Training) -> Push:
                 writer.add_histogram(name, one, step)
                 writer.add_histogram(f"{name}.grad", one.grad, step)
 
-    return push
+    return Way(push, stop=writer.close)
 
 
-WAYS: tuple[tuple[str, Callable[[Training], Push], float | None], ...] = (
-    ("nothing", lambda _: lambda *_: None, SHARE),
-    ("trackside, weights and gradients", _trackside(), SHARE),
-    (
-        "trackside, also activations and attention",
-        _trackside(activations="*.linear2", attention="*.self_attn"),
-        SHARE + FORWARD_SHARE,
-    ),
-    ("wandb.watch(log='all')", _wandb, None),
-    ("TensorBoard add_histogram", _tensorboard, None),
-)
+FORWARD: dict[str, Any] = {"activations": "*.linear2", "attention": "*.self_attn"}
+WAYS: dict[str, Callable[[Training], Way]] = {
+    "nothing": lambda _: Way(),
+    "`run.observe`, weights and gradients": _trackside(),
+    "`run.observe`, also activations and attention": _trackside(**FORWARD),
+    'wandb, `watch(log="all")`': _wandb,
+    "TensorBoard, `add_histogram` of weights and gradients": _tensorboard,
+}
 
 if __name__ == "__main__":
     main()

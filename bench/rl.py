@@ -1,6 +1,6 @@
 """Measure what the detectors of reinforcement learning find in labelled logs, and in real tiny runs with planted faults.
 
-Run by ``make bench``; prints tables in Markdown, with a verdict for each limit. ``tests/tiny_policies.py`` has the runs: 40 with
+Run by ``make bench``; prints tables in Markdown, with a verdict for each limit. ``tests/tiny_policies.py`` has the runs: 46 with
 a fault, 11 without, about a minute in all.
 """
 
@@ -34,6 +34,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "no_kl": ("KlBlowup",),
     "rate": ("KlBlowup", "RewardCollapse", "LearningRateOutOfRange", "GradientExplosion"),
     "reward_model": ("RewardCollapse",),
+    "stale": ("TrainInferenceMismatch",),
 }
 """The alerts that name each planted fault."""
 

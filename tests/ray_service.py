@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 HEAD, OTHER = "f3" * 28, "14" * 28
 PAGE = """# TYPE ray_resources gauge
-ray_resources{Component="raylet",Name="CPU",NodeAddress="10.0.0.1",State="USED",WorkerId=""} 1.0
-ray_resources{Component="raylet",Name="CPU",NodeAddress="10.0.0.1",State="AVAILABLE",WorkerId=""} 1.0
+ray_resources{Component="raylet",Name="CPU",NodeAddress="10.0.0.1",SessionName="session_1",State="USED",WorkerId=""} 1.0
+ray_resources{Component="raylet",Name="CPU",NodeAddress="10.0.0.1",SessionName="session_1",State="AVAILABLE",WorkerId=""} 1.0
 ray_object_store_used_memory{Component="raylet"} 2.5e7
 ray_object_store_available_memory{Component="raylet"} 7.5e7
-ray_tasks{Component="core_worker",Name="f",State="RUNNING"} 2.0
-ray_tasks{Component="core_worker",Name="g",State="RUNNING"} 1.0
-ray_tasks{Component="core_worker",Name="g",State="FINISHED"} 9.0
+ray_tasks{Component="core_worker",Name="f",SessionName="session_1",State="RUNNING"} 2.0
+ray_tasks{Component="core_worker",Name="g",SessionName="session_1",State="RUNNING"} 1.0
+ray_tasks{Component="core_worker",Name="g",SessionName="session_1",State="FINISHED"} 9.0
 """
 
 

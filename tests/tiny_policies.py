@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Logged = dict[str, float]
 
-GRPO_FAULTS = ("zero_variance", "limit", "no_kl", "rate", "reward_model")
+GRPO_FAULTS = ("zero_variance", "limit", "no_kl", "rate", "reward_model", "stale")
 PPO_FAULTS = ("rate", "reward_model")
 STEPS, ONSET = 200, 110
 TOKENS, END, GOOD = 11, 0, 1  # size of the vocabulary, the token that ends an answer, the token that is rewarded
@@ -27,6 +27,8 @@ POLES, MOVES = 16, 64  # environments, and moves of each in an iteration
 def grpo(seed: int, fault: str = "") -> Iterator[Logged]:
     """Yield the logs of GRPO: a policy of the position and the token before learns to answer with five good tokens.
 
+    The engine that generates has a copy of the weights, which it rounds to bfloat16 where it reports probabilities.
+
     Args:
         seed: Of the random numbers.
         fault: One of `GRPO_FAULTS`, from step `ONSET` on; empty for a healthy run.
@@ -34,12 +36,15 @@ def grpo(seed: int, fault: str = "") -> Iterator[Logged]:
     torch.manual_seed(seed)
     table = (0.1 * torch.randn(LIMIT, TOKENS, TOKENS)).requires_grad_()
     reference = table.detach().log_softmax(-1)
+    engine = table.detach()
     optimizer = torch.optim.Adam([table], 0.06)
     for step in range(STEPS):
         ill = fault if step >= ONSET else ""
         if fault == "rate" and step == ONSET:
             optimizer.param_groups[0]["lr"] *= 10
-        tokens, mask, before = _answers(table, WANTED - 2 if ill == "limit" else LIMIT)
+        if ill != "stale":
+            engine = table.detach().clone()
+        tokens, mask, before = _answers(engine, WANTED - 2 if ill == "limit" else LIMIT)
         rewards = _rewards(tokens, mask, ill)
         groups = rewards.view(PROMPTS, ANSWERS)
         spread = groups.std(1, keepdim=True)
@@ -49,6 +54,7 @@ def grpo(seed: int, fault: str = "") -> Iterator[Logged]:
         logp = every.gather(-1, tokens[..., None])[..., 0]
         difference = reference[place, before].gather(-1, tokens[..., None])[..., 0] - logp
         kl = difference.exp() - difference - 1
+        away = logp - engine.bfloat16().float().log_softmax(-1)[place, before].gather(-1, tokens[..., None])[..., 0]
         beta = 0.0 if ill == "no_kl" else 0.5
         per_token = -(logp - logp.detach()).exp() * advantage + beta * kl
         loss = (per_token * mask).sum() / mask.sum()
@@ -66,6 +72,8 @@ def grpo(seed: int, fault: str = "") -> Iterator[Logged]:
             "frac_reward_zero_std": (spread < 1e-6).float().mean().item(),
             "kl": ((kl * mask).sum() / mask.sum()).item(),
             "entropy": ((entropy * mask).sum() / mask.sum()).item(),
+            "sampling/sampling_logp_difference/mean": ((away.abs() * mask).sum() / mask.sum()).item(),
+            "sampling/importance_sampling_ratio/mean": ((away.exp() * mask).sum() / mask.sum()).item(),
             "completions/mean_length": lengths.float().mean().item(),
             "completions/clipped_ratio": 1 - ended.float().mean().item(),
         }

@@ -242,7 +242,8 @@ def _end_default(status: str, cause: str = "") -> None:
 def _default() -> Run:
     with _process.lock:
         enabled = not is_loader_worker()
-        if _process.default is None and _process.opener is not None and enabled:
+        is_over = _process.default is None or not _process.default.is_open
+        if is_over and _process.opener is not None and enabled:
             opener, _process.opener = _process.opener, None
             opener()
         return _process.default or init(enabled=enabled)

@@ -26,6 +26,12 @@ class Meaning(NamedTuple):
     factor: float = 1.0
 
 
+# KL divergences from the policy before the update, not from the reference: those of healthy runs are a hundredth of a nat.
+UPDATE_KL = (
+    *("train/approx_kl", "losses/approx_kl", "approx_kl", "policy/approxkl_avg", "actor/ppo_kl", "train/ppo_kl"),
+    *("info/learner/*/learner_stats/kl", "info/learner/*/kl", "learners/*/mean_kl_loss"),
+)
+
 # Keys by quantity, the best first. A ``*`` stands for one part of the name between slashes: RLlib's policy.
 KEYS: dict[str, tuple[str, ...]] = {
     "reward": (
@@ -37,8 +43,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "reward_std": ("reward_std", "train/reward_std", "train/group_reward_std", "group_reward_std", "adv_std"),
     "kl": (
         *("kl", "train/kl", "actor/kl_loss", "critic/kl", "actor/reward_kl_penalty", "train/kl_penalty", "rollout/kl"),
-        *("train/kl_loss", "train/approx_kl", "losses/approx_kl", "approx_kl", "policy/approxkl_avg", "actor/ppo_kl"),
-        *("train/ppo_kl", "info/learner/*/learner_stats/kl", "info/learner/*/kl", "learners/*/mean_kl_loss"),
+        *("train/kl_loss", *UPDATE_KL),
     ),
     "entropy": (
         *("entropy", "train/entropy", "actor/entropy", "actor/entropy_loss", "train/approx_entropy", "losses/entropy"),
@@ -119,6 +124,12 @@ def meaning(key: str) -> Meaning | None:
     parts = key.split("/")
     place = 2 if parts[0] == "info" else 1
     return _EXACT.get("/".join((*parts[:place], "*", *parts[place + 1 :])))
+
+
+def is_of_update(key: str) -> bool:
+    """Return whether a key is a KL divergence from the policy before the update."""
+    found = meaning(key)
+    return found is not None and found.quantity == "kl" and KEYS["kl"][found.preference] in UPDATE_KL
 
 
 def phase_role(phase: str) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from histories import BEGIN, History
+from layer_frames import frame, normal
 from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
-from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_STEPS, STEPS, past_ranks
+from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_FRAMES, MOST_STEPS, STEPS, past_ranks
 from trackside_daemon.detectors.key_roles import Roles
-from trackside_daemon.model.records import BatchIngested, RunState, SessionOpened
+from trackside_daemon.detectors.rank_feed import RankWatch
+from trackside_daemon.model.metric import Batch
+from trackside_daemon.model.records import Alert, BatchIngested, RunState, SessionOpened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +72,29 @@ def test_many_ranks_have_fewer_steps_each(tmp_path: Path) -> None:
         train(history, "live", rank, 600)
     assert {len(one.pushes) for one in past_ranks(history.database, 60)} == {STEPS}
     history.close()
+
+
+def test_alerts_of_layers_continue_from_the_last_measurements_and_end_when_they_are_over(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    train(history, "live", 0, 400)
+
+    def measured(step: int, *, dead: bool) -> BatchIngested:
+        layers = {"embed": normal(step), "head": [0.0] * 100 if dead else normal(step)}
+        return batch_ingested(b"live\0", 2 + step, shift=SHIFT, distributions=[frame(step, layers, "gradients")])
+
+    history.put([measured(step, dead=step >= 40) for step in range(0, 400, 4)])
+    (past,) = past_ranks(history.database, 60)
+    history.close()
+    assert [one.step for one in past.layers] == [*range(400 - 4 * MOST_FRAMES, 400, 4)]
+    labels = {"key": "head", "rank": "0", "run": "name-live"}
+    kept = Alert("DeadLayer", "warning", BEGIN + 48, "live", labels, "all of its gradients are zero since step 40")
+    watch = RankWatch()
+    watch.restore_rank(past, [kept])
+    (again,) = watch.accept(Batch("ingest"))
+    assert (again.alert, again.time, again.summary, again.over) == ("DeadLayer", kept.started, kept.summary, False)
+    healed = [measured(step, dead=False) for step in (400, 404)]
+    (over,) = watch.accept(Batch("ingest", records=healed))
+    assert (over.alert, dict(over.labels), over.over) == ("DeadLayer", labels, True)
 
 
 def test_reading_stops_at_the_time_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

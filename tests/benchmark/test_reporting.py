@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -53,15 +54,36 @@ def test_a_report_has_a_row_for_each_variant_and_load_and_ignores_what_others_ca
     strange = [{"kind": "benchmark", "fields": fields} for fields in ({}, {"variant": 1, "load": []}, {"curve": "x"})]
     rows = list(benchmarks.rows({"events": [*strange, *run.events]}))
     assert [row[:2] for row in rows] == [(f"batch={batch}", name) for batch in (1, 8) for name in ("fp32", "int8")]
-    (text, parts), (speed, _), effect = rows[3][2:]
+    text, speed, effect = rows[3][2:]
     assert 8 - 0.4 < float(text.split()[0]) < 8 + 0.4
     assert text.endswith(" ms, 397 samples")
-    assert all(0 <= begin < end <= 1 for begin, end, _ in parts)
     assert speed.endswith(" items/s")
     assert effect.endswith(" times as fast")
     assert run.results["unfit"] == "a GPU was shared"
     assert run.results["failures"] == "pruned: no such layer"
     assert "int8 is 1.9" in " ".join(map(str, run.results.values()))
+
+
+def test_charts_have_finite_curves_with_intervals_of_what_was_measured_last() -> None:
+    run = Recorded()
+    for _ in range(2):
+        publish(run, contents(), 7)  # type: ignore[arg-type]
+    [fields, *_] = [one["fields"] for one in run.events if one["kind"] == "benchmark"]
+    for strange in (math.nan, math.inf, -1.0):
+        run.events.append({"kind": "benchmark", "fields": {**fields, "variant": "odd", "throughput": strange}})
+    found = benchmarks.charted([{"events": run.events}], ["run"])
+    assert [(one["load"], one["variant"], one["batch"]) for one in found] == [
+        ("batch=1", "fp32", 1.0),
+        ("batch=1", "int8", 1.0),
+        ("batch=8", "fp32", 8.0),
+        ("batch=8", "int8", 8.0),
+    ]
+    shares, values, lows, highs = zip(*found[0]["curve"], strict=True)
+    assert shares[0] == 0.01
+    assert shares[-1] == 0.99
+    assert all(low <= value <= high for low, value, high in zip(lows, values, highs, strict=True))
+    two = benchmarks.charted([{"events": run.events}] * 2, ["a", "b"])
+    assert [one["variant"] for one in two[:2]] == ["a: fp32", "a: int8"]
 
 
 def test_every_pushed_value_has_a_family() -> None:

@@ -11,6 +11,7 @@ from trackside.benchmark.request import Request, Spec
 from trackside.benchmark.results import Measured
 from trackside.benchmark.rounds import LATENCY, Load
 from trackside_daemon.cli.benchmark import measuring, watching
+from trackside_daemon.cli.sources.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,13 +21,17 @@ if TYPE_CHECKING:
 class Daemon:
     """The daemon's answers, one list of checkpoints after the other, until the run ends."""
 
-    def __init__(self, listed: Sequence[Sequence[dict[str, Any]]]) -> None:
+    def __init__(self, listed: Sequence[Sequence[dict[str, Any]]], outages: int = 0) -> None:
         self._listed = list(listed)
+        self._outages = outages
 
     def run(self, _text: str, _limit: int) -> dict[str, Any]:
-        return {"state": "running" if self._listed else "finished"}
+        return {"state": "running" if self._listed else "finished", "ended": None if self._listed else 0.0}
 
     def checkpoints(self, _text: str) -> dict[str, Any]:
+        if self._outages:
+            self._outages -= 1
+            raise SourceError("the daemon does not answer")
         return {"checkpoints": self._listed.pop(0) if self._listed else []}
 
 
@@ -97,12 +102,29 @@ def test_a_slower_checkpoint_is_reported_once_and_damaged_ones_are_left_out(
     assert event["text"] == third["path"]
 
 
-def test_of_checkpoints_that_appear_together_the_newest_is_measured(seconds: dict[str, float], tmp_path: Path) -> None:
+def test_of_checkpoints_that_appear_together_the_newest_is_measured_and_outages_are_waited_for(
+    seconds: dict[str, float], tmp_path: Path
+) -> None:
     several = [checkpoint(tmp_path, step) for step in (10, 20)]
     seconds |= {"20.pt": 0.01}
     run, request = Recorded(), Request("measure", [Spec("original", "m:f")], [Load()])
-    list(watching.Watch(Daemon([several]), "run", "python", request, lambda _: None).measure(run))  # type: ignore[arg-type]
+    list(watching.Watch(Daemon([several], outages=2), "run", "python", request, lambda _: None).measure(run))  # type: ignore[arg-type]
     assert run.steps == [20]
+
+
+def test_the_last_checkpoint_is_waited_for_after_the_end(seconds: dict[str, float], tmp_path: Path) -> None:
+    class Ended(Daemon):
+        """A run that has ended."""
+
+        def run(self, _text: str, _limit: int) -> dict[str, Any]:
+            return {"state": "finished", "ended": 0.0}
+
+    last = checkpoint(tmp_path, 10)
+    seconds |= {"10.pt": 0.01}
+    read = [{**last, "state": "writing", "good": False}]
+    run, request = Recorded(), Request("measure", [Spec("original", "m:f")], [Load()])
+    list(watching.Watch(Ended([read, read, [last]]), "run", "python", request, lambda _: None).measure(run))  # type: ignore[arg-type]
+    assert run.steps == [10]
 
 
 def test_less_agreement_counts_only_beyond_both_intervals() -> None:

@@ -10,13 +10,16 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from bridges.wandb_server import WandbServer
 from end_to_end.queries import Queries
-from histories import history, ingested, opened
+from histories import BEGIN, finished, history, ingested, opened
 from metrics_page import Page
 from processes import DEADLINE, ROOT, eventually, http, require, terminated
 
@@ -24,15 +27,18 @@ import trackside
 from trackside_daemon.bridges.finding import find_runs
 from trackside_daemon.bridges.mirrors.mirror import Mirror
 from trackside_daemon.bridges.mirrors.positions import Positions, RankPlace
+from trackside_daemon.bridges.mirrors.supervisor import LAG, Mirrors
 from trackside_daemon.bridges.mirrors.targets import make_target
+from trackside_daemon.bridges.settings import BridgesSection
+from trackside_daemon.bridges.wandb import mirror as wandb_mirror
 from trackside_daemon.bridges.wandb.log_run import LogRun
 from trackside_daemon.history.files.items import Push
 from trackside_daemon.http_client import http_exchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
+    from histories import History
     from processes import Daemon
 
 SERVERS = ROOT / "build" / "servers" / "usr" / "bin"
@@ -62,6 +68,14 @@ print(json.dumps([run.info.run_id, found]))
 def _only_in_soak(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--soak"):
         pytest.skip("make soak installs the servers of other tools")
+
+
+@pytest.fixture(autouse=True)
+def _own_service() -> Iterator[None]:
+    """End the service process of W&B's client, which keeps the settings of the test before."""
+    yield
+    if "wandb" in sys.modules:
+        wandb_mirror._end_service(sys.modules["wandb"])
 
 
 def free_port() -> int:
@@ -341,19 +355,19 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
         for number in range(3):
             pushes = [(s, round((begin + s) * 1e6), {"loss": s / 4}) for s in range(number * 40, number * 40 + 40)]
             one.put([ingested("a", pushes, number=number + 1)])
-            worker = subprocess.Popen(
+            with subprocess.Popen(
                 [sys.executable, "-m", "trackside_daemon.bridges.mirrors.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "WANDB_SILENT": "true"},
-            )
-            assert worker.stdin is not None
-            worker.stdin.write(json.dumps(start).encode() + b"\n")
-            worker.stdin.flush()
-            eventually(partial(_has_sent, tmp_path / "positions.db", 40 * (number + 1)))
-            if number < 2:
-                worker.kill()
-            terminated(worker)
+            ) as worker:
+                assert worker.stdin is not None
+                worker.stdin.write(json.dumps(start).encode() + b"\n")
+                worker.stdin.flush()
+                eventually(partial(_has_sent, tmp_path / "positions.db", 40 * (number + 1)))
+                if number < 2:
+                    worker.kill()
+                terminated(worker)
     found = []
     for path in sorted((tmp_path / "w").glob("wandb/offline-run-*/run-a.wandb")):
         run = LogRun("a", [path])
@@ -362,6 +376,7 @@ def test_offline_logs_of_wandb_have_each_row_once_after_kills(tmp_path: Path) ->
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(120)]
 
 
+@pytest.mark.filterwarnings("ignore:The '.*' attribute with value:UserWarning")  # W&B's older client, newer pydantic
 def test_a_server_of_wandb_that_is_absent_costs_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require("wandb")
     monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{free_port()}")
@@ -382,13 +397,129 @@ def test_a_server_of_wandb_that_is_absent_costs_no_row(tmp_path: Path, monkeypat
 
         for number in range(2):
             failed = poll(number, "online").status
-            assert "connection refused" in failed.error
+            assert failed.error.startswith("the client of W&B: ")
             assert failed.sent == 0
             assert failed.oldest == pytest.approx(begin, abs=1e-3)
         poll(2, "offline")  # what is not sent is all there for the next try
     (path,) = (tmp_path / "offline").glob("wandb/offline-run-*/run-a.wandb")
     found = [dict(zip(i.keys, i.values, strict=True)) for i in LogRun("a", [path]).read() if isinstance(i, Push)]
     assert [(row["trackside/step"], row["loss"]) for row in found] == [(s, s / 4) for s in range(60)]
+
+
+@pytest.fixture
+def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+    require("wandb")
+    with WandbServer() as server:
+        monkeypatch.setenv("WANDB_BASE_URL", server.url)
+        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+        yield server
+
+
+def put_rows(one: History, number: int, begin: float) -> list[tuple[int, float]]:
+    """Put twenty rows of the run ``a``, and return step and loss of all rows up to them."""
+    steps = range(number * 20, number * 20 + 20)
+    one.put([ingested("a", [(s, round((begin + s / 1e3) * 1e6), {"loss": s / 4}) for s in steps], number=number + 1)])
+    return [(s, s / 4) for s in range(steps.stop)]
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' attribute with value:UserWarning")  # W&B's older client, newer pydantic
+@pytest.mark.parametrize("retries", [True, False], ids=["back soon", "back later"])
+def test_a_server_of_wandb_that_fails_in_the_middle_has_each_row_once(
+    wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: bool
+) -> None:
+    if not retries:
+        short = {"x_file_stream_retry_max": 1, "x_file_stream_timeout_seconds": 1, "x_graphql_retry_max": 1}
+        monkeypatch.setattr(wandb_mirror, "_PATIENCE", wandb_mirror._PATIENCE | short)
+        monkeypatch.setenv("WANDB_HTTP_TIMEOUT", "1")
+        monkeypatch.setenv("WANDB_INIT_TIMEOUT", "5")
+    begin, server = time.time(), wandb_server
+    settings = {"project": "p", "entity": "", "mode": "online", "directory": str(tmp_path / "w")}
+    with history(tmp_path / "history") as one:
+        one.put([opened("a", name="gpt", started=begin)])
+
+        def poll() -> Mirror:
+            target: Any = make_target("wandb", settings)
+            mirror = Mirror(one.database.path, Positions(tmp_path / "positions.db"), target)
+            mirror.poll()
+            return mirror
+
+        for number, mode in enumerate(("ok", "500", "lose", "slow", "stop", "403")):
+            rows = put_rows(one, number, begin)
+            server.when_rows_arrive = mode
+            with ThreadPoolExecutor(1) as pool:
+                polled = pool.submit(poll)
+                if retries and mode not in ("ok", "403"):
+                    assert server.failed.wait(DEADLINE)
+                    recover(server)
+                status = polled.result().status
+            if mode == "ok" or (retries and mode != "403"):
+                assert (status.error, status.sent, status.oldest) == ("", 20, None), mode
+            else:
+                assert (status.failures, status.sent) == (1, 0), mode
+                assert status.oldest == pytest.approx(begin + number / 50, abs=1e-3)
+                if mode == "403":
+                    assert "has not accepted all rows; the reason is in" in status.error
+                    assert "403 Forbidden" in Path(status.error.rpartition(" in ")[2]).read_text()
+                recover(server)
+                assert poll().status.sent == 20, mode
+            assert server.steps() == rows, mode
+        one.put([finished("a", after=time.time() - BEGIN, state="failed")])
+        assert poll().status.error == ""
+    assert (server.steps(), server.state) == (rows, "failed")
+    assert len([path for path in (tmp_path / "w").rglob("run-*") if path.is_dir()]) == 1
+
+
+def recover(server: WandbServer) -> None:
+    if server.mode == "stop":
+        server.start()
+    server.mode = "ok"
+    server.continues.set()
+    server.failed.clear()
+
+
+@pytest.mark.parametrize("mode", ["slow", "stop"])
+def test_a_daemon_that_stops_while_wandb_is_away_ends_in_time_and_the_next_one_sends_each_row_once(
+    wandb_server: WandbServer, tmp_path: Path, mode: str
+) -> None:
+    begin, server = time.time() - 1, wandb_server
+    sections = BridgesSection.model_validate({"wandb": {"project": "p", "interval": 1}}).configured()
+    with history(tmp_path) as one:
+        one.put([opened("a", name="gpt", started=begin)])
+        running = Mirrors(sections, one.database.path)
+        running.start()
+        put_rows(one, 0, begin)
+        eventually(lambda: len(server.rows) == 20)
+        server.when_rows_arrive = mode
+        put_rows(one, 1, begin)
+        assert server.failed.wait(DEADLINE)
+        (worker,) = running._mirrors
+        assert worker._process is not None
+        pid = worker._process.pid
+        eventually(lambda: _lag(running) > 0.0)  # it answers while its client waits
+        services = [one for path in Path(f"/proc/{pid}/task").glob("*/children") for one in path.read_text().split()]
+        running.stop()
+        assert services
+        eventually(lambda: not any(Path(f"/proc/{one}/exe").exists() for one in (pid, *services)))
+
+        recover(server)
+        rows = put_rows(one, 2, begin)
+        running = Mirrors(sections, one.database.path)
+        running.start()
+        eventually(lambda: len(server.rows) == 60)
+        (worker,) = running._mirrors
+        assert worker._process is not None
+        os.kill(worker._process.pid, signal.SIGKILL)
+        rows = put_rows(one, 3, begin)
+        eventually(lambda: len(server.rows) == 80)
+        eventually(lambda: _lag(running) == 0.0)
+        running.stop()
+    assert server.steps() == rows
+
+
+def _lag(running: Mirrors) -> float:
+    (value,) = [sample.value for sample in running.batch().samples if sample.metric is LAG]
+    assert isinstance(value, float)
+    return value
 
 
 def _has_sent(path: Path, count: int) -> bool:

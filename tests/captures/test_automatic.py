@@ -28,7 +28,10 @@ class Automatic:
         self.now = 0.0
         self.asked: list[Request] = []
         self.state = State()
-        self.automatic = AutomaticCaptures(self._ask, lambda: [PROCESS], self.state, clock=lambda: self.now)
+        self.observes = False
+        self.automatic = AutomaticCaptures(
+            self._ask, lambda: [PROCESS], self.state, observes=lambda _: self.observes, clock=lambda: self.now
+        )
 
     def _ask(self, request: Request) -> Any:
         self.asked.append(request)
@@ -42,6 +45,23 @@ class Automatic:
         for _ in range(round(seconds)):
             self.now += 1.0
             self.automatic.tick()
+
+
+def test_the_layers_of_an_observed_run_are_recorded_when_it_diverges_and_the_alert_gets_what_changed() -> None:
+    one = Automatic()
+    one.alert("LossSpike", 1.0)
+    one.observes = True
+    one.alert("GradientExplosion", 2.0)
+    one.alert("GradientExplosion", 2.0)  # as it gets worse
+    ((_, _, kind, _, _, options, cause, _),) = one.asked
+    assert (kind, options.steps, cause) == ("layers", 100, AlertLink("GradientExplosion", 2.0, {}))
+    published: list[Any] = []
+    summary = {"ranks": {}, "changes": [{"text": "head, norm of gradients: 1 → 40"}]}
+    compare(Capture("1", "id-1", 0, "layers", "alert", 1.0, cause=cause, summary=summary), list, published.append)
+    ((note,),) = (batch.records for batch in published)
+    assert note.evidence["capture"] == {"id": "1", "changes": ["head, norm of gradients: 1 → 40"]}
+    one.tick(WARM_UP_SECONDS + 1)
+    assert [request.kind for request in one.asked[1:]] == ["profile"]  # the speed of such a run can be healthy
 
 
 def test_a_run_that_becomes_slow_is_recorded_once_for_each_cause_and_quarter_of_an_hour() -> None:

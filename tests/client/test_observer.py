@@ -18,7 +18,7 @@ from trackside.buckets import Buckets
 from trackside.packing import unpack
 from trackside.pytorch.histograms import Histograms
 from trackside.pytorch.measured import Measured
-from trackside.pytorch.observer import EARLY, EARLY_EVERY
+from trackside.pytorch.observer import EARLY, EARLY_EVERY, FORWARD_SHARE, SHARE
 from trackside.pytorch.parameters import Parameters, local_values
 from trackside.wire import decode_body
 
@@ -182,6 +182,20 @@ def test_the_first_steps_are_measured_and_then_as_many_as_are_cheap(run: tracksi
     ]
     observer.burst(300, 12)
     assert [step for step in range(301, 400) if observer.is_due(step)] == [304, 308, 312]
+
+
+@pytest.mark.parametrize("forward", [{}, {"activations": "*.mlp", "attention": "*.attn"}])
+def test_the_pace_keeps_to_the_share_of_the_time_for_short_steps_too(
+    run: trackside.Run, forward: dict[str, Any]
+) -> None:
+    observer = run.observe(made(1), **forward)._observer
+    assert observer is not None
+    observer.budget.add_step(0.001)
+    for _ in range(6):
+        observer.budget.add_cost(0.05)
+    share = 0.05 / (observer.budget.every * 0.001)
+    limit = SHARE + FORWARD_SHARE * bool(forward)
+    assert limit / 2 < share <= limit
 
 
 def test_observing_a_watched_model_goes_on_with_it_and_stop_ends_both(run: trackside.Run) -> None:

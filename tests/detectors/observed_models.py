@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from trackside.pytorch.measured import Measured
 from trackside_daemon.detectors.layers.layer_detectors import LayerDetectors
+from trackside_daemon.detectors.layers.streaks import by_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -192,5 +193,8 @@ def trained(
     assert len(frames) >= 3 * (steps // every)
     detectors, found = LayerDetectors(), []
     for frame in frames:
-        found += [(one.finding.alert, one.key, frame.step) for one in detectors.evaluate(frame)]
+        found += [
+            (one.finding.alert, one.key, frame.step)
+            for one in detectors.evaluate(frame.kind, frame.step, by_layer(frame))
+        ]
     return found

@@ -23,6 +23,7 @@ NAMED = {
     "no_kl": {"KlBlowup", "NoLearningSignal", "RewardCollapse"},  # a policy that repeats one answer gets equal rewards
     "rate": {"KlBlowup", "RewardCollapse"},
     "reward_model": {"RewardCollapse"},
+    "stale": {"TrainInferenceMismatch"},
 }
 
 

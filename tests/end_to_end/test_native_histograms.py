@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 from end_to_end.prometheus import Prometheus
 from http_service import HttpService
-from processes import eventually
+from processes import DEADLINE, eventually
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
@@ -64,3 +65,11 @@ def test_prometheus_reads_them_and_computes_a_quantile(served: HttpService, tmp_
         assert point.value == pytest.approx(0.031, rel=0.1)  # the width of a bucket; the classic one reaches to 0.05
         assert [one.value for one in prometheus.query(f"histogram_count({FAMILY})")] == [100]
         assert prometheus.query("process_cpu_seconds_total")
+        printed = subprocess.run(
+            ["promtool", "query", "instant", prometheus.url, f"histogram_count({FAMILY})"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=DEADLINE,
+        ).stdout
+        assert " => 100 @" in printed

@@ -1,16 +1,19 @@
-"""A watched model sharded over ranks: the daemon has the norm of the whole, and requests layers when it spikes."""
+"""An observed model sharded over ranks: the daemon has norms and distributions of the whole; it requests layers at a spike."""
 
 from __future__ import annotations
 
+import json
 import socket
 from functools import partial
-from typing import TYPE_CHECKING
+from subprocess import PIPE
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from processes import DEADLINE, ROOT, eventually
+from processes import DEADLINE, ROOT, clean_environ, command, eventually
+from processes import start as start_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from end_to_end.conftest import Process
     from processes import Daemon
@@ -49,7 +52,7 @@ def all_points(daemon: Daemon, asked: str, steps: int) -> list[tuple[int, float,
     return points if len(points) == steps else []
 
 
-def test_the_norm_of_gradients_that_are_sharded_is_that_of_clipping(
+def test_norms_counts_and_captures_of_a_sharded_model_are_those_of_the_whole(
     daemon: Daemon, start_training: Callable[..., Process]
 ) -> None:
     with socket.socket() as free:
@@ -59,10 +62,11 @@ def test_the_norm_of_gradients_that_are_sharded_is_that_of_clipping(
     wanted: dict[int, float] = {}
     for one in ranks:
         assert one.stdout is not None
-        while (line := one.stdout.readline()).strip() != "done":
+        while not (line := one.stdout.readline()).startswith("{"):
             assert line, one.communicate()[1]
             _, step, norm = line.split()
             assert wanted.setdefault(int(step), float(norm)) == pytest.approx(float(norm))
+    whole: dict[str, dict[str, dict[str, int]]] = json.loads(line)
     for rank in range(2):
         asked = f"runs/sharded-1/series?key=grad_norm&points=0&rank={rank}"
         points = eventually(partial(all_points, daemon, asked, len(wanted)))
@@ -72,10 +76,47 @@ def test_the_norm_of_gradients_that_are_sharded_is_that_of_clipping(
     assert [page[f"trackside_training_grad_norm{one}"] for one in of] == pytest.approx([last, last], rel=1e-6)
     squared = [page[f"trackside_training_grad_norm_local_squared{one}"] for one in of]
     assert sum(squared) == pytest.approx(last**2, rel=1e-6)
+    for kind, layers in whole.items():
+        eventually(lambda kind=kind: daemon.api(f"runs/sharded-1/layers?kind={kind}").json()["steps"][-1:] == [2])  # type: ignore[misc]
+        assert {layer: counted(daemon, layer, kind) for layer in layers} == layers
+    captured = capture(daemon, ranks, steps=40)
+    assert (captured["state"], captured["kind"], captured["reason"]) == ("summarised", "layers", "")
+    assert [file["name"] for file in captured["files"]] == [f"layers_{rank}.jsonl.gz" for rank in range(2)]
+    gradients = captured["summary"]["kinds"]["gradients"]["layers"]
+    assert {layer: one["size"] for layer, one in gradients.items()} == {
+        "0": 104,
+        "2": 70,
+        "3": 18,
+    }  # of the whole model
+    assert [one.wait(DEADLINE) for one in ranks] == [0, 0]
+
+
+def counted(daemon: Daemon, layer: str, kind: str) -> dict[str, int]:
+    """Return the counts of a layer at its last step, by the bounds of their buckets."""
+    counts = daemon.api(f"runs/sharded-1/layers/{layer}?kind={kind}").json()["counts"][-1]
+    return {str(float(bound)): count for bound, count in zip(counts["bounds"], counts["counts"], strict=True)}
+
+
+def capture(daemon: Daemon, ranks: Sequence[Process], steps: int) -> dict[str, Any]:
+    """Return a capture of the layers while the ranks train, and let them end."""
+    token = (daemon.directory / "push.token").read_text().strip()
+    arguments = (
+        "capture",
+        "sharded",
+        "--layers",
+        f"--steps={steps // 2}",
+        "--json",
+        f"--url={daemon.url}/#token={token}",
+    )
+    asked = start_process(command(*arguments), stdout=PIPE, stderr=PIPE, text=True, env=clean_environ())
     for one in ranks:
         assert one.stdin is not None
+        one.stdin.write(f"{steps}\n")
         one.stdin.close()
-    assert [one.wait(DEADLINE) for one in ranks] == [0, 0]
+    printed, complaints = asked.communicate(timeout=DEADLINE)
+    assert asked.returncode == 0, complaints
+    found: dict[str, Any] = json.loads(printed)
+    return found
 
 
 def test_when_the_loss_is_not_finite_the_layers_are_told_for_a_hundred_steps(

@@ -24,6 +24,7 @@ def plain() -> dict[str, Any]:
     accelerator = Accelerator(cpu=True, log_with=TracksideTracker(tags=["small"], config={"author": "me"}))
     accelerator.init_trackers("plain", config={"width": 3})
     model, optimizer = accelerator.prepare(*made())
+    trackside.observe(model, optimizer, every=1)
     losses = []
     for step in range(5):
         loss = model(torch.ones(4, 3)).square().mean()

@@ -146,7 +146,7 @@ def broken(name: str, model: Model, **made: Any) -> None:
 def tested() -> list[float]:
     """Fit and then test: the callback's run continues, also after it was finished by a call."""
     model = Model()
-    callbacks = [TracksideCallback("tested", watch=True)]
+    callbacks = [TracksideCallback("tested", watch={"every": 1})]
     trainer = lightning.pytorch.Trainer(
         max_epochs=1, enable_checkpointing=False, logger=False, callbacks=callbacks, **QUIET
     )

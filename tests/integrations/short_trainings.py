@@ -132,7 +132,12 @@ def main(folder: Path) -> None:
     by_name.train()
     twice = trainer("twice", folder, TracksideCallback(), report_to="trackside")
     twice.train()
-    found["accumulated"] = trainer("accumulated", folder, TracksideCallback(watch=True), gradient_accumulation_steps=2)
+    found["accumulated"] = trainer(
+        "accumulated",
+        folder,
+        TracksideCallback(watch={"every": 1, "activations": "slope"}),
+        gradient_accumulation_steps=2,
+    )
     found["accumulated"].train()
     found["accumulated"] = [one["loss"] for one in found["accumulated"].state.log_history if "loss" in one]
 

@@ -75,6 +75,10 @@ def test_every_rank_pushes_what_it_logs(looped: Trained) -> None:
     assert looped.config("characters")["nan_at"] == NAN
 
 
+def test_observe_acts_on_the_run_of_the_tracker(looped: Trained) -> None:
+    assert looped.layers("plain") == {kind: ["weight", "bias"] for kind in ("weights", "gradients")}
+
+
 def test_a_saved_state_is_a_checkpoint_that_one_rank_tells_of(looped: Trained, said: dict[str, Any]) -> None:
     for name, step, folder in (
         ("characters", STEPS, str(looped.folder / "out")),

@@ -158,6 +158,7 @@ def test_the_logger_is_one_of_fabric_too(fitted: Trained, said: dict[str, Any]) 
 def test_watch_is_an_argument(fitted: Trained) -> None:
     named = {one["key"] for one in fitted.page("tested")["metrics"]}
     assert named >= {"grad_norm", "param_norm", "update_ratio"}
+    assert fitted.layers("tested") == {"weights": ["layer"], "gradients": ["layer"]}
     assert "param_norm" not in {one["key"] for one in fitted.page("both")["metrics"]}
 
 

@@ -221,6 +221,7 @@ def test_who_keeps_the_callback_does_not_keep_the_model(trained: Trained) -> Non
 def test_watch_is_an_argument(trained: Trained) -> None:
     named = {one["key"] for one in trained.all.page("accumulated")["metrics"]}
     assert named >= {"grad_norm", "param_norm", "update_ratio"}
+    assert trained.all.layers("accumulated") == {kind: ["slope"] for kind in ("weights", "gradients", "activations")}
     assert "param_norm" not in {one["key"] for one in trained.all.page("mine")["metrics"]}
 
 

@@ -76,7 +76,9 @@ def test_it_trains_the_same_and_each_logged_value_is_kept(tuned: Trained, name: 
         assert tuned.points(name, "eval/loss") == evaluated
     assert [one["step"] for one in tuned.events(name, "checkpoint")] == [50, 100]
     assert tuned.run(name)["state"] == "finished"
-    assert tuned.alarms(name) == {}
+    # The limit of eight tokens cuts nearly all answers of a model that is not trained.
+    alarms = {"trl_sft.py": [], "trl_grpo.py": ['alert="TruncationRising"']}
+    assert [one.partition("{")[2].partition(",")[0] for one in tuned.alarms(name)] == alarms[name]
 
 
 def test_samples_tokens_and_phases_of_a_step(tuned: Trained) -> None:

@@ -55,6 +55,11 @@ class Trained(NamedTuple):
         ).json()
         return {step: float(value) for series in page["series"] for step, _, value in series["points"]}
 
+    def layers(self, name: str) -> dict[str, list[str]]:
+        """Return the layers that a run has measured, by kind."""
+        kinds = self.daemon.api(f"runs/{self.run(name)['id']}/layer-values").json()["kinds"]
+        return {kind: list(found["layers"]) for kind, found in kinds.items()}
+
     def events(self, name: str, kind: str) -> list[dict[str, Any]]:
         """Return the events of a run."""
         return [

@@ -37,6 +37,16 @@ def test_a_heat_map_is_of_the_first_kind_and_value_unless_others_are_requested(o
     assert (found["steps"], found["values"]) == ([3], [[9.0]])
 
 
+def test_a_window_may_be_of_times(observed: Site) -> None:
+    client = observed.client()
+    times = client.get("/api/v1/runs/train/layers", headers=observed.key).json()["times"]
+    query = f"?by=time&from={times[1]}&to={times[2]}"
+    found = client.get(f"/api/v1/runs/train/layers{query}", headers=observed.key).json()
+    assert (found["steps"], found["times"]) == ([1, 2], times[1:3])
+    late = client.get(f"/api/v1/runs/train/layers?by=time&from={times[-1] + 1}", headers=observed.key).json()
+    assert (late["steps"], list(late["kinds"])) == ([], ["weights", "attention"])
+
+
 def test_a_layer_has_quantiles_counts_and_columns(observed: Site) -> None:
     client = observed.client()
     found = client.get("/api/v1/runs/train/layers/embed?from=4", headers=observed.key).json()
@@ -54,7 +64,7 @@ def test_a_layer_has_quantiles_counts_and_columns(observed: Site) -> None:
         ("/runs/train/layers?value=entropy", 400),
         ("/runs/train/layers?points=3000", 400),
         ("/runs/train/layers?rank=x", 400),
-        ("/runs/train/layers?by=time", 400),
+        ("/runs/train/layers?by=epoch", 400),
         ("/runs/train/layers/other", 404),
         ("/runs/other/layers", 404),
     ],

@@ -16,7 +16,7 @@ from trackside.benchmark.rounds import LATENCY, PERCENTILES, Load, Round, settle
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-SHARES = (0.01, 0.05, *(part / 20 for part in range(2, 19)), 0.95, 0.99, 0.999)
+SHARES = (0.01, 0.05, *(part / 10 for part in range(1, 10)), 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999)
 """Shares of samples at which the curve of a distribution is drawn, where there are enough."""
 
 RATE = "tokens_per_second"  # of an endpoint, measured in each round
@@ -123,9 +123,15 @@ def _load(measured: Measured, load: Load, name: str) -> Contents | None:
     else:
         rate = _inverse(mean, load.items)
         found |= _throughput(rate, "tokens" if load.length else "items" if load.batch else "calls")
-    shares = [share for share in SHARES if len(ordered) >= needed(share)]
-    found["curve"] = [[share, float(f"{at_share(ordered, share):.5g}")] for share in shares]
+    found["curve"] = [_point(series[LATENCY], ordered, share) for share in SHARES if len(ordered) >= needed(share)]
     return found
+
+
+def _point(series: Sequence[Sequence[float]], ordered: Sequence[float], share: float) -> list[float | None]:
+    """Return a share of samples, the value there, and the ends of its interval."""
+    found = percentile(series, share)
+    values = (at_share(ordered, share), found.low, found.high)
+    return [share, *(None if value is None else float(f"{value:.5g}") for value in values)]
 
 
 def _inverse(interval: Interval, dividend: float) -> Interval:

@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 from trackside.default_run import open_by
 from trackside.integrations.lightning_checkpoints import CARRIED, carried_run, starting_fit
 from trackside.integrations.method_patch import MethodPatch
-from trackside.integrations.run_adapter import RunAdapter, guarded, never_raises, report_checkpoint, save_checkpoint
+from trackside.integrations.run_adapter import (
+    RunAdapter,
+    begin_watch,
+    guarded,
+    never_raises,
+    report_checkpoint,
+    save_checkpoint,
+)
 from trackside.log import warn
 from trackside.pytorch.batches import samples
 
@@ -150,7 +157,8 @@ class TracksideCallback(Callback):
 
     Args:
         name: As for `trackside.init`.
-        watch: Also watch the model in each fit, as `trackside.watch` does; ``"distributions"`` with distributions.
+        watch: Also watch the model in each fit, as `trackside.watch` does; ``"distributions"`` with distributions of weights
+            and gradients; a mapping has arguments of `trackside.observe`, such as ``{"activations": "*.mlp"}``.
         arguments: Further arguments of `trackside.init`: ``tags=["baseline"]``, ``config``, …
 
     Attributes:
@@ -161,7 +169,9 @@ class TracksideCallback(Callback):
 
     pushes_logged = False
 
-    def __init__(self, name: str | None = None, *, watch: bool | str = False, **arguments: Any) -> None:
+    def __init__(
+        self, name: str | None = None, *, watch: bool | str | Mapping[str, Any] = False, **arguments: Any
+    ) -> None:
         super().__init__()
         self._watches = watch
         self._watcher: Any = None
@@ -217,7 +227,7 @@ class TracksideCallback(Callback):
             run.event("resume", step=trainer.global_step, path=str(trainer.ckpt_path or ""))
         self._patch_checkpoints(trainer)
         if self._watches:
-            self._watcher = _watched(run, trainer, distributions=self._watches == "distributions")
+            self._watcher = _watched(run, trainer, self._watches)
 
     @never_raises
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
@@ -369,13 +379,13 @@ class _Begun:
         return next(self._iterator)
 
 
-def _watched(run: Run, trainer: Any, *, distributions: bool) -> Any:
+def _watched(run: Run, trainer: Any, wanted: bool | str | Mapping[str, Any]) -> Any:
     """Watch the model as the strategy has wrapped it; of several optimizers the first that steps counts."""
     if type(trainer.strategy).__name__ == "DeepSpeedStrategy":
         warn("Lightning: watch does not support DeepSpeed, and measures nothing")
         return None
     optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
-    return run.watch(trainer.strategy.model, optimizer, distributions=distributions)
+    return begin_watch(run, trainer.strategy.model, optimizer, wanted)
 
 
 def _total(trainer: Any, module: Any) -> int | None:

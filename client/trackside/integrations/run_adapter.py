@@ -39,6 +39,13 @@ _failed: set[str] = set()
 _resting: list[RunAdapter] = []
 
 
+def begin_watch(run: Run, model: Any, optimizer: Any, wanted: bool | str | Mapping[str, Any]) -> Any:
+    """Watch a model as the argument ``watch`` of a callback asks for; return the `Watcher`."""
+    if isinstance(wanted, Mapping):
+        return run.observe(model, optimizer, **wanted)
+    return run.watch(model, optimizer, distributions=wanted == "distributions")
+
+
 class RunAdapter:
     """The run that the training code has opened, else a run that this opens and ends.
 

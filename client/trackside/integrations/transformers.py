@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import Trainer, TrainerCallback
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
-from trackside.integrations.run_adapter import RunAdapter, never_raises
+from trackside.integrations.run_adapter import RunAdapter, begin_watch, never_raises
 from trackside.integrations.trainer_hooks import TrainerHooks
 from trackside.log import warn
 from trackside.pytorch.step_stages import StepStages
@@ -37,7 +37,8 @@ class TracksideCallback(TrainerCallback):
     log from rank 0: the mean loss as ``loss_logged``, ``eval_loss`` as ``eval/loss``.
 
     Args:
-        watch: Also watch the model, as `trackside.watch` does; ``"distributions"`` with distributions.
+        watch: Also watch the model, as `trackside.watch` does; ``"distributions"`` with distributions of weights
+            and gradients; a mapping has arguments of `trackside.observe`, such as ``{"activations": "*.mlp"}``.
         profile: Plan of profiles for a run that this opens, as for `trackside.init`.
 
     Attributes:
@@ -48,7 +49,9 @@ class TracksideCallback(TrainerCallback):
     is_carried = True
     yields = False
 
-    def __init__(self, *, watch: bool | str = False, profile: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, *, watch: bool | str | Mapping[str, Any] = False, profile: Mapping[str, Any] | None = None
+    ) -> None:
         self._watches = watch
         self._profile = profile
         self._adapter: RunAdapter | None = None
@@ -93,8 +96,7 @@ class TracksideCallback(TrainerCallback):
         self._hooks = TrainerHooks(run, trainer)
         self._hooks.begin()
         if self._watches and not getattr(trainer, "is_deepspeed_enabled", False):
-            distributions = self._watches == "distributions"
-            self._watcher = run.watch(trainer.model_wrapped, trainer.optimizer, distributions=distributions)
+            self._watcher = begin_watch(run, trainer.model_wrapped, trainer.optimizer, self._watches)
             return
         if self._watches:
             warn("Transformers: watch does not support DeepSpeed, and measures nothing")

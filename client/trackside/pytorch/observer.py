@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
     Named = Sequence[tuple[str, Any]]
 
-SHARE = 0.001  # share of the time that the distributions of weights and gradients may cost
-FORWARD_SHARE = 0.0015  # share of those of activations and attention
+SHARE = 0.0015  # share of the time that the distributions of weights and gradients may cost
+FORWARD_SHARE = 0.001  # share of those of activations and attention
+
+# Steps from one measurement to the next at most: so many that also for steps of a millisecond the shares alone decide.
+MOST = 2**16
 
 # The first steps show most mistakes, so some of them are measured whatever that costs: it is little of a whole training.
 EARLY, EARLY_EVERY = 256, 32
@@ -95,7 +98,7 @@ class Observer:
         share = SHARE * (wanted.weights or wanted.gradients) + FORWARD_SHARE * bool(
             wanted.activations + wanted.attention
         )
-        self.budget = OverheadBudget(share)
+        self.budget = OverheadBudget(share, MOST)
         self._seconds = 0.0
         self._until = 0
         self._places: tuple[tuple[str, ...], list[str], list[int]] = (), [], []

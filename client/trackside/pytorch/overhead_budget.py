@@ -6,7 +6,7 @@ from collections import deque
 from math import ceil, log2
 from statistics import fmean, median
 
-MOST = 1024  # limit of steps between two measurements, whatever they cost
+MOST = 1024  # limit of steps between two measurements by default, whatever they cost
 
 # Factor by which a measurement must be too rare before it doubles its rate: measurements should come evenly.
 LOWER = 4
@@ -19,14 +19,16 @@ class OverheadBudget:
 
     Args:
         share: Share of the time.
+        most: Limit of steps between two measurements, whatever they cost.
 
     Attributes:
         every: Steps from one measurement to the next.
     """
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, most: int = MOST) -> None:
         self.every = 1
         self._share = share
+        self._most = most
         self._costs: deque[float] = deque(maxlen=5)
         self._steps: deque[float] = deque(maxlen=9)
         self._is_warm = False
@@ -54,6 +56,6 @@ class OverheadBudget:
             return
         wanted = fmean(self._costs) / (self._share * usual)
         if wanted > self.every:
-            self.every = min(MOST, 2 ** ceil(log2(wanted)))
+            self.every = min(self._most, 2 ** ceil(log2(wanted)))
         elif wanted * LOWER < self.every:
             self.every = max(1, self.every // 2)

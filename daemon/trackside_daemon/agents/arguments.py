@@ -84,10 +84,10 @@ class CaptureArguments(Struct, forbid_unknown_fields=True):
     """Arguments of ``capture``."""
 
     run: RunName
-    kind: Annotated[Literal["profile", "stacks", "memory", "flight_recorder"], Meta(description="What to record.")] = (
-        "profile"
-    )
-    steps: Annotated[int, Meta(ge=1, le=100, description="Steps to record, of a profile.")] = 10
+    kind: Annotated[
+        Literal["profile", "stacks", "memory", "flight_recorder", "layers"], Meta(description="What to record.")
+    ] = "profile"
+    steps: Annotated[int, Meta(ge=1, le=100, description="Steps to record, of a profile or of layers.")] = 10
     stacks: Annotated[bool, Meta(description="Also record Python functions.")] = False
 
 

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Column
 from trackside_daemon.detectors.key_roles import BY_NAME
-from trackside_daemon.detectors.recalled_samples import Past
+from trackside_daemon.detectors.recalled_samples import Past, PastLayers
 from trackside_daemon.history.read.latest_samples import last_samples, live_streams
+from trackside_daemon.history.read.layers import last_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from trackside.wire import Identity
     from trackside_daemon.detectors.key_roles import Roles
+    from trackside_daemon.history.layer_rows import LayerFrame
     from trackside_daemon.history.read.latest_samples import Samples
     from trackside_daemon.history.read.series import Readable
 
@@ -26,6 +28,10 @@ RANKS = 2048  # most ranks that are read
 STEPS, MOST_STEPS = 512, 2048
 
 ALL_STEPS = 16_384  # steps of all ranks together, as far as `STEPS` of each allow
+
+# Measurements of layers that are read of each rank, of each kind, likewise; an alert needs three. `ActivationOutliers` also
+# needs some from before it began, so that one which has lasted for more of them than these ends with the daemon.
+FRAMES, MOST_FRAMES, ALL_FRAMES = 8, 64, 1024
 
 log = logging.getLogger("trackside")
 
@@ -46,6 +52,7 @@ def past_ranks(
         with history.reading() as connection:
             ranks = live_streams(connection, RANKS)
             count = max(STEPS, min(MOST_STEPS, ALL_STEPS // max(1, len(ranks))))
+            measurements = max(FRAMES, min(MOST_FRAMES, ALL_FRAMES // max(1, len(ranks))))
             for number, (stream, identity, stated) in enumerate(ranks):
                 # The caller trains detectors between two iterations, and that time counts too.
                 if clock() > until:
@@ -55,9 +62,25 @@ def past_ranks(
                     )
                     return
                 samples = last_samples(connection, stream, roles.of_run(stated).of, count)
-                yield _past(identity, samples)._replace(roles=stated)
+                yield _past(identity, samples)._replace(
+                    roles=stated, layers=_layers(last_frames(connection, stream, measurements))
+                )
     except (sqlite3.Error, ValueError) as error:
         log.warning("the detectors start without past samples, because the history cannot be read: %s", error)
+
+
+def _layers(frames: Iterable[tuple[str, LayerFrame]]) -> list[PastLayers]:
+    return [
+        PastLayers(
+            kind,
+            frame.step,
+            {
+                layer: {name: column[place] for name, column in frame.columns.items()}
+                for place, layer in enumerate(frame.names)
+            },
+        )
+        for kind, frame in frames
+    ]
 
 
 def _past(identity: Identity, series: dict[str, Samples]) -> Past:

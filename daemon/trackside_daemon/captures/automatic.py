@@ -1,4 +1,7 @@
-"""Captures that nobody asks for: of a healthy run once, and when it becomes slow or loses memory, so that the two can be compared."""
+"""Captures that nobody asks for: of a healthy run once, and when it becomes slow, loses memory or diverges.
+
+Those of slow runs, and of memory, are compared with the healthy ones.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trackside_daemon.captures import memory
+from trackside_daemon.captures import layers, memory
 from trackside_daemon.captures.captures import CaptureError, Request
 from trackside_daemon.captures.summary import difference as profiles
-from trackside_daemon.model.capture import AlertLink
+from trackside_daemon.model.capture import PROFILE, AlertLink
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Alert, AlertNote
 from trackside_daemon.model.training_families import MEMORY
@@ -25,7 +28,12 @@ if TYPE_CHECKING:
 
 SLOW = ("SlowStep", "ThroughputRegression", "StragglerRank", "GpuUnderutilized", "DataLoaderBottleneck")
 FULL = ("HostMemoryLeak", "GpuMemoryLeak")
-KINDS = {**dict.fromkeys(SLOW, "profile"), **dict.fromkeys(FULL, "memory")}  # of the capture, by its cause
+UNSTABLE = ("NonFinite", "LossSpike", "LossDiverging", "GradientExplosion", "GradientVanishing")
+KINDS = {  # of the capture, by its cause
+    **dict.fromkeys(SLOW, "profile"),
+    **dict.fromkeys(FULL, "memory"),
+    **dict.fromkeys(UNSTABLE, "layers"),
+}
 OUT_OF_MEMORY = "DeviceOutOfMemory"  # the cause that is no alert: a training that goes on counts it
 DIFFERENCES = {"profile": profiles.difference, "memory": memory.difference}
 AGAIN_SECONDS = 900.0  # least time between two captures of a run for one cause
@@ -47,6 +55,7 @@ class AutomaticCaptures:
         ask: Begins a capture.
         processes: Returns the training processes of this machine.
         state: The newest values.
+        observes: Returns whether a run, by its id, measures its layers.
         clock: Monotonic clock, in seconds.
     """
 
@@ -56,11 +65,13 @@ class AutomaticCaptures:
         processes: Callable[[], Iterable[RankProcess]],
         state: State,
         *,
+        observes: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask = ask
         self._processes = processes
         self._state = state
+        self._observes = observes
         self._clock = clock
         self._captured: OrderedDict[tuple[str, str], float] = OrderedDict()  # when, by run and cause
         self._firing: dict[str, set[tuple[str, float]]] = {}
@@ -77,7 +88,8 @@ class AutomaticCaptures:
             if record.ended is not None:
                 firing.discard(key)
             elif key not in firing:
-                firing.add(key)
+                if record.alert not in UNSTABLE:  # with those, its speed can be healthy
+                    firing.add(key)
                 cause = AlertLink(record.alert, record.started, dict(record.labels))
                 self._begin(record.run, KINDS[record.alert], cause)
 
@@ -110,14 +122,17 @@ class AutomaticCaptures:
     def _begin(self, run: str, kind: str, link: AlertLink | None) -> None:
         now = self._clock()
         cause = kind if link is None else link.alert
+        if kind == "layers" and not self._observes(run):
+            return
         if now - self._captured.get((run, cause), -AGAIN_SECONDS) < AGAIN_SECONDS:
             return
         self._captured[run, cause] = now
         if len(self._captured) > RUNS:
             self._captured.popitem(last=False)
         attempt = next((process.attempt for process in self._processes() if process.run_id == run), 0)
+        options = PROFILE._replace(steps=layers.STEPS) if kind == "layers" else PROFILE
         try:
-            self._ask(Request(run, attempt, kind, trigger="alert", cause=link))
+            self._ask(Request(run, attempt, kind, trigger="alert", options=options, cause=link))
         except CaptureError as error:
             log.info("run %s is not recorded for %s: %s", run, cause, error)
 
@@ -155,8 +170,9 @@ def _compared(capture: Capture, reference: Capture | None, publish: Callable[[Ba
     if reference is not None:
         changes = DIFFERENCES[capture.kind](reference.summary, capture.summary)
         capture = replace(capture, summary={**capture.summary, "difference": changes, "reference": reference.id})
-    if capture.cause is not None and capture.kind in DIFFERENCES:
-        texts = [change["text"] for change in capture.summary.get("difference", ())][:CHANGES]
+    if capture.cause is not None and capture.kind in {*DIFFERENCES, "layers"}:
+        found = capture.summary.get("changes" if capture.kind == "layers" else "difference", ())
+        texts = [change["text"] for change in found][:CHANGES]
         evidence = {"capture": {"id": capture.id, "changes": texts}}
         alert, started, labels = capture.cause
         publish(Batch("captures", records=[AlertNote(alert, started, capture.run, labels, evidence)]))

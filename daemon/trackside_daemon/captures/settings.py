@@ -34,7 +34,7 @@ class CaptureSection(Section):
     auto: Annotated[
         bool,
         Field(
-            description="Record a run that becomes slow or loses memory, and once while it is healthy, to compare; the recorded steps are slower."
+            description="Record a run that becomes slow, loses memory or diverges, and once while it is healthy, to compare; the recorded steps are slower."
         ),
     ] = False
     kineto: Annotated[

@@ -56,7 +56,10 @@ class CaptureStore:
         Raises:
             OSError: The disk is full, or a file cannot be read.
         """
-        kind = cast("Literal['trace', 'stacks', 'flight_recorder', 'memory']", CONTENTS.get(capture.kind, capture.kind))
+        kind = cast(
+            "Literal['trace', 'stacks', 'flight_recorder', 'memory', 'layers']",
+            CONTENTS.get(capture.kind, capture.kind),
+        )
         files = []
         for rank, path in sorted(paths.items()):
             packed = _packed(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from trackside_daemon.captures import memory, stacks
+from trackside_daemon.captures import layers, memory, stacks
 from trackside_daemon.captures.hang import summary as hang_summary
 from trackside_daemon.captures.summary import summarize as profiles
 from trackside_daemon.captures.summary.report import text as profile_text
@@ -48,6 +48,7 @@ def summarize(capture: Capture, files: Mapping[int, Path]) -> dict[str, Any]:
         "stacks": stacks.summarize,
         "flight_recorder": hang_summary.summarize,
         "memory": memory.summarize,
+        "layers": layers.summarize,
     }
     return makers[capture.kind](files)
 
@@ -63,6 +64,7 @@ def text(capture: Capture) -> list[str]:
             "stacks": stacks.text,
             "flight_recorder": hang_summary.text,
             "memory": memory.text,
+            "layers": layers.text,
         }
         try:
             changes = capture.summary.get("difference", ())

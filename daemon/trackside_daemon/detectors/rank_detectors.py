@@ -8,7 +8,7 @@ from operator import lt
 from typing import TYPE_CHECKING
 
 from trackside.rl_keys import KEYS as RL
-from trackside.rl_keys import meaning
+from trackside.rl_keys import is_of_update, meaning
 from trackside_daemon.detectors.base import Column, Context, Detector, Found
 from trackside_daemon.detectors.frozen import Frozen, LossRepeats
 from trackside_daemon.detectors.gradient import Gradient
@@ -81,6 +81,7 @@ _DETECTORS: dict[str, tuple[Made, ...]] = {
     "reward": (lambda at, _: RewardCollapse(at.reward_collapse_ratio),),
     "reward_std": (lambda *_: ZeroSpread(),),
     "kl": (lambda *_: NonFinite(), lambda at, _: KlBlowup(at.kl_most)),
+    "update_kl": (lambda *_: NonFinite(), lambda at, _: KlBlowup(at.update_kl_most)),
     "entropy": (lambda *_: NonFinite(), lambda *_: EntropyCollapse()),
     "response_length": (lambda *_: LengthBlowup(),),
     "truncated_ratio": (lambda at, _: Truncation(at.truncated_ratio),),
@@ -159,8 +160,8 @@ class RankDetectors:
             if key not in self._of:
                 if len(self._of) >= KEYS:
                     continue
-                as_role = "objective" if role == "loss" and self._is_of_policy(key) else role
-                self._of[key] = tuple(made(self._thresholds, self._lost) for made in _DETECTORS[as_role])
+                made_of = _DETECTORS[self._detected_as(key, role)]
+                self._of[key] = tuple(made(self._thresholds, self._lost) for made in made_of)
             yield from self._detect(key, column)
             if role == "loss" and self._is_total(key) and not self._roles.stated(key):
                 self._note_reading(key)
@@ -189,6 +190,12 @@ class RankDetectors:
         if _preference(key) < _preference(known):
             self._total[role] = key
         return self._total[role] == key and (role not in _AMBIGUOUS or len(self._rl) > 1)
+
+    def _detected_as(self, key: str, role: str) -> str:
+        """Return the role whose detectors a key has."""
+        if role == "loss" and self._is_of_policy(key):
+            return "objective"
+        return "update_kl" if role == "kl" and is_of_update(key) else role
 
     def _is_of_policy(self, key: str) -> bool:
         """Return whether a loss is one of reinforcement learning, which has no level that it should fall to or stay at."""

@@ -11,6 +11,7 @@ from trackside_daemon.detectors.advice import NEXT
 from trackside_daemon.detectors.base import Column, Found, SlowSteps
 from trackside_daemon.detectors.key_roles import BY_NAME, Roles
 from trackside_daemon.detectors.layers.layer_detectors import LayerDetectors
+from trackside_daemon.detectors.layers.streaks import by_layer
 from trackside_daemon.detectors.rank_detectors import DEFAULTS, RankDetectors
 from trackside_daemon.detectors.rank_firing import Firing
 from trackside_daemon.detectors.step_durations import DURATION, LOST, StepDurations
@@ -110,7 +111,7 @@ class _RankFeed:
 
     def accept_layers(self, frame: DistributionFrame, shift: int, *, late: bool) -> Iterator[Finding]:
         """Yield the findings in the distributions of layers; see `accept` for *late*."""
-        for found in self._layers.evaluate(frame):
+        for found in self._layers.evaluate(frame.kind, frame.step, by_layer(frame)):
             yield from self._apply(found, (frame.time + shift) / 1e9, late=late)
 
     def restore(self, past: Past) -> set[tuple[str, str]]:
@@ -123,6 +124,9 @@ class _RankFeed:
         if ended.steps and not self._pushes_durations:
             self._learn({DURATION: ended})
         self._durations = StepDurations()
+        for measured in past.layers:
+            for key, detection in self._layers.evaluate(*measured):
+                self._firing.apply(key, detection)
         return self._firing.now()
 
     def restored_finding(self, kept: Alert) -> Finding:

@@ -9,6 +9,15 @@ if TYPE_CHECKING:
 
     from trackside.wire import Identity
     from trackside_daemon.detectors.base import Column
+    from trackside_daemon.detectors.layers.streaks import Layers
+
+
+class PastLayers(NamedTuple):
+    """The values of a rank's layers at one step, as `LayerDetector.evaluate` gets them."""
+
+    kind: str
+    step: int
+    layers: Layers
 
 
 class Past(NamedTuple):
@@ -19,9 +28,11 @@ class Past(NamedTuple):
         columns: The samples by key; each mapping has the keys that were pushed together.
         pushes: Time, in Unix seconds, and step of each push, in order of time.
         roles: Roles of keys that the run states.
+        layers: The last measurements of the rank's layers, in order of time.
     """
 
     identity: Identity
     columns: Sequence[Mapping[str, Column]]
     pushes: Sequence[tuple[float, int]]
     roles: Mapping[str, str] = {}
+    layers: Sequence[PastLayers] = ()

@@ -66,7 +66,10 @@ class DetectorThresholds(Section):
     importance_ratio_most: Annotated[
         float, bound("TrainInferenceMismatch: mean importance ratio, as a factor from 1.", least=1.0)
     ] = 2.0
-    kl_most: Annotated[float, bound("KlBlowup: maximum KL divergence, in nats a token.")] = 1.0
+    kl_most: Annotated[float, bound("KlBlowup: maximum KL divergence from the reference, in nats a token.")] = 1.0
+    update_kl_most: Annotated[
+        float, bound("KlBlowup: maximum KL divergence from the policy before the update, such as approx_kl, in nats.")
+    ] = 0.2
     reward_collapse_ratio: Annotated[float, share("RewardCollapse: share of the learnt reward that is lost.")] = 0.5
     checkpoint_ratio: Annotated[
         float,

@@ -193,8 +193,7 @@ def merge_steps(frames: Sequence[LayerFrame]) -> LayerFrame:
     columns: dict[str, Sequence[float]] = {}
     if all(frame.names == last.names and frame.columns.keys() == keys.keys() for frame in frames):  # nearly always
         for name in keys:
-            rows = zip(*(frame.columns[name] for frame in frames), strict=True)
-            columns[name] = [_merged(name, [one for one in row if one == one]) for row in rows]  # noqa: PLR0124  not NaN
+            columns[name] = _merged_columns(name, [frame.columns[name] for frame in frames])
         every = zip(*(frame.buckets for frame in frames), strict=True) if all(frame.buckets for frame in frames) else ()
         buckets = [merge_buckets(several).packed() for several in every]
         return LayerFrame(frames[0].first, last.step, last.time, last.names, columns, buckets)
@@ -229,6 +228,17 @@ def _by_layer(frames: Sequence[LayerFrame]) -> tuple[list[str], dict[str, list[t
         for place, name in enumerate(frame.names):
             parts.setdefault(name, []).append((frame, place))
     return list(parts), parts
+
+
+def _merged_columns(name: str, several: Sequence[Sequence[float]]) -> list[float]:
+    """Return the merge of a column of several frames with the same layers."""
+    sums = list(map(sum, zip(*several, strict=True)))
+    if isnan(sum(sums)):  # those that are NaN do not count
+        rows = zip(*several, strict=True)
+        return [_merged(name, [one for one in row if one == one]) for row in rows]  # noqa: PLR0124  not NaN
+    if name in LARGEST:
+        return list(map(max, zip(*several, strict=True)))
+    return [one / len(several) for one in sums]
 
 
 def _merged(name: str, values: Sequence[float]) -> float:

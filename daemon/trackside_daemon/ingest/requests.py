@@ -66,16 +66,19 @@ class IngestRequests:
         self.restarts.append(session)
         self.wake()
 
-    def command(self, kind: str, run: str, number: int) -> Question:
+    def command(self, kind: str, run: str, number: int, ranks: frozenset[int] | None = None) -> Question:
         """Send the clients of a run, by its id, a command that has no answer; do not wait."""
-        question = Question(kind, run, number=number)
+        question = Question(kind, run, ranks, number=number)
         self.questions.append(question)
         self.wake()
         return question
 
-    def command_layers(self, run: str, steps: int) -> Question:
-        """Have the ranks of a run, by its id, push the norms of all layers for *steps* steps; do not wait."""
-        return self.command("layers?", run, steps)
+    def command_layers(self, run: str, steps: int, ranks: frozenset[int] | None = None) -> Question:
+        """Have ranks of a run, by its id, push the norms of all layers for *steps* steps; do not wait.
+
+        Distributions are measured more often meanwhile, if they are measured.
+        """
+        return self.command("layers?", run, steps, ranks)
 
     def ask_layers(self, run: str, steps: int) -> frozenset[int]:
         """Send the command of `command_layers`, and return the ranks that got it."""

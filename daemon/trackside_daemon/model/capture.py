@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-KINDS = ("profile", "stacks", "flight_recorder", "memory")
+KINDS = ("profile", "stacks", "flight_recorder", "memory", "layers")
 STATES = ("asked", "recording", "written", "summarised", "failed")
 FINAL = frozenset(("summarised", "failed"))  # the states that a capture never leaves
 TRIGGERS = ("person", "api", "alert", "plan")
@@ -37,7 +37,7 @@ class CaptureFile(NamedTuple):
     rank: int
     name: str
     bytes: int
-    kind: Literal["trace", "stacks", "flight_recorder", "memory"]
+    kind: Literal["trace", "stacks", "flight_recorder", "memory", "layers"]
 
 
 class ProfileOptions(NamedTuple):
@@ -118,7 +118,7 @@ class CaptureJson(msgspec.Struct):
     """A capture as `as_json` returns it; unknown fields are ignored."""
 
     id: str
-    kind: Literal["profile", "stacks", "flight_recorder", "memory"]
+    kind: Literal["profile", "stacks", "flight_recorder", "memory", "layers"]
     trigger: Literal["person", "api", "alert", "plan"]
     asked: float
     attempt: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0

@@ -30,6 +30,7 @@ from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.live_costs import LiveCosts
 from trackside_daemon.diagnosis.text import lines
 from trackside_daemon.history.directory import named_directory, prepare, writable_directory
+from trackside_daemon.history.read.layers import kinds
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
@@ -151,13 +152,20 @@ class Parts:
             state=self.state,
             push=queue.push,
             processes=self.ranks.get,
+            step_seconds=step_seconds,
             recorders=[
                 self.kineto.recorder,
                 ClientProfiles(self.kineto.recorder, self.requests.ask, step_seconds),
             ],
         )
         self.automatic = (
-            [AutomaticCaptures(self.captures.ask, self.ranks.get, self.state)] if config.capture.auto else []
+            [
+                AutomaticCaptures(
+                    self.captures.ask, self.ranks.get, self.state, observes=partial(_observes, self.history)
+                )
+            ]
+            if config.capture.auto
+            else []
         )
         self.planned = PlannedCaptures(self.captures.ask, self.ranks.get, self.state, _plan(config.capture))
         self.reports = _reports(config, directory, self.history)
@@ -325,6 +333,12 @@ def _rejected(ingest_worker: IngestWorker, spools: OrphanedSpools) -> dict[str, 
 def _step_seconds(rates: RateTracker, run: str, attempt: int) -> float | None:
     """Return the duration of a run's steps; None if it is unknown."""
     return rates.run_rates((run, attempt), time.time()).step_seconds
+
+
+def _observes(history: Recorder, run: str) -> bool:
+    """Return whether a run, by its id, has measured layers."""
+    with history.database.reading() as connection:
+        return bool(kinds(connection, run))
 
 
 def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trackside_daemon.captures.automatic import compare
 from trackside_daemon.captures.captures import Captures
+from trackside_daemon.captures.layers import LayersRecorder
 from trackside_daemon.captures.memory import MemoryRecorder
 from trackside_daemon.captures.stacks import StacksRecorder
 from trackside_daemon.captures.store import MIB, CaptureStore
@@ -41,12 +42,18 @@ def make_captures(
     state: State,
     push: Callable[[Sequence[Batch]], None],
     processes: Callable[[], Sequence[RankProcess]],
+    step_seconds: Callable[[str, int], float | None],
     recorders: Sequence[Recorder] = (),
 ) -> Captures:
-    """Return the captures of a daemon, with *recorders* of profiles and those of stacks and of memory."""
+    """Return the captures of a daemon, with *recorders* of profiles and those of stacks, memory and layers."""
     return Captures(
         CaptureStore(directory, section.quota_run_mib * MIB, section.quota_mib * MIB),
-        [*recorders, StacksRecorder(requests.ask), MemoryRecorder(requests.ask, processes, PROC)],
+        [
+            *recorders,
+            StacksRecorder(requests.ask),
+            MemoryRecorder(requests.ask, processes, PROC),
+            LayersRecorder(history.database, requests.command_layers, step_seconds),
+        ],
         partial(_ranks, requests, processes),
         lambda batch: push([batch]),
         history.captures,

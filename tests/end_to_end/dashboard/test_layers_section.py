@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -76,6 +77,14 @@ def test_a_map_is_read_chosen_from_and_compared(
     expect(section.locator("summary")).to_contain_text("2 layers, 1 column")
     canvas.hover(position={"x": 300, "y": 24})
     expect(page.get_by_text("head, step 20: norm 2")).to_be_visible()
-    page.get_by_role("button", name="Time", exact=True).click()
+    with page.expect_request("**/layers?*by=time*"):
+        page.get_by_role("button", name="Time", exact=True).click()
     expect(section.locator("summary")).to_contain_text("2 layers, 2 columns")
+    canvas.hover(position={"x": 900, "y": 24})
+    expect(page.get_by_text(re.compile(r"head, step 20, 1970-01-01 ..:..:02: norm 2"))).to_be_visible()
+    page.route("**/captures", lambda route: route.fulfill(body='{"captures": []}'))
+    with page.expect_request(lambda request: request.method == "POST") as sent:
+        section.get_by_role("button", name="Record 100 steps").click()
+    assert sent.value.post_data_json == {"kind": "layers", "trigger": "person"}
+    expect(page.get_by_text("The next 100 steps are measured more often")).to_be_visible()
     assert violations(page) == []

@@ -6,12 +6,15 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from playwright.sync_api import expect
 from processes import eventually
+from ray_service import HEAD, Ray
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from nvml.fake.library import Scenario
     from playwright.sync_api import Locator, Page
@@ -56,13 +59,26 @@ def lines(table: Locator) -> list[list[str]]:
     return rows
 
 
+@pytest.fixture
+def ray(tmp_path: Path) -> Iterator[Ray]:
+    """A cluster of Ray with a node on this machine."""
+    service = Ray(tmp_path)
+    raylet = service.process()
+    yield service
+    raylet.kill()
+    raylet.communicate()
+    service.stop()
+
+
 def test_it_shows_what_the_api_has(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., subprocess.Popen[str]],
     open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
+    ray: Ray,
 ) -> None:
-    daemon = start_daemon("--collector.gpu.simulate=8", "--collector.gpu.trouble=throttled:3")
+    flags = ("--collector.gpu.simulate=8", "--collector.gpu.trouble=throttled:3", "--collector.ray")
+    daemon = start_daemon(*flags, f"--collector.ray.dashboard={ray.url}")
     training = start_training(daemon, "-c", TRAINING, LOCAL_RANK="2")
     assert training.stdout is not None
     child = training.stdout.readline().strip()
@@ -101,6 +117,13 @@ def test_it_shows_what_the_api_has(
     expect(fact(itself, "History")).to_contain_text("iB")
     expect(itself.locator("tbody tr")).to_have_count(len(status["collectors"]) + len(status["notifications"]))
 
+    cluster = page.get_by_role("region", name="Ray")
+    expect(fact(cluster, "Cluster")).to_have_text("4 CPU, 1.86 GiB memory")
+    expect(fact(cluster, "Nodes")).to_have_text("2 alive")
+    expect(fact(cluster, "Tasks")).to_have_text("3 running")
+    expect(cluster.locator("tbody tr:visible")).to_have_text(
+        re.compile(f"^{HEAD[:12]}● up1 of 2.*23.8 MiB of 95.4 MiB$")
+    )
     host = daemon.api("overview").json()["host"]
     about = page.get_by_role("region", name="Host")
     expect(about.get_by_role("heading", name=host["name"], exact=True)).to_be_visible()

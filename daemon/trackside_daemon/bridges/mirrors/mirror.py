@@ -113,6 +113,7 @@ class Mirror:
             connection.execute("ROLLBACK")
         if found.oldest is not None:
             self._oldest.append(found.oldest)
+            self.status.oldest = min(self._oldest)  # the target may take minutes
         if found.rows:
             state = self._deliver(run, found.rows, self._prepared(run))
             self._positions.advance(stream.place, found.sent, state)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # a worker that does not answer for so long is restarted
+START_SECONDS = 60.0  # the same for its first answer: on a busy machine W&B's client alone takes 10 s to import
 COMMAND = (sys.executable, "-m", "trackside_daemon.bridges.mirrors.worker")
 
 SENT = Metric(
@@ -106,6 +107,8 @@ class _Worker:
         self._name = name
         self._start = msgspec.json.encode(Start(name, str(history), str(positions), settings))
         self._process: WorkerProcess | None = None
+        self._ready_by = 0.0
+        self._is_starting = False
         self._status = Status()
         self._before = Status()
         self._error = ""
@@ -120,14 +123,20 @@ class _Worker:
                     return
                 self._process = WorkerProcess(list(COMMAND))
                 self._process.send(self._start)
-            self._process.send(b"status")
+                self._ready_by = time.monotonic() + START_SECONDS
+            if not self._is_starting:  # else it has this request already
+                self._process.send(b"status")
             answer = self._process.receive(time.monotonic() + ANSWER_SECONDS)
         except (WorkerFailed, OSError) as error:
             self._fail(str(error))
             return
+        self._is_starting = answer is None and time.monotonic() < self._ready_by
+        if self._is_starting:
+            return
         if answer is None:
             self._fail(f"it has not answered for {ANSWER_SECONDS:g} s")
             return
+        self._ready_by = 0.0
         self._status = msgspec.json.decode(answer, type=Status)
         self._backoff = 0.0
         self._report(self._status.error)
@@ -151,6 +160,7 @@ class _Worker:
             self._process.close(FLUSH_SECONDS + 1.0)
 
     def _fail(self, error: str) -> None:
+        self._is_starting = False
         if self._process is not None:
             self._process.kill()
             self._process.wait_reaped()

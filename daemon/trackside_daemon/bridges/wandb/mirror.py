@@ -1,16 +1,19 @@
 """Mirror runs to W&B, by its client, which is imported in the worker process alone.
 
-The client buffers what it gets, and only the end of its run shows that everything is uploaded, or in a log on disk in the
-mode offline. So each batch of rows resumes the run and ends it again.
+The client buffers what it gets, and uploads or writes everything before the end of its run. So each batch of rows resumes
+the run and ends it again. The end does not show whether the server has accepted the rows, so the server is queried for them.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from trackside_daemon.http_client.errors import SendError, SettingError
 
@@ -20,6 +23,14 @@ if TYPE_CHECKING:
     from trackside_daemon.bridges.mirrors.target import MirroredRun, Row, State
 
 STEP_KEY = "trackside/step"
+
+_PATIENCE = {  # the client would retry for a week, in which nobody would see an error
+    "x_file_stream_retry_max": 4,  # after 2, 4, 8 and 16 seconds
+    "x_file_stream_timeout_seconds": 60,
+    "x_graphql_retry_max": 4,
+    "x_file_transfer_retry_max": 4,
+    "x_file_transfer_timeout_seconds": 60,
+}
 
 
 class WandbClient:
@@ -48,44 +59,70 @@ class WandbClient:
     def send(self, run: MirroredRun, rows: Sequence[Row], state: State) -> State:
         """See `Target`."""
         begin = int(state["rows"])
-        self._log(run, enumerate(rows, begin))
+        self._log(run, enumerate(rows, begin), begin + len(rows))
         return {"rows": begin + len(rows)}
 
     def end(self, run: MirroredRun, state: State) -> State:
         """See `Target`."""
-        self._log(run, (), exit_code=int(run.state in ("failed", "lost")))
+        self._log(run, (), int(state["rows"]), exit_code=int(run.state in ("failed", "lost")))
         return state
 
     def close(self) -> None:
         """See `Target`."""
 
-    def _log(self, run: MirroredRun, rows: Iterable[tuple[int, Row]], exit_code: int = 0) -> None:
-        wandb, settings = self._wandb, self._settings
-        options = {"console": "off", "silent": True, "x_disable_stats": True, "disable_git": True, "save_code": False}
+    def _log(self, run: MirroredRun, rows: Iterable[tuple[int, Row]], count: int, exit_code: int = 0) -> None:
+        """Send rows with their numbers, after which the server must have *count* rows of the run."""
         try:
-            opened = wandb.init(
-                project=settings["project"],
-                entity=settings["entity"] or None,
-                mode=settings["mode"],
-                dir=settings["directory"],
-                id=re.sub(r"[^A-Za-z0-9_-]", "-", run.id)[:120],
-                name=run.name,
-                config=run.config,
-                tags=run.tags or None,
-                resume="allow",
-                settings=wandb.Settings(**options),
-            )
+            opened = self._opened(run)
             opened.define_metric(STEP_KEY)
             opened.define_metric("*", step_metric=STEP_KEY)
             for number, row in rows:
                 values = {**row.named(), STEP_KEY: row.step, "_timestamp": row.time / 1e6}
                 opened.log({**values, "trackside/attempt": row.attempt} if row.attempt else values, step=number)
+            path = f"{opened.entity}/{opened.project}/{opened.id}"
             opened.finish(exit_code=exit_code)
+            online = self._settings["mode"] == "online"
+            stored = (self._wandb.Api().run(path).historyLineCount or 0) if online else count
         except Exception as error:  # noqa: BLE001  the client raises many kinds of errors
+            _end_service(self._wandb)
             reason = " ".join(str(error).split())[:200]
-            with suppress(Exception):
-                wandb.teardown()  # else its service process refuses the next try: "run ID is in use"
             raise SendError(f"the client of W&B: {type(error).__name__}: {reason}") from None
+        if stored < count:
+            log = self._directory() / "wandb" / "debug-internal.log"
+            raise SendError(f"the server of W&B has not accepted all rows; the reason is in {log}")
+
+    def _opened(self, run: MirroredRun) -> Any:
+        settings, directory = self._settings, self._directory()
+        if settings["mode"] == "online":
+            shutil.rmtree(directory, ignore_errors=True)  # the client leaves a directory with each batch
+        directory.mkdir(parents=True, exist_ok=True)
+        options = {"console": "off", "silent": True, "x_disable_stats": True, "disable_git": True, "save_code": False}
+        return self._wandb.init(
+            project=settings["project"],
+            entity=settings["entity"] or None,
+            mode=settings["mode"],
+            dir=str(directory),
+            id=re.sub(r"[^A-Za-z0-9_-]", "-", run.id)[:120],
+            name=run.name,
+            config=run.config,
+            tags=run.tags or None,
+            resume="allow",
+            settings=self._wandb.Settings(**options, **_PATIENCE),
+        )
+
+    def _directory(self) -> Path:
+        directory = Path(self._settings["directory"])
+        return directory if self._settings["mode"] == "offline" else directory / "trackside-online"
+
+
+def _end_service(wandb: Any) -> None:
+    """End the client's service process, which would refuse the next try: "run ID is in use"."""
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if child.name() == "wandb-core":  # while the server is away, it would end after all its retries
+                child.kill()
+    with suppress(Exception, SystemExit):  # it exits with the status of that process
+        wandb.teardown()
 
 
 def make_target(settings: dict[str, Any]) -> WandbClient:

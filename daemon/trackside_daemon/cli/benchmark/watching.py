@@ -16,9 +16,10 @@ from trackside.benchmark.publishing import REGRESSION, publish
 from trackside.benchmark.results import results
 from trackside.benchmark.rounds import LATENCY
 from trackside_daemon.cli.benchmark import measuring
+from trackside_daemon.cli.sources.errors import LockedError, NotFoundError, SourceError, TokenError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from trackside.benchmark.publishing import Receiver
     from trackside.benchmark.request import Request
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     Checkpoint = Mapping[str, Any]
 
-POLL_SECONDS = 5.0
+POLL_SECONDS = 2.0
+END_SECONDS = 30.0  # from the end of the run, until which the daemon finds and reads its last checkpoint
 SLOWER = 1.05
 BASELINE = "baseline"  # name of the variant that is the first checkpoint
 AGREEMENTS = ("top1", "cosine", "exact_match")
@@ -59,18 +61,25 @@ class Watch:
     def measure(self, run: Receiver) -> Iterator[str]:
         """Measure until the watched run has ended, and yield a line about each checkpoint."""
         while True:
-            ended = self._daemon.run(self._watched, 0)["state"] in ENDED
-            newest = self._newest()
+            try:
+                watched = self._daemon.run(self._watched, 0)
+                found = self._daemon.checkpoints(self._watched)["checkpoints"]
+            except (LockedError, NotFoundError, TokenError):
+                raise
+            except SourceError as error:  # it is restarted
+                self._progress(str(error))
+                time.sleep(POLL_SECONDS)
+                continue
+            newest = self._newest(found)
             if newest is not None:
                 yield from self._measure(newest, run)
-            elif ended:
+            elif _is_over(watched, found):
                 return
             else:
                 time.sleep(POLL_SECONDS)
 
-    def _newest(self) -> Checkpoint | None:
+    def _newest(self, found: Sequence[Checkpoint]) -> Checkpoint | None:
         """Return the newest good checkpoint that was not measured; older ones are left out."""
-        found = self._daemon.checkpoints(self._watched)["checkpoints"]
         good = [one for one in found if one["good"] and one["state"] == "complete" and Path(one["path"]).exists()]
         newest: Checkpoint | None = max(good, key=lambda one: one["time"], default=None)
         if newest is None or newest["fingerprint"] in self._seen:
@@ -104,6 +113,12 @@ class Watch:
             before = self._agreement.setdefault(name, found)
             if name != BASELINE:
                 yield from disagreement(name, before, found)
+
+
+def _is_over(watched: Mapping[str, Any], found: Sequence[Checkpoint]) -> bool:
+    """Return whether a run has ended, and the daemon has read its last checkpoint."""
+    reads = any(one["state"] == "writing" for one in found)
+    return watched["state"] in ENDED and not reads and time.time() - watched["ended"] > END_SECONDS
 
 
 def slower(contents: Mapping[str, Any]) -> Iterator[str]:

@@ -17,10 +17,8 @@ from trackside_daemon.model.text import file_size, shown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trackside_daemon.cli.sources.api_source import ApiSource
     from trackside_daemon.cli.sources.source import Source
 
-LAYER_STEPS = 100
 STALE = "no daemon answers: the state of a capture that has not ended is the last one stored"
 
 
@@ -41,7 +39,8 @@ def capture(
     layers: Annotated[
         bool,
         typer.Option(
-            "--layers", help="Instead, measure the layers of a watched model more often, for 100 steps or --steps."
+            "--layers",
+            help="Record the layers of an observed model instead, which are measured more often for 100 steps or --steps.",
         ),
     ] = False,
     as_json: Json = False,
@@ -57,13 +56,12 @@ def capture(
 
         if memory and (steps or seconds):
             raise CommandError("--memory is a snapshot of one moment, which has no --steps and no --seconds")
+        if layers and (seconds or stacks or memory):
+            raise CommandError("--layers has neither --seconds nor --stacks nor --memory")
         if steps and seconds:
             raise CommandError("--steps, --seconds: give one of them")
-        if layers:
-            _measure_layers(find_daemon(url), run, steps or LAYER_STEPS)
-            return
         body: dict[str, Any] = {
-            "kind": "memory" if memory else "profile",
+            "kind": "layers" if layers else "memory" if memory else "profile",
             "trigger": "person",
             "ranks": _ranks(ranks),
             "stacks": stacks,
@@ -76,13 +74,6 @@ def capture(
             print_lines(map(shown, answer["text"]))
         if answer["state"] == "failed":
             fail(f"run {run}: {answer['reason']}", 1)
-
-
-def _measure_layers(daemon: ApiSource, run: str, steps: int) -> None:
-    ranks = daemon.measure_layers(run, steps)["ranks"]
-    print_lines(
-        [f"{len(ranks)} ranks measure their layers for {steps} steps; `trackside layers {shown(run)}` lists them"]
-    )
 
 
 def captures(

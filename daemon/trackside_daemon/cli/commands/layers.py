@@ -22,13 +22,13 @@ def layers(
 ) -> None:
     """List the layers of a model that stand out most, as of their last measurement.
 
-    First those with a firing alert, then those without a gradient, then those whose update ratio is furthest from the
-    median. The training observes its model with run.observe(model). zeros is the share of zeros among the gradients,
-    entropy the lowest of the layer's heads.
+    First those with a firing alert, then those without a gradient, then by the distance from the median of all layers: of
+    the update ratio, of the largest output above it, of the entropy below it. The training observes its model with
+    run.observe(model). zeros is the share of zeros among the gradients, entropy the lowest of the layer's heads.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_history
-        from trackside_daemon.diagnosis.layer_ranking import HEADER, alerts_by_layer, ranked, row
+        from trackside_daemon.history.read.layer_ranking import HEADER, alerts_by_layer, ranked, row
 
         source = find_history(storage_path, url)
         found = source.layers(run)

@@ -148,10 +148,6 @@ class ApiSource:
         """See `Source`."""
         return self._checked(self._json(f"runs/{quote(text, safe='')}/layer-values"), "kinds")
 
-    def measure_layers(self, text: str, steps: int) -> dict[str, Any]:
-        """Have the run that *text* identifies measure its layers more often, for some steps."""
-        return self._checked(self._post(f"runs/{quote(text, safe='')}/layers?steps={steps}", {}), "ranks")
-
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"runs/{quote(text, safe='')}/report?size={size}"), "charts")

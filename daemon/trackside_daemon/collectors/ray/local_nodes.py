@@ -20,7 +20,7 @@ _PORT_DIGITS = 8
 
 # A line of the text format: the name, its labels and the value.
 _LINE = re.compile(r"(ray_resources|ray_object_store_(?:used|available)_memory|ray_tasks)\{(.*)\} (\S+)")
-_LABEL = re.compile(r'(Name|State)="([^"\\]*)"')
+_LABEL = re.compile(r'\b(Name|State)="([^"\\]*)"')
 _ENDED = frozenset(("FINISHED", "FAILED"))
 
 

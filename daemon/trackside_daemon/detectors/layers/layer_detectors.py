@@ -9,12 +9,10 @@ from trackside_daemon.detectors.layers.attention_collapse import AttentionCollap
 from trackside_daemon.detectors.layers.dead_layer import DeadLayer
 from trackside_daemon.detectors.layers.layer_updates import LayerUpdates
 from trackside_daemon.detectors.layers.saturated_layer import SaturatedLayer
-from trackside_daemon.detectors.layers.streaks import by_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trackside.wire import DistributionFrame
     from trackside_daemon.detectors.base import Found
     from trackside_daemon.detectors.layers.streaks import Layers
 
@@ -43,8 +41,7 @@ class LayerDetectors:
     def __init__(self) -> None:
         self._detectors: tuple[LayerDetector, ...] = tuple(made() for made in _DETECTORS)
 
-    def evaluate(self, frame: DistributionFrame) -> Iterator[Found]:
-        """Yield the detections in the next frame."""
-        layers = by_layer(frame)
+    def evaluate(self, kind: str, step: int, layers: Layers) -> Iterator[Found]:
+        """Yield the detections in the next measurement; see `LayerDetector`."""
         for detector in self._detectors:
-            yield from detector.evaluate(frame.kind, frame.step, layers)
+            yield from detector.evaluate(kind, step, layers)

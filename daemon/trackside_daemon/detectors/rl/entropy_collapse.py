@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.detectors.rl.levels import LevelAlert, Levels
+from trackside_daemon.detectors.rl.levels import LevelAlert
 from trackside_daemon.detectors.wording import count, number
 
 NOW, USUAL, LEAST = 16, 96, 48
@@ -20,15 +20,11 @@ class EntropyCollapse(LevelAlert):
     severity = "info"
 
     def __init__(self) -> None:
-        super().__init__()
-        self._levels = Levels(NOW, USUAL)
+        super().__init__(NOW, USUAL, LEAST, signed=True)
 
-    def judge(self, step: int, value: float) -> str | None:
+    def judge_levels(self, step: int) -> str | None:
         """Return what changes at this entropy."""
-        levels = self._levels
-        levels.add(value, learns=not self.firing)
-        if not levels.is_full or len(levels.before) < LEAST:
-            return None
+        levels = self.levels
         now, usual = levels.now, levels.usual
         far = self._is_far(now, usual)
         if self.firing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.detectors.rl.levels import LevelAlert, Levels
+from trackside_daemon.detectors.rl.levels import LevelAlert
 from trackside_daemon.detectors.wording import count, factor, number
 
 NOW, USUAL, LEAST = 10, 96, 32
@@ -22,19 +22,14 @@ class KlBlowup(LevelAlert):
     severity = "warning"
 
     def __init__(self, most: float = 1.0) -> None:
-        super().__init__()
+        super().__init__(NOW, USUAL)
         self._most = most
         self._limit = most
         self._highest = 0.0
-        self._levels = Levels(NOW, USUAL)
 
-    def judge(self, step: int, value: float) -> str | None:
-        """Return what changes at this divergence; an estimate may be negative."""
-        levels = self._levels
-        levels.add(abs(value), learns=not self.firing)
-        if not levels.is_full:
-            return None
-        now = levels.now
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at this divergence."""
+        levels, now = self.levels, self.levels.now
         if self.firing:
             return f"the KL divergence is {number(now)} at step {count(step)}" if now < self._limit else None
         if len(levels.before) >= LEAST:
@@ -48,5 +43,5 @@ class KlBlowup(LevelAlert):
         return f"the KL divergence is {number(now)} at step {count(step)}{before}"
 
     def _rose(self) -> bool:
-        before = self._levels.before
-        return len(before) >= LEAST and 0 < 2 * before.median() < self._levels.now
+        before = self.levels.before
+        return len(before) >= LEAST and 0 < 2 * before.median() < self.levels.now

@@ -63,7 +63,7 @@ class Levels:
         return _MEDIAN * self.before.spread() / sqrt(self._now)
 
 
-class LevelAlert:
+class SampleAlert:
     """A detector that evaluates each finite sample, and fires from one of them to a later one. Subclasses define `judge`.
 
     Attributes:
@@ -95,6 +95,31 @@ class LevelAlert:
                 yield Detection(self.alerts[0], self.severity, at, text, over=self.firing)
                 self.firing = not self.firing
                 self.firing_for = 0
+
+
+class LevelAlert(SampleAlert):
+    """A detector that compares the level of the last samples with that before. Subclasses define `judge_levels`.
+
+    Args:
+        now: Samples of the present level.
+        usual: Samples of the level before, which does not follow while the alert fires.
+        least: Samples of the level before that are needed.
+        signed: The sign of a sample counts.
+    """
+
+    def __init__(self, now: int, usual: int, least: int = 0, *, signed: bool = False) -> None:
+        super().__init__()
+        self.levels = Levels(now, usual)
+        self._least, self._signed = least, signed
+
+    def judge(self, step: int, value: float) -> str | None:
+        """Add the sample, and judge when there are enough."""
+        self.levels.add(value if self._signed else abs(value), learns=not self.firing)
+        return self.judge_levels(step) if self.levels.is_full and len(self.levels.before) >= self._least else None
+
+    def judge_levels(self, step: int) -> str | None:
+        """Return what changes at the sample of this step; None if nothing does."""
+        raise NotImplementedError
 
 
 class Shares:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import exp, log
 
-from trackside_daemon.detectors.rl.levels import LevelAlert, Levels
+from trackside_daemon.detectors.rl.levels import LevelAlert
 from trackside_daemon.detectors.wording import count, factor, number
 
 NOW, USUAL, LEAST = 8, 128, 24
@@ -24,18 +24,13 @@ class Mismatch(LevelAlert):
     severity = "warning"
 
     def __init__(self, most: float = 0.3) -> None:
-        super().__init__()
+        super().__init__(NOW, USUAL)
         self._most = most
         self._limit = most
-        self._levels = Levels(NOW, USUAL)
 
-    def judge(self, step: int, value: float) -> str | None:
+    def judge_levels(self, step: int) -> str | None:
         """Return what changes at this difference."""
-        levels = self._levels
-        levels.add(abs(value), learns=not self.firing)
-        if not levels.is_full:
-            return None
-        now = levels.now
+        levels, now = self.levels, self.levels.now
         if self.firing:
             text = f"the difference between training and generation is {number(now)} at step {count(step)}"
             return text if now < self._limit else None
@@ -62,17 +57,12 @@ class ImportanceRatio(LevelAlert):
     severity = "warning"
 
     def __init__(self, most: float = 2.0) -> None:
-        super().__init__()
+        super().__init__(RATIO_NOW, 1)
         self._most = log(most)
-        self._levels = Levels(RATIO_NOW, 1)
 
-    def judge(self, step: int, value: float) -> str | None:
+    def judge_levels(self, step: int) -> str | None:
         """Return what changes at this ratio."""
-        levels = self._levels
-        levels.add(value)
-        if not levels.is_full:
-            return None
-        now = levels.now
+        now = self.levels.now
         away = abs(log(now)) if now > 0 else 2 * self._most
         if self.firing:
             return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.detectors.rl.levels import LevelAlert, Shares
+from trackside_daemon.detectors.rl.levels import SampleAlert, Shares
 from trackside_daemon.detectors.wording import count
 
 SAMPLES = 20  # samples whose mean share of groups decides
@@ -11,7 +11,7 @@ ENDS = 0.6  # share of groups below which the alert ends
 NONE = 1e-8  # spread that counts as none: rewards of half precision are still exact for equal answers
 
 
-class ZeroVariance(LevelAlert):
+class ZeroVariance(SampleAlert):
     """`NoLearningSignal`: a share of the groups have equal rewards, as the mean of 20 samples.
 
     Args:
@@ -38,7 +38,7 @@ class ZeroVariance(LevelAlert):
         return f"in {share:.0%} of the groups all rewards are equal, over {SAMPLES} samples up to step {count(step)}"
 
 
-class ZeroSpread(LevelAlert):
+class ZeroSpread(SampleAlert):
     """`NoLearningSignal`: the standard deviation of the rewards is zero for 32 samples."""
 
     alerts: tuple[str, ...] = ("NoLearningSignal",)

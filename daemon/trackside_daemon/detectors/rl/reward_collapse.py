@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, sqrt
 
-from trackside_daemon.detectors.rl.levels import LevelAlert
+from trackside_daemon.detectors.rl.levels import SampleAlert
 from trackside_daemon.detectors.window import Window
 from trackside_daemon.detectors.wording import count, number
 
@@ -18,7 +18,7 @@ _KNOWN = 4  # bends from block to block that give a noise
 _NORMAL = 1.4826 / sqrt(6)  # standard deviations of independent means by the median bend of three of them
 
 
-class RewardCollapse(LevelAlert):
+class RewardCollapse(SampleAlert):
     """`RewardCollapse`: the mean of 24 rewards undoes a share of what was learnt.
 
     What was learnt is the rise from the lowest level before to the best one. A reward that is never negative must also lose

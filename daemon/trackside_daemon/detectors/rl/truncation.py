@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trackside_daemon.detectors.rl.levels import LevelAlert, Levels
+from trackside_daemon.detectors.rl.levels import LevelAlert
 from trackside_daemon.detectors.wording import count, factor, number
 
 NOW, USUAL = 10, 64
@@ -27,16 +27,12 @@ class Truncation(LevelAlert):
     severity = "warning"
 
     def __init__(self, most: float = 0.5) -> None:
-        super().__init__()
+        super().__init__(NOW, USUAL)
         self._most = most
-        self._levels = Levels(NOW, USUAL)
 
-    def judge(self, step: int, value: float) -> str | None:
+    def judge_levels(self, step: int) -> str | None:
         """Return what changes at this share."""
-        levels = self._levels
-        levels.add(value, learns=not self.firing)
-        if not levels.is_full:
-            return None
+        levels = self.levels
         if self.firing:
             ends = levels.now < ENDS * self._most
             return f"{levels.now:.0%} of the responses are cut at step {count(step)}" if ends else None
@@ -53,15 +49,11 @@ class LengthBlowup(LevelAlert):
     severity = "info"
 
     def __init__(self) -> None:
-        super().__init__()
-        self._levels = Levels(NOW_LENGTH, USUAL_LENGTH)
+        super().__init__(NOW_LENGTH, USUAL_LENGTH, LEAST)
 
-    def judge(self, step: int, value: float) -> str | None:
+    def judge_levels(self, step: int) -> str | None:
         """Return what changes at this length."""
-        levels = self._levels
-        levels.add(value, learns=not self.firing)
-        if not levels.is_full or len(levels.before) < LEAST:
-            return None
+        levels = self.levels
         now, usual = levels.now, levels.usual
         if self.firing:
             if self.firing_for >= ACCEPTED:

@@ -1,8 +1,8 @@
-"""The table of what `trackside benchmark` measured in a run, with bars for distributions and throughput."""
+"""The results of `trackside benchmark` in a report: a table, and the values of its charts."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 HEADER = ("Load", "Variant", "Latency: median, p5 to p95", "Throughput", "Against the first variant")
-OUTER, INNER = (0.05, 0.95), (0.25, 0.75)  # shares of samples between the ends of the bars
+OUTER = (0.05, 0.95)
 
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e300)]  # a finite one: JSON has no others
+Point = tuple[Amount, Amount, Amount | None, Amount | None]  # share of samples, value, and the ends of its interval
 
-Plot: TypeAlias = "tuple[str, Sequence[tuple[float, float, str]]]"
-"""A text, and the begin, end and class of each part of the bar above it."""
+CHARTED = ("curve", "throughput", "throughput_unit", "throughput_interval", "batch", "length", "concurrency", "rate")
 
 
 class Measured(msgspec.Struct):
@@ -26,50 +27,54 @@ class Measured(msgspec.Struct):
     variant: str
     load: str
     latency_seconds: dict[str, dict[str, Any]]
-    curve: list[tuple[float, float]]
-    throughput: float | None = None
+    curve: list[Point]
+    throughput: Amount | None = None
     throughput_unit: str = ""
+    throughput_interval: tuple[Amount, Amount] | None = None
+    batch: Amount = 0.0
+    length: Amount = 0.0
+    concurrency: Amount = 0.0
+    rate: Amount = 0.0
     samples: int = 0
     times_faster: dict[str, dict[str, float | None]] = {}
 
 
 def measured(report: Mapping[str, Any]) -> list[Measured]:
-    """Return what benchmarks measured in a run, by load."""
-    found = []
+    """Return what benchmarks measured last of each variant under each load, by load."""
+    found: dict[tuple[str, str], Measured] = {}
     for event in report["events"]:
         if event["kind"] == MEASURED:
             try:
-                found.append(msgspec.convert(event["fields"], Measured))
+                one = msgspec.convert(event["fields"], Measured)
             except msgspec.ValidationError:
                 continue
-    loads = [one.load for one in found]
-    return sorted(found, key=lambda one: loads.index(one.load))
+            found[one.load, one.variant] = one
+    loads = [load for load, _ in found]
+    return sorted(found.values(), key=lambda one: loads.index(one.load))
 
 
-def rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str, Plot, Plot, str]]:
+def charted(reports: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what the charts show, as ``benchmark_charts.js`` reads it; the variants of several runs have the run's name."""
+    return [
+        {
+            "load": shown(one.load),
+            "variant": f"{name}: {shown(one.variant)}" if len(reports) > 1 else shown(one.variant),
+            **{field: getattr(one, field) for field in CHARTED},
+        }
+        for name, report in zip(names, reports, strict=True)
+        for one in measured(report)
+    ]
+
+
+def rows(report: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     """Yield a row for each variant under each load."""
-    found = measured(report)
-    longest: dict[str, float] = {}
-    for one in found:
-        longest[one.load] = max(longest.get(one.load, 0.0), _at(one, OUTER[1]) or 0.0)
-    most = max((one.throughput or 0.0 for one in found), default=0.0) or 1.0
-    for one in found:
-        low, high, near, far = (_at(one, share) for share in (*OUTER, *INNER))
-        whole = longest[one.load] or 1.0
-        outer = [] if low is None or high is None else [(low / whole, high / whole, "c0 faint")]
-        inner = [] if near is None or far is None else [(near / whole, far / whole, "c0")]
-        speed = "-" if one.throughput is None else f"{float(f'{one.throughput:.4g}'):,g} {shown(one.throughput_unit)}/s"
-        yield (
-            shown(one.load) or "-",
-            shown(one.variant),
-            (_latency(one), [*outer, *inner]),
-            (speed, [(0.0, (one.throughput or 0.0) / most, "c2")]),
-            _effect(one),
-        )
+    for one in measured(report):
+        speed = "-" if one.throughput is None else f"{float(f'{one.throughput:.4g}'):,g} {one.throughput_unit}/s"
+        yield one.load or "-", one.variant, _latency(one), speed, _effect(one)
 
 
 def _at(one: Measured, share: float) -> float | None:
-    return next((value for place, value in one.curve if place == share), None)
+    return next((value for place, value, *_ in one.curve if place == share), None)
 
 
 def _latency(one: Measured) -> str:

@@ -10,11 +10,11 @@ import msgspec
 
 from trackside_daemon.captures import summaries
 from trackside_daemon.diagnosis.diagnosis import diagnose
-from trackside_daemon.diagnosis.layer_ranking import alerts_by_layer, ranked
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.read import alert_reader, layers, reader
 from trackside_daemon.history.read.charts import chart
+from trackside_daemon.history.read.layer_ranking import alerts_by_layer, ranked
 from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.metric import json_number
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trackside_daemon
+from trackside_daemon.diagnosis.report.benchmarks import charted
 from trackside_daemon.diagnosis.report.lines import charts
 from trackside_daemon.diagnosis.report.tables import Bar, Lines, details, findings, names
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from trackside_daemon.diagnosis.report.tables import Cell, Table
 
 _FOLDER = Path(__file__).parent
-_UPLOT = Path(trackside_daemon.__file__).parent / "web" / "static" / "uplot"
+_STATIC = Path(trackside_daemon.__file__).parent / "web" / "static"
+_UPLOT = _STATIC / "uplot"
 LEAST_BAR = 0.4  # width in percent that shows also what took no time
 
 
@@ -31,7 +33,10 @@ def page(reports: Sequence[Mapping[str, Any]]) -> str:
     license_ = (_UPLOT / "LICENSE").read_text().strip()
     # Without its first comment, whose link no report should have; the license has all that it needs.
     library = (_UPLOT / "uPlot.iife.min.js").read_text().partition("*/")[2]
-    script = f"/* uPlot: {license_} */{library}\n{(_FOLDER / 'report.js').read_text()}"
+    # The module of the dashboard as a part of a script.
+    benchmark_charts = (_STATIC / "charts" / "benchmark_charts.js").read_text().replace("export function", "function")
+    script = f"/* uPlot: {license_} */{library}\n{benchmark_charts}{(_FOLDER / 'report.js').read_text()}"
+    measured = charted(reports, names(reports))
     parts = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_policy(script, style)}">',
@@ -40,9 +45,10 @@ def page(reports: Sequence[Mapping[str, Any]]) -> str:
         f"<h1>{escape(title)}</h1>",
         *map(_table, findings(reports)),
         _curves(drawn, sum(report["left_out"] for report in reports)),
+        '<h2>Latency and throughput</h2>\n<div id="benchmarks" class="charts"></div>' if measured else "",
         *map(_table, details(reports)),
         f'<p class="quiet">Written by trackside {trackside_daemon.__version__}. Times lost are upper limits.</p>\n</main>',
-        f'<script type="application/json" id="data">{_data(reports, drawn)}</script>',
+        f'<script type="application/json" id="data">{_data(reports, drawn, measured)}</script>',
         f"<script>{script}</script>\n</body>\n</html>\n",
     ]
     return "\n".join(parts)
@@ -54,11 +60,12 @@ def _policy(script: str, style: str) -> str:
     return f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; base-uri 'none'; form-action 'none'"
 
 
-def _data(reports: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]]) -> str:
+def _data(reports: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]], measured: Sequence[Any]) -> str:
     """Return the charts' data as JSON in which no text can end the element."""
     data = {
         "axes": [report["axes"] for report in reports],
         "charts": drawn,
+        "benchmarks": measured,
         "marks": [
             [[round(alert["started"] - report["run"]["started"], 2), alert["severity"]] for alert in report["alerts"]]
             for report in reports
@@ -78,7 +85,7 @@ def _curves(drawn: Sequence[Mapping[str, Any]], left_out: int) -> str:
         '<label>Over <select id="by"><option value="step">step</option><option value="time">time</option></select></label>'
         '<label id="search" hidden>Keys <input id="filter" type="search"></label></div>'
         f'<p class="quiet">The lowest rank. Drag to zoom, double-click to reset. Dashed lines are alerts, crosses NaN or infinite values.{more}</p>\n'
-        '<div id="charts"><noscript>The curves need JavaScript.</noscript></div>'
+        '<div id="charts" class="charts"><noscript>The curves need JavaScript.</noscript></div>'
     )
 
 

@@ -6,12 +6,12 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from trackside_daemon.diagnosis import layer_ranking
 from trackside_daemon.diagnosis.costs import JOULES_PER_KWH
 from trackside_daemon.diagnosis.ledger import ACCOUNTS
 from trackside_daemon.diagnosis.report import benchmarks, measured
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
+from trackside_daemon.history.read import layer_ranking
 from trackside_daemon.model.text import duration, number, shown
 
 if TYPE_CHECKING:
@@ -275,8 +275,8 @@ def _events(report: Contents) -> Iterator[Sequence[str]]:
 
 
 def _benchmarks(report: Contents) -> Iterator[Sequence[Cell]]:
-    for load, variant, latency, throughput, effect in benchmarks.rows(report):
-        yield _cell(load), _cell(variant), Bar(*latency), Bar(*throughput), effect
+    for row in benchmarks.rows(report):
+        yield tuple(map(_cell, row))
 
 
 def _layers(report: Contents) -> Iterator[Sequence[Cell]]:

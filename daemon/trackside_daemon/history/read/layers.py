@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, nan
-from typing import TYPE_CHECKING, Any, NamedTuple
+from math import inf, isfinite, isnan, nan
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trackside.buckets import HIGHEST, SIDE, Buckets, index_of
 from trackside_daemon.history.layer_rows import MERGED, LayerFrame, Part, merge_ranks, merge_steps, read
@@ -31,8 +31,9 @@ class LayerWindow(NamedTuple):
         kind: Their kind.
         ranks: Only these; empty for all, as one model.
         attempt: Only this one; None for the last that has some.
-        first: First step.
-        last: Last step.
+        first: First step, or the first Unix time in seconds if *by* is ``time``.
+        last: Likewise the last.
+        by: What *first* and *last* are.
         points: Number of columns of a map at most.
     """
 
@@ -42,6 +43,7 @@ class LayerWindow(NamedTuple):
     attempt: int | None = None
     first: float = -inf
     last: float = inf
+    by: Literal["step", "time"] = "step"
     points: int = 200
 
 
@@ -63,19 +65,32 @@ def heat_map(connection: sqlite3.Connection, window: LayerWindow, value: str) ->
         ValueError: A row is damaged.
     """
     frames = _frames(connection, window, Part(column=value, buckets=False))
-    layers = list(dict.fromkeys(name for frame in frames for name in frame.names))
-    rows: dict[str, list[Any]] = {name: [None] * len(frames) for name in layers}
-    for at, frame in enumerate(frames):
-        for name, number in zip(frame.names, frame.columns.get(value, ()), strict=False):
-            rows[name][at] = None if isnan(number) else json_number(number)
+    layers, rows = _rows(frames, value)
     return {
         "kind": window.kind,
         "value": value,
         "layers": layers,
         "steps": [frame.step for frame in frames],
         "times": [frame.time / 1e6 for frame in frames],
-        "values": [rows[name] for name in layers],
+        "values": [row if isfinite(sum(row)) else [_cell(number) for number in row] for row in rows],
     }
+
+
+def _rows(frames: Sequence[LayerFrame], value: str) -> tuple[list[str], list[list[float]]]:
+    """Return the layers of frames, and the column of each layer over the frames, with NaN where it is missing."""
+    if frames and all(frame.names == frames[0].names and value in frame.columns for frame in frames):  # nearly always
+        return list(frames[0].names), [
+            list(row) for row in zip(*(frame.columns[value] for frame in frames), strict=True)
+        ]
+    rows = {name: [nan] * len(frames) for frame in frames for name in frame.names}
+    for at, frame in enumerate(frames):
+        for name, number in zip(frame.names, frame.columns.get(value, ()), strict=False):
+            rows[name][at] = number
+    return list(rows), list(rows.values())
+
+
+def _cell(number: float) -> float | str | None:
+    return None if isnan(number) else json_number(number)
 
 
 def distribution(connection: sqlite3.Connection, window: LayerWindow, layer: str) -> dict[str, Any]:
@@ -120,10 +135,42 @@ def newest(connection: sqlite3.Connection, run: str) -> dict[str, Any]:
             frames += read(connection, stream, kind, 0, first=number or 0, part=Part(buckets=False))[-1:]
         if frames:
             frame = merge_ranks(frames)
-            rows = zip(*([json_number(value) for value in column] for column in frame.columns.values()), strict=True)
-            values = [dict(zip(frame.columns, row, strict=True)) for row in rows]
-            found[kind] = {"step": frame.step, "layers": dict(zip(frame.names, values, strict=True))}
+            found[kind] = {"step": frame.step, "layers": values_by_layer(frame)}
     return {"run": run, "kinds": found}
+
+
+def values_by_layer(frame: LayerFrame) -> dict[str, dict[str, Any]]:
+    """Return the columns of each layer of a frame, as JSON has them."""
+    rows = zip(*([json_number(value) for value in column] for column in frame.columns.values()), strict=True)
+    return {layer: dict(zip(frame.columns, row, strict=True)) for layer, row in zip(frame.names, rows, strict=True)}
+
+
+def streams(connection: sqlite3.Connection, run: str, attempt: int) -> list[tuple[int, int]]:
+    """Return id and rank of the streams of an attempt of a run, by its id."""
+    return connection.execute(
+        "SELECT stream.id, rank FROM stream JOIN run ON run.id = stream.run WHERE uid = ? AND attempt = ? AND NOT deleted",
+        (run, attempt),
+    ).fetchall()
+
+
+def last_row(connection: sqlite3.Connection) -> int:
+    """Return the id of the newest distribution of all runs; 0 without any."""
+    return int(connection.execute("SELECT coalesce(max(id), 0) FROM distribution").fetchone()[0])
+
+
+def last_frames(connection: sqlite3.Connection, stream: int, most: int) -> list[tuple[str, LayerFrame]]:
+    """Return the last *most* frames of each kind of a stream, with their kind but without their buckets, in order of time.
+
+    Raises:
+        ValueError: A row is damaged.
+    """
+    found: list[tuple[str, LayerFrame]] = []
+    for kind in VALUES:
+        query = "SELECT coalesce(max(number) + 1, 0) FROM distribution WHERE stream = ? AND kind = ? AND level = 0"
+        (end,) = connection.execute(query, (stream, kind)).fetchone()
+        frames = read(connection, stream, kind, 0, first=end - most, part=Part(buckets=False)) if end else []
+        found += [(kind, frame) for frame in frames]
+    return sorted(found, key=lambda one: one[1].time)
 
 
 def quantiles(buckets: Buckets, shares: Sequence[float] = QUANTILES) -> list[float]:
@@ -203,6 +250,12 @@ def _streams(connection: sqlite3.Connection, window: LayerWindow) -> list[int]:
 def _of_rank(connection: sqlite3.Connection, stream: int, window: LayerWindow, part: Part) -> list[LayerFrame]:
     """Return the frames of the highest level that still has ``window.points`` of them, and of what it lacks yet."""
     steps = window.first, window.last
+    if window.by == "time":
+        steps = connection.execute(
+            "SELECT coalesce(min(step), 1), coalesce(max(step), 0) FROM distribution "
+            "WHERE stream = ? AND kind = ? AND level = 0 AND time BETWEEN ? AND ?",
+            (stream, window.kind, window.first * 1e6, window.last * 1e6),
+        ).fetchone()
     (count,) = connection.execute(
         "SELECT count(*) FROM distribution WHERE stream = ? AND kind = ? AND level = 0 AND step BETWEEN ? AND ?",
         (stream, window.kind, *steps),

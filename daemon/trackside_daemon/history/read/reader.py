@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from trackside_daemon.history.read.reinforcement import reinforcement
 from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, LogTails, StoredSeries, find
 from trackside_daemon.history.read.summary import SUMMARIES, metrics, totals
@@ -132,8 +133,10 @@ def run(connection: sqlite3.Connection, uid: str, limit: int = SUMMARIES, offset
     """
     id_, about = _about(connection, uid)
     goodput = efficiency(rank_times(connection, id_), about["attempt_list"], time.time())
+    found = metrics(connection, id_, limit, offset)
     notes = {"resumes": resumes(connection, id_), "model": _model(connection, id_)}
-    return {**about, **goodput, **totals(connection, id_), **notes, "metrics": metrics(connection, id_, limit, offset)}
+    notes["reinforcement"] = reinforcement(found, about["attempt_list"])
+    return {**about, **goodput, **totals(connection, id_), **notes, "metrics": found}
 
 
 def resumes(connection: sqlite3.Connection, run: int) -> list[dict[str, Any]]:

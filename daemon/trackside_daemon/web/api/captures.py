@@ -10,6 +10,7 @@ from starlette.responses import FileResponse
 
 from trackside_daemon.captures import summaries
 from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.layers import STEPS as LAYER_STEPS
 from trackside_daemon.history import capture_rows
 from trackside_daemon.history.read import reader
 from trackside_daemon.model.capture import ProfileOptions, as_json
@@ -32,7 +33,7 @@ MAX_SECONDS = 120.0
 class CaptureBody(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a request for a capture; see `ProfileOptions`. Without steps and seconds it is 10 steps."""
 
-    kind: Literal["profile", "stacks", "memory", "flight_recorder"] = "profile"
+    kind: Literal["profile", "stacks", "memory", "flight_recorder", "layers"] = "profile"
     trigger: Literal["person", "api"] = "api"
     ranks: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(max_length=4096)] = []
     steps: Annotated[int, msgspec.Meta(ge=1, le=MAX_STEPS)] | None = None
@@ -80,7 +81,8 @@ class CapturesApi:
         """
         if body.steps is not None and body.seconds is not None:
             raise HTTPException(400, "steps, seconds: give one of them")
-        steps = 10 if body.steps is None and body.seconds is None else body.steps
+        usual = LAYER_STEPS if body.kind == "layers" else 10
+        steps = usual if body.steps is None and body.seconds is None else body.steps
         options = ProfileOptions(steps, body.seconds, body.shapes, body.stacks, body.memory)
 
         def begin() -> Capture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 _SERIES = ("key", "rank", "attempt", "by", "from", "to", "points")
-_LAYERS = ("kind", "rank", "attempt", "from", "to", "points")
+_LAYERS = ("kind", "rank", "attempt", "by", "from", "to", "points")
 _BUCKETS = (
     "Points are [step, time, min, max, last], with step and time of the bucket's last sample. With points=0 they are every "
     "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
@@ -57,8 +57,8 @@ ENDPOINTS = (
         "GET",
         "/overview",
         "overview",
-        "Return the current overview: the host, its GPUs, the live and lingering runs, and the firing alerts.",
-        description="Unmeasured values are absent. run is a run's id and name its name. A run's step is the highest of its "
+        "Return the current overview: the host, its GPUs, Ray, the live and lingering runs, and the firing alerts.",
+        description="Unmeasured values are absent; ray is null without the collector ray. run is a run's id and name its name. A run's step is the highest of its "
         "ranks. Its loss, progress_ratio, remaining_seconds and step_seconds are those of the lowest rank. Its tokens and "
         "samples per second are summed over all ranks and measured over 10 s or the last steps. sparkline is the loss of "
         "the attempt so far, in at most 60 values. A run's alerts counts its alerts without a silence. The top-level "
@@ -144,8 +144,8 @@ ENDPOINTS = (
         "Return one layer's distribution over steps.",
         _LAYERS,
         "quantiles has, by share, a value for each of steps. counts has for each step the number of zeros, of NaN and infinities "
-        "(nonfinite), and the counts of the other values by the bounds of their buckets: a bucket reaches from its bound to half "
-        "of it, and the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map.",
+        "(nonfinite), and the counts of the other values by the upper bounds of their buckets: a bucket reaches from its bound to "
+        "half of it, or to twice of it below zero, and the quantiles are interpolated. Merged steps have all their values. columns are those of the heat map.",
         group="layers",
     ),
     Endpoint(
@@ -172,7 +172,8 @@ ENDPOINTS = (
         "newest attempts first. limit is 20000 by default and 100000 at most. An attempt's phases are the seconds in each phase, by rank. Its lost are the seconds without training, "
         "by cause: data, checkpoint, eval, restart, stall. Both are absent if the run did not report them. The run's lost "
         "is the share of its time by cause and goodput the remaining share. mfu is the model's FLOPs divided by what the "
-        "GPUs could have done during its attempts.",
+        "GPUs could have done during its attempts. reinforcement has the key of each quantity of reinforcement learning, "
+        "with a factor of its values, and the seconds of the ranks by role; it is null for other trainings.",
     ),
     Endpoint(
         "GET",
@@ -219,7 +220,8 @@ ENDPOINTS = (
         "begin_capture",
         "Begin a capture of a run.",
         description="The answer comes at once; read /captures/{capture} until its state is summarised or failed. kind is profile, "
-        "stacks, memory or flight_recorder. A profile takes steps (10) or seconds, and shapes, stacks or memory as well. "
+        "stacks, memory, flight_recorder or layers. A profile takes steps (10) or seconds, and shapes, stacks or memory as well; "
+        "layers take steps (100). "
         "ranks is empty for all.",
         body='{"kind": "profile", "steps": 10, "ranks": [0, 3], "stacks": true}',
         errors=(409,),

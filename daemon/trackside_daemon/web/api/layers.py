@@ -77,16 +77,14 @@ class LayersApi:
             attempt = parse_integer(params["attempt"]) if "attempt" in params else None
         except ValueError:
             raise HTTPException(400, "rank and attempt must be numbers; use rank=all for every rank") from None
-        steps = parse_window(params)
-        if steps.by != "step":
-            raise HTTPException(400, "by: distributions are selected by step")
+        part = parse_window(params)
         points = parse_bounded(params, "points", POINTS, MAX_POINTS) or POINTS
 
         def query(connection: Any) -> dict[str, Any]:
             run = reader.resolve(connection, request.path_params["id"])
             found = layers.kinds(connection, run)
             chosen = kind or next(iter(found), "weights")
-            window = LayerWindow(run, chosen, ranks, attempt, steps.low, steps.high, points)
+            window = LayerWindow(run, chosen, ranks, attempt, part.low, part.high, part.by, points)
             return {"run": run, **read(connection, window, found)}
 
         return json_response(await self._history.read(query))

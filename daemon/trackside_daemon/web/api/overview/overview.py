@@ -16,6 +16,7 @@ from trackside_daemon.history.read.sparkline import sparkline
 from trackside_daemon.web.api.overview import alerts, machine, runs
 from trackside_daemon.web.api.overview.alerts import AlertIds
 from trackside_daemon.web.api.overview.loss_curve import MAX_POINTS
+from trackside_daemon.web.api.overview.ray import ray_json
 from trackside_daemon.web.api.overview.runs import Moment, RunExtras
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Overview:
                 "version": __version__,
                 "host": machine.host_json(self._state, now.monotonic, self._host, self._rates.host_rates()),
                 "gpus": machine.gpus_json(self._state, now.monotonic, run_ids),
+                "ray": ray_json(self._state, now.monotonic),
                 "runs": [self._run_json(now, run, counts.get(run.attempt[0], {})) for run in visible],
                 "alerts": [alerts.alert_json(alert, self._alert_ids.get(alert)) for alert in firing],
             }

@@ -25,7 +25,8 @@ const ICONS = {
 };
 
 export class Chart {
-  // `by` is step, time, or relative: seconds since a start, in place of the points' times.
+  // `by` is step, time, or relative: seconds since a start, in place of the points' times. With `axis`, { name, splits,
+  // label(x) }, other quantities are in their place.
   // `load({ by, from, to, points, signal, isReload })` resolves to [{ label, index, points }] with distinct labels; `isReload`
   // is true for automatic reloads. `format` formats values. `range` is the minimum range of the axis. `binary` uses powers
   // of two. Charts with the same `sync` share their cursor. `reduceHint` suggests how to select fewer lines.
@@ -248,15 +249,17 @@ export class Chart {
   }
 
   formatPosition(x) {
+    if (this.view.axis) return `${this.view.axis.name} ${this.view.axis.label(x)}`;
     if (this.view.by === "step") return `step ${x}`;
     return this.view.by === "relative" ? `${span(x)} after start` : when(x);
   }
 
   #ariaLabel() {
-    const by = { step: "by step", relative: "by time since start" }[this.view.by] ?? "by time";
+    const names = { step: "step", relative: "time since start" };
+    const by = this.view.axis ? "" : ` by ${names[this.view.by] ?? "time"}`;
     const some = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12);
     const last = some.map(({ line, columns: own }) => `${line.label ?? ""} ${this.view.format(own.raw.at(-1))} at ${this.formatPosition(own.x.at(-1))}`.trim());
-    return `${this.title} ${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
+    return `${this.title}${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
   }
 
   #destroy() {

@@ -7,8 +7,8 @@ import { span } from "/static/format.js";
 const FONT = "12px system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
 
-// Returns uPlot's options for a view { by, log, smooth, format, binary, range, window(), drawn: [{ line, columns }], marks:
-// [{ x, text, severity, alert }], sync } and handlers { onSelect(from, to), onMove(u), onPan(event) }.
+// Returns uPlot's options for a view { by, axis, log, smooth, format, binary, range, window(), drawn: [{ line, columns }],
+// marks: [{ x, text, severity, alert }], sync } and handlers { onSelect(from, to), onMove(u), onPan(event) }.
 export function options(view, handlers) {
   const series = view.drawn.flatMap(({ line }) => seriesOptions(line, view.smooth));
   return {
@@ -71,7 +71,7 @@ function axes(view) {
   const increments = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: INCREMENTS };
   const logSplitOptions = view.log ? { splits: logSplits, filter: (u, splits) => splits } : {};
   return [
-    { ...common, size: 26, ...(AXES[view.by] ?? { space: 95, values: formatTimes }) },
+    { ...common, size: 26, ...(view.axis ? ownAxis(view.axis) : (AXES[view.by] ?? { space: 95, values: formatTimes })) },
     { ...common, size: width, space: 34, values, ...increments, ...logSplitOptions },
   ];
 }
@@ -89,6 +89,8 @@ const formatDurations = (u, splits) => splits.map((item) => (item ? span(item) :
 const STEP_INCREMENTS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((item) => item * 10 ** power)).flat();
 
 const AXES = { step: { space: 70, values: formatSteps, incrs: STEP_INCREMENTS }, relative: { space: 70, values: formatDurations, incrs: DURATION_INCREMENTS } };
+
+const ownAxis = ({ splits, label }) => ({ splits: () => splits, values: (u, places) => places.map(label) });
 
 function formatSteps(u, splits) {
   const present = splits.filter((item) => item !== null);

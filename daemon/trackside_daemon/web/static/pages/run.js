@@ -10,6 +10,7 @@ import { Header } from "/static/run/header.js";
 import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
 import { chartMarks } from "/static/run/marks.js";
+import { Reinforcement } from "/static/run/reinforcement.js";
 import { phases } from "/static/run/phases.js";
 import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
 import { controls } from "/static/run/controls.js";
@@ -37,6 +38,7 @@ class RunPage {
     this.selection = controls(address, run, (changes) => this.#changed(changes));
     this.head = new Header(run);
     const onZoom = (from, to) => this.selection.zoom(from, to);
+    this.reinforcement = new Reinforcement(run, this.selection, onZoom, address.signal);
     this.charts = new Charts(run, this.selection, onZoom, address.signal);
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);
@@ -44,7 +46,7 @@ class RunPage {
     this.layers = new Layers(run, this.selection, address.signal);
     const recorded = [Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
     this.sections = [this.diagnosis, this.layers, ...recorded, phases(), configuration(), model(), attempts()];
-    const parts = [this.head, this.diagnosis, this.selection, this.charts, this.machine, this.metrics, ...this.sections.slice(1)];
+    const parts = [this.head, this.diagnosis, this.selection, this.reinforcement, this.charts, this.machine, this.metrics, ...this.sections.slice(1)];
     this.root = h("div.run-page", {}, parts.map((item) => item.root));
     this.#show(run);
     this.head.updateExportLink(this.selection, this.charts.filtered);
@@ -55,12 +57,14 @@ class RunPage {
     this.run = run;
     this.head.update(run);
     this.selection.update(run);
+    this.reinforcement.update(run);
     this.charts.update(run);
     this.metrics.update(run);
     for (const item of this.sections) item.update(run);
   }
 
   #changed(changes) {
+    this.reinforcement.set(changes);
     this.charts.set(changes);
     this.machine.set(changes);
     this.layers.set(changes);
@@ -84,6 +88,7 @@ class RunPage {
     const changed = this.newest && data.state !== this.run.state;
     this.newest = newest;
     this.head.updateLive({ newest: data });
+    this.reinforcement.refresh();
     this.charts.updateLive(data);
     if (changed || Object.keys(data.values).some((key) => !this.charts.has(key))) this.#reload();
   }
@@ -113,6 +118,7 @@ class RunPage {
     const [{ events }, { alerts }] = await Promise.all(["events", "alerts"].map((kind) => getJson(`${kind}?${search}`, { signal: this.signal })));
     const marks = chartMarks(events, alerts);
     const notices = Object.entries({ events, alerts }).flatMap(([kind, list]) => (list.length < MAX_MARKS ? [] : [`Only the newest ${MAX_MARKS} ${kind} are marked.`]));
+    this.reinforcement.set({ marks });
     this.charts.set({ marks, notice: notices.join(" ") });
     this.machine.set({ marks });
   }

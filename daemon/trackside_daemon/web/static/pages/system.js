@@ -6,6 +6,7 @@ import { gpuCards } from "/static/machine/gpu_cards.js";
 import { hostDetails } from "/static/machine/host.js";
 import { daemonDetails } from "/static/machine/daemon.js";
 import { gpuPause } from "/static/machine/gpu_pause.js";
+import { rayDetails } from "/static/machine/ray.js";
 import { processTable } from "/static/machine/processes.js";
 
 export const title = "System";
@@ -13,7 +14,8 @@ export const title = "System";
 const POLL_MS = 2000;
 
 export function show(address) {
-  const [host, gpus, processes, daemon] = [hostDetails(), gpuCards(), processTable(), daemonDetails()];
+  const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(), processTable(), daemonDetails()];
+  const raySection = h("section", { "aria-labelledby": "ray", hidden: true }, h("h2", { id: "ray" }, "Ray"), ray.root);
   const errorLine = h("p.bad", { role: "alert", hidden: true });
   const pause = gpuPause(() => load(), address.signal);
   const body = h(
@@ -21,6 +23,7 @@ export function show(address) {
     { hidden: true },
     h("section", { "aria-labelledby": "host" }, h("h2", { id: "host" }, "Host"), host.root),
     h("section", { "aria-labelledby": "gpus" }, h("div.head", {}, h("h2", { id: "gpus" }, "GPUs"), pause.root), gpus.root),
+    raySection,
     h("section", { "aria-labelledby": "processes" }, h("h2", { id: "processes" }, "Processes"), processes.root),
     h("section", { "aria-labelledby": "daemon" }, h("h2", { id: "daemon" }, "Daemon"), daemon.root),
   );
@@ -31,6 +34,8 @@ export function show(address) {
     if (!status || !overview) return;
     host.update(overview);
     gpus.update(overview.gpus, status);
+    raySection.hidden = !overview.ray;
+    if (overview.ray) ray.update(overview.ray);
     pause.update(status);
     daemon.update(status, overview.time);
     body.hidden = false;

@@ -1,7 +1,9 @@
-// What `trackside benchmark` measured: the distribution of latency and the throughput of each variant under each load.
+// What `trackside benchmark` measured: charts of latency and throughput, and a table of each variant under each load.
 
+import { benchmarkCharts } from "/static/charts/benchmark_charts.js";
+import { Chart } from "/static/charts/chart.js";
 import { getJson, query } from "/static/api.js";
-import { h, setText, svg } from "/static/dom.js";
+import { h, setText, syncRows } from "/static/dom.js";
 import { ENDED, rerender } from "/static/components.js";
 
 const KIND = "benchmark"; // Kind of the events.
@@ -11,8 +13,9 @@ export class Benchmarks {
   constructor(run, signal) {
     Object.assign(this, { id: run.id, signal });
     this.note = h("span.quiet");
-    this.body = h("div.scroll");
-    this.root = h("details.run-section", { hidden: true, open: true }, h("summary", {}, h("h2", {}, "Benchmarks"), this.note), this.body);
+    this.charts = h("div.charts");
+    this.body = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Benchmarks" });
+    this.root = h("details.run-section", { hidden: true, open: true }, h("summary", {}, h("h2", {}, "Benchmarks"), this.note), this.charts, this.body);
   }
 
   update(run) {
@@ -23,22 +26,36 @@ export class Benchmarks {
   async #load(ended) {
     try {
       const { events } = await getJson(`events?${query({ run: this.id, limit: MAX_EVENTS })}`, { signal: this.signal });
-      const found = events.filter(({ kind, fields }) => kind === KIND && Array.isArray(fields.curve)).map(({ fields }) => fields);
+      const found = newest(events.filter(({ kind, fields }) => kind === KIND && Array.isArray(fields.curve)));
       this.root.hidden = !found.length;
       setText(this.note, `${found.length} combinations of variant and load`);
+      syncRows(this.charts, benchmarkCharts(found), (item) => item.title, (item) => this.#chart(item));
       rerender(this.body, JSON.stringify(found), () => table(found));
       this.complete = ended;
     } catch {
       // The next update tries again.
     }
   }
+
+  #chart({ lines, ...settings }) {
+    const chart = new Chart({ ...settings, by: "load", load: async () => lines }, this.signal);
+    chart.root.update = (item) => {
+      lines = item.lines;
+      chart.refresh();
+    };
+    return chart.root;
+  }
+}
+// Returns the fields of the newest event of each variant and load, in the order in which they were measured.
+function newest(events) {
+  const found = new Map();
+  for (const { fields } of events) found.set(`${fields.load}\n${fields.variant}`, fields);
+  return [...found.values()];
 }
 
 function table(found) {
   const loads = found.map((item) => item.load);
   const sorted = found.toSorted((one, other) => loads.indexOf(one.load) - loads.indexOf(other.load));
-  const longest = ({ load }) => Math.max(...found.filter((item) => item.load === load).map((item) => at(item, 0.95) ?? 0)) || 1;
-  const most = Math.max(...found.map((item) => item.throughput ?? 0)) || 1;
   const names = ["Load", "Variant", "Latency: median, p5 to p95", "Throughput", "Against the first variant"];
   const head = h("tr", {}, names.map((name) => h("th", { scope: "col" }, name)));
   const rows = sorted.map((item) =>
@@ -47,11 +64,11 @@ function table(found) {
       {},
       h("td", {}, item.load || "-"),
       h("th.name", { scope: "row" }, item.variant),
-      h("td", {}, bar([part(at(item, 0.05), at(item, 0.95), longest(item), "faint"), part(at(item, 0.25), at(item, 0.75), longest(item), "")]), latency(item)),
-      h("td", {}, bar([part(0, item.throughput, most, "")]), `${digits(item.throughput)} ${item.throughput_unit}/s`),
+      h("td", {}, latency(item)),
+      h("td", {}, `${digits(item.throughput)} ${item.throughput_unit}/s`),
       h("td", {}, effect(item.times_faster?.latency_seconds)),
     ));
-  return h("table.benchmarks", {}, h("thead", {}, head), h("tbody", {}, rows));
+  return h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
 }
 
 const at = (item, share) => item.curve.find(([place]) => place === share)?.[1];
@@ -66,13 +83,4 @@ function latency(item) {
 function effect(faster) {
   if (!Number.isFinite(faster?.low) || !Number.isFinite(faster?.high)) return "-";
   return `${digits(faster.low)} to ${digits(faster.high)} times as fast`;
-}
-
-function part(begin, end, whole, kind) {
-  if (!Number.isFinite(begin) || !Number.isFinite(end)) return "";
-  return svg("rect", { class: kind, x: (100 * begin) / whole, width: Math.max(0.4, (100 * (end - begin)) / whole), height: 10 });
-}
-
-function bar(parts) {
-  return svg("svg.span-bar", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, parts);
 }

@@ -38,20 +38,25 @@ export function color(position, around) {
   return colors[first].map((from, channel) => Math.round(from + (colors[first + 1][channel] - from) * (at - first)));
 }
 
-// Draws a map, and returns { layerAt(y), columnAt(x) } for a pointer.
-export function drawMap(canvas, { layers, steps, values }, { around = false, linear = false, chosen, unit = "step" } = {}) {
+// Draws a map, and returns { layerAt(y), columnAt(x) } for a pointer. Columns are where their places on the axis are: `at`, and
+// `label` formats one of these.
+export function drawMap(canvas, { layers, at, values }, { around = false, linear = false, chosen, label } = {}) {
   const row = Math.max(3, Math.min(ROW, Math.floor(TALLEST / Math.max(1, layers.length))));
   const { context, width } = prepare(canvas, layers.length * row + AXIS);
   context.translate(0, TOP); // Half of a name, of rows that are lower than names.
   const scale = scaleOf(values, around, linear);
-  const image = new ImageData(Math.max(1, steps.length), Math.max(1, layers.length));
+  const image = new ImageData(Math.max(1, at.length), Math.max(1, layers.length));
   values.forEach((line, y) => line.forEach((value, x) => {
-    if (Number.isFinite(value)) image.data.set([...color(scale.position(value), around), 255], 4 * (y * steps.length + x));
+    if (Number.isFinite(value)) image.data.set([...color(scale.position(value), around), 255], 4 * (y * at.length + x));
   }));
   const cells = new OffscreenCanvas(image.width, image.height);
   cells.getContext("2d").putImageData(image, 0, 0);
   context.imageSmoothingEnabled = false;
-  context.drawImage(cells, NAMES, 0, width - NAMES, layers.length * row);
+  const x = axisOf(at, width);
+  x.edges.slice(1).forEach((end, column) => {
+    const begin = Math.floor(x.edges[column]);
+    context.drawImage(cells, column, 0, 1, image.height, begin, 0, Math.max(1, Math.floor(end) - begin), layers.length * row);
+  });
   context.textBaseline = "middle";
   const every = Math.ceil(11 / row); // Names that fit.
   const marked = layers.indexOf(chosen);
@@ -60,13 +65,22 @@ export function drawMap(canvas, { layers, steps, values }, { around = false, lin
     if ((y % every === 0 && !hidden) || name === chosen) text(context, shortened(context, name), 0, (y + 0.5) * row);
     if (name === chosen) context.strokeRect(NAMES + 0.5, y * row + 0.5, width - NAMES - 1, row - 1);
   });
-  axis(context, steps, width, layers.length * row, unit);
-  const inside = (x) => Math.floor(((x - NAMES) / (width - NAMES)) * steps.length);
-  return { scale, layerAt: (y) => layers[Math.floor((y - TOP) / row)], columnAt: (x) => (x < NAMES ? undefined : inside(x)) };
+  drawAxis(context, at, x, layers.length * row, label);
+  const columnAt = (place) => (place < NAMES ? undefined : x.edges.findIndex((edge, column) => column > 0 && place < edge) - 1);
+  return { scale, layerAt: (y) => layers[Math.floor((y - TOP) / row)], columnAt };
+}
+
+// Returns { edges, middle(column), width }: the pixels between columns at these places, each of which reaches half-way to the next.
+export function axisOf(at, width) {
+  const halves = at.slice(1).map((place, column) => (place + at[column]) / 2);
+  const [first, last] = [at[0], at.at(-1)];
+  const bounds = at.length > 1 ? [2 * first - halves[0], ...halves, 2 * last - halves.at(-1)] : [first - 0.5, first + 0.5];
+  const pixel = (place) => NAMES + ((place - bounds[0]) / (bounds.at(-1) - bounds[0] || 1)) * (width - NAMES);
+  return { edges: at.length ? bounds.map(pixel) : [], middle: (column) => pixel(at[column]), width };
 }
 
 // Draws the quantiles of a layer as bands around its median; a head of attention, which has none, has a line of one value.
-export function drawBands(canvas, found, value) {
+export function drawBands(canvas, found, value, { at, label }) {
   const { context, width, ink, accent } = prepare(canvas, 200);
   const height = 200 - AXIS;
   const lines = Object.keys(found.quantiles).length && found.quantiles["0.5"].some(Number.isFinite)
@@ -75,16 +89,16 @@ export function drawBands(canvas, found, value) {
   const shown = lines === found.quantiles ? BANDS.flatMap(([low, high]) => [...lines[low], ...lines[high]]) : Object.values(lines).flat();
   const finite = shown.filter(Number.isFinite);
   const [low, high] = [Math.min(...finite), Math.max(...finite)];
-  const x = (at) => NAMES + ((at + 0.5) / found.steps.length) * (width - NAMES);
+  const x = axisOf(at, width);
   const y = (value) => 6 + (1 - (value - low) / (high - low || 1)) * (height - 12);
-  const path = (values) => values.forEach((value, at) => Number.isFinite(value) && context.lineTo(x(at), y(value)));
+  const path = (values) => values.forEach((value, column) => Number.isFinite(value) && context.lineTo(x.middle(column), y(value)));
   context.fillStyle = context.strokeStyle = accent;
   if (lines === found.quantiles) {
     for (const [from, to, alpha] of BANDS) {
       context.globalAlpha = alpha;
       context.beginPath();
       path(lines[from]);
-      [...lines[to].keys()].reverse().forEach((at) => Number.isFinite(lines[to][at]) && context.lineTo(x(at), y(lines[to][at])));
+      [...lines[to].keys()].reverse().forEach((column) => Number.isFinite(lines[to][column]) && context.lineTo(x.middle(column), y(lines[to][column])));
       context.fill();
     }
     context.globalAlpha = 1;
@@ -96,7 +110,7 @@ export function drawBands(canvas, found, value) {
   }
   context.fillStyle = ink;
   for (const value of [low, high]) text(context, number(value, 4), NAMES - 8 - context.measureText(number(value, 4)).width, y(value));
-  axis(context, found.steps, width, height);
+  drawAxis(context, at, x, height, label);
 }
 
 function prepare(canvas, height) {
@@ -125,13 +139,14 @@ function shortened(context, name) {
   return `…${end}`;
 }
 
-function axis(context, steps, width, top, unit = "step") {
-  const places = steps.length > 1 ? [0, Math.floor((steps.length - 1) / 2), steps.length - 1] : [0];
+function drawAxis(context, at, { edges, middle, width }, top, label) {
+  const half = (NAMES + width) / 2;
+  const center = edges.findIndex((edge, column) => column > 0 && half < edge) - 1;
   context.textBaseline = "top";
-  for (const place of places.filter((item) => item in steps)) {
-    const label = `${unit} ${steps[place]}`;
-    const at = NAMES + ((place + 0.5) / steps.length) * (width - NAMES) - context.measureText(label).width / 2;
-    context.fillText(label, Math.min(Math.max(NAMES, at), width - context.measureText(label).width), top + 6);
+  for (const column of new Set(at.length ? [0, Math.max(0, center), at.length - 1] : [])) {
+    const written = label(at[column]);
+    const wide = context.measureText(written).width;
+    context.fillText(written, Math.min(Math.max(NAMES, middle(column) - wide / 2), width - wide), top + 6);
   }
   context.textBaseline = "middle";
 }

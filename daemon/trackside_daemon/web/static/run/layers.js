@@ -1,8 +1,8 @@
 // The layers of an observed model: a map of layers by steps, alone or against another run, and the distribution of one layer.
 
-import { getJson, query } from "/static/api.js";
+import { getJson, post, query } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
-import { number, plural, real } from "/static/format.js";
+import { number, plural, real, when } from "/static/format.js";
 import { ENDED } from "/static/components.js";
 import { color, drawBands, drawMap } from "/static/run/layer_plots.js";
 
@@ -15,7 +15,11 @@ const SHARES = new Set(["zeros", "nonfinite", "saturated", "entropy", "mean"]); 
 export class Layers {
   constructor(run, selection, signal) {
     Object.assign(this, { id: run.id, name: run.name, selection, signal });
-    const reload = () => this.#load();
+    const reload = () => {
+      this.changed = true;
+      setText(this.reading, "");
+      this.#load();
+    };
     this.kind = h("select", { onchange: reload });
     this.value = h("select", { onchange: reload });
     this.other = h("select", { onchange: reload }, h("option", { value: "" }, "no other run"));
@@ -27,19 +31,31 @@ export class Layers {
     this.bands = h("canvas.run-map", { role: "img" });
     this.layer = h("select", { onchange: () => this.#show(this.layer.value) });
     this.count = h("span.quiet");
-    const bar = h("div.tools", {}, labels.map(([text, field]) => h("label", {}, text, field)), h("label", {}, "Layer", this.layer), this.legend);
+    this.record = h("button.small", { type: "button", hidden: true, onclick: () => this.#record() }, "Record 100 steps");
+    const bar = h("div.tools", {}, labels.map(([text, field]) => h("label", {}, text, field)), h("label", {}, "Layer", this.layer), this.legend, this.record);
     this.heads = h("canvas.run-map", { role: "img" });
     this.grid = h("div", { hidden: true }, h("h3", {}, "Heads at the last step"), this.heads);
     this.one = h("div", { hidden: true }, this.title, this.bands);
     const body = [bar, h("div", {}, this.canvas), this.reading, this.grid, this.one];
-    this.root = h("details.run-section", { hidden: true, open: true, ontoggle: reload }, h("summary", {}, h("h2", {}, "Layers"), this.count), body);
+    this.root = h("details.run-section", { hidden: true, open: true, ontoggle: () => this.#load() }, h("summary", {}, h("h2", {}, "Layers"), this.count), body);
     signal.addEventListener("abort", () => this.resize?.disconnect());
   }
 
   update(run) {
     const due = !this.loadedAt || (!this.ended && performance.now() - this.loadedAt > RELOAD_MS);
     this.ended = ENDED.has(run.state) && Boolean(this.loadedAt);
+    this.record.hidden = ENDED.has(run.state);
     if (due) this.#load();
+  }
+
+  // Begins a capture, for which the run measures its layers more often.
+  async #record() {
+    try {
+      await post(`runs/${encodeURIComponent(this.id)}/captures`, { kind: "layers", trigger: "person" });
+      setText(this.reading, "The next 100 steps are measured more often; the capture is in the list of captures.");
+    } catch (problem) {
+      setText(this.reading, problem.message);
+    }
   }
 
   // Applies changes of the charts' settings.
@@ -51,11 +67,13 @@ export class Layers {
     this.due = this.loading;
     if (this.loading) return;
     this.loading = true;
+    this.changed = false;
     try {
       const found = await this.#fetch(this.id);
       this.root.hidden = !Object.keys(found.kinds).length;
       this.loadedAt = performance.now();
-      if (!this.root.hidden && this.root.open) await this.#render(found);
+      // What was chosen meanwhile is loaded next, and must not be set back.
+      if (!this.root.hidden && this.root.open && !this.changed) await this.#render(found);
     } catch (problem) {
       if (!this.signal.aborted) setText(this.count, problem.message);
     }
@@ -63,26 +81,31 @@ export class Layers {
     if (this.due && !this.signal.aborted) await this.#load();
   }
 
-  #fetch(run) {
+  #fetch(run, window = this.#window()) {
     const value = this.kind.value === this.shownKind ? this.value.value : "";
-    return getJson(`runs/${encodeURIComponent(run)}/layers?${query({ kind: this.kind.value, value, ...this.#window() })}`, { signal: this.signal });
+    return getJson(`runs/${encodeURIComponent(run)}/layers?${query({ kind: this.kind.value, value, ...window })}`, { signal: this.signal });
   }
 
-  // The steps to which the charts are zoomed; all steps while their axis is the time.
+  // The axis of the charts, and the part of it to which they are zoomed.
   #window() {
     const { by, from, to } = this.selection;
-    return by === "step" ? { from, to, points: POINTS } : { points: POINTS };
+    return { by, from, to, points: POINTS };
+  }
+
+  // Places of columns on the axis of the charts, and how they are written.
+  #axis({ steps, times }) {
+    return this.selection.by === "time" ? { at: times, label: when } : { at: steps, label: (step) => `step ${step}` };
   }
 
   async #render(found) {
     options(this.kind, Object.keys(found.kinds), found.kind);
     options(this.value, found.kinds[found.kind], found.value);
-    options(this.layer, ["", ...found.layers], this.chosen ?? "");
+    options(this.layer, ["", ...found.layers], found.layers.includes(this.chosen) ? this.chosen : "");
     this.shownKind = found.kind;
     if (!this.others) await this.#loadOthers();
     this.around = Boolean(this.other.value);
     this.map = { ...found, values: found.values.map((row) => row.map(real)) };
-    if (this.around) this.map.values = difference(this.map, await this.#fetch(this.other.value));
+    if (this.around) this.map.values = difference(this.map, await this.#fetch(this.other.value, { from: found.steps[0], to: found.steps.at(-1), points: POINTS }));
     const sizes = `${plural(found.layers.length, found.kind === "attention" ? "head" : "layer")}, ${plural(found.steps.length, "column")}`;
     setText(this.count, found.steps.length ? sizes : "no step in this zoom was measured");
     this.#draw();
@@ -97,7 +120,8 @@ export class Layers {
   }
 
   #draw() {
-    this.drawn = drawMap(this.canvas, this.map, { around: this.around, linear: SHARES.has(this.map.value), chosen: this.chosen });
+    const axis = this.#axis(this.map);
+    this.drawn = drawMap(this.canvas, { ...this.map, ...axis }, { ...axis, around: this.around, linear: SHARES.has(this.map.value), chosen: this.chosen });
     const { low, high, log } = this.drawn.scale;
     const what = this.around ? `${this.#valueName()}, ${SHARES.has(this.map.value) ? "difference" : "log2 of the ratio"}` : this.#valueName();
     this.canvas.setAttribute("aria-label", `${what} of ${plural(this.map.layers.length, "layer")} from ${number(low, 3)} to ${number(high, 3)}`);
@@ -113,8 +137,8 @@ export class Layers {
     this.grid.hidden = this.map.kind !== "attention";
     if (this.grid.hidden) return;
     const grid = headGrid(this.map);
-    drawMap(this.heads, grid, { around: this.around, linear: SHARES.has(this.map.value), unit: "head" });
-    this.heads.setAttribute("aria-label", `${this.#valueName()} of ${plural(grid.steps.length, "head")} in ${plural(grid.layers.length, "layer")}`);
+    drawMap(this.heads, grid, { around: this.around, linear: SHARES.has(this.map.value), label: (head) => `head ${head}` });
+    this.heads.setAttribute("aria-label", `${this.#valueName()} of ${plural(grid.at.length, "head")} in ${plural(grid.layers.length, "layer")}`);
   }
 
   #valueName() {
@@ -124,7 +148,8 @@ export class Layers {
   #point(event) {
     const [layer, column] = this.#under(event);
     const value = this.map.values[this.map.layers.indexOf(layer)]?.[column];
-    setText(this.reading, layer && column in this.map.steps ? `${layer}, step ${this.map.steps[column]}: ${this.#valueName()} ${number(value) || "not measured"}` : "");
+    const time = this.selection.by === "time" ? `, ${when(this.map.times[column])}` : "";
+    setText(this.reading, layer && column in this.map.steps ? `${layer}, step ${this.map.steps[column]}${time}: ${this.#valueName()} ${number(value) || "not measured"}` : "");
   }
 
   #choose(event) {
@@ -149,7 +174,7 @@ export class Layers {
       const text = found.kind === "attention" ? this.#valueName() : `${found.kind}: median, and the middle 50 % and 90 %`;
       setText(this.title, `${layer}, ${text}`);
       this.bands.setAttribute("aria-label", this.title.textContent);
-      drawBands(this.bands, found, this.map.value);
+      drawBands(this.bands, found, this.map.value, this.#axis(found));
     } catch (problem) {
       if (!this.signal.aborted) setText(this.title, problem.message);
     }
@@ -168,7 +193,7 @@ export function headGrid(map) {
   const layers = [...new Set(places.map(([layer]) => layer))];
   const heads = [...new Set(places.map(([, head]) => head))].sort((a, b) => a - b);
   const values = layers.map((layer) => heads.map((head) => map.values[places.findIndex(([of, at]) => of === layer && at === head)]?.at(-1)));
-  return { layers, steps: heads, values };
+  return { layers, at: heads, values };
 }
 
 // Returns the values of a map against those of another at the nearest steps: as differences, or as logarithms of ratios.

@@ -29,7 +29,8 @@ export function efficiency(goodput, lost, mfu) {
   return [goodput === undefined ? "" : `goodput ${percent(goodput, 1)}${causes}`, mfu === undefined ? "" : `MFU ${percent(mfu, 1)}`];
 }
 
-function phaseTable(byPhase) {
+// Returns a bar and a table of seconds by phase, or by what else the heading names.
+export function phaseTable(byPhase, heading = "Phase") {
   if (!byPhase.length) return h("p.quiet", {}, "No phases reported. Name them with run.phase(\"data\") or run.data(loader).");
   const total = byPhase.reduce((sum, [, seconds]) => sum + seconds, 0);
   const parts = byPhase.map(([, seconds], index) => {
@@ -42,7 +43,7 @@ function phaseTable(byPhase) {
     const name = h("th.name", { scope: "row" }, h("span", { class: `run-key phase-${index % 8}` }), phase);
     return h("tr", {}, name, h("td.number", {}, span(seconds)), h("td.number", {}, percent(seconds / total, 1)));
   });
-  const head = h("tr", {}, h("th", { scope: "col" }, "Phase"), h("th.number", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, "Share"));
-  const stack = h("div.run-stack", { role: "img", "aria-label": `Time by phase: ${description}` }, parts);
+  const head = h("tr", {}, h("th", { scope: "col" }, heading), h("th.number", { scope: "col" }, "Time"), h("th.number", { scope: "col" }, "Share"));
+  const stack = h("div.run-stack", { role: "img", "aria-label": `Time by ${heading.toLowerCase()}: ${description}` }, parts);
   return h("div.run-phases", {}, stack, h("table", {}, h("thead", {}, head), h("tbody", {}, lines)));
 }

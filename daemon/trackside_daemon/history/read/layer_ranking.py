@@ -30,7 +30,7 @@ def ranked(kinds: Values, alerts: Mapping[str, list[str]]) -> list[dict[str, Any
     Args:
         kinds: What `history.read.layers.newest` has as ``kinds``.
         alerts: Names of alerts by layer; layers with one come first, then those without a gradient, then those whose update
-            ratio is furthest from the median.
+            ratio is furthest from the median of all, whose largest output furthest above it, or whose entropy furthest below.
 
     Returns:
         ``layer``, ``norm``, ``update_ratio``; of the gradient ``gradient``, its norm, and ``zeros``, the share of zeros; of
@@ -42,12 +42,12 @@ def ranked(kinds: Values, alerts: Mapping[str, list[str]]) -> list[dict[str, Any
     )
     entropies = dict(_entropies(heads))
     ratios = {name: one.get("update_ratio") for name, one in weights.items() if one.get("update_ratio") != "nan"}
-    positive = [ratio for ratio in ratios.values() if _is_positive(ratio)]
-    usual = median(positive) if positive else 1.0
+    moved = _apart(ratios)
+    large = _apart({name: one.get("largest") for name, one in outputs.items()})
+    spread = _apart(entropies)
 
     def order(name: str) -> tuple[bool, bool, float]:
-        ratio = ratios.get(name)
-        apart = abs(log10(ratio / usual)) if ratio is not None and _is_positive(ratio) else 0.0
+        apart = max(abs(moved.get(name, 0.0)), large.get(name, 0.0), -spread.get(name, 0.0))
         return name not in alerts, gradients.get(name, {}).get("norm", inf) != 0, -apart
 
     return [
@@ -79,6 +79,13 @@ def _entropies(heads: Mapping[str, Values]) -> Iterator[tuple[str, float]]:
             layer = head.rpartition("/")[0]
             lowest[layer] = min(lowest.get(layer, inf), one["entropy"])
     yield from lowest.items()
+
+
+def _apart(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the decimal logarithm of each positive value as a multiple of their median."""
+    positive = {name: value for name, value in values.items() if _is_positive(value)}
+    usual = median(positive.values()) if positive else 1.0
+    return {name: log10(value / usual) for name, value in positive.items()}
 
 
 def _is_positive(ratio: object) -> bool:

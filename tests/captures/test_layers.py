@@ -1,0 +1,115 @@
+"""Layers as captures: what the ranks measure after the request is kept, summarised as one model, and what is lacking is named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from histories import BEGIN, history, opened
+from layer_frames import attention, frame, normal
+from session_records import batch_ingested
+
+from trackside_daemon.captures import layers, summaries
+from trackside_daemon.captures.layers import RANKS, STEPS, UNOBSERVED, LayersRecorder
+from trackside_daemon.captures.store import CaptureStore
+from trackside_daemon.history.files.layer_lines import frame_of
+from trackside_daemon.model.capture import PROFILE, Capture
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import Any
+
+    from histories import History
+
+CAPTURE = Capture("1", "id-0", 0, "layers", "person", BEGIN, options=PROFILE._replace(steps=STEPS))
+
+
+@pytest.fixture
+def kept(place: Path) -> Iterator[History]:
+    with history(place) as one:
+        yield one
+
+
+class Training:
+    """Two ranks that measure their halves of the layers when they are asked to; or only the first of them."""
+
+    def __init__(self, kept: History, last: int = STEPS, measuring: int = 2) -> None:
+        self._kept, self._last, self._measuring = kept, last, measuring
+        self._ranks = [opened("id-0", rank=rank, world=2) for rank in range(2)]
+        kept.put([*self._ranks, self._measured(0, 0)])
+        self.commands: list[Any] = []
+
+    def command(self, *command: Any) -> None:
+        """Measure each fourth step, where the gradient of one layer grows."""
+        self.commands.append(command)
+        self._kept.put(
+            [self._measured(rank, step) for rank in range(self._measuring) for step in range(4, self._last + 1, 4)]
+        )
+
+    def _measured(self, rank: int, step: int) -> Any:
+        grown = {"embed": normal(1), "head": normal(2, scale=1.0 + step)}
+        frames = [frame(step, grown, "gradients"), attention(step, {"attn/0": (0.5, 9.0)})]
+        return batch_ingested(self._ranks[rank].session.id, step, distributions=frames)
+
+
+def recorded(kept: History, training: Training, place: Path) -> dict[int, Path | str]:
+    directory = place / "recorded"
+    directory.mkdir()
+    recorder = LayersRecorder(kept.database, training.command, lambda *_: None)
+    assert recorder.refuse(CAPTURE, [0, 1]) == {}
+    return recorder.record(CAPTURE, [0, 1], directory, threading.Event())
+
+
+def test_the_measurements_after_the_request_are_files_and_one_summary(kept: History, place: Path) -> None:
+    training = Training(kept)
+    files = recorded(kept, training, place)
+    assert training.commands == [("id-0", STEPS, frozenset((0, 1)))]
+    packed = CaptureStore(place).pack(
+        CAPTURE, {rank: path for rank, path in files.items() if not isinstance(path, str)}
+    )
+    assert [(one.rank, one.name, one.kind) for one in packed] == [
+        (0, "layers_0.jsonl.gz", "layers"),
+        (1, "layers_1.jsonl.gz", "layers"),
+    ]
+    paths = {one.rank: place / "recorded" / one.name for one in packed}
+    lines = [json.loads(line) for line in gzip.decompress(paths[0].read_bytes()).splitlines()]
+    assert frame_of(lines[0]).names == ["embed", "head"]  # as an import reads it
+    summary = summaries.summarize(CAPTURE, paths)
+    assert summary["ranks"]["1"]["steps"] == [*range(4, STEPS + 1, 4)]
+    gradients = summary["kinds"]["gradients"]
+    assert (gradients["step"], gradients["layers"]["head"]["size"]) == (STEPS, 200)  # of both ranks
+    (change,) = summary["changes"]
+    assert (change["layer"], change["kind"], change["after"] / change["before"]) == (
+        "head",
+        "gradients",
+        pytest.approx((1 + STEPS) / 5, rel=1e-3),
+    )
+    lines = layers.text(summary)
+    assert lines[0] == f"3 layers in {STEPS // 4} measured steps, 4 to {STEPS}, of ranks 0, 1"
+    assert lines[1].split() == ["layer", "norm", "update", "ratio", "gradient", "zeros", "largest", "output", "entropy"]
+    assert lines[-1] == f"  {change['text']}"
+
+
+def test_a_rank_that_measures_nothing_has_its_reason_and_what_was_measured_is_kept(
+    kept: History, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "STILL_SECONDS", 0.3)
+    found = recorded(kept, Training(kept, last=40, measuring=1), place)  # it ends before the last step
+    assert found[1] == UNOBSERVED
+    assert summaries.summarize(CAPTURE, {0: _zipped(found[0])})["ranks"]["0"]["steps"][-1] == 40
+
+
+def test_other_kinds_and_ranks_beyond_the_most_are_refused(kept: History) -> None:
+    recorder = LayersRecorder(kept.database, lambda *_: None, lambda *_: None)
+    assert recorder.refuse(Capture("1", "id-0", 0, "memory", "person", 1.0), [3]) == {3: "these are no layers"}
+    assert list(recorder.refuse(CAPTURE, [*range(RANKS + 2)])) == [RANKS, RANKS + 1]
+
+
+def _zipped(path: Path | str) -> Path:
+    assert not isinstance(path, str)
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    return path
