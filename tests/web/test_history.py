@@ -433,7 +433,8 @@ def test_a_run_gets_a_name_notes_and_tags_when_it_has_ended(site: Site, api: Cal
     assert (api("runs/id-2")["notes"], api("runs/id-2")["name"]) == ("still runs", "live")
     status, message = refused(site, "runs/id-2/about", "POST", json={"name": "other"})
     assert (status, "it can be renamed when it has" in message) == (409, True)
-    for body in ({"name": ""}, {"tag": ["a"]}, {"tags": [1]}, [], {"notes": "x" * 10_001}):
+    bodies: list[Any] = [{"name": ""}, {"tag": ["a"]}, {"tags": [1]}, [], {"notes": "x" * 10_001}]
+    for body in bodies:
         assert refused(site, "runs/id-1/about", "POST", json=body)[0] == 400
     assert refused(site, "runs/nobody/about", "POST", json={})[0] == 404
 
