@@ -14,7 +14,7 @@ import zmq
 
 from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.outbox import WINDOW
-from trackside.transport.sender import ANSWER_SECONDS
+from trackside.transport.patience import ANSWER_SECONDS
 from trackside.wire import (
     DURATION_BUCKETS,
     Block,
@@ -129,8 +129,8 @@ class Feeder:
         """Read the waiting acknowledgements; block for the first."""
         while self._socket.poll(milliseconds):
             answer = open_envelope(self._socket.recv_multipart())
-            assert answer.kind == "ack", answer
-            while self._unacked and self._unacked[0][0] <= answer.number:
+            assert answer.kind in {"ack", "pace"}, answer
+            while answer.kind == "ack" and self._unacked and self._unacked[0][0] <= answer.number:
                 self._unacked.popleft()
                 self._heard_at = time.monotonic_ns()
             milliseconds = 0

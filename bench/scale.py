@@ -11,6 +11,7 @@ import http.client
 import multiprocessing
 import os
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -21,17 +22,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from end_to_end.inbox import Inbox
-from processes import Daemon, eventually
+from processes import Daemon, command, eventually, run
 
 from bench.cost import cpu, memory
 from bench.feeder import KEYS
 from bench.many_ranks import RUN, Job, Trained, train, value_rows
+from bench.nodes import DAEMON, nodes
 from bench.table import head, machine, row, verdict
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.read import reader, series
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from multiprocessing.connection import Connection
+
+RESTARTS = (64, 1024)
+"""Ranks with which the daemon is restarted."""
 
 CURVE = ((8, 10.0), (8, 1.0), (64, 1.0), (256, 1.0), (1024, 1.0), (64, 10.0), (256, 10.0))
 """Ranks, and steps a second."""
@@ -41,7 +47,10 @@ SETTLE_SECONDS = 5.0  # from the first step to the first measurement
 COST_SECONDS = 30.0  # how long CPU is measured, with a scrape a second
 DELAY_SECONDS = 20.0  # how long delays are measured, with a scrape each `LOOK_SECONDS`
 LOOK_SECONDS = 0.1
+SCRAPE_SECONDS = 0.97  # not the time between two steps, so that scrapes meet each moment between them
 NAN_AFTER = 10.0  # seconds from the begin of the delays to the NaN of the last rank
+PAST_STEPS = 512  # steps from which detectors restore their windows
+BEFORE_SECONDS, AFTER_SECONDS = 12.0, 25.0  # how long the ranks push before and after a restart
 EVERYTHING = ("--collector.gpu.simulate=8",)
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -89,9 +98,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, help="only this number of ranks")
     parser.add_argument("--rate", type=float, default=1.0, help="steps a second, with --ranks")
+    parser.add_argument("--restart", action="store_true", help="only restarts of the daemon")
+    parser.add_argument(
+        "--nodes",
+        type=int,
+        default=0,
+        help="machines: the ranks push over CURVE from so many network namespaces, as root",
+    )
     parser.add_argument("--seconds", type=float, default=COST_SECONDS, help="how long CPU is measured")
     arguments = parser.parse_args()
     machine()
+    if arguments.restart:
+        _restarts((arguments.ranks,) if arguments.ranks else RESTARTS)
+        return
     columns = (
         "CPU",
         "RSS",
@@ -105,7 +124,8 @@ def main() -> None:
     )
     head(f"ranks, {len(KEYS)} values a step", *columns)
     curve = CURVE if arguments.ranks is None else ((arguments.ranks, arguments.rate),)
-    found = {(ranks, rate): _measure(ranks, rate, arguments.seconds) for ranks, rate in curve}
+    with nodes(arguments.nodes) as names:
+        found = {(ranks, rate): _measure(ranks, rate, arguments.seconds, names) for ranks, rate in curve}
     head("limit", "measured", "target", "")
     if (few := found.get((8, 10.0))) is not None:
         verdict("8 ranks with 10 steps/s", f"{few.cpu:.1%} of a core", "<= 3 %", met=few.cpu <= 0.03)
@@ -123,15 +143,77 @@ def main() -> None:
         "0",
         met=not any(one.lost for one in found.values()),
     )
+    if arguments.ranks is None:
+        _restarts(RESTARTS)
 
 
-def _measure(ranks: int, rate: float, seconds: float) -> Measured:
+def _restarts(every: Sequence[int]) -> None:
+    """Kill the daemon while its ranks push, start another, and show when it is as before."""
+    columns = (
+        "start",
+        "first acknowledgement of a rank, median",
+        "of the last rank",
+        "detectors",
+        "losses that are lost",
+    )
+    head("restart with ranks, 1 step/s", *columns)
+    for ranks in every:
+        _restart(ranks)
+
+
+def _restart(ranks: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        os.environ["TRACKSIDE_SPOOL"] = f"{directory}/spool"
+        daemon = Daemon(Path(directory), *EVERYTHING, fresh=True)
+        steps = PAST_STEPS + round(BEFORE_SECONDS + AFTER_SECONDS)
+        job = Job(ranks, 1.0, steps, past=PAST_STEPS)
+        try:
+            ends = _start(daemon, job)
+            begun = time.monotonic()
+            for end in ends:
+                end.send(begun)
+            time.sleep(BEFORE_SECONDS)
+            daemon.stop(signal.SIGKILL)
+            killed = time.monotonic()
+            daemon = Daemon(Path(directory), *EVERYTHING, fresh=True)
+            served = time.monotonic()
+            for end in ends:
+                end.send(served)
+            trained = [end.recv() for end in ends]
+        finally:
+            daemon.stop()
+        waits = [seconds for one in trained for seconds in one.restarted]
+        lost = sum(_lost(daemon.history, job, KEYS[:1]))
+    restored = re.search(r"the detectors of (\d+) ranks continue .* after ([\d.]+) s", "".join(daemon.log))
+    detectors = f"{restored[1]} ranks after {restored[2]} s" if restored else "not restored"
+    row(
+        f"{ranks:,}",
+        f"{served - killed:.1f} s",
+        f"{statistics.median(waits):.2f} s",
+        f"{max(waits):.2f} s",
+        detectors,
+        f"{lost:,} of {ranks * steps:,}",
+    )
+    head("limit", "measured", "target", "")
+    verdict(f"{ranks:,} ranks: acknowledged after the start", f"{max(waits):.2f} s", "<= 2 s", met=max(waits) <= 2)
+    whole = restored is not None and int(restored[1]) == ranks
+    met = whole and restored is not None and float(restored[2]) <= 10
+    verdict(f"{ranks:,} ranks: windows of the detectors", detectors, "<= 10 s", met=met)
+    verdict(f"{ranks:,} ranks: values lost", str(lost), "0", met=not lost)
+
+
+def _measure(ranks: int, rate: float, seconds: float, names: Sequence[str] = ()) -> Measured:
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory, closing(Inbox()) as inbox:
         os.environ["TRACKSIDE_SPOOL"] = f"{directory}/spool"
         webhook = {"TRACKSIDE_ALERTS__SINKS__WEBHOOK__URL": f"{inbox.url}/direct"}
-        daemon = Daemon(Path(directory), *EVERYTHING, environ=webhook, fresh=True)
+        network = _keys(Path(directory)) if names else ()
+        daemon = Daemon(Path(directory), *EVERYTHING, *network, environ=webhook, fresh=True)
+        if names:
+            endpoints = daemon.api("status").json()["push_endpoints"]
+            daemon.endpoint = next(one for one in endpoints if one.startswith("tcp://"))
         before = round((SETTLE_SECONDS + seconds + NAN_AFTER) * rate)
-        job = Job(ranks, rate, round((SETTLE_SECONDS + seconds + DELAY_SECONDS) * rate), before)
+        steps = round((SETTLE_SECONDS + seconds + DELAY_SECONDS) * rate)
+        job = Job(ranks, rate, steps, before, nodes=tuple(names))
         try:
             ends = _start(daemon, job)
             begun = time.monotonic()
@@ -161,6 +243,14 @@ def _measure(ranks: int, rate: float, seconds: float) -> Measured:
     return measured
 
 
+def _keys(directory: Path) -> list[str]:
+    """Make keys, which clients find in their environment; return the daemon's flags."""
+    place = directory / "keys"
+    run(command("keys", str(place), "--client", "rank"), check=True)
+    os.environ["TRACKSIDE_KEY_FILE"] = str(place / "clients" / "rank.key")
+    return [f"--push.endpoint=tcp://{DAEMON}:0", f"--push.keys={place}"]
+
+
 def _show(ranks: int, rate: float, measured: Measured) -> None:
     clients = measured.clients
     row(
@@ -181,9 +271,10 @@ def _show(ranks: int, rate: float, measured: Measured) -> None:
 def _start(daemon: Daemon, job: Job) -> list[Connection]:
     """Start the ranks, and return once all have greeted."""
     ends = []
-    for first in range(0, job.world, PROCESS_RANKS):
+    each = job.world // len(job.nodes) if job.nodes else PROCESS_RANKS
+    for first in range(0, job.world, each):
         here, there = SPAWN.Pipe()
-        ranks = range(first, min(job.world, first + PROCESS_RANKS))
+        ranks = range(first, min(job.world, first + each))
         SPAWN.Process(target=train, args=(there, daemon.endpoint, ranks, job), daemon=True).start()
         there.close()
         ends.append(here)
@@ -198,7 +289,7 @@ def _cost(daemon: Daemon, seconds: float) -> tuple[float, float, list[Scrape]]:
     """Return the share of a core, the largest memory in MiB, and the scrapes, one a second."""
     pids = daemon.pids()
     used, began = {name: cpu(pid) for name, pid in pids.items()}, time.monotonic()
-    scrapes = _scrapes(daemon, seconds, 1.0)
+    scrapes = _scrapes(daemon, seconds, SCRAPE_SECONDS)
     shares = {name: (cpu(pid) - used[name]) / (time.monotonic() - began) for name, pid in pids.items()}
     print(", ".join(f"{name} {share:.1%}" for name, share in shares.items()), file=sys.stderr, flush=True)
     return sum(shares.values()), sum(memory(pid)[0] for pid in pids.values()), scrapes
@@ -227,17 +318,17 @@ def _delays(looks: list[Scrape], begun: float, rate: float) -> list[float]:
     return delays
 
 
-def _lost(history: Path, job: Job) -> list[int]:
-    """Return, by rank, how many values are not stored exactly once, at their step, as pushed."""
+def _lost(history: Path, job: Job, keys: Sequence[str] = KEYS) -> list[int]:
+    """Return, by rank, how many values of the first keys are not stored exactly once, at their step, as pushed."""
     database = Database(history)
     with database.reading() as connection:
         every = reader.series(connection, reader.resolve(connection, RUN), ranks=())
     stored = {(one.rank, one.series.key): one.series for one in every}
     lost = []
     for rank in range(job.world):
-        pushed = value_rows(rank, job)
+        pushed = value_rows(rank, job)[:, : len(keys)]
         missing = pushed.size
-        for column, key in enumerate(KEYS):
+        for column, key in enumerate(keys):
             found = list(series.samples(database, stored[rank, key])) if (rank, key) in stored else []
             if found:
                 steps, kept = (np.concatenate([np.asarray(part[which]) for part in found]) for which in (0, 2))

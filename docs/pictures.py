@@ -1,7 +1,7 @@
 """Draw the pictures of docs/dashboard.md from a running daemon: ``python docs/pictures.py LINK``.
 
 LINK is the address that the daemon prints, with its token. ``trackside demo --ranks 4 --gpus 8 --trouble straggler`` is a
-good source, some minutes after the trouble began. Needs Chromium.
+good source, some minutes after the trouble began, with six runs that have ended, for the comparison. Needs Chromium.
 
 """
 
@@ -15,26 +15,39 @@ from urllib.parse import urlsplit
 from playwright.sync_api import expect, sync_playwright
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 HERE = Path(__file__).parent / "pictures"
+PAGES = {
+    "overview": "/",
+    "runs": "/runs",
+    "run": "run?smooth=50",
+    "performance": "run?tab=performance",
+    "compare": "/compare",
+    "system": "/system",
+    "alerts": "/alerts",
+    "export": "/export",
+}
 
 
 def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = False, dark: bool = False) -> None:
-    """Draw one picture. *page* is the address of a page, or ``run`` for the first run on the overview."""
+    """Draw one picture. *page* is the address of a page, or ``run`` for the first run on the overview, with a query."""
     parts = urlsplit(link)
     origin = f"{parts.scheme}://{parts.netloc}"
     context = browser.new_context(
         viewport={"width": 390, "height": 844} if phone else {"width": 1280, "height": 860},
         color_scheme="dark" if dark else "light",
-        device_scale_factor=2 if phone else 1,
     )
     tab = context.new_page()
-    tab.goto(f"{origin}{'/' if page == 'run' else page}#{parts.fragment}")
+    of_run, _, query = page.partition("?")
+    tab.goto(f"{origin}{'/' if of_run == 'run' else page}#{parts.fragment}")
     expect(tab.locator("#live")).to_contain_text("Live")
-    if page == "run":
-        tab.locator("main a[href^='/runs/']").first.click()
-        expect(tab.locator(".chart canvas").nth(3)).to_be_visible()
+    if of_run == "run":
+        address = tab.locator(".runs a[href^='/runs/']").first.get_attribute("href")
+        tab.goto(f"{origin}{address}?{query}")
+        expect(tab.locator(".chart canvas").first).to_be_visible()
+    if page == "/compare":
+        _compare(tab)
     tab.wait_for_load_state("load")
     expect(tab.locator("main h1").first).to_be_visible()
     tab.wait_for_timeout(2500)  # a sparkline and the charts fill with the next seconds
@@ -42,15 +55,26 @@ def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = Fal
     context.close()
 
 
+def _compare(tab: Page) -> None:
+    """Compare six runs of the table, without the newest two."""
+    tab.get_by_role("link", name="Runs").click()
+    for row in range(2, 8):
+        tab.locator(".all-runs td.box input").nth(row).check()
+    tab.locator(".chosen").get_by_role("link", name="Compare").click()
+    expect(tab.locator(".chart canvas").first).to_be_visible()
+
+
 def main(link: str) -> None:
     """Draw all pictures."""
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+            executable_path="/usr/bin/chromium-headless-shell", args=["--no-sandbox", "--disable-gpu"]
         )
-        draw(browser, link, "overview", "/")
-        draw(browser, link, "run", "run", dark=True)
-        draw(browser, link, "phone", "/alerts", phone=True)
+        for name, page in PAGES.items():
+            draw(browser, link, name, page)
+            draw(browser, link, f"{name}-dark", page, dark=True)
+            draw(browser, link, f"{name}-phone", page, phone=True)
         browser.close()
 
 

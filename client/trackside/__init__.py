@@ -24,6 +24,10 @@ __all__ = [
     "event",
     "finish",
     "init",
+    "log_histogram",
+    "log_image",
+    "log_table",
+    "log_text",
     "observe",
     "phase",
     "push",
@@ -43,7 +47,22 @@ _BUILTIN = ["open"]  # public too, but `from trackside import *` must not replac
 
 if TYPE_CHECKING:
     from trackside.checkpoints.checkpoints import Checkpoints
-    from trackside.default_run import alert, data, event, finish, init, observe, phase, push, summary, watch
+    from trackside.default_run import (
+        alert,
+        data,
+        event,
+        finish,
+        init,
+        log_histogram,
+        log_image,
+        log_table,
+        log_text,
+        observe,
+        phase,
+        push,
+        summary,
+        watch,
+    )
     from trackside.history import open as open  # noqa: A004  named as in gzip; exported, though not by a star
     from trackside.log_filter import LogFilter
     from trackside.run import Run

@@ -165,6 +165,26 @@ def observe(
     return _default().observe(model, optimizer, every=every, **chosen)  # type: ignore[arg-type]
 
 
+def log_image(key: str, image: Any, step: int | None = None) -> None:
+    """Record an image in the default run, as `Run.log_image`."""
+    _default().log_image(key, image, step)
+
+
+def log_text(key: str, text: str, step: int | None = None) -> None:
+    """Record a text in the default run, as `Run.log_text`."""
+    _default().log_text(key, text, step)
+
+
+def log_table(key: str, rows: Any, step: int | None = None, *, columns: Sequence[str] | None = None) -> None:
+    """Record a table in the default run, as `Run.log_table`."""
+    _default().log_table(key, rows, step, columns=columns)
+
+
+def log_histogram(key: str, values: Any, step: int | None = None) -> None:
+    """Record a histogram in the default run, as `Run.log_histogram`."""
+    _default().log_histogram(key, values, step)
+
+
 def event(kind: str, /, **fields: Any) -> None:
     """Record an event in the default run, as `Run.event`."""
     _default().event(kind, **fields)

@@ -24,11 +24,12 @@ from trackside.pytorch.device_scalars import TEXT, DeviceScalars, local_part, re
 from trackside.totals.phases import Phase
 from trackside.totals.session_totals import Deferred
 from trackside.transport.session import HEAVY, Session
-from trackside.wire import SUMMARY, TrainingAlert, TrainingEvent
+from trackside.wire import EXCEPTION, SUMMARY, TrainingAlert, TrainingEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from trackside.media.unsent import Unsent
     from trackside.pytorch.measured import Measured
     from trackside.totals.phases import Mark
     from trackside.transport.sender import Sender
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 ROWS_WAITING = 32_768  # limit of queued rows: a tight loop can push faster than the sender thread drains
 VALUES_WAITING = 262_144  # limit of queued values in rows of more than `HEAVY` values: about 30 MB
+MEDIA_WAITING = 8 * 1024 * 1024  # limit of bytes of queued images, texts and tables
 WARNINGS = 1000  # number of keys that get a warning each
 DRAIN_SECONDS = 0.5  # time at the end of a run for values that are still on a device
 TEXT_LENGTH = 4096  # characters that are sent of an alert's text, and of an event's kind and fields together
@@ -193,16 +195,31 @@ class RowQueue:
         self._append_values(moment, step, values)
         return True
 
-    def append(self, moment: int, message: Mark | Device | TrainingEvent | TrainingAlert | Measured) -> None:
+    def append(self, moment: int, message: Mark | Device | TrainingEvent | TrainingAlert | Measured | Unsent) -> None:
         """Queue a row without values, also while the run ends.
 
         Args:
             moment: Monotonic nanoseconds.
-            message: A phase mark, GPU measurements, an event, an alert or distributions.
+            message: A phase mark, GPU measurements, an event, an alert, distributions, or an image, a text or a table.
         """
         if len(self._rows) >= ROWS_WAITING:
             self._drop_oldest()
         self._rows.append((moment, message, None))
+
+    def append_media(self, unsent: Unsent) -> None:
+        """Queue an image, a text or a table, unless too many bytes of them wait to be sent."""
+        session = self.session
+        with self._lock:
+            room = session.media_in - session.media_out + unsent.size <= MEDIA_WAITING
+            session.media_in += unsent.size if room else 0
+        if room:
+            self.append(unsent.time, unsent)
+        else:
+            self.refuse(1, MEDIA_WAITING, "images, texts and tables arrive faster than they can be sent")
+
+    def checked_step(self, step: Any) -> int | None:
+        """Return a step as a number; None for the current one, also in place of what is no whole number."""
+        return step if step is None or type(step) is int else self._whole_step(step)
 
     def append_own(self, moment: int, mark: Mark) -> None:
         """Queue a mark of trackside's own, which is left out in other threads than that of the run."""
@@ -233,6 +250,12 @@ class RowQueue:
             text = ""
         moment = monotonic_ns()
         self.append(moment, TrainingEvent(writable(str(kind))[:TEXT_LENGTH], moment, None, text))
+
+    def exception(self, fields: Mapping[str, str]) -> None:
+        """Queue an event for the exception that ends the run, by `exception_fields`; nothing if they are empty."""
+        if self.is_open and fields:
+            moment = monotonic_ns()
+            self.append(moment, TrainingEvent(EXCEPTION, moment, None, as_json(fields)))
 
     def summary(self, values: Mapping[str, Any] | None, named: dict[str, Any]) -> None:
         """Queue an event for each result: see `Run.summary`."""
@@ -467,6 +490,7 @@ class RowQueue:
             while len(rows) >= ROWS_WAITING or session.heavy_in - session.heavy_out > VALUES_WAITING:
                 _, step, row = rows.popleft()
                 if row is None:  # no push
+                    session.media_in -= getattr(step, "size", 0)
                     continue
                 values = len(row)
                 session.heavy_in -= values if values > HEAVY else 0  # `heavy_out` is written by the sender thread alone

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import STATUSES, outcome
 from trackside.pytorch.device_scalars import read_number
 from trackside.row_queue import ROWS_WAITING
@@ -236,6 +237,69 @@ class Run:
         watcher.observe(model, wanted)
         return watcher
 
+    def log_image(self, key: str, image: Any, step: int | None = None) -> None:
+        """Record an image, for the page of the run and for reports. The call copies it and returns; it never raises.
+
+        Args:
+            key: Its name, such as ``samples``; images of one name are a series over steps.
+            image: An array or tensor of height x width, with one to four channels last or, as PyTorch has them, first: whole
+                numbers are 0 to 255, others 0 to 1. Or a Pillow image, a Matplotlib figure, or a PNG file as bytes, at most
+                1 MiB. A tensor on a device is waited for. Of a side above 1,024 pixels each second, third, … is taken.
+            step: Its step; None for the current one.
+
+        Example:
+            >>> run.log_image("samples", images[0], step=step)
+        """
+        from trackside.media.media import log_image
+
+        log_image(self.queue, key, image, step)
+
+    def log_text(self, key: str, text: str, step: int | None = None) -> None:
+        """Record a text, such as a generated one; at most 65,536 characters, without what looks like a secret.
+
+        Args:
+            key: Its name; texts of one name are a series over steps.
+            text: The text.
+            step: Its step; None for the current one.
+
+        Example:
+            >>> run.log_text("completion", tokenizer.decode(tokens), step=step)
+        """
+        from trackside.media.media import log_text
+
+        log_text(self.queue, key, text, step)
+
+    def log_table(self, key: str, rows: Any, step: int | None = None, *, columns: Sequence[str] | None = None) -> None:
+        """Record a table of at most 1,000 rows, 64 columns and 256 KiB; further rows are left out and counted.
+
+        Args:
+            key: Its name; tables of one name are a series over steps.
+            rows: Rows as sequences or as mappings by column, columns by name, or a data frame.
+            step: Its step; None for the current one.
+            columns: Names of the columns, if the rows are sequences.
+
+        Example:
+            >>> run.log_table("errors", [{"input": text, "loss": 3.2}], step=step)
+        """
+        from trackside.media.media import log_table
+
+        log_table(self.queue, key, rows, step, columns)
+
+    def log_histogram(self, key: str, values: Any, step: int | None = None) -> None:
+        """Record the distribution of numbers, in 64 bins of equal width.
+
+        Args:
+            key: Its name; histograms of one name are a series over steps.
+            values: An array, a tensor, which is waited for, or numbers. Of more than a million each second, third, … counts.
+            step: Its step; None for the current one.
+
+        Example:
+            >>> run.log_histogram("lengths", lengths, step=step)
+        """
+        from trackside.media.media import log_histogram
+
+        log_histogram(self.queue, key, values, step)
+
     def event(self, kind: str, /, **fields: Any) -> None:
         """Record that something happened, at the current step.
 
@@ -338,4 +402,5 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.queue.exception(exception_fields(error, traceback))
         self.queue.close(*outcome(kind, error))

@@ -454,8 +454,36 @@ class DistributionFrame(msgspec.Struct, omit_defaults=True):
                 Buckets.unpacked(one)
         except ValueError as error:
             raise WireError("block", str(error)) from None
+
+
+MEDIA_KINDS = ("image", "text", "table", "histogram")
+
+
+class MediaItem(msgspec.Struct, omit_defaults=True):
+    """An image, a text or a table of a step.
+
+    Attributes:
+        kind: One of `MEDIA_KINDS`.
+        key: Name, as the user wrote it, at most 256 characters.
+        time: Nanoseconds of the client's monotonic clock.
+        data: A PNG file; UTF-8; JSON with ``columns``, ``rows`` and ``omitted``, the number of rows left out; or JSON with
+            ``edges``, ``counts`` and ``nonfinite``, the number of NaN and infinities.
+        step: Step; None before the first push.
+    """
+
+    kind: str
+    key: str
+    time: int
+    data: bytes
+    step: int | None = None
+
+
 SUMMARY = "summary"
 """The kind of an event whose fields are results of the run."""
+
+
+EXCEPTION = "exception"
+"""The kind of an event with the exception that ends a run: its ``type``, ``text`` and ``traceback``."""
 
 
 class TrainingEvent(msgspec.Struct, omit_defaults=True):
@@ -504,6 +532,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
         phase: As in `Hello`.
         room: Resources, with a batch or a heartbeat each 10 s, and sooner if shared memory fills up; else None.
         distributions: Distributions of the layers of a model.
+        media: Images, texts and tables.
     """
 
     clock: Clock
@@ -514,6 +543,7 @@ class Pushes(msgspec.Struct, omit_defaults=True):
     phase: str = ""
     room: ResourceUsage | None = None
     distributions: list[DistributionFrame] = []
+    media: list[MediaItem] = []
 
 
 class Skip(msgspec.Struct, omit_defaults=True):

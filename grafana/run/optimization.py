@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grafana.board import Row
 from grafana.panels import HIGHEST, LOWEST, Query, band, lines
+from grafana.run.many_ranks import over_ranks
 
 from trackside_daemon.detectors.key_roles import ROLES
 
@@ -24,8 +25,10 @@ def loss() -> object:
         "Training and evaluation losses by key, each a mean over the ranks, and the range of the training loss over the ranks. "
         "Alerts report jumps and rises; compare with the gradient norm. If one rank differs, check its data or its GPU.",
         "none",
-        Query("min(trackside_training_loss{RANK})", LOWEST),
-        Query("max(trackside_training_loss{RANK})", HIGHEST),
+        *(
+            Query(f"{name}({over_ranks('trackside_training_loss', name)} or trackside_training_loss{{RANK}})", text)
+            for name, text in (("min", LOWEST), ("max", HIGHEST))
+        ),
         Query(by_key("loss", f'key=~"{KEYS["loss"]}"'), "{{key}}"),
     )
     return band(panel)

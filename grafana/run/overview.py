@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana.board import Row
 from grafana.panels import ZERO_IF_UP, Query, above, below, link, number, states
 from grafana.run.joins import of_gpu
+from grafana.run.many_ranks import total_rate
 from grafana.run.optimization import loss
 from grafana.run.speed import mean
 from grafana.states import SEVERITY_TEXTS, STATE_TEXTS, severity, state
@@ -69,7 +70,7 @@ def _pace() -> list[object]:
             "Tokens per second",
             "Tokens per second over all ranks. If it falls, see the row Where the time goes.",
             "short",
-            Query("sum(rate(trackside_training_tokens_total{RUN}[$__rate_interval]))", "tokens per second"),
+            Query(total_rate("trackside_training_tokens_total", "RUN"), "tokens per second"),
             empty="no tokens",
             **STAT,
         ),

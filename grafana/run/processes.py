@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana.board import Row
 from grafana.panels import Query, above, lines, link, spread
 from grafana.run.joins import of_process
+from grafana.run.many_ranks import total_rate
 
 from trackside_daemon.alerts.settings import ThresholdsSection
 
@@ -64,7 +65,7 @@ def _client() -> list[object]:
             "Pushes per second",
             "Calls of push over all ranks.",
             "short",
-            Query(f"sum(rate({CLIENT}_pushes_total{{RANK}}[$__rate_interval]))", "pushes"),
+            Query(total_rate(f"{CLIENT}_pushes_total", "RANK"), "pushes"),
             minimum=0,
             width=8,
         ),

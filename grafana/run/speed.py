@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from grafana.board import Row
 from grafana.panels import Query, heat, lines, link, spread
+from grafana.run.many_ranks import total_rate
 
 DURATION = "trackside_training_step_duration_seconds"
 PERCENTILES = (0.5, 0.9, 0.99)
@@ -33,7 +34,7 @@ def _throughput() -> list[object]:
             "Tokens per second over all ranks, if the training script pushes tokens. Gaps during evaluation or checkpoints are "
             "normal. If the level falls, see the row Where the time goes.",
             "short",
-            Query("sum(rate(trackside_training_tokens_total{RANK}[$__rate_interval]))", "all ranks"),
+            Query(total_rate("trackside_training_tokens_total", "RANK"), "all ranks"),
             minimum=0,
             width=8,
         ),
@@ -41,7 +42,7 @@ def _throughput() -> list[object]:
             "Sample throughput",
             "Samples per second over all ranks, if the training script pushes samples.",
             "short",
-            Query("sum(rate(trackside_training_samples_total{RANK}[$__rate_interval]))", "all ranks"),
+            Query(total_rate("trackside_training_samples_total", "RANK"), "all ranks"),
             minimum=0,
             width=8,
         ),

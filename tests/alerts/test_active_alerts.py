@@ -160,8 +160,9 @@ def test_the_alerts_of_a_run_that_ends_are_history_at_once_and_scrapes_still_see
         over(finding()), over(finding(run="other")), at=1
     )
     done = finding("RunFinished", severity="info", once=True)
-    recorder.accept(over(finding(rank=1)), done, at=2).tick(3)
-    assert [(one.alert, one.run, one.ended) for one in recorder.records if one.ended] == [("NonFinite", "id", NOW + 2)]
+    recorder.accept(over(finding(rank=1)), finding("UserAlert", once=True), done, at=2).tick(3)
+    ends = {(one.alert, one.run, one.ended) for one in recorder.records if one.ended}
+    assert ends == {("NonFinite", "id", NOW + 2), ("UserAlert", "id", NOW + 2)}
     assert recorder.firing[CRITICAL] == 1.0
     recorder.tick(130)
     assert recorder.firing[CRITICAL] == 0.0

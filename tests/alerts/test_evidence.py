@@ -15,7 +15,7 @@ from trackside.wire import Stacks
 from trackside_daemon.alerts.evidence import gathering
 from trackside_daemon.alerts.evidence.gathering import MOST_BYTES, WAITING, EvidenceGatherer
 from trackside_daemon.alerts.evidence.sources import Sources
-from trackside_daemon.alerts.evidence.stacks import FRAMES
+from trackside_daemon.alerts.evidence.stacks import CHARACTERS_OF_ALL
 from trackside_daemon.collectors.gpu.gpu import GpuCollector
 from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.history.record.sanitize import to_json
@@ -95,18 +95,18 @@ def about(name: str = "LossSpike", *, severity: str = "warning", started: float 
 
 def test_the_last_values_of_the_rank_and_of_its_key(scene: Scene) -> None:
     scene.ranks([7, 9])
-    assert scene.gather(about(rank="1", key="reward"))["ranks"] == {
-        "1": {
-            "state": "running",
-            "step": 9.0,
-            "loss": "nan",
-            "last_push": NOW,
-            "reward": 0.5,
-            "step_seconds": 0.5,
-            "phase_seconds": {"data": 7.0},
-        }
+    found = scene.gather(about(rank="1", key="reward"))["ranks"]
+    assert list(found) == ["1", "0"]
+    assert found["1"] == {
+        "state": "running",
+        "step": 9.0,
+        "loss": "nan",
+        "last_push": NOW,
+        "reward": 0.5,
+        "step_seconds": 0.5,
+        "phase_seconds": {"data": 7.0},
     }
-    assert list(scene.gather(about())["ranks"]) == ["0"]
+    assert list(scene.gather(about())["ranks"]) == ["0", "1"]
 
 
 @pytest.mark.parametrize("steps", [10, 300, 9000])
@@ -194,10 +194,21 @@ def test_stacks_are_bounded_and_have_no_secrets(scene: Scene) -> None:
         | {f"MainThread {url} 7": [f"{url}:{line} f" for line in range(64)]}
     }
     found = scene.gather(about("TrainingStalled"))
-    assert len(found["stacks"][0]["threads"][0]["frames"]) == FRAMES
+    frames = found["stacks"][0]["threads"][0]["frames"]
+    assert (len(frames), frames[-1][-5:]) == (64, ":63 f")
     assert "hunter2" not in to_json(found)
     assert len(to_json(found).encode()) < MOST_BYTES
     assert any("more threads of rank 0 are omitted" in line for line in found["missing"])
+    scene.threads = {0: {"MainThread 1": ["x" * 400] * 1000}}
+    frames = scene.gather(about("TrainingStalled"))["stacks"][0]["threads"][0]["frames"]
+    assert CHARACTERS_OF_ALL - 300 < sum(map(len, frames)) <= CHARACTERS_OF_ALL
+
+
+def test_many_ranks_have_their_values_and_fewer_phases(scene: Scene) -> None:
+    scene.ranks(list(range(100)))
+    found = scene.gather(about(rank="70"))
+    assert list(found["ranks"]) == ["70", *map(str, range(63))]
+    assert len(to_json(found).encode()) < MOST_BYTES
 
 
 def test_the_largest_part_is_dropped_if_there_is_too_much(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

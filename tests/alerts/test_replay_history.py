@@ -10,7 +10,7 @@ from session_records import batch_ingested, session_opened
 
 from trackside.packing import pack
 from trackside.wire import Block, Clock, Hello, Identity, ProcessInfo, Totals
-from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_FRAMES, MOST_STEPS, STEPS, past_ranks
+from trackside_daemon.alerts.replay_history import ALL_STEPS, MOST_FRAMES, MOST_STEPS, STEPS, PastRanks
 from trackside_daemon.detectors.key_roles import Roles
 from trackside_daemon.detectors.rank_feed import RankWatch
 from trackside_daemon.model.metric import Batch
@@ -19,7 +19,7 @@ from trackside_daemon.model.records import Alert, BatchIngested, RunState, Sessi
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+    from trackside_daemon.detectors.recalled_samples import Past
 
 SHIFT = int(BEGIN * 1e9)
 
@@ -41,6 +41,10 @@ def train(
     history.put(records)
 
 
+def every(ranks: PastRanks) -> list[Past]:
+    return list(iter(ranks.next, None))
+
+
 def test_the_latest_steps_of_live_ranks_are_read(tmp_path: Path) -> None:
     history = History(tmp_path)
     train(history, "over", 0, 10)
@@ -49,7 +53,7 @@ def test_the_latest_steps_of_live_ranks_are_read(tmp_path: Path) -> None:
     train(history, "live", 0, 9500)
     history.wait_until_packed()
     train(history, "fresh", 0, 600)
-    found = [*past_ranks(history.database, 60)]
+    found = every(PastRanks(history.database))
     assert [(one.identity.run, one.identity.name, one.identity.rank, one.identity.world) for one in found] == [
         ("fresh", "name-fresh", 0, 2),
         ("live", "name-live", 0, 2),
@@ -70,7 +74,7 @@ def test_many_ranks_have_fewer_steps_each(tmp_path: Path) -> None:
     history = History(tmp_path)
     for rank in range(ALL_STEPS // STEPS):
         train(history, "live", rank, 600)
-    assert {len(one.pushes) for one in past_ranks(history.database, 60)} == {STEPS}
+    assert {len(one.pushes) for one in every(PastRanks(history.database))} == {STEPS}
     history.close()
 
 
@@ -83,7 +87,7 @@ def test_alerts_of_layers_continue_from_the_last_measurements_and_end_when_they_
         return batch_ingested(b"live\0", 2 + step, shift=SHIFT, distributions=[frame(step, layers, "gradients")])
 
     history.put([measured(step, dead=step >= 40) for step in range(0, 400, 4)])
-    (past,) = past_ranks(history.database, 60)
+    (past,) = every(PastRanks(history.database))
     history.close()
     assert [one.step for one in past.layers] == [*range(400 - 4 * MOST_FRAMES, 400, 4)]
     labels = {"key": "head", "rank": "0", "run": "name-live"}
@@ -97,21 +101,10 @@ def test_alerts_of_layers_continue_from_the_last_measurements_and_end_when_they_
     assert (over.alert, dict(over.labels), over.over) == ("DeadLayer", labels, True)
 
 
-def test_reading_stops_at_the_time_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
-    history = History(tmp_path)
-    for rank in range(5):
-        train(history, "live", rank, 10)
-    seconds = iter(range(10))
-    assert len([*past_ranks(history.database, 2, lambda: float(next(seconds)))]) == 2
-    assert caplog.messages == ["the detectors of 3 ranks start without past samples: reading them took too long"]
-    history.close()
-
-
 def test_the_roles_that_a_run_states_are_restored_with_it(tmp_path: Path) -> None:
     history = History(tmp_path)
     train(history, "live", 0, 10, about=ProcessInfo(roles={"x": "loss", "loss": "none"}))
-    (found,) = past_ranks(history.database, 60, roles=Roles([("x", "objective"), ("grad_norm", "reward")]))
+    (found,) = every(PastRanks(history.database, Roles([("x", "objective"), ("grad_norm", "reward")])))
     assert found.roles == {"x": "loss"}
     assert set(found.columns[0]) == {"loss", "grad_norm", "x"}
     history.close()

@@ -10,6 +10,7 @@ import re
 import subprocess
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import processes
@@ -38,11 +39,14 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.checkpoints import CheckpointsApi
+from trackside_daemon.web.api.console import ConsoleApi
 from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
+from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -56,7 +60,6 @@ from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from starlette.types import Message, Receive, Scope, Send
 
@@ -165,8 +168,11 @@ class Site:
             checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, lambda _: None), kept),
             layers=LayersApi(kept),
             gpu=GpuApi(Nvml(), lambda: None),
-            processes=ProcessesApi(tuple),
+            machine=MachineApi(MachineHistory(state)),
+            processes=ProcessesApi(tuple, state, Path("/proc")),
             overview=OverviewApi(state, kept, overview),
+            console=ConsoleApi(kept),
+            media=MediaApi(kept),
         )
         self._app = pages.build(token=token, hosts=(), public_read=False)
         self._breaks = breaks
@@ -605,6 +611,19 @@ def test_a_daemon_elsewhere_is_asked_with_the_link_that_it_prints(here: Place) -
     says = here.run("runs", "--url=http://127.0.0.1:1", where=False).refusal(1)
     assert says == "http://127.0.0.1:1: the daemon does not answer: connection refused"
     assert "is not an address such as" in here.run("runs", "--url=ftp://x", where=False).refusal()
+
+
+def test_a_token_is_printed_and_rotated_with_and_without_a_daemon(here: Place) -> None:
+    with answering(here):
+        first = here.run("token", where=False).out.strip()
+        assert first == here.socket.with_suffix(".token").read_text().strip()
+        second = here.run("token", "--rotate").out.strip()
+        assert second == here.socket.with_suffix(".token").read_text().strip() != first
+        assert here.run("token", where=False).out.strip() == second
+    stored = here.history / "api.token"
+    stored.write_text(second)
+    assert here.run("token", "--rotate").out == f"{stored} is deleted; the next daemon makes a new token\n"
+    assert not stored.exists()
 
 
 @pytest.mark.parametrize(

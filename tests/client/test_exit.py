@@ -153,6 +153,9 @@ def test_a_script_that_dies_of_an_exception_has_failed_and_shows_it_as_ever(
     assert len(lines) == 4
     assert output == ""
     comes_to(daemon, "dies", "failed")
+    (raised,) = [one for one in daemon.api("events?run=dies").json()["events"] if one["kind"] == "exception"]
+    assert (raised["fields"]["type"], raised["fields"]["text"]) == ("ZeroDivisionError", "the learning rate")
+    assert raised["fields"]["traceback"].splitlines() == lines
 
 
 def test_an_excepthook_of_the_scripts_own_is_called_still(daemon: Daemon, start: Callable[..., Process]) -> None:

@@ -20,7 +20,7 @@ from processes import DEADLINE, Daemon, eventually
 import trackside
 from trackside.environment import process_info as info_module
 from trackside.transport import batch as columns
-from trackside.transport import discovery, outbox, sender
+from trackside.transport import discovery, outbox, patience, sender
 from trackside.transport import spool as spool_module
 from trackside.transport.batch import BATCH_ROWS
 from trackside.transport.orphaned_spool import orphaned_sessions
@@ -67,7 +67,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client with shorter intervals and timeouts."""
     monkeypatch.setattr(sender, "DRAIN_SECONDS", 0.02)
     monkeypatch.setattr(sender, "BEAT_SECONDS", 0.1)
-    monkeypatch.setattr(sender, "ANSWER_SECONDS", 0.8)
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.8)
     monkeypatch.setattr(sender, "NO_DAEMON_SECONDS", 1.2)
 
 

@@ -105,6 +105,8 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "storage.jsonl": ("/lines", "/lines"),
         "storage.retention.size": ("500MB", 500_000_000),
         "storage.retention.age": ("90d", 7_776_000.0),
+        "storage.media.quota_run": ("64MiB", 64 * 1024**2),
+        "storage.media.quota": ("1GiB", 1024**3),
         "log.level": ("debug", "debug"),
         "log.format": ("json", "json"),
         "collector.cpu.enabled": ("false", False),

@@ -16,6 +16,8 @@ from histories import BEGIN, History, column, finished, history, ingested, opene
 from layer_frames import frame
 from session_records import batch_ingested
 
+from trackside.media.png import encode
+from trackside.wire import MediaItem
 from trackside_daemon.diagnosis.report import contents
 from trackside_daemon.diagnosis.report.lines import charts
 from trackside_daemon.diagnosis.report.markdown import markdown
@@ -114,8 +116,28 @@ def test_the_policy_permits_the_script_and_the_style_of_the_page_alone(kept: His
         if not code.startswith("{")
     }
     assert policy == (
-        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {hashes['script']}; style-src {hashes['style']}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
     )
+
+
+def test_media_are_data_of_a_fixed_type_and_their_names_and_texts_are_escaped(kept: History) -> None:
+    session = opened("evil", name=HOSTILE).session
+    table = json.dumps({"columns": [HOSTILE], "rows": [[HOSTILE, 1.5, None]], "omitted": 0}).encode()
+    histogram = json.dumps({"edges": [0.0, 1.0, 2.0], "counts": [1, 0], "nonfinite": 0}).encode()
+    items = [("text", HOSTILE.encode()), ("table", table), ("histogram", histogram)]
+    items += [("image", encode(2, 1, 1, bytes((step, 0)))) for step in range(20)]
+    media = [MediaItem(kind, HOSTILE, number, data, number) for number, (kind, data) in enumerate(items)]
+    kept.put([batch_ingested(session, 99, media=media)])
+    text = page(read(kept, "evil"))
+    found = Elements(text)
+    images = [some["src"] for tag, some in found.tags if tag == "img"]
+    assert len(images) == 12  # the first, the newest, and some between
+    assert images[0] == f"data:image/png;base64,{b64encode(items[3][1]).decode()}"
+    assert images[-1] == f"data:image/png;base64,{b64encode(items[-1][1]).decode()}"
+    assert len([tag for tag, _ in found.tags if tag == "script"]) == 2  # the data and the page's own
+    assert not any(name.startswith("on") for _, some in found.tags for name in some)
+    assert "\u202e" not in text
 
 
 def test_charts_have_nulls_for_nan_and_share_their_axes(kept: History) -> None:

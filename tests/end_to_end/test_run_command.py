@@ -258,7 +258,12 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
 
 def test_an_exception_is_in_the_summary_and_in_the_history(started: Started) -> None:
     """The daemon ends right after the command, and nothing is lost by that."""
-    status, _, complaints = started.run(sys.executable, "-c", RAISING)
+    status, _, complaints = started.run(sys.executable, "-c", RAISING, flags=["--console"])
+    (kept,) = (started.history / "console").iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert kept.read_text().splitlines()[-1] == "RuntimeError: CUDA out of memory"
+    described = processes.run(command("show", "raises"), env=started.environ, check=True).stdout
+    assert "exception of rank 0, innermost call last:\n  Traceback (most recent call last):" in described
     assert status == 1
     assert "trackside: raises: alerts: TrainingProcessDied (critical)" in complaints.splitlines()
     shown = processes.run(command("show", "raises", "--json"), env=started.environ, check=True)

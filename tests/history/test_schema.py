@@ -82,6 +82,7 @@ def test_a_file_from_before_accounts_and_what_is_not_finite_is_read_and_goes_on(
     bench.connection.execute("DROP TABLE layer_names")
     bench.connection.execute("DROP TABLE distribution")
     bench.connection.execute("ALTER TABLE run DROP COLUMN summary")
+    bench.connection.execute("ALTER TABLE run DROP COLUMN notes")
     bench.connection.execute("ALTER TABLE session DROP COLUMN host")
     bench.connection.execute("DELETE FROM migration WHERE number > 3")
     bench.reopen()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -26,11 +27,14 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.checkpoints import CheckpointsApi
+from trackside_daemon.web.api.console import ConsoleApi
 from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.machine_history import MachineApi, MachineHistory
+from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.overview.rates import RateTracker
@@ -41,7 +45,6 @@ from trackside_daemon.web.http.auth_token import Token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from starlette.types import ASGIApp
 
@@ -110,6 +113,7 @@ class Site:
         self.history.start()
         self.rates = RateTracker(state)
         self.firing = FiringAlerts()
+        self.machine = MachineHistory(state)
         self.overview = Overview(state, self.rates, self.firing, self.history.database)
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:
@@ -160,8 +164,11 @@ class Site:
             checkpoints=CheckpointsApi(self.checkpoints, kept),
             layers=LayersApi(kept),
             gpu=GpuApi(self.nvml, self._forget),
-            processes=ProcessesApi(lambda: self.processes),
+            machine=MachineApi(self.machine),
+            processes=ProcessesApi(lambda: self.processes, self.state, Path("/proc")),
             overview=self.pages,
+            console=ConsoleApi(kept),
+            media=MediaApi(kept),
             reload=self._reload if lifecycle else None,
         )
         return Client(pages.build(token=self.token, hosts=hosts, public_read=public_read, any_host=any_host))

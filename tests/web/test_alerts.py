@@ -71,6 +71,8 @@ def test_alerts_are_found_by_severity_name_and_whether_they_fire(site: Any, api:
     assert found("alert=Gpu") == []
     assert found("firing=true") == [("GpuHot", "warning"), ("Odd[1]", "critical")]
     assert found("firing=true&severity=info") == []
+    assert not {*found("firing=false")} & {*found("firing=true")}
+    assert sorted(found("firing=false") + found("firing=true")) == sorted(found(""))
 
 
 def test_a_list_may_be_without_evidence(site: Any, api: Callable[[str], Any]) -> None:

@@ -118,6 +118,23 @@ def test_public_read_opens_reading_and_nothing_else(site: Any) -> None:
     assert status(client, "/api/v1/runs", "rebound.example") == 421
 
 
+def test_after_a_rotation_the_old_token_opens_nothing(site: Any) -> None:
+    client, old = site.client(), dict(site.key)
+    assert client.ask("POST", "/api/v1/token").status_code == 401
+    assert client.ask("POST", "/api/v1/token", headers={**old, "Sec-Fetch-Site": "cross-site"}).status_code == 403
+    new = client.ask("POST", "/api/v1/token", headers=old).json()["token"]
+    assert status(client, "/api/v1/runs", "localhost", **old) == 401
+    assert status(client, "/api/v1/runs", "localhost", Authorization=f"Bearer {new}") == 200
+    assert site.token.path.read_text() == f"{new}\n"
+
+
+def test_a_token_that_cannot_be_stored_is_kept(site: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site.token, "_stored", site.token.path / "nowhere")
+    client, old = site.client(), dict(site.key)
+    assert client.ask("POST", "/api/v1/token", headers=old).status_code == 507
+    assert status(client, "/api/v1/runs", "localhost", **old) == 200
+
+
 @pytest.fixture
 def token(place: Path) -> Callable[[], Token]:
     """A function that starts a daemon's token, for commands in "token", and in "stored" for the next start."""

@@ -31,6 +31,7 @@ from trackside_daemon.model.answer import Answer
 from trackside_daemon.model.records import Alert, Event, MachineSample, RunState, SessionOpened
 from trackside_daemon.web.api import history as pages
 from trackside_daemon.web.api import history_access as writing
+from trackside_daemon.web.api import series as series_api
 from trackside_daemon.web.api.endpoints import ENDPOINTS
 from trackside_daemon.web.api.openapi import document
 from trackside_daemon.web.api.series import read_charts
@@ -140,6 +141,19 @@ def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None
     assert (band["nonfinite"], coarse["nonfinite"]) == ([0, 1, 3, 0], [1, 3])
     assert "nonfinite" not in part
     assert refused(site, "series?run=id-1&ranks=band&points=0")[0] == refused(site, "series?run=id-1&ranks=x")[0] == 400
+
+
+def test_a_band_has_more_ranks_than_an_answer_has_lines(
+    site: Site, api: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(series_api, "MAX_SERIES", 2)
+    for rank in range(3):
+        kept(site, {"loss": [1.0]}, rank=rank, world=3)
+    (band,) = api("series?run=id-1&key=loss&ranks=band")["series"]
+    assert band["ranks"] == 3
+    assert refused(site, "series?run=id-1&key=loss&rank=all")[0] == 400
+    monkeypatch.setattr(series_api, "MAX_BAND_SERIES", 2)
+    assert refused(site, "series?run=id-1&key=loss&ranks=band")[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -403,6 +417,47 @@ def test_a_wrong_question_is_answered_with_what_is_right(site: Site, path: str, 
     status, message = refused(site, path)
     assert status == 400
     assert says in message
+
+
+def test_a_run_gets_a_name_notes_and_tags_when_it_has_ended(site: Site, api: Callable[[str], Any]) -> None:
+    kept(site, {"loss": [1.0]}, run="id-1", name="old")
+    live = FakeSession("id-2", name="live")
+    site.keep(opened(live))
+    wanted = {"name": "new", "notes": "postgres://me:geheim@host", "tags": ["a", "b"]}
+    answer = site.client().ask("POST", "/api/v1/runs/id-1/about", headers=site.key, json=wanted)
+    assert answer.status_code == 200
+    run = api("runs/id-1")
+    assert (run["name"], run["tags"]) == ("new", ["a", "b"])
+    assert "geheim" not in run["notes"]
+    site.client().ask("POST", "/api/v1/runs/id-2/about", headers=site.key, json={"notes": "still runs"})
+    assert (api("runs/id-2")["notes"], api("runs/id-2")["name"]) == ("still runs", "live")
+    status, message = refused(site, "runs/id-2/about", "POST", json={"name": "other"})
+    assert (status, "it can be renamed when it has" in message) == (409, True)
+    bodies: list[Any] = [{"name": ""}, {"tag": ["a"]}, {"tags": [1]}, [], {"notes": "x" * 10_001}]
+    for body in bodies:
+        assert refused(site, "runs/id-1/about", "POST", json=body)[0] == 400
+    assert refused(site, "runs/nobody/about", "POST", json={})[0] == 404
+
+
+def test_a_list_of_runs_has_configurations_and_values_of_keys(site: Site, api: Callable[[str], Any]) -> None:
+    who = kept(site, {"loss": [3.0, 1.0, nan, 2.0], "lr": [1.0] * 4}, run="id-1")
+    configured = FakeSession("id-2", name="configured")
+    site.keep(opened(configured, config='{"lr": 0.1, "model": {"layers": 2}}'), ended(configured))
+    eventually(lambda: site.history.writer.call(lambda store: not store.due).result(60))
+    runs = {run["id"]: run for run in api("runs?config=true&metric=loss&metric=nothing")["runs"]}
+    assert runs["id-2"]["config"] == {"lr": 0.1, "model": {"layers": 2}}
+    assert runs["id-1"]["config"] is None
+    assert runs["id-1"]["metrics"] == {"loss": {"last": 2.0, "min": 1.0, "max": 3.0}}
+    assert runs["id-2"]["metrics"] == {}
+    assert api("keys") == {"keys": ["loss", "lr"]}
+    assert "config" not in api("runs")["runs"][0]
+    assert refused(site, "runs?" + "&".join(f"metric=k{number}" for number in range(65)))[0] == 400
+
+    # A bucket of several samples has their mean, without those that are not finite.
+    (chart,) = api(f"series?run={who.identity.run}&key=loss&points=2&mean=true")["series"]
+    assert (chart["means"], chart["nonfinite"]) == ([2.0, 2.0], [0, 1])
+    assert "means" not in api("series?run=id-1&key=loss&points=2")["series"][0]
+    assert "means" not in api("series?run=id-1&key=loss&points=9&mean=true")["series"][0]
 
 
 def test_a_run_is_pinned_and_let_go(site: Site, api: Callable[[str], Any]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside.default_run import init, open_run
 from trackside.environment.config import as_mapping
+from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import outcome
 from trackside.environment.ray_context import ray_run
 from trackside.log import warn
@@ -135,6 +136,7 @@ class RunAdapter:
         elif type(error).__name__ == "SIGTERMException":  # Lightning's; it derives from SystemExit
             self._run.queue.close("stopped", "SIGTERM")
         else:
+            self._run.queue.exception(exception_fields(error))
             self._run.queue.close(*outcome(None if error is None else type(error), error))
 
     def rest(self) -> None:

@@ -133,14 +133,16 @@ class Outbox(ABC):
         self.totals.resent += message.resend
         message.resend = True
 
-    def acknowledged(self, number: int) -> None:
-        """Drop the messages up to *number*, which are committed."""
+    def acknowledged(self, number: int) -> bool:
+        """Drop the messages up to *number*, which are committed; return whether there were any."""
+        progress = bool(self.pending) and self.pending[0].number <= number
         self._acked = max(self._acked, number)
         while self.pending and self.pending[0].number <= number:
             self.size -= self.pending.popleft().size
             self._in_flight = max(0, self._in_flight - 1)
         self.spool.acknowledged(number)
         self._refill()
+        return progress
 
     def rejected(self, number: int) -> None:
         """Count message *number* as dropped, since the daemon refuses it; everything before it is committed."""
@@ -157,8 +159,11 @@ class Outbox(ABC):
         self.asked_at = -inf
         self.rewind()
 
-    def resend_after(self, seconds: float, moment: float) -> None:
-        """Rewind if the oldest message has been in flight for *seconds*; *moment* is now, in monotonic seconds."""
+    def resend_after(self, seconds: float, moment: float) -> bool:
+        """Rewind if the oldest message has been in flight for *seconds*, and return whether it has.
+
+        *moment* is now, in monotonic seconds.
+        """
         # An ack can be lost without a broken connection: the daemon drops it if the queue to this client is full.
         oldest = self.pending[0].number if self._in_flight else 0
         if oldest != self._oldest:
@@ -166,6 +171,8 @@ class Outbox(ABC):
         elif oldest and moment - self._oldest_since > seconds:
             self._oldest_since = moment
             self.rewind()
+            return True
+        return False
 
     def retire(self, clock: Clock) -> None:
         """Write everything to the spool, and close it."""

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import cancel_recording
+from trackside.environment.exception_text import exception_fields
 from trackside.environment.exit_status import flush_timeout, outcome
 from trackside.environment.notebook import after_cells
 from trackside.log import warn
@@ -37,6 +38,7 @@ class Process:
         inherited: In a forked child, the parent's default run.
         queues: Queues of the open runs.
         outcome: Status and cause of the process's end, as far as it is known.
+        exception: The exception that ends the process, by `exception_fields`; empty for none.
     """
 
     def __init__(self) -> None:
@@ -46,6 +48,7 @@ class Process:
         self.inherited: Run | None = None
         self.queues: set[RowQueue] = set()
         self.outcome = ("finished", "")
+        self.exception: dict[str, str] = {}
         self._senders: dict[str | None, Sender] = {}
         self._parents: list[Sender | RowQueue] = []
         self._watching = self._exiting = self._follows_cells = False
@@ -91,7 +94,8 @@ class Process:
         def ended() -> None:
             # multiprocessing runs finalizers in a `finally` around the target, so its exception is still current.
             kind, error, _ = sys.exc_info()
-            self.outcome = self.outcome if kind is None else outcome(kind, error)
+            if kind is not None:
+                self.outcome, self.exception = outcome(kind, error), exception_fields(error)
             self.exit()
 
         Finalize(None, ended, exitpriority=0)  # one without a priority does not run at the end
@@ -102,7 +106,7 @@ class Process:
         previous = sys.excepthook
 
         def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-            self.outcome = outcome(kind, error)
+            self.outcome, self.exception = outcome(kind, error), exception_fields(error, traceback)
             previous(kind, error, traceback)
 
         sys.excepthook = excepthook
@@ -121,6 +125,7 @@ class Process:
         for queue in list(self.queues):  # a copy, since each removes itself when it has closed
             left = 0.0 if interrupted else max(0.0, deadline - timeout / 4 - monotonic())
             try:
+                queue.exception(self.exception)
                 queue.close(*self.outcome, provisional=True, timeout=left)
             except KeyboardInterrupt:
                 interrupted = True

@@ -19,10 +19,12 @@ from trackside.captures.kineto import count_cheaply, step_counter
 from trackside.environment.process_info import process_info
 from trackside.log import info, warn
 from trackside.transport import discovery
+from trackside.transport.announcement import announce
 from trackside.transport.connection import Waker, connect, new_context
 from trackside.transport.native_thread import native_thread
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.paths import machine_id
+from trackside.transport.patience import Patience
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
 from trackside.wire import (
@@ -48,10 +50,7 @@ if TYPE_CHECKING:
 # requests (`Session.gather`); a process that is killed by SIGKILL or os._exit before that loses it.
 DRAIN_SECONDS = 0.2
 
-BEAT_SECONDS = 1.0  # interval of heartbeats, and of hellos until one is answered
-
-# Time without progress after which a session resends, and without any answer after which the daemon is searched anew.
-ANSWER_SECONDS = 2.0
+BEAT_SECONDS = 1.0  # interval of heartbeats, and of the first two hellos until one is answered
 
 NO_DAEMON_SECONDS = 5.0  # time without a daemon after which that is logged
 END_SECONDS = 0.002  # interval at which the end of a session is awaited
@@ -99,8 +98,10 @@ class Sender:
         self._connected_to = ""
         self._thread = native_thread(self._run, "trackside-sender")
         self._answered_at = self._no_daemon_since = time.monotonic()
+        self._patience = Patience()
         self._beat_at = 0.0
         self._logged: set[str] = set()
+        self._announced: set[str] = set()
         self._log_lines: list[str] = []
         self._counts_cheaply = False
         self._answering: Startable | None = None
@@ -277,18 +278,23 @@ class Sender:
     def _reach_daemon(self) -> bool:
         """Return whether a daemon is connected; search for one if not, or if it does not answer."""
         moment = time.monotonic()
-        for session in self._sessions:
-            session.resend_after(ANSWER_SECONDS, moment)
+        in_vain = [session for session in self._sessions if session.resend_after(self._patience.seconds, moment)]
+        if in_vain:
+            self._patience.grow()
         if not any(session.pending or not session.greeted for session in self._sessions):
             self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
-        elif self._socket is not None and moment - self._answered_at > ANSWER_SECONDS:
+            self._patience.reset()
+        elif self._socket is not None and moment - self._answered_at > self._patience.seconds:
             self._disconnect()
+            self._patience.grow()
         if self._context is None:
             return False
         if self._socket is None and self._sessions:
             endpoint, self._failures = discovery.find(self._endpoint, os.environ)
             if endpoint is not None:
                 self._connect(endpoint)
+            else:
+                self._patience.reset()
         if moment - self._no_daemon_since > NO_DAEMON_SECONDS:
             self._log_no_daemon()
         return self._socket is not None
@@ -333,7 +339,8 @@ class Sender:
         self._counts_cheaply = self._counts_cheaply or (beat and count_cheaply())
         for session in self._sessions:
             if not session.greeted:
-                if moment - session.asked_at >= BEAT_SECONDS and self._send(session.hello(clock)):
+                again = max(BEAT_SECONDS, self._patience.seconds / 2)
+                if moment - session.asked_at >= again and self._send(session.hello(clock)):
                     session.asked_at = moment
                 continue
             idle = not session.in_flight
@@ -386,18 +393,33 @@ class Sender:
                 info(f"pushes go to {self._connected_to} ({reason})")
             session.greeted = self.connected = True
             if isinstance(session, Session):
+                self._announce(session)
                 session.gather = GATHER_SECONDS  # the daemon requests another time after each welcome
         elif envelope.kind == "hello?":
             if session.greeted:  # else the hello is on its way
                 session.disconnected()
-        elif envelope.kind == "ack":
-            session.acknowledged(envelope.number)
-        elif envelope.kind == "nack":
-            session.rejected(envelope.number)
-            refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frames[2]).reason}"
-            self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
+        elif envelope.kind in {"ack", "nack"}:
+            self._handle_commit(envelope, frames[2], session)
         else:
             self._run_command(envelope, frames[2], session)
+
+    def _handle_commit(self, envelope: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
+        if envelope.kind == "ack":
+            progress = session.acknowledged(envelope.number)
+        else:
+            progress = True
+            session.rejected(envelope.number)
+            refused = f"the daemon refused message {envelope.number}: {decode_body('nack', frame).reason}"
+            self._log_once("nack", f"{refused}; its values are counted as dropped, and so are those of further ones")
+        if progress:
+            self._patience.reset()
+
+    def _announce(self, session: Session) -> None:
+        """Print the link to a run, once a process."""
+        run = session.identity.run
+        if run not in self._announced:
+            self._announced.add(run)
+            announce(session.identity, self._connected_to)
 
     def _run_command(self, command: Envelope, frame: bytes, session: Session | OrphanedSession) -> None:
         if command.kind == "layers?" and isinstance(session, Session):

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
@@ -41,12 +41,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from trackside.media.unsent import Unsent
     from trackside.totals.flops import Flops
-    from trackside.wire import DistributionFrame, Identity, ProcessInfo, ProfilePlan, Totals
+    from trackside.wire import DistributionFrame, Identity, MediaItem, ProcessInfo, ProfilePlan, Totals
 
 Row = (
     tuple[int, "int | Deferred | None", dict[str, float]]
-    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | Measured | int", None]
+    | tuple[int, "Mark | Device | TrainingEvent | TrainingAlert | Measured | Unsent | int", None]
 )
 """A row of the queue: monotonic nanoseconds, the user's step or None, numbers by key. Or without numbers: monotonic
 nanoseconds, a message, None. The message may be a number: the nanoseconds of a wait for data that nobody has marked."""
@@ -55,6 +56,7 @@ KEY_BYTES = 64 * 1024  # limit of a key
 HEAVY = 8  # number of values above which a row counts by its values in the queue's limits; other rows count as one
 NEWEST = 64  # limit of the rows that are searched for the newest step
 MESSAGES = 64  # limit of events and alerts in a batch
+MEDIA_PENDING = 4 * 1024 * 1024  # bytes of unacknowledged messages above which images, texts and tables are dropped
 FRAMES = 4  # limit of distributions in a batch: those of 256 layers take some 100 KB
 
 
@@ -80,6 +82,7 @@ class Session(Outbox):
         refused: Number of values that a push dropped: not numbers, or no room.
         overrun: Number of pushes that were dropped to make room for newer ones.
         heavy_in: Values of heavy rows (`HEAVY`) that pushes have appended.
+        media_in: Bytes of images, texts and tables that were queued; *media_out* of those that were drained.
         heavy_out: Values of heavy rows that were drained.
         gpus: UUIDs of the GPUs that pushed values came from.
         layers: Number of a daemon's requests for the norms of all layers, and the steps of the last request.
@@ -105,7 +108,7 @@ class Session(Outbox):
         super().__init__(id_, Spool(id_, spool))
         self.identity = identity
         self.rows: deque[Row] = deque()
-        self.refused = self.overrun = self.heavy_in = self.heavy_out = 0
+        self.refused = self.overrun = self.heavy_in = self.heavy_out = self.media_in = self.media_out = 0
         self._config, self._tags, self._total_steps = config, tuple(map(redact_text, tags)), total_steps
         self._redacted = ("", "")  # a configuration, and how it is sent
         self._auto: tuple[str, ...] = ()
@@ -116,6 +119,7 @@ class Session(Outbox):
         self._events: list[TrainingEvent] = []
         self._alerts: list[TrainingAlert] = []
         self._distributions: list[DistributionFrame] = []
+        self._media: list[MediaItem] = []
         self._number = 0
         self.gather = GATHER_SECONDS
         self._batch = BatchBuilder()
@@ -255,7 +259,8 @@ class Session(Outbox):
                     self._batch.add(*part, aside=isinstance(row[1], Deferred) and row[1].aside)
                     if self._batch.is_full:
                         self._close(clock)
-                if len(self._events) + len(self._alerts) >= MESSAGES or len(self._distributions) >= FRAMES:
+                many = len(self._events) + len(self._alerts) >= MESSAGES or len(self._distributions) >= FRAMES
+                if many or self._media:
                     self._close(clock)
         except Exception:
             self.totals.dropped += self._batch.values
@@ -267,7 +272,7 @@ class Session(Outbox):
         if self._events or self._alerts:
             return True
         is_same = self._sent_counts == (self.totals.pushes, self.totals.dropped)
-        if not self._batch.rows and not self._distributions and is_same:
+        if not self._batch.rows and not self._distributions and not self._media and is_same:
             return False
         # Half a turn of the sender thread less, or one that is early by a moment would wait for another turn.
         gathered = (clock.monotonic - self._closed_at) / 1e9 + GATHER_SECONDS / 2
@@ -310,9 +315,9 @@ class Session(Outbox):
         self.gather = GATHER_SECONDS
         self._resources.reset()
 
-    def acknowledged(self, number: int) -> None:
-        """Drop the messages up to *number*, which are committed."""
-        super().acknowledged(min(number, self._number))  # a wrong number must not cover messages that follow
+    def acknowledged(self, number: int) -> bool:
+        """Drop the messages up to *number*, which are committed; return whether there were any."""
+        return super().acknowledged(min(number, self._number))  # a wrong number must not cover messages that follow
 
     def _gap(self, first: int, last: int, made_at: int) -> Pending:
         self._sent_counts = (self.totals.pushes, self.totals.dropped)  # a skip carries them
@@ -354,6 +359,21 @@ class Session(Outbox):
             self._alerts.append(message)
         elif isinstance(message, Measured):
             self._accept_distributions(message)
+        else:
+            self._accept_media(cast("Unsent", message))
+
+    def _accept_media(self, unsent: Unsent) -> None:
+        """Add an image, a text or a table to the batch, unless it would crowd out values that wait for a daemon."""
+        self.media_out += unsent.size
+        if self.backlog or self.size > MEDIA_PENDING:
+            self.totals.dropped += 1
+            self.warnings.setdefault("media", "images, texts and tables are dropped while no daemon accepts them")
+            return
+        try:
+            self._media.append(unsent.item(self._counts.step))
+        except Exception as error:  # noqa: BLE001  it must not keep others from being sent
+            self.totals.dropped += 1
+            warn(f"{unsent.kind} {unsent.key} is not sent: {type(error).__name__}: {str(error)[:200]}")
 
     def _accept_distributions(self, message: Measured) -> None:
         """Add distributions to the batch; those on a device come twice, first to learn their step."""
@@ -403,8 +423,9 @@ class Session(Outbox):
             phase=self._counts.phases.reported,
             room=self._resources.report(clock.monotonic) if is_sent_now else None,
             distributions=self._distributions,
+            media=self._media,
         )
-        self._events, self._alerts, self._distributions = [], [], []
+        self._events, self._alerts, self._distributions, self._media = [], [], [], []
         try:
             frames = encode(Envelope("batch", self.id, self._number + 1), pushes)
         except Exception:

@@ -188,9 +188,9 @@ class ActiveAlerts:
                 active.fires_until = min(active.fires_until, now)
 
     def _end_held(self, runs: Collection[str], now: float) -> None:
-        """End the alerts of ended runs that fire only for their least time; the metric keeps them for scrapes."""
+        """End the alerts of ended runs that fire only for their least time, as events do; the metric keeps them for scrapes."""
         for key, active in list(self._alerts.items()) if runs else ():
-            if active.run in runs and active.fires and not active.open_findings and active.alert not in ONCE:
+            if active.run in runs and active.fires and not active.open_findings and active.alert not in LIFE_CYCLE:
                 self._resolve(key, active, now)
                 active.exported = True
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import time
+from collections import deque
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.base import Column
@@ -14,7 +15,7 @@ from trackside_daemon.history.read.latest_samples import last_samples, live_stre
 from trackside_daemon.history.read.layers import last_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from trackside.wire import Identity
     from trackside_daemon.detectors.key_roles import Roles
@@ -36,37 +37,58 @@ FRAMES, MOST_FRAMES, ALL_FRAMES = 8, 64, 1024
 log = logging.getLogger("trackside")
 
 
-def past_ranks(
-    history: Readable, seconds: float, clock: Callable[[], float] = time.monotonic, *, roles: Roles = BY_NAME
-) -> Iterator[Past]:
-    """Yield the past of one rank after the other; ranks that do not fit into *seconds* start to learn anew.
+class PastRanks:
+    """The past of the ranks whose attempts have not ended, read rank by rank from one snapshot of the history.
 
     Args:
         history: History to read.
-        seconds: Time limit, which includes the time that the caller spends between two ranks.
-        clock: Monotonic clock, in seconds.
         roles: The roles of keys for runs that do not state others.
     """
-    until = clock() + seconds
-    try:
-        with history.reading() as connection:
-            ranks = live_streams(connection, RANKS)
-            count = max(STEPS, min(MOST_STEPS, ALL_STEPS // max(1, len(ranks))))
-            measurements = max(FRAMES, min(MOST_FRAMES, ALL_FRAMES // max(1, len(ranks))))
-            for number, (stream, identity, stated) in enumerate(ranks):
-                # The caller trains detectors between two iterations, and that time counts too.
-                if clock() > until:
-                    log.info(
-                        "the detectors of %d ranks start without past samples: reading them took too long",
-                        len(ranks) - number,
-                    )
-                    return
-                samples = last_samples(connection, stream, roles.of_run(stated).of, count)
-                yield _past(identity, samples)._replace(
-                    roles=stated, layers=_layers(last_frames(connection, stream, measurements))
-                )
-    except (sqlite3.Error, ValueError) as error:
-        log.warning("the detectors start without past samples, because the history cannot be read: %s", error)
+
+    def __init__(self, history: Readable, roles: Roles = BY_NAME) -> None:
+        self._roles = roles
+        self._snapshot = ExitStack()
+        self._left: deque[tuple[int, Identity, dict[str, str]]] = deque()
+        with self._stop_at_error():
+            self._connection = self._snapshot.enter_context(history.reading())
+            # The lowest rank of each run first, since the pace of the run follows from it.
+            self._left.extend(sorted(live_streams(self._connection, RANKS), key=lambda stream: stream[1].rank))
+        ranks = max(1, len(self._left))
+        self._count = max(STEPS, min(MOST_STEPS, ALL_STEPS // ranks))
+        self._frames = max(FRAMES, min(MOST_FRAMES, ALL_FRAMES // ranks))
+
+    @property
+    def left(self) -> list[Identity]:
+        """The ranks that `next` will return."""
+        return [identity for _, identity, _ in self._left]
+
+    def next(self) -> Past | None:
+        """Return the past of the next rank; None if there is none, or it cannot be read."""
+        with self._stop_at_error():
+            if self._left:
+                stream, identity, stated = self._left.popleft()
+                samples = last_samples(self._connection, stream, self._roles.of_run(stated).of, self._count)
+                layers = _layers(last_frames(self._connection, stream, self._frames))
+                return _past(identity, samples)._replace(roles=stated, layers=layers)
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """Close the snapshot; no rank is left."""
+        self._left.clear()
+        self._snapshot.close()
+
+    @contextmanager
+    def _stop_at_error(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, ValueError) as error:
+            log.warning(
+                "the detectors of %d ranks start without past samples, because the history cannot be read: %s",
+                len(self._left) + 1,
+                error,
+            )
+            self.close()
 
 
 def _layers(frames: Iterable[tuple[str, LayerFrame]]) -> list[PastLayers]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from trackside_daemon.captures.recorder import AskRanks
     from trackside_daemon.model.capture import Capture
 
-FRAMES = 12  # innermost calls of a thread in the text
 
 QUESTIONS = {"stacks": "stacks?", "flight_recorder": "flight?"}  # by kind of capture
 
@@ -63,13 +62,13 @@ def summarize(files: Mapping[int, Path]) -> dict[str, Any]:
 
 
 def text(summary: Mapping[str, Any]) -> list[str]:
-    """Return the innermost calls of the main thread of each rank, the innermost last."""
+    """Return the calls of the main thread of each rank, the innermost last."""
     lines = []
     for rank, stacks in summary["ranks"].items():
-        threads = stacks["threads"]
+        threads = {name: calls for name, calls in stacks["threads"].items() if not name.startswith("trackside")}
         name = next((name for name in threads if name.startswith("MainThread")), next(iter(threads), ""))
         lines += [
             f"rank {rank}: {len(threads)} thread{'s' * (len(threads) != 1)}, {name}:",
-            *(f"  {call}" for call in threads.get(name, ())[-FRAMES:]),
+            *(f"  {call}" for call in threads.get(name, ())),
         ]
     return lines

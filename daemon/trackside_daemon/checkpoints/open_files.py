@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 def written_files(pid: int, proc: Path = Path("/proc")) -> Iterator[Path]:
     """Yield the files of checkpoints that a process writes now, by the names that they will have."""
-    folder = proc / str(pid)
+    folder = f"{proc}/{pid}"
     with suppress(OSError):
-        for number in os.listdir(folder / "fd"):  # noqa: PTH208  names are enough
+        for number in os.listdir(f"{folder}/fd"):  # noqa: PTH208  names are enough
             with suppress(OSError, ValueError, StopIteration):
-                path = (folder / "fd" / number).readlink()
-                file = final_name(path.with_name(path.name.removesuffix(" (deleted)")))
-                if path.is_absolute() and file.suffix in SUFFIXES and _writes(folder / "fdinfo" / number):
+                # Without a `Path` of each, since most are sockets and devices, and each process is read once a second.
+                target = os.readlink(f"{folder}/fd/{number}")  # noqa: PTH115
+                if not target.startswith("/"):
+                    continue
+                file = final_name(Path(target.removesuffix(" (deleted)")))
+                if file.suffix in SUFFIXES and _writes(Path(folder, "fdinfo", number)):
                     yield file
 
 

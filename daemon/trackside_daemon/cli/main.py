@@ -102,6 +102,7 @@ COMMANDS = {
         "--url=http://127.0.0.1:21790 --interval 2s",
     ),
     "open": _Command("open:open_", "Print the link to the dashboard, with its token.", "--url=http://127.0.0.1:21790"),
+    "token": _Command("token:token", "Print the token of the dashboard, or replace it.", "--rotate"),
     "silence": _Command(
         "silence:silence",
         "Mute alerts for a while.",

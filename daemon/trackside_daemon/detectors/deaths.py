@@ -242,4 +242,6 @@ def _advice(death: Death) -> str:
         return "Check whether its machine answers, and look for the OOM killer in the kernel log there."
     if death.cause.startswith("SIG"):
         return "Check the kernel log (dmesg), the Xid errors of the GPU, and who may have sent the signal."
-    return "The output of the training has the traceback."
+    if death.by_exception:
+        return "The evidence of this alert, the page of the run and the output of the training have the traceback."
+    return "The output of the training may state why."

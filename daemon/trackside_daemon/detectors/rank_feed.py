@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.finding import Severity
     from trackside_daemon.model.metric import Batch
-    from trackside_daemon.model.records import Alert
+    from trackside_daemon.model.records import Alert, Record
 
 RUNS = 512  # the most runs whose attempts are remembered
 RANKS = 2048  # the most ranks at once; one needs some 50 KiB
@@ -111,6 +111,7 @@ class _RankFeed:
 
     def accept_layers(self, frame: DistributionFrame, shift: int, *, late: bool) -> Iterator[Finding]:
         """Yield the findings in the distributions of layers; see `accept` for *late*."""
+        self.has_ended = False
         for found in self._layers.evaluate(frame.kind, frame.step, by_layer(frame)):
             yield from self._apply(found, (frame.time + shift) / 1e9, late=late)
 
@@ -137,6 +138,8 @@ class _RankFeed:
 
     def end(self, why: str) -> Iterator[Finding]:
         """End all alerts of the rank."""
+        if self.has_ended:
+            return
         for alert, key, severity in self._firing.end():
             yield Finding(alert, severity, self._labels(key), self._time, why, over=True, run=self.run)
         self._restart()
@@ -196,20 +199,22 @@ class RankWatch:
         self._full = False
         self._attempts: dict[str, int] = {}
         """The attempt of each run whose session was opened last; those before it have no ranks any more."""
+        self._held: dict[tuple[str, int], list[Record]] = {}
+        """Records of ranks that are not restored yet."""
 
     def accept(self, batch: Batch) -> list[Finding]:
         """Return the findings in the records of a batch."""
         findings, self._restored = self._restored, []
         for record in batch.records:
-            if isinstance(record, BatchIngested):
-                findings += self._ingested(record)
-            elif isinstance(record, SessionOpened):
-                findings += self._opened(record)
-            elif isinstance(record, RunState):
-                findings += self._run_state(record)
-            elif isinstance(record, Event) and record.kind == "rank_ended":
-                findings += self._rank_ended(record)
+            if not self._held or not self._hold(record):
+                findings += self._findings(record)
         return findings
+
+    def expect(self, ranks: Iterable[Identity]) -> None:
+        """Hold the records of these ranks until `restore_rank`; accept what was held of all others."""
+        held, self._held = self._held, {(rank.run, rank.rank): [] for rank in ranks}
+        for records in held.values():
+            self._release(records)
 
     def slow_steps(self, run: str, attempt: int) -> SlowSteps:
         """Return the slow steps of the rank of an attempt that lost most by them."""
@@ -230,8 +235,13 @@ class RankWatch:
         """
         identity = past.identity
         key = identity.run, identity.rank
-        if key in self._ranks or not past.pushes or not self._has_room():
-            return
+        held = self._held.pop(key, [])
+        if key not in self._ranks and past.pushes and self._has_room():
+            self._restore(key, past, fired)
+        self._release(held)
+
+    def _restore(self, key: tuple[str, int], past: Past, fired: Iterable[Alert]) -> None:
+        identity = past.identity
         rank = self._ranks[key] = self._feed(identity, identity.name, identity.attempt, past.pushes[-1][0], past.roles)
         firing = rank.restore(past)
         self._restored += [
@@ -239,6 +249,36 @@ class RankWatch:
             for kept in fired
             if kept.run == identity.run and (kept.alert, kept.labels.get("key", "")) in firing
         ]
+
+    def _hold(self, record: Record) -> bool:
+        """Hold a record of ranks that are not restored yet; return whether no other rank needs it."""
+        if isinstance(record, BatchIngested | SessionOpened):
+            held = self._held.get((record.session.run, record.session.rank))
+        elif isinstance(record, Event) and record.kind == "rank_ended":
+            held = self._held.get((record.run, record.rank or 0))
+        elif isinstance(record, RunState):
+            for (run, _), records in self._held.items():
+                if run == record.run:
+                    records.append(record)
+            return False
+        else:
+            return False
+        if held is not None:
+            held.append(record)
+        return held is not None
+
+    def _release(self, records: Iterable[Record]) -> None:
+        """Accept records that were held; their findings come with those of the next batch."""
+        self._restored += [finding for record in records for finding in self._findings(record)]
+
+    def _findings(self, record: Record) -> Iterable[Finding]:
+        if isinstance(record, BatchIngested):
+            return self._ingested(record)
+        if isinstance(record, SessionOpened):
+            return self._opened(record)
+        if isinstance(record, RunState):
+            return self._run_state(record)
+        return self._rank_ended(record) if isinstance(record, Event) and record.kind == "rank_ended" else ()
 
     def _ingested(self, record: BatchIngested) -> Iterator[Finding]:
         session = record.session

@@ -136,9 +136,13 @@ class RunWatch:
         run = RankRef(past.identity.run, past.identity.attempt)
         if run not in self._paces and len(past.pushes) > 1 and len(self._paces) < RUNS:
             self._paces[run] = restored_pace(self._floor, past.pushes)
-        if len(self._gaps) < RANKS:
-            longest = max((after - before for (before, _), (after, _) in pairwise(past.pushes)), default=0.0)
-            self._gaps[run._replace(rank=past.identity.rank)] = len(past.pushes), longest
+        longest = max((after - before for (before, _), (after, _) in pairwise(past.pushes)), default=0.0)
+        ref = run._replace(rank=past.identity.rank)
+        if (rank := self._ranks.get(ref)) is not None:
+            rank.pushes += len(past.pushes)
+            rank.longest.add(longest, self._clock.at)
+        elif len(self._gaps) < RANKS:
+            self._gaps[ref] = len(past.pushes), longest
 
     def changed_batches(self) -> list[Batch]:
         """Return by how much ranks are slower than the others of their runs, where that was measured anew."""

@@ -110,8 +110,8 @@ def ledger(spans: Sequence[RankSpan], slowed: Sequence[Slowed] = ()) -> Ledger:
     for attempt in sorted({span.attempt for span in spans}):
         ranks = [_after(span, before) for span in spans if span.attempt == attempt]
         gap = 0.0 if before is None else max(0.0, ranks[0].started - before)
-        for span, waits in zip(ranks, _waits(ranks), strict=True):
-            entries = {"gap": gap, **_rank_ledger(span, gap, waits, slowed)}
+        for span, waited in zip(ranks, waits(ranks), strict=True):
+            entries = {"gap": gap, **_rank_ledger(span, gap, waited, slowed)}
             _add(total, entries, 1 / len(ranks))
             _add(by_rank.setdefault(span.rank, {}), entries)
         before = max(ranks[0].ended, before or 0.0)
@@ -149,7 +149,7 @@ def _synced(ranks: Sequence[RankSpan]) -> bool:
     return any(not SYNC_PHASES.isdisjoint(span.phases) for span in ranks)
 
 
-def _waits(ranks: Sequence[RankSpan]) -> list[dict[str, float]]:
+def waits(ranks: Sequence[RankSpan]) -> list[dict[str, float]]:
     """Return for each rank the seconds that it waited for the slowest one, and those of the communication itself."""
     if not _synced(ranks):
         own = own_seconds(ranks)
@@ -159,7 +159,7 @@ def _waits(ranks: Sequence[RankSpan]) -> list[dict[str, float]]:
     return [{"communication": seconds - min(synced), "exchange": min(synced)} for seconds in synced]
 
 
-def _rank_ledger(span: RankSpan, gap: float, waits: Mapping[str, float], slowed: Sequence[Slowed]) -> dict[str, float]:
+def _rank_ledger(span: RankSpan, gap: float, waited: Mapping[str, float], slowed: Sequence[Slowed]) -> dict[str, float]:
     entries = _Entries(span.ended - span.started)
     entries.put("stall", span.account.stall)
     if span.first is None or span.last is None:
@@ -181,7 +181,7 @@ def _rank_ledger(span: RankSpan, gap: float, waits: Mapping[str, float], slowed:
     parts = (("data", ("data",), idle), ("checkpoint", SAVES, length), ("eval", EVALS, length), *roles)
     for account, phases, most in parts:
         entries.put(account, share * min(most, sum(span.phases.get(phase, 0.0) for phase in phases)))
-    for account, seconds in waits.items():
+    for account, seconds in waited.items():
         entries.put(account, share * seconds)
     compute = entries.left
     for loss in slowed:

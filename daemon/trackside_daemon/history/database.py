@@ -96,6 +96,11 @@ class Database:
                     self.connection.execute("ROLLBACK")
                 raise
 
+    @property
+    def is_exclusive(self) -> bool:
+        """True if there is one connection, so that nothing is written during `reading`."""
+        return self._exclusive
+
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Open a snapshot of the file, in any thread."""

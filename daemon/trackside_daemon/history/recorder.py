@@ -15,9 +15,11 @@ from trackside_daemon.history.checkpoint_rows import recent_checkpoints
 from trackside_daemon.history.database import Database
 from trackside_daemon.history.directory import UnreadableError, lock_history, network_file_system
 from trackside_daemon.history.files.jsonl import JsonLines
+from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read import alert_reader, attempts
 from trackside_daemon.history.read.sessions import stored_session
 from trackside_daemon.history.record.writer import Writer
+from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.records import ENDED, MachineSample, RunState, SessionOpened
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.sessions import StoredSession
     from trackside_daemon.history.record.trimming import Bounds
     from trackside_daemon.model.capture import Capture
-    from trackside_daemon.model.metric import Batch, Sample
+    from trackside_daemon.model.metric import Batch
     from trackside_daemon.model.records import Alert, EarlierAttempts, Silence
 
 MAX_LAST_ATTEMPTS = 10_000  # runs whose last attempt is cached
@@ -52,6 +54,7 @@ class Recorder:
             for all sessions.
         hardware: Describes this machine.
         jsonl: Directory to which all records are appended as JSON lines too; None for none.
+        media: Quotas of images, texts and tables.
 
     Attributes:
         database: The file, for readers.
@@ -74,6 +77,7 @@ class Recorder:
         request_resend: Callable[[bytes | None], None] = lambda _: None,
         hardware: Callable[[], Mapping[str, Any]] = dict,
         jsonl: Path | None = None,
+        media: Quotas = Quotas(),  # noqa: B008  it is frozen
     ) -> None:
         self.interval = interval
         self._lock = lock_history(directory)
@@ -99,6 +103,7 @@ class Recorder:
             request_resend=request_resend,
             hardware=hardware,
             jsonl=None if jsonl is None else JsonLines(jsonl),
+            media=media,
         )
         self._machine = frozenset(machine)
         self._last_slots: dict[str, int] = {}
@@ -293,18 +298,9 @@ class Recorder:
         self._ending.discard(batch.source)
         self._last_slots[batch.source] = slot
         values = {
-            _series_name(sample): sample.value for sample in batch.samples if isinstance(sample.value, int | float)
+            series_name(sample.metric, sample.labels): sample.value
+            for sample in batch.samples
+            if isinstance(sample.value, int | float)
         }
         if values:
             self.writer.put([MachineSample(batch.time, values)])
-
-
-def _series_name(sample: Sample) -> str:
-    """Return the name and labels of a series as ``/metrics`` writes them."""
-    pairs = sorted(zip(sample.metric.labels, sample.labels, strict=True))
-    labels = ",".join(f'{name}="{_escape(value)}"' for name, value in pairs)
-    return f"{sample.metric.name}{{{labels}}}" if labels else sample.metric.name
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -235,6 +235,7 @@ MIGRATIONS: Sequence[tuple[str, Sequence[str]]] = (
             "CREATE UNIQUE INDEX distribution_place ON distribution (stream, kind, level, number, step)",
         ),
     ),
+    ("what people note about a run", ("ALTER TABLE run ADD COLUMN notes TEXT NOT NULL DEFAULT ''",)),
 )
 
 

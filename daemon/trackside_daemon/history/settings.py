@@ -25,6 +25,17 @@ class RetentionSection(Section):
     ] = 0.0
 
 
+class MediaSection(Section):
+    """Bounds of images, texts and tables; the oldest are deleted first."""
+
+    quota_run: Annotated[
+        Bytes, Field(ge=0, description="Maximum size of the images, texts and tables of a run, such as 256MiB.")
+    ] = 256 * 1024**2
+    quota: Annotated[Bytes, Field(ge=0, description="Maximum size of the images, texts and tables of all runs.")] = (
+        4 * 1024**3
+    )
+
+
 class StorageSection(Section):
     """The history of runs, on disk."""
 
@@ -35,6 +46,7 @@ class StorageSection(Section):
         ),
     ] = ""
     retention: RetentionSection = RetentionSection()
+    media: MediaSection = MediaSection()
     synchronous: Annotated[
         Literal["normal", "full"],
         Field(description="normal or full; with full each commit waits for the disk, and a power cut loses nothing."),

@@ -403,6 +403,7 @@ class Sessions:
             session.pause(message.totals.paused),
             late,
             message.distributions,
+            message.media,
         )
         outcome.add_records([ingested, *events(ref, message, session.shift)], Receipt(ref.id, number))
 

@@ -70,13 +70,19 @@ class Command:
     Args:
         arguments: The program and its arguments.
         environ: Variables that are added to this process's environment.
+        streams: Descriptors for its standard output and error; None for this process's own.
 
     Raises:
         OSError: The program cannot be started.
     """
 
-    def __init__(self, arguments: Sequence[str], environ: Mapping[str, str]) -> None:
-        self._process = subprocess.Popen(list(arguments), env={**os.environ, **environ})  # noqa: S603  the user's own
+    def __init__(
+        self, arguments: Sequence[str], environ: Mapping[str, str], streams: tuple[int, int] | None = None
+    ) -> None:
+        output, errors = streams or (None, None)
+        self._process = subprocess.Popen(  # noqa: S603  the user's own
+            list(arguments), env={**os.environ, **environ}, stdout=output, stderr=errors
+        )
 
     @property
     def status(self) -> int | None:

@@ -18,7 +18,7 @@ from trackside_daemon.model.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from trackside.wire import DistributionFrame, Hello
+    from trackside.wire import DistributionFrame, Hello, MediaItem
     from trackside_daemon.model.columns import Columns
     from trackside_daemon.model.session import Owner, SessionRef
 
@@ -147,6 +147,7 @@ class BatchIngested:
         paused: Seconds of evaluation and checkpoints, outside the steps, since the session's previous message.
         late: The rows are a minute old or more, so that they raise no notification.
         distributions: Distributions of layers, checked.
+        media: Images, texts and tables, not checked.
     """
 
     session: SessionRef
@@ -157,6 +158,7 @@ class BatchIngested:
     paused: float = 0.0
     late: bool = False
     distributions: Sequence[DistributionFrame] = ()
+    media: Sequence[MediaItem] = ()
 
 
 @dataclass(frozen=True, slots=True)

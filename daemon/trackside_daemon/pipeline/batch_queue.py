@@ -40,6 +40,11 @@ class BatchQueue:
         """Return whether more may be pushed."""
         return len(self._pushes) < PUSHES_WAITING  # without the lock: at worst a few more get in
 
+    @property
+    def is_idle(self) -> bool:
+        """True while `get` would wait."""
+        return not (self._ticks or self._pushes or self._stopping)
+
     def get(self) -> Batch | None:
         """Wait for the next batch; return None if none is left after `stop`."""
         with self._changed:

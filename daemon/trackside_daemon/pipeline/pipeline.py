@@ -29,7 +29,10 @@ FAILURES = Metric(
 )
 STAGES = ("state", "history", "detectors", "alerts", "listeners", "jsonl")
 LOGGED = 64  # most kinds of failures that are logged
+RESTORE_SECONDS = 0.1  # the longest pause between two ranks that are restored, while batches wait all the time
 ALERTS_SECONDS = 1.0  # interval in which the active alerts get the time, while batches arrive
+
+_RESTORING = Batch("restoring")
 
 log = logging.getLogger("trackside")
 
@@ -45,6 +48,7 @@ class Pipeline:
         listeners: Receive, in this order, the alerts that change.
         stalls: Receives the stalls that finding sources detect.
         queue: The batches; None for a queue of its own.
+        restore: Restores the detectors of one more rank from an earlier daemon; returns whether more may be left.
         wall: Unix time in seconds.
     """
 
@@ -58,6 +62,7 @@ class Pipeline:
         listeners: Sequence[AlertListener] = (),
         stalls: Callable[[Sequence[Stall]], None] = lambda _: None,
         queue: BatchQueue | None = None,
+        restore: Callable[[], bool] = bool,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._state = state
@@ -69,6 +74,9 @@ class Pipeline:
         self._listeners = tuple(listeners)
         self._stalls = stalls
         self._queue = queue or BatchQueue()
+        self._restore = restore
+        self._restores = True
+        self._restored_at = 0.0
         self._wall = wall
         self._ticked = 0.0
         self._findings: list[Finding] = []
@@ -169,10 +177,21 @@ class Pipeline:
         return Batch("pipeline", samples, complete=True)
 
     def _run(self) -> None:
-        while (batch := self._queue.get()) is not None:
+        while (batch := self._next()) is not None:
             self._began = time.monotonic()
             self.accept(batch)
             self._began = 0.0
+
+    def _next(self) -> Batch | None:
+        """Return the next batch, None at the end; restore ranks of an earlier daemon until there is one."""
+        while self._restores and (self._queue.is_idle or time.monotonic() - self._restored_at > RESTORE_SECONDS):
+            self._stage("detectors", self._restore_rank, _RESTORING)
+            self._restored_at = time.monotonic()
+        return self._queue.get()
+
+    def _restore_rank(self, _: Batch) -> None:
+        self._restores = False  # if it fails
+        self._restores = self._restore()
 
 
 def _kind(error: Exception) -> tuple[str, str, int]:

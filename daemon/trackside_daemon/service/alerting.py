@@ -26,7 +26,7 @@ from trackside_daemon.alerts.test_alert import AlertTester
 from trackside_daemon.diagnosis.regression import Regressions
 from trackside_daemon.history.directory import UnreadableError
 from trackside_daemon.model.metric import Batch
-from trackside_daemon.service.finding_sources import alert_names, finding_sources, restore_sources, unknown_alerts
+from trackside_daemon.service.finding_sources import alert_names, finding_sources, restoring, unknown_alerts
 from trackside_daemon.service.hangs import Hangs
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Alerting:
         silences: The silences.
         tester: Raises test alerts.
         sources: The finding sources.
+        restoring: Restores those that learn.
         active: The active alerts.
         listeners: Receive the alerts that change.
         firing: The firing alerts, for pages.
@@ -138,7 +139,7 @@ class Alerting:
             *([reports] if reports else []),
             *_regressions(section, history, fired),
         ]
-        restore_sources(self.sources, history.database, fired, section)
+        self.restoring = restoring(self.sources, history.database, fired, section)
         self._about = about
         self._delivery = Delivery(sinks(section.sinks, about), lambda note: history.writer.put([note]))
         self._delivery.restore([*map(self._as_it_ended, ended), *fired])

@@ -30,9 +30,11 @@ from trackside_daemon.diagnosis.diagnosis import diagnose
 from trackside_daemon.diagnosis.live_costs import LiveCosts
 from trackside_daemon.diagnosis.text import lines
 from trackside_daemon.history.directory import named_directory, prepare, writable_directory
+from trackside_daemon.history.media.store import Quotas
 from trackside_daemon.history.read.layers import kinds
 from trackside_daemon.history.record.trimming import Bounds
 from trackside_daemon.history.recorder import Recorder
+from trackside_daemon.history.training_counters import TrainingCounters
 from trackside_daemon.ingest.orphaned_spools import OrphanedSpools
 from trackside_daemon.ingest.process_watch import ProcessWatch
 from trackside_daemon.ingest.requests import IngestRequests
@@ -54,6 +56,7 @@ from trackside_daemon.service.run_begins import RunBegins
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.liveness import Liveness
 from trackside_daemon.training.runs import Runs
+from trackside_daemon.web.api.machine_history import MachineHistory
 from trackside_daemon.web.api.overview.rates import RateTracker
 
 if TYPE_CHECKING:
@@ -86,7 +89,8 @@ class Parts:
 
     Attributes:
         state: The newest values.
-        rates: Rates of the counters, for the dashboard.
+        rates: Rates of the counters, for the dashboard; *machine* has the last hour of host and GPUs, and *counters* records
+            those of the trainings.
         ranks: The training processes of this machine.
         requests: Requests of other threads to ingest.
         nvml: The worker process that reads the GPUs.
@@ -117,6 +121,7 @@ class Parts:
     def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: IngestWorker, url: str) -> None:
         self.state = State(config.limits.ranks)
         self.rates = RateTracker(self.state)
+        self.machine = MachineHistory(self.state)
         self.ranks = RankProcesses()
         self.requests = IngestRequests()
         self.nvml = Nvml(worker_settings(config.collector.gpu))
@@ -137,6 +142,7 @@ class Parts:
         # The families of the NVML calls are too many for the history.
         machine = [collector.name for collector in self.collectors if collector is not self.nvml_calls]
         self.history = _history(config, directory, machine, self.state, self.requests)
+        self.counters = TrainingCounters(self.state, self.history.writer.put)
         self.mirrors = Mirrors(config.bridges.configured(), self.history.database.path)
         self.liveness = Liveness()
         queue = BatchQueue()
@@ -210,6 +216,7 @@ class Parts:
             listeners=(*self.alerting.listeners, *self.automatic),
             stalls=self.runs.accept_stalls,
             queue=queue,
+            restore=self.alerting.restoring.step,
         )
         self.spools = OrphanedSpools(push_socket.endpoints)
         watch = ProcessWatch(PROC, sys)
@@ -267,6 +274,7 @@ def _history(
         request_resend=requests.restart,
         hardware=partial(hardware, state),
         jsonl=named_directory(Path(storage.jsonl), "--storage.jsonl") if storage.jsonl else None,
+        media=Quotas(storage.media.quota_run, storage.media.quota),
     )
 
 
@@ -349,4 +357,7 @@ def _deliver_tick(parts: Parts, batches: Sequence[Batch]) -> None:
     for automatic in parts.automatic:
         automatic.tick()
     parts.planned.tick()
-    parts.rates.record(time.monotonic())
+    now, wall = time.monotonic(), time.time()
+    parts.rates.record(now)
+    parts.machine.record(now, wall)
+    parts.counters.record(now, wall)

@@ -59,7 +59,10 @@ def needs_restart(old: Config, new: Config) -> list[str]:
     """Return the names of the settings that differ and that a running daemon cannot change."""
     whole = ("path", "web", "push", "collector", "limits", "capture", "checkpoint", "bridges", "reports")
     changed = [name for name in whole if getattr(new, name) != getattr(old, name)]
-    single = {"storage": ("path", "jsonl", "synchronous"), "alerts": ("enabled", "stall_after", "thresholds", "rules")}
+    single = {
+        "storage": ("path", "jsonl", "synchronous", "media"),
+        "alerts": ("enabled", "stall_after", "thresholds", "rules"),
+    }
     return changed + [
         f"{section}.{name}"
         for section, names in single.items()

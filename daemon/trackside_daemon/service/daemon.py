@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon import __version__
@@ -38,33 +39,32 @@ from trackside_daemon.web.api.agents import AgentsApi
 from trackside_daemon.web.api.alerts import AlertsApi
 from trackside_daemon.web.api.captures import CapturesApi
 from trackside_daemon.web.api.checkpoints import CheckpointsApi
+from trackside_daemon.web.api.console import ConsoleApi
 from trackside_daemon.web.api.diagnosis import DiagnosisApi
 from trackside_daemon.web.api.gpu import GpuApi
 from trackside_daemon.web.api.history import HistoryApi
 from trackside_daemon.web.api.history_access import HistoryAccess
 from trackside_daemon.web.api.layers import LayersApi
+from trackside_daemon.web.api.machine_history import MachineApi
+from trackside_daemon.web.api.media import MediaApi
 from trackside_daemon.web.api.overview.endpoints import OverviewApi
 from trackside_daemon.web.api.overview.overview import Overview
 from trackside_daemon.web.api.processes import ProcessesApi
 from trackside_daemon.web.api.waits import Waits, poll_runs
 from trackside_daemon.web.app import WebApp
 from trackside_daemon.web.http.address import is_loopback, security_warnings, write_url_file
-from trackside_daemon.web.http.auth_token import Token
+from trackside_daemon.web.http.auth_token import STORED, Token
 from trackside_daemon.web.http.config_file import ConfigFile
 from trackside_daemon.web.http.server import WebServer
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
-    from pathlib import Path
 
     from trackside.wire import Identity
     from trackside_daemon.ingest.ingest_worker import IngestWorker
     from trackside_daemon.ingest.push_socket import PushSocket
     from trackside_daemon.service.config import Config
-
-# The file in the directory of the history that keeps the API's token.
-TOKEN_FILE = "api.token"  # noqa: S105  a name
 
 # The sources of series other than the collectors.
 SOURCES = (
@@ -130,12 +130,12 @@ class Daemon:
         )
         self._stopping = threading.Event()
         self._lost_runs = threading.Thread(target=self._end_lost_runs, name="trackside-forget", daemon=True)
-        self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(TOKEN_FILE))
+        self._token = _make_token(push_socket.token, self._parts.history.database.path.with_name(STORED))
         self._address_file = push_socket.token.with_suffix(".address")
-        access = HistoryAccess(self._parts.history.database, self._parts.history.writer)
-        self._overview = self._overview_api(access)
+        self._access = HistoryAccess(self._parts.history.database, self._parts.history.writer)
+        self._overview = self._overview_api(self._access)
         self._waits = Waits(partial(poll_runs, self._parts.state, self._parts.history.database))
-        self._web = WebServer(self._web_app(access), listener, self._web_config)
+        self._web = WebServer(self._web_app(self._access), listener, self._web_config)
         self._watchdog = Watchdog(
             self._notifier,
             {"sampler": self._parts.sampler.behind, "web": self._web.loop_delay},
@@ -248,8 +248,11 @@ class Daemon:
             ),
             checkpoints=CheckpointsApi(parts.checkpoints, access),
             gpu=GpuApi(parts.nvml, parts.gpu.forget),
-            processes=ProcessesApi(lambda: parts.process.processes),
+            machine=MachineApi(parts.machine),
+            processes=ProcessesApi(lambda: parts.process.processes, parts.state, Path(self._config.path.procfs)),
             overview=self._overview,
+            console=ConsoleApi(access),
+            media=MediaApi(access),
             reload=self.reload if web.enable_lifecycle else None,
         )
         hosts = (*web.allowed_hosts, self._address, web.listen_address)
@@ -327,6 +330,7 @@ class Daemon:
         parts.ingest.close()
         if self._serving:
             self._web.stop()
+        self._access.close()
         parts.requests.close()  # not before the pages, which ask clients for stacks
         parts.history.close()  # after the web server has stopped, because its requests read the history
         parts.nvml.close()

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from trackside_daemon.alerts.descriptions import DETECTED, RULED
 from trackside_daemon.alerts.disabled import unknown_names
 from trackside_daemon.alerts.process_memory_leaks import ProcessLeaks
-from trackside_daemon.alerts.replay_history import past_ranks
+from trackside_daemon.alerts.rank_restoring import RankRestoring
+from trackside_daemon.alerts.replay_history import PastRanks
 from trackside_daemon.alerts.rules import builtin, custom
 from trackside_daemon.alerts.rules.evaluation import RuleEvaluator
 from trackside_daemon.alerts.rules.family_catalogue import catalogue
 from trackside_daemon.alerts.rules.fleet import fleet
 from trackside_daemon.alerts.settings import key_roles
-from trackside_daemon.alerts.stages import RestorableSource, sources
+from trackside_daemon.alerts.stages import sources
 from trackside_daemon.ingest import message_counts
 from trackside_daemon.model.metric import Metric
 from trackside_daemon.pipeline.pipeline import FAILURES
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.rules.rule import Rule
     from trackside_daemon.alerts.settings import AlertsSection
     from trackside_daemon.alerts.stages import FindingSource
-    from trackside_daemon.history.read.series import Readable
+    from trackside_daemon.history.database import Database
     from trackside_daemon.model.records import Alert
     from trackside_daemon.model.state import State
 
@@ -56,17 +57,22 @@ def alert_names(section: AlertsSection) -> set[str]:
     return {*DETECTED, *RULED, *(one.alert for one in fleet("trackside")), *(rule.alert for rule in section.rules)}
 
 
-RESTORE_SECONDS = 2.0  # the most time of a start that detectors may use to learn, some 20 ms per rank
+# The most time of a start in which detectors learn. The other ranks follow while the daemon serves, except with a history that
+# is open exclusively, whose writer would have to wait.
+RESTORE_SECONDS, RESTORE_ALONE_SECONDS = 0.5, 2.0
 
 
-def restore_sources(
-    sources: Iterable[FindingSource], history: Readable, fired: Sequence[Alert], section: AlertsSection
-) -> None:
-    """Restore the sources that learn, from the samples of the runs that have not ended, before any client pushes."""
-    learning = [source for source in sources if isinstance(source, RestorableSource)]
-    for past in past_ranks(history, RESTORE_SECONDS, roles=key_roles(section)) if learning else ():
-        for source in learning:
-            source.restore_rank(past, fired)
+def restoring(
+    sources: Iterable[FindingSource], history: Database, fired: Sequence[Alert], section: AlertsSection
+) -> RankRestoring:
+    """Begin to restore the sources that learn, from the samples of the runs that have not ended, before any client pushes."""
+    begun = RankRestoring(sources, PastRanks(history, key_roles(section)), fired)
+    if history.is_exclusive:
+        begun.start(RESTORE_ALONE_SECONDS)
+        begun.give_up()
+    else:
+        begun.start(RESTORE_SECONDS)
+    return begun
 
 
 def finding_sources(

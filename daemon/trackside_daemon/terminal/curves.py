@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 KEYS = (*LOSSES, "tokens", "samples")
+LEAST_POINTS = 40  # points of a loss from which its last half may be drawn alone
+FLAT = 0.25  # share of the whole range that the last half fills at most then
 
 
 class _Bucket(NamedTuple):
@@ -26,15 +28,35 @@ class _Bucket(NamedTuple):
 
 
 def loss(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:
-    """Return the loss by step, with marks at NaN and infinities; the title names the rank if there are several."""
+    """Return the loss by step, with marks at NaN and infinities; the title names the rank if there are several.
+
+    Where the loss has fallen much, the curve is that of the last half of the steps, whose differences would not be visible.
+    """
     for key in LOSSES:
         if buckets := list(_buckets(series, key)):
             points = [point for bucket in buckets if (point := _point(bucket)) is not None]
             nonfinite = sum(bucket.nonfinite for bucket in buckets)
             count = f"  !{short_number(nonfinite)} not finite" if nonfinite else ""
-            title = f"{key} {short_number(buckets[-1].last)}{_rank(series, key, run)}{count}"
-            return Curve(title, points, [bucket.step for bucket in buckets if bucket.nonfinite])
+            begin = _begin(points)
+            half = "" if begin is None else ", last half"
+            title = f"{key} {short_number(buckets[-1].last)}{_rank(series, key, run)}{half}{count}"
+            shown = [point for point in points if begin is None or point.step >= begin]
+            marks = [bucket.step for bucket in buckets if bucket.nonfinite and (begin is None or bucket.step >= begin)]
+            return Curve(title, shown, marks)
     return Curve("loss")
+
+
+def _begin(points: Sequence[Point]) -> float | None:
+    """Return the step from which a loss is drawn; None to draw all."""
+    if len(points) < LEAST_POINTS:
+        return None
+    middle = (points[0].step + points[-1].step) / 2
+    half = [point for point in points if point.step >= middle]
+
+    def extent(some: Sequence[Point]) -> float:
+        return max(point.high for point in some) - min(point.low for point in some)
+
+    return middle if extent(half) < FLAT * extent(points) else None
 
 
 def throughput(series: Sequence[Mapping[str, Any]], run: Mapping[str, Any]) -> Curve:

@@ -179,12 +179,12 @@ class RunStatus:
     @property
     def ended(self) -> bool:
         """True once every rank that was seen has ended."""
-        return all(rank.state in ENDED for rank in self.ranks.values())
+        return worst([rank.state for rank in self.ranks.values()], "finished") in ENDED
 
     @property
     def state(self) -> str:
         """The state of all ranks together."""
-        return worst((rank.state for rank in self.ranks.values()), "starting")
+        return worst([rank.state for rank in self.ranks.values()], "starting")
 
     def add_session(self, rank: RankStatus, identity: Identity) -> RankSession:
         """Add a session of a rank."""
@@ -252,10 +252,10 @@ class RunStatus:
     def run_state(self) -> RunState:
         """Return its state as the history stores it."""
         ranks = self.ranks.values()
-        state = worst((rank.end.state if rank.end is not None else rank.state for rank in ranks), "starting")
-        ends = [rank.end for rank in ranks if rank.end is not None]
-        if len(ends) < len(ranks):
+        state = worst([rank.state if rank.end is None else rank.end.state for rank in ranks], "starting")
+        if state not in ENDED:
             return RunState(self.identity.run, self.attempt, state)
+        ends = [rank.end for rank in ranks if rank.end is not None]
         causes = ", ".join(sorted({end.cause for end in ends} - {""}))
         return RunState(self.identity.run, self.attempt, state, causes, max((end.at for end in ends), default=None))
 
@@ -274,8 +274,14 @@ class RunStatus:
         details = {} if exited is None else exited.fields()
         return self.event("rank_ended", end.at, rank, state=end.state, cause=end.cause, **details)
 
-    def marks(self, *records: Record) -> Batch:
-        """Return the run's state, info and ends, with further records for the history."""
+    def marks(self, *records: Record, ended: RankStatus | None = None) -> Batch:
+        """Return the run's state, info and ends, with further records for the history.
+
+        Args:
+            records: The further records.
+            ended: The only rank whose end is new, since that of each of a thousand ranks must not cost as much as all; None if
+                others may differ.
+        """
         identity = self.identity
         info = (
             self.name,
@@ -294,13 +300,13 @@ class RunStatus:
         samples += [Sample(f.STATE, (self.name, state), float(state == self._exported_state)) for state in f.STATES]
         samples += [
             Sample(f.ENDED_AT, rank.labels, rank.end.at)
-            for rank in self.ranks.values()
+            for rank in (self.ranks.values() if ended is None else [ended])
             if rank.end is not None and rank.state in ENDED
         ]
         return Batch(
             self.source,
             samples,
-            complete=True,
+            complete=ended is None,
             until=self.until,
             records=[self.run_state(), *records],
             subject=self.ref,

@@ -342,7 +342,9 @@ class Runs:
         The run was killed and begins anew before the daemon has noticed the end of its processes.
         """
         run = self._runs.get(identity.run)
-        of_run = [] if run is None else list(run.sessions)
+        if run is None or identity.rank not in run.ranks:
+            return []
+        of_run = list(run.sessions)
         before = [session for session in of_run if session.identity.rank == identity.rank]
         batches = [self._settle(session, now) for session in before if session.waits_until is not None]
         if not all(session.status for session in before):
@@ -410,8 +412,12 @@ class Runs:
         if run.until is not None:
             id_, fields = run.identity.run, log_fields(run.identity.run, run.name)
             log.info("run %s (id %s, attempt %d) ended: %s", run.name, id_, run.attempt, run.state, extra=fields)
-        ranks = [session.identity.rank] if run.until == before else run.ranks
-        return [*(run.batch(rank, run.ranks[rank].state_samples()) for rank in ranks), run.marks(*records)]
+        ranks, ended = run.ranks, None
+        if run.until == before:
+            ranks = {session.identity.rank: session.rank}
+            ended = session.rank if session.rank.state in ENDED else None
+        states = [run.batch(number, rank.state_samples()) for number, rank in ranks.items()]
+        return [*states, run.marks(*records, ended=ended)]
 
     def _drop(self, run: RunStatus) -> list[Batch]:
         """Forget a run and its sessions; return batches that remove all its series."""

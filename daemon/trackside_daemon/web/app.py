@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from trackside_daemon.web.api.alerts import AlertsApi
     from trackside_daemon.web.api.captures import CapturesApi
     from trackside_daemon.web.api.checkpoints import CheckpointsApi
+    from trackside_daemon.web.api.console import ConsoleApi
     from trackside_daemon.web.api.diagnosis import DiagnosisApi
     from trackside_daemon.web.api.gpu import GpuApi
     from trackside_daemon.web.api.history import HistoryApi
     from trackside_daemon.web.api.layers import LayersApi
+    from trackside_daemon.web.api.machine_history import MachineApi
+    from trackside_daemon.web.api.media import MediaApi
     from trackside_daemon.web.api.overview.endpoints import OverviewApi
     from trackside_daemon.web.api.processes import ProcessesApi
 
@@ -72,8 +75,11 @@ class WebApp:
         checkpoints: Endpoints of checkpoints.
         layers: Endpoints of the distributions of layers.
         gpu: Endpoints that pause and resume GPU readings.
-        processes: Endpoint of the training processes.
+        machine: Endpoint of the last hour of the machine.
+        processes: Endpoints of the processes that train or use a GPU.
         overview: Endpoints of the overview and its stream.
+        console: Endpoint of the output of commands.
+        media: Endpoints of images, texts and tables.
     """
 
     def __init__(
@@ -91,8 +97,11 @@ class WebApp:
         checkpoints: CheckpointsApi,
         layers: LayersApi,
         gpu: GpuApi,
+        machine: MachineApi,
         processes: ProcessesApi,
         overview: OverviewApi,
+        console: ConsoleApi,
+        media: MediaApi,
         reload: Callable[[], str] | None = None,
     ) -> None:
         self._state = state
@@ -110,14 +119,20 @@ class WebApp:
             "checkpoints": checkpoints,
             "layers": layers,
             "gpu": gpu,
+            "machine": machine,
             "processes": processes,
             "overview": overview,
+            "console": console,
+            "media": media,
         }
         self._process_registry = process_registry()
         self._rank_statistics = RankStatistics()
+        self._overview = overview
+        self._token: Token | None = None
 
     def build(self, *, token: Token, hosts: Collection[str], public_read: bool, any_host: bool = False) -> Starlette:
         """Return the application behind the token check; see `TokenMiddleware` for the arguments."""
+        self._token = token
         routes = [
             Route("/metrics", self.metrics),
             Route("/-/healthy", self.healthy),
@@ -176,6 +191,16 @@ class WebApp:
     async def status(self, _request: Request) -> Response:
         """Answer ``/api/v1/status``."""
         return JSONResponse(self._status())
+
+    async def rotate_token(self, _request: Request) -> Response:
+        """Replace the token of the API, and end the streams that the old one has opened."""
+        assert self._token is not None  # noqa: S101  no request precedes `build`
+        try:
+            self._token.rotate()
+        except OSError as error:
+            raise HTTPException(507, f"{error.filename}: {(error.strerror or str(error)).lower()}") from error
+        self._overview.disconnect()
+        return JSONResponse({"token": self._token.value})
 
     async def openapi(self, _request: Request) -> Response:
         """Answer ``/api/v1/openapi.json``."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 PAGE = "index.html"
-ADDRESSES = ("/", "/runs/{run:path}", "/compare", "/system", "/alerts", "/alerts/{alert}", "/export")
+ADDRESSES = ("/", "/runs", "/runs/{run:path}", "/compare", "/system", "/alerts", "/alerts/{alert}", "/export")
 # No inline code and no other origin. The browser revalidates each file, so that an upgrade takes effect at once.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self' blob:; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -32,7 +32,13 @@ HEADERS = {
 
 MIN_GZIP_BYTES = 500  # smaller files are not compressed
 # Not from `mimetypes`, which reads the types of the machine: they differ, and cost 1 MiB.
-TYPES = {".css": "text/css", ".html": "text/html", ".js": "text/javascript", ".svg": "image/svg+xml"}
+TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
 
 
 class StaticFile:

@@ -6,16 +6,19 @@ the lowest rank. It also names the ranks in a state that few ranks have.
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array
+from collections import defaultdict
 from math import isnan, nan
 from typing import TYPE_CHECKING, cast
 
 from trackside_daemon.model.metric import Distribution, Metric
-from trackside_daemon.model.state import Rows, Series
+from trackside_daemon.model.state import Group, Rows, Series
 from trackside_daemon.model.training_families import RANK_STATE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
+
+    from trackside_daemon.model.state import Column
 
 # Not among the families that a rule can name: the daemon's own rules see each rank.
 RANK_STATISTIC = Metric(
@@ -38,76 +41,122 @@ _Found = list[tuple[Series, "float | Distribution"]]
 
 
 class RankStatistics:
-    """Replaces groups of series by their statistics. Its series are kept, since the exposition caches their text."""
+    """Replaces groups of series by their statistics."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[Metric, tuple[str, ...]], Series] = {}
+        self._groups: dict[tuple[Metric, tuple[str, ...]], _GroupStatistics] = {}
         """Those of the last page."""
-        self._used: dict[tuple[Metric, tuple[str, ...]], Series] = {}
 
     def apply(self, page: list[Rows]) -> list[Rows]:
         """Return the page with statistics in place of groups, sorted by name."""
-        self._series, self._used = self._used, {}
+        before, self._groups = self._groups, {}
         if not any(rows.groups for rows in page):
             return page
-        statistics: dict[Metric, _Found] = {RANK_STATISTIC: [], EXTREME_RANK: []}
+        statistics: _Found = []
+        extremes: _Found = []
         rest = []
         for rows in page:
-            kept = [pair for group in rows.groups for pair in self._summarised(rows.metric, group, statistics)]
+            kept: _Found = []
+            for group in rows.groups:
+                run, _, *more = group.series[0].labels
+                key = rows.metric, (run, *more)
+                found = self._groups[key] = before.get(key) or _GroupStatistics(*key)
+                found.update(group)
+                kept += found.kept
+                statistics += found.statistics
+                extremes += found.extremes
             series = [*rows.series, *(one for one, _ in kept)]
             values = [*rows.values, *(value for _, value in kept)]
             if series:
                 rest.append(Rows(rows.metric, series, values))
-        added = [Rows(metric, *map(list, zip(*found, strict=True))) for metric, found in statistics.items() if found]
+        added = [
+            Rows(metric, *map(list, zip(*found, strict=True)))
+            for metric, found in ((RANK_STATISTIC, statistics), (EXTREME_RANK, extremes))
+            if found
+        ]
         return sorted([*rest, *added], key=lambda rows: rows.metric.name)
 
-    def _summarised(self, metric: Metric, group: list[Series], statistics: dict[Metric, _Found]) -> _Found:
-        """Add the statistics of a group; return what stays on the page under the family's own name."""
-        run, _, *more = group[0].labels
-        if metric.kind == "histogram":
-            total = summed(cast("Distribution", one.value) for one in group)
-            return [(self._of(metric, (run, "", *more)), total)]
-        labels = run, metric.name, *(more or ("",))
-        numbers = [cast("float", one.value) for one in group]
-        lowest = min(group, key=_rank)
-        if metric is RANK_STATE:
-            amount = sum(numbers)
-            statistics[RANK_STATISTIC].append((self._of(RANK_STATISTIC, (*labels, "sum")), amount))
-            named = [one for one in group if one is lowest or (one.value and amount <= NAMED)]
-            return [(one, one.value) for one in named]
-        self._add(labels, numbers, group, statistics)
-        return [(lowest, lowest.value)]
 
-    def _add(
-        self, labels: tuple[str, ...], numbers: list[float], group: list[Series], statistics: dict[Metric, _Found]
-    ) -> None:
+class _GroupStatistics:
+    """The statistics of one group, computed again only if one of its values has changed since the last page.
+
+    Its series are kept, since the exposition caches their text.
+
+    Args:
+        metric: The family.
+        labels: The labels of its series, without the rank.
+
+    Attributes:
+        kept: What stays on the page under the family's own name.
+        statistics: Series of `RANK_STATISTIC`.
+        extremes: Series of `EXTREME_RANK`.
+    """
+
+    def __init__(self, metric: Metric, labels: tuple[str, ...]) -> None:
+        self.kept: _Found = []
+        self.statistics: _Found = []
+        self.extremes: _Found = []
+        self._metric = metric
+        self._run, *self._more = labels
+        self._group = Group([], [])
+        self._series: dict[tuple[Metric, str], Series] = {}
+
+    def update(self, group: Group) -> None:
+        """Apply the series and values of the group."""
+        # The state returns the same list of series until one comes or goes.
+        if group.series is self._group.series and _same(group.values, self._group.values):
+            return
+        self._group = group
+        if self._metric.kind == "histogram":
+            self.kept = [(self._of(self._metric, ""), summed(cast("list[Distribution]", group.values)))]
+            return
+        # A list, whose elements are not made anew for each comparison.
+        lowest, numbers = group.series[0], cast("list[float]", list(group.values))
+        if self._metric is RANK_STATE:
+            amount = sum(numbers)
+            self.statistics = [(self._of(RANK_STATISTIC, "sum"), amount)]
+            named = zip(group.series, numbers, strict=True)
+            self.kept = [(one, value) for one, value in named if one is lowest or (value and amount <= NAMED)]
+        else:
+            self.kept = [(lowest, numbers[0])]
+            self._describe(numbers)
+
+    def _describe(self, numbers: list[float]) -> None:
         ordered = sorted(numbers)
         if isnan(sum(ordered)):
             ordered = sorted(number for number in numbers if not isnan(number)) or [nan]
         least, most = ordered[0], ordered[-1]
         found = {"min": least, "median": ordered[len(ordered) // 2], "max": most, "sum": sum(ordered)}
-        for name, value in found.items():
-            statistics[RANK_STATISTIC].append((self._of(RANK_STATISTIC, (*labels, name)), value))
+        self.statistics = [(self._of(RANK_STATISTIC, name), value) for name, value in found.items()]
+        self.extremes = []
         if least < most:
-            for name, value in (("min", least), ("max", most)):
-                rank = float(group[numbers.index(value)].labels[1])
-                statistics[EXTREME_RANK].append((self._of(EXTREME_RANK, (*labels, name)), rank))
+            self.extremes = [
+                (self._of(EXTREME_RANK, name), float(self._group.series[numbers.index(found[name])].labels[1]))
+                for name in ("min", "max")
+            ]
 
-    def _of(self, metric: Metric, labels: tuple[str, ...]) -> Series:
-        """Return the series with these labels, the same each time."""
-        key = metric, labels
-        series = self._used[key] = self._series.get(key) or Series(metric, labels, "training")
-        return series
+    def _of(self, metric: Metric, statistic: str) -> Series:
+        """Return a series of a statistic, or of the family over all ranks, the same each time."""
+        found = self._series.get((metric, statistic))
+        if found is None:
+            own = (self._run, self._metric.name, *(self._more or ("",)), statistic)
+            labels = (self._run, "", *self._more) if metric is self._metric else own
+            found = self._series[metric, statistic] = Series(metric, labels, "training")
+        return found
 
 
-def summed(distributions: Iterable[Distribution]) -> Distribution:
+def _same(values: Column, before: Column) -> bool:
+    """Return whether no value has changed; it may miss that of lists."""
+    if isinstance(values, array) and isinstance(before, array):
+        return values.tobytes() == before.tobytes()
+    return values == before
+
+
+def summed(distributions: Sequence[Distribution]) -> Distribution:
     """Return the sum of histograms with the same buckets."""
     counts, sums, fine = zip(*distributions, strict=True)
-    total: Counter[int] = Counter()
+    total: defaultdict[int, int] = defaultdict(int)
     for one in fine:
-        total.update(one)
+        for index, count in one.items():
+            total[index] += count
     return Distribution(tuple(map(sum, zip(*counts, strict=True))), sum(sums), total)
-
-
-def _rank(series: Series) -> int:
-    return int(series.labels[1])

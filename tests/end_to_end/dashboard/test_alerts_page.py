@@ -115,8 +115,12 @@ def test_a_nan_appears_by_itself_and_is_explained_as_the_api_has_it(
     assert shown.last.locator("td").all_inner_texts()[::2] == ["30", "NaN"]
     expect(page.get_by_role("img", name="loss of rank 0, steps 11 to 30; the last is NaN")).to_be_visible()
     rank = found["evidence"]["ranks"]["0"]
-    for name, value in (("grad norm", str(rank["grad_norm"])), ("step", "30"), ("state", "running"), ("loss", "NaN")):
-        expect(page.get_by_role("row", name=f"{name} {value}", exact=True)).to_be_visible()
+    table = page.get_by_role("region", name="Last values of the ranks")
+    shown_values = dict(
+        zip(*(table.locator("tr").nth(row).locator("th, td").all_inner_texts() for row in (0, 1)), strict=True)
+    )
+    wanted = {"Rank": "0", "Gradient norm": str(rank["grad_norm"]), "Step": "30", "State": "running", "Loss": "NaN"}
+    assert wanted.items() <= shown_values.items()
     expect(fact(page, "Run").get_by_role("link")).to_have_attribute("href", "/runs/diverges-1")
     expect(fact(page, "Notified")).to_have_text(", ".join(alerts(daemon, "NonFinite")[0]["notified"]))
     assert violations(page) == []
@@ -179,13 +183,21 @@ def test_an_alert_is_silenced_from_its_page_and_told_again(
 def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
     daemon: Daemon, start_training: Callable[..., Process], open_page: Callable[..., Page]
 ) -> None:
-    go_on(start_training(daemon, "-c", DIVERGES))
+    training = start_training(daemon, "-c", DIVERGES)
+    assert training.stdin is not None
+    go_on(training)
     of_name(daemon, "NonFinite", "samples")
     page = open_page(daemon, "/alerts?severity=critical", expected_errors=("404",))
     names = page.locator(".history tbody a.named")
+    expect(page.locator(".fires li", has_text="NonFinite")).to_be_visible()
+    expect(page.get_by_text("No alerts match.")).to_be_visible()  # what fires is not listed twice
+    expect(page.get_by_role("list", name="Starts and ends of runs")).to_contain_text("started")
+    training.stdin.close()
     expect(names).to_have_text(["NonFinite"])
+    expect(page.locator(".fires li", has_text="UserAlert")).to_have_count(0)  # nor what was of a run that has ended
+    expect(page.get_by_role("list", name="Starts and ends of runs")).to_contain_text("finished")
     page.get_by_role("combobox", name="Severity").select_option("any")
-    every = [one["alert"] for one in reversed(daemon.api("alerts").json()["alerts"])]
+    every = [one["alert"] for one in reversed(daemon.api("alerts?firing=false").json()["alerts"])]
     expect(names).to_have_text(every)
     assert "severity" not in page.url
     page.get_by_role("combobox", name="Alert").fill("user")
@@ -197,6 +209,10 @@ def test_what_was_is_found_again_and_a_test_alert_says_where_it_arrived(
     expect(page.get_by_text("nowhere", exact=False).first).to_be_visible()
     expect(names.first).to_be_hidden()
 
+    page.get_by_role("button", name="Silence…", exact=True).first.click()
+    expect(page.get_by_label("Pattern of alert")).to_have_value("")
+    expect(page.get_by_role("dialog")).to_contain_text("Name the alert, or remove the label to silence all alerts.")
+    page.keyboard.press("Escape")
     page.get_by_role("button", name="Send a test alert").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Severity").select_option("critical")

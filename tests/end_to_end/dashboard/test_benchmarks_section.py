@@ -30,7 +30,7 @@ def test_each_load_has_a_chart_of_latency_and_a_row(
 ) -> None:
     start_training(shared_daemon, "-c", NOTEBOOK).wait()
     eventually(lambda: shared_daemon.api("runs/measured-1").json().get("state") == "finished")
-    page = open_page(shared_daemon, "/runs/measured-1")
+    page = open_page(shared_daemon, "/runs/measured-1?tab=benchmarks")
     section = page.locator("details.run-section").filter(has=page.get_by_role("heading", name="Benchmarks"))
     expect(section.locator("summary .quiet")).to_have_text("2 combinations of variant and load")
     rows = section.locator("tbody tr")

@@ -53,7 +53,7 @@ def test_a_capture_is_begun_followed_shown_and_downloaded(
 ) -> None:
     training = start_training(shared_daemon, "-c", TRAINING)
     eventually(lambda: shared_daemon.api("runs/seen-1").json().get("state") == "running")
-    page = open_page(shared_daemon, "/runs/seen-1")
+    page = open_page(shared_daemon, "/runs/seen-1?tab=captures")
     page.get_by_role("button", name="Record with Python stacks").click()
     row = page.locator(".run-capture")
     expect(row.locator("summary").first).to_contain_text("summarised")

@@ -47,7 +47,7 @@ def test_checkpoints_the_verdict_and_the_model_are_shown(
         lambda: [one["state"] for one in shared_daemon.api(path).json()["checkpoints"]] == ["complete", "damaged"]
     )
     eventually(lambda: shared_daemon.api("runs/saved-1").json()["resumes"])
-    page = open_page(shared_daemon, "/runs/saved-1")
+    page = open_page(shared_daemon, "/runs/saved-1?tab=checkpoints")
     section = page.locator("details").filter(has=page.get_by_role("heading", name="Checkpoints", exact=True))
     expect(section.locator("summary")).to_contain_text(
         "2 checkpoints on disk, 1 damaged, the last intact one is of step 10"
@@ -55,12 +55,12 @@ def test_checkpoints_the_verdict_and_the_model_are_shown(
     expect(section.locator("tbody tr").nth(0)).to_contain_text("step-20.pt")
     expect(section.locator("tbody tr").nth(0)).to_contain_text("damagedstep-20.pt: ")
     expect(section.locator("tbody tr").nth(1)).to_contain_text("complete")
+    assert violations(page) == []
+    page.get_by_role("tab", name="Model").click()
     model = page.locator("details").filter(has=page.get_by_role("heading", name="Model", exact=True))
     expect(model.locator("summary")).to_contain_text("Gpt, 4.16k parameters, 16.1 KiB")
+    expect(model.locator("tbody tr").nth(1)).to_have_text("headLinear64bfloat16cpu")
+    page.get_by_role("tab", name="Details").click()
     attempts = page.locator("details").filter(has=page.get_by_role("heading", name="Attempts", exact=True))
     expect(attempts.locator(".run-verdict")).to_contain_text("attempt 1 goes on after step 10 of 25, ")
-    for one in (model, attempts):
-        if one.get_attribute("open") is None:
-            one.locator("summary").click()
-    expect(model.locator("tbody tr").nth(1)).to_have_text("headLinear64bfloat16cpu")
     assert violations(page) == []

@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -42,7 +43,7 @@ LEFT = """async () => {
   page.abort();
   return answer;
 }"""
-PAGES = ("/", "/compare", "/system", "/alerts", "/export")
+PAGES = ("/", "/runs", "/compare", "/system", "/alerts", "/export")
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -63,7 +64,7 @@ def test_the_pages_are_reached_by_their_links_and_the_browsers_own_way_back(
     page = open_page(shared_daemon)
     expect(page.locator("#live")).to_contain_text("Live")
     assert "token" not in page.url
-    for name in ("Compare", "System", "Alerts", "Export"):
+    for name in ("Runs", "Compare", "System", "Alerts", "Export"):
         page.get_by_role("link", name=name).click()
         expect(page).to_have_title(f"{name} · trackside")
         expect(page.locator("nav [aria-current=page]")).to_contain_text(name)
@@ -83,7 +84,7 @@ def test_a_tab_lives_on_when_its_daemon_falls_silent_or_restarts_but_not_with_an
     expect(outage).to_be_hidden()
     daemon.process.send_signal(signal.SIGSTOP)
     expect(outage).to_contain_text("Retrying. The daemon sends no updates.")
-    assert re.match(r"No updates since \d\d-\d\d \d\d:\d\d:\d\d\. ", outage.inner_text())
+    assert re.match(r"No updates since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\. ", outage.inner_text())
     expect(live).to_have_text("Not live")
     page.get_by_role("link", name="Compare").click()
     expect(page.locator("nav [aria-current=page]")).to_have_text("Compare")
@@ -102,16 +103,21 @@ def test_a_tab_lives_on_when_its_daemon_falls_silent_or_restarts_but_not_with_an
     expect(live).to_contain_text("Live, ")
     expect(outage).to_be_hidden()
     expect(page.get_by_label("Name")).to_have_value("x")
-    again.stop()
-    (again.history / "api.token").unlink()
-    again = start_daemon(same_address)
+    old = (again.directory / "push.token").read_text().strip()
+    rotated = httpx.post(f"{again.url}/api/v1/token", headers={"Authorization": f"Bearer {old}"})
     notice = page.locator("main").get_by_role("alert")
     expect(notice).to_contain_text("The daemon has a new token")
-    expect(notice).to_contain_text(f"open {daemon.url}/?name=x&state=failed#token=TOKEN")
     expect(outage).to_be_hidden()
     assert violations(page) == []
-    page.goto(f"{daemon.url}/?name=x&state=failed#token={(again.directory / 'push.token').read_text().strip()}")
+    token = rotated.json()["token"]
+    assert (again.directory / "push.token").read_text() == (again.history / "api.token").read_text() == f"{token}\n"
+    page.get_by_label("Token").fill("x" * 32)
+    page.keyboard.press("Enter")
+    expect(notice).to_contain_text("The token is wrong")
+    page.get_by_label("Token").fill(f" {daemon.url}/#token={token}\n")
+    page.get_by_role("button", name="Open").click()
     expect(live).to_contain_text("Live")
+    expect(page).to_have_url(f"{daemon.url}/?name=x&state=failed")
     expect(page.get_by_label("Name")).to_have_value("x")
 
 
@@ -165,7 +171,7 @@ def test_a_fragment_opens_no_page_anew_and_an_odd_address_tells_so(
     page.goto(f"{shared_daemon.url}/nope")
     expect(page.get_by_role("alert")).to_contain_text("There is no page /nope.")
     page.get_by_role("link", name="All runs").click()
-    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    expect(page.get_by_role("heading", name="Runs")).to_be_visible()
     page.goto(f"{shared_daemon.url}/system")
     heading = page.get_by_role("heading", name="System")
     heading.evaluate("heading => heading.mine = true")

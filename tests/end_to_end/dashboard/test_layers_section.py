@@ -53,7 +53,7 @@ def test_a_map_is_read_chosen_from_and_compared(
 ) -> None:
     start_training(shared_daemon, "-c", TRAINING)
     eventually(lambda: shared_daemon.api("runs/deep-1").json().get("state") == "running")
-    page = open_page(shared_daemon, "/runs/deep-1")
+    page = open_page(shared_daemon, "/runs/deep-1?tab=model")
     page.route("**/api/v1/runs/*/layers?*", a_map)
     page.route("**/api/v1/runs/*/layers/*", a_layer)
     page.route("**/api/v1/runs?*", lambda route: route.fulfill(body='{"runs": [{"id": "deep-0", "name": "before"}]}'))
@@ -72,13 +72,15 @@ def test_a_map_is_read_chosen_from_and_compared(
     page.get_by_role("combobox", name="Difference from").select_option("")
     page.get_by_role("combobox", name="Of").select_option("attention")
     expect(page.get_by_role("img", name="entropy of 2 heads in 2 layers")).to_be_visible()
-    page.goto(page.url + "?from=15&to=25")  # the zoom of the charts
+    page.goto(page.url + "&from=15&to=25")  # the zoom of the charts
     section = page.locator("details", has=page.get_by_role("heading", name="Layers"))
     expect(section.locator("summary")).to_contain_text("2 layers, 1 column")
     canvas.hover(position={"x": 300, "y": 24})
     expect(page.get_by_text("head, step 20: norm 2")).to_be_visible()
+    page.get_by_role("tab", name="Charts").click()
     with page.expect_request("**/layers?*by=time*"):
-        page.get_by_role("button", name="Time", exact=True).click()
+        page.get_by_label("X axis").select_option("time")
+    page.get_by_role("tab", name="Model").click()
     expect(section.locator("summary")).to_contain_text("2 layers, 2 columns")
     canvas.hover(position={"x": 900, "y": 24})
     expect(page.get_by_text(re.compile(r"head, step 20, 1970-01-01 ..:..:02: norm 2"))).to_be_visible()

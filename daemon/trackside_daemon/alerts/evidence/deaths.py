@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from trackside.wire import EXCEPTION
 from trackside_daemon.alerts.evidence.gpus import xids
 from trackside_daemon.history.read import reader
 
@@ -15,7 +16,7 @@ RECENT = 600.0  # greatest age of an event, in seconds
 
 
 def deaths(case: Case) -> dict[str, Any]:
-    """Return the recent events of the run, which include the ends of its ranks, and the recent Xid errors."""
+    """Return the exception of the rank, the recent events of the run with the ends of its ranks, and recent Xid errors."""
     errors = xids(case)
     if not case.alert.run:
         return errors
@@ -23,9 +24,15 @@ def deaths(case: Case) -> dict[str, Any]:
     case.sources.wait_written()
     with case.sources.history.reading() as connection:
         latest = reader.events(connection, case.alert.run, EVENTS)
+    recent = [event for event in latest if case.wall - event["time"] <= RECENT]
+    raised = [event for event in recent if event["kind"] == EXCEPTION and str(event["rank"]) in {*case.ranks(), "None"}]
     events = [
         {name: event[name] for name in ("time", "rank", "step", "kind", "fields")}
-        for event in latest
-        if case.wall - event["time"] <= RECENT
+        for event in recent
+        if event["kind"] != EXCEPTION
     ]
-    return {**errors, **({"events": events} if events else {})}
+    return {
+        **errors,
+        **({"exception": raised[-1]["fields"]} if raised else {}),
+        **({"events": events} if events else {}),
+    }

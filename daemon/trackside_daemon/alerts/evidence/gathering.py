@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Sources
 
 WAITING = 64  # most queued alerts; with more, the oldest get no evidence
-MOST_BYTES = 64 * 1024  # largest evidence of one alert, in bytes of JSON
+MOST_BYTES = 96 * 1024  # largest evidence of one alert, in bytes of JSON
 
 _GATHERERS: dict[Part, Callable[[Case], dict[str, Any]]] = {
     "ranks": ranks,

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     Family = Mapping[tuple[str, ...], float | Distribution]
 
-RANKS = 8
-PHASES = 16
+RANKS = 64  # most ranks of an alert with their values
+PHASES = 16  # most phases of a rank, with few ranks
+PHASES_OF_MANY = 4
+FEW = 8
 SAMPLES = 20
 NEWEST = 4096  # newest samples that are searched for those before the alert; a fast training has pushed more since
 MOST_SERIES = 1000  # series of the rank among which the times of the steps are looked for
@@ -34,12 +36,14 @@ _GAUGES = {
 
 
 def ranks(case: Case) -> dict[str, Any]:
-    """Return by rank the state, step, loss, gradient norm, learning rate, alert's key, mean step and seconds by phase."""
+    """Return of all ranks the state, step, loss, gradient norm, learning rate, alert's key, mean step and seconds by phase."""
     states, durations, phases, others, *gauges = case.sources.state.values(
         case.now, f.RANK_STATE, f.STEP_DURATION, f.PHASE_SECONDS, f.VALUE, *_GAUGES.values()
     )
     evidence: dict[str, Any] = {}
-    for rank in _chosen(case, states):
+    chosen = _chosen(case, states)
+    phases_of_each = PHASES if len(chosen) <= FEW else PHASES_OF_MANY
+    for rank in chosen:
         labels_of_rank = (case.run, rank)
         values: dict[str, Any] = {}
         if state := next(
@@ -51,7 +55,7 @@ def ranks(case: Case) -> dict[str, Any]:
         key = case.alert.labels.get("key", "")
         values |= _number(key, others.get((*labels_of_rank, key)))
         values |= _number("step_seconds", _mean(durations.get(labels_of_rank)))
-        if seconds := _by_phase(phases, labels_of_rank):
+        if seconds := _by_phase(phases, labels_of_rank, phases_of_each):
             values["phase_seconds"] = seconds
         if values:
             evidence[rank] = values
@@ -96,16 +100,15 @@ def _durations(rows: list[tuple[int, float, float]]) -> list[tuple[int, float, f
 
 
 def _chosen(case: Case, states: Family) -> list[str]:
-    """Return the ranks of the alert, otherwise the lowest rank of the run."""
-    if named := case.ranks():
-        return named[:RANKS]
+    """Return the ranks of the alert, then the other ranks of the run."""
     ranks_of_run = {labels[1] for labels in states if labels[0] == case.run}
-    return sorted(ranks_of_run, key=lambda rank: (len(rank), rank))[:1]
+    others = sorted(ranks_of_run, key=lambda rank: (len(rank), rank))
+    return list(dict.fromkeys([*case.ranks(), *others]))[:RANKS]
 
 
-def _by_phase(phases: Family, rank: tuple[str, str]) -> dict[str, Any]:
+def _by_phase(phases: Family, rank: tuple[str, str], most: int) -> dict[str, Any]:
     seconds = {labels[2]: value for labels, value in phases.items() if labels[:2] == rank and isinstance(value, float)}
-    longest = sorted(seconds, key=lambda phase: seconds[phase], reverse=True)[:PHASES]
+    longest = sorted(seconds, key=lambda phase: seconds[phase], reverse=True)[:most]
     return {phase: json_number(seconds[phase]) for phase in longest if seconds[phase] > 0}
 
 

@@ -10,23 +10,26 @@ if TYPE_CHECKING:
     from trackside_daemon.alerts.evidence.sources import Case
 
 RANKS = 8
-FRAMES = 12
-# Most characters of all threads of a rank; threads beyond it are omitted, except the main thread.
-RANK_CHARACTERS = 5000
+# Most characters of all stacks; each rank has its share. Threads beyond it are omitted, and of a longer main thread the
+# outermost calls.
+CHARACTERS_OF_ALL = 48_000
 
 CHARACTERS = 300  # most characters of a frame; paths are rarely that long
 _CLIENT = "trackside"  # prefix of the names of the client's threads
 
 
 def stacks(case: Case) -> dict[str, Any]:
-    """Return the threads of each rank that answers, each with its innermost frames, the innermost last."""
+    """Return the threads of each rank that answers, each with its calls, the innermost last."""
     ranks = _chosen(case)
     if not case.alert.run or not ranks:
         case.missing.append("stacks: no rank of the run is on /metrics")
         return {}
     requested, answers = case.sources.request_stacks(case.alert.run, frozenset(ranks))
+    room = CHARACTERS_OF_ALL // len(ranks)
     answered = {
-        answer.rank: _threads(answer.rank, answer.body.threads, case) for answer in answers if answer.rank in ranks
+        answer.rank: _threads(answer.rank, answer.body.threads, case, room)
+        for answer in answers
+        if answer.rank in ranks
     }
     for rank in ranks:
         if rank not in requested:
@@ -61,20 +64,27 @@ def _chosen(case: Case) -> list[int]:
     return [int(rank) for rank in dict.fromkeys([*behind[: RANKS - 1], *behind[-1:]])]
 
 
-def _threads(rank: int, stacks_by_name: dict[str, list[str]], case: Case) -> list[dict[str, Any]]:
-    """Return the threads of the training without those of the client, the main thread first."""
+def _threads(rank: int, stacks_by_name: dict[str, list[str]], case: Case, room: int) -> list[dict[str, Any]]:
+    """Return the threads of the training without those of the client, the main thread first.
+
+    Args:
+        rank: Their rank.
+        stacks_by_name: Calls by thread.
+        case: Receives what is omitted.
+        room: Most characters.
+    """
     named = [(name.rpartition(" ")[0] or name, calls) for name, calls in stacks_by_name.items()]
     others = [(name, calls) for name, calls in named if not name.startswith(_CLIENT)]
     # The main thread shows best what a rank is doing.
     others.sort(key=lambda thread: thread[0] != "MainThread")
     kept: list[dict[str, Any]] = []
-    left = RANK_CHARACTERS
     for name, calls in others:
-        thread = {"name": name[:CHARACTERS], "frames": [call[-CHARACTERS:] for call in calls[-FRAMES:]]}
-        left -= len(name) + sum(map(len, thread["frames"]))
-        # The first thread is the main thread, which is always kept.
-        if kept and left < 0:
+        frames = [call[-CHARACTERS:] for call in calls]
+        while not kept and sum(map(len, frames)) > room:
+            del frames[0]
+        room -= len(name) + sum(map(len, frames))
+        if room < 0 and kept:
             case.missing.append(f"stacks: {len(others) - len(kept)} more threads of rank {rank} are omitted")
             break
-        kept.append(thread)
+        kept.append({"name": name[:CHARACTERS], "frames": frames})
     return kept

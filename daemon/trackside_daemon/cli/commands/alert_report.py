@@ -123,7 +123,7 @@ def _stacks(stacks: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) -> Iterat
                 yield ""
             yield f"rank {rank['rank']}, {shown(thread['name'])}, innermost call last:"
             for frame in thread["frames"]:
-                yield "  " + cut(shown(frame), width() - 2)
+                yield from wrapped(shown(frame), "      ", "  ")
 
 
 def _hang(hang: Mapping[str, Any], _: Mapping[str, Any]) -> Iterator[str]:
@@ -239,9 +239,17 @@ def _neighbours(processes: Sequence[Mapping[str, Any]], _: Mapping[str, Any]) ->
     yield from _rows(processes)
 
 
+def _exception(fields: Mapping[str, str], _: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the traceback of an exception, which ends with its text."""
+    yield "exception, innermost call last:"
+    for line in str(fields["traceback"] or f"{fields['type']}: {fields['text']}").splitlines():
+        yield from wrapped(shown(line), "      ", "  ")
+
+
 _LISTS = ("clocks_kept_down_by", "ranks")
 # By key of the evidence, in the order of the output.
 _BLOCKS: dict[str, Block] = {
+    "exception": _exception,
     "causes": _causes,
     "checkpoint": _checkpoint,
     "changed": _changed,

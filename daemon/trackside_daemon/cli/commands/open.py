@@ -14,8 +14,7 @@ from trackside_daemon.cli.options import DaemonUrl
 def open_(*, url: DaemonUrl = "") -> None:
     """Print the link to the dashboard of the running daemon, with its token, and open it on a desktop.
 
-    Keep the link to yourself. The token lasts as long as the history. To replace it, delete api.token in the directory of
-    the history, and restart the daemon.
+    Keep the link to yourself. The token lasts as long as the history; trackside token --rotate replaces it.
     """
     with errors_reported():
         from trackside_daemon.cli.sources.daemon_lookup import find_daemon

@@ -31,6 +31,12 @@ def run(
         bool,
         typer.Option("--auto", help="Find steps, losses and what trackers get in trainings that do not use trackside."),
     ] = False,
+    console: Annotated[
+        bool,
+        typer.Option(
+            "--console", help="Keep the last 10 MiB of what the command prints, without secrets, for the run's page."
+        ),
+    ] = False,
     follow: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,6 +59,9 @@ def run(
     With --follow, a script needs no lines for trackside: what it writes for TensorBoard or W&B becomes runs of their own
     while it runs.
 
+    With --console, the command prints through another terminal, or a pipe if standard output is none. Without it, the
+    command's output is untouched.
+
     The exit status is that of the command, or 128 plus the number of the signal that ended it. It is 126 if the command
     is not executable, 127 if it is not found, and 2 if this command line or the configuration is wrong.
     """
@@ -69,4 +78,4 @@ def run(
     # A value "--" is the end of the options, which follows --follow without a directory.
     places = None if follow is None else [place for place in follow if place != "--"]
     file = [f"--config.file={config_file}"] if config_file is not None else []
-    raise typer.Exit(run(command, config, [*file, *arguments(flags)], places, auto=auto))
+    raise typer.Exit(run(command, config, [*file, *arguments(flags)], places, auto=auto, console=console))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from trackside.wire import EXCEPTION
 from trackside_daemon.cli.output import elapsed, moment, table
 from trackside_daemon.diagnosis.report.configuration import config, flat, result, setting
 from trackside_daemon.model.records import CONTINUITY, MODEL
@@ -98,9 +99,14 @@ def describe(
     yield from _listed("model", list(_modules(model)) if (model := run.get("model")) else [])
     yield from _pairs("configuration", {key: setting(value) for key, value in config(run).items()})
     yield from _listed("alerts", [_alert(alert, run) for alert in run["alerts"]])
-    events = [event for event in events if event["kind"] not in ({CONTINUITY, MODEL} if model else {CONTINUITY})]
+    raised = [event for event in events if event["kind"] == EXCEPTION]
+    own = {EXCEPTION, CONTINUITY, *({MODEL} if model else ())}
+    events = [event for event in events if event["kind"] not in own]
     newest = f"events (the newest {EVENTS} of {len(events)})" if len(events) > EVENTS else "events"
     yield from _listed(newest, [_event(event, run) for event in events[-EVENTS:]])
+    for event in raised[-1:]:
+        yield from ("", f"exception of rank {event['rank']}, innermost call last:")
+        yield from (f"  {shown(line)}" for line in str(event["fields"].get("traceback", "")).splitlines())
 
 
 def _modules(model: Mapping[str, Any]) -> Iterator[str]:

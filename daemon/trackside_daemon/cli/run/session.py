@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trackside_daemon.cli.run.command_daemon import CommandDaemon
+    from trackside_daemon.cli.run.console import Console
     from trackside_daemon.service.config import Config
 
 NOT_EXECUTABLE = 126  # exit status, as in shells
@@ -41,6 +42,7 @@ def run(
     follow: Sequence[str] | None = None,
     *,
     auto: bool = False,
+    console: bool = False,
 ) -> int:
     """Run a command to its end, with a daemon if possible.
 
@@ -50,6 +52,7 @@ def run(
         flags: The same as flags of `trackside daemon`.
         follow: Directories to follow besides those in the working directory; None to follow nothing.
         auto: Find values in trainings that do not use trackside.
+        console: Keep what the command prints.
 
     Returns:
         The command's exit status as in shells; 126 or 127 if it cannot be started; 128 plus the number of a signal that
@@ -62,7 +65,7 @@ def run(
     signals = Signals()
     probe = GroupProbe(signals.handled)
     try:
-        return _Session(command, signals, probe, follow, auto=auto).run(config, flags)
+        return _Session(command, signals, probe, follow, auto=auto, console=console).run(config, flags)
     finally:
         probe.close()
         signals.close()
@@ -77,12 +80,21 @@ class _Session:
         probe: Reports those that the command receives, too.
         follow: See `run`.
         auto: See `run`.
+        console: See `run`.
     """
 
     def __init__(
-        self, command: Sequence[str], signals: Signals, probe: GroupProbe, follow: Sequence[str] | None, *, auto: bool
+        self,
+        command: Sequence[str],
+        signals: Signals,
+        probe: GroupProbe,
+        follow: Sequence[str] | None,
+        *,
+        auto: bool,
+        console: bool,
     ) -> None:
         self._command = command
+        self._keeps_console = console
         self._auto = auto
         self._signals = signals
         self._probe = probe
@@ -117,14 +129,21 @@ class _Session:
             if daemon.endpoint.startswith("ipc://"):
                 environ |= missing_variables(_profiler_directory(daemon), self._command, os.environ)
         since = time.time()
+        console = self._open_console(daemon) if self._keeps_console else None
         try:
-            command = Command(self._command, environ)
+            command = Command(self._command, environ, None if console is None else console.streams)
         except OSError as error:
             return _report_unstarted(self._command[0], error)
         try:
+            if console is not None:
+                console.start()
             follower = None if daemon is None or self._follow is None else _start_follower(self._follow, since, environ)
             status = self._wait(command, daemon)
             self._signals.clear()
+            if console is not None:
+                console.stop()
+                if console.failure:
+                    report(f"--console: the output is not kept whole: {console.failure}")
             if follower is not None:
                 follower.stop(FOLLOWER_SECONDS, signal.SIGUSR1 if status else signal.SIGTERM)
             if daemon is not None:
@@ -133,6 +152,20 @@ class _Session:
             # After the summary, because before Linux 6.15 the daemon reads from the zombie how the command ended.
             command.reap()
         return status
+
+    def _open_console(self, daemon: CommandDaemon | None) -> Console | None:
+        """Return what keeps the output beside the history; without it the command runs all the same."""
+        try:
+            from trackside_daemon.cli.run.console import Console  # needs no import without the flag
+
+            if daemon is None or (daemon.history is None and daemon.source is None):
+                raise OSError("no daemon is known that has a history")  # noqa: TRY301
+            directory = daemon.history or Path(str(daemon.source and daemon.source.status()["storage_path"]))
+            return Console(directory, self._launch)
+        except Exception as error:  # noqa: BLE001  the command must run in any case
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            report(f"--console: the output is not kept: {reason.lower()}")
+            return None
 
     def _summarize(self, daemon: CommandDaemon) -> None:
         try:

@@ -10,6 +10,7 @@ import msgspec
 
 from trackside_daemon.captures import summaries
 from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.report import media
 from trackside_daemon.diagnosis.report.changes import changes
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.read import alert_reader, layers, reader
@@ -50,7 +51,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
 
     Returns:
         ``run``, ``diagnosis``, ``alerts``, ``events``; ``layers``: those of an observed model that stand out most, as
-        `layer_ranking.ranked` has them, with all alerts of the run; ``captures``: ``kind``, ``asked`` and the lines of their ``text``;
+        `layer_ranking.ranked` has them, with all alerts of the run; ``captures``: ``kind``, ``asked`` and the lines of their ``text``; ``media``: see `media.read`;
         ``since``: the run's baseline, its ``id``, ``name`` and what changed, see `changes`, or None; ``charts``: ``key``, ``attempt``, ``axis``, ``last`` and, where
         points stand for several samples, ``low`` and ``high``, with null for NaN and infinities; of such values ``nonfinite``,
         the places of the points that have some, and ``ends``, the last value if it is one; ``axes``: ``step`` and
@@ -73,6 +74,7 @@ def read_contents(connection: sqlite3.Connection, uid: str, prices: CostSection,
             {"kind": one.kind, "asked": one.asked, "text": summaries.text(one)[1 : LINES + 1]}
             for one in captures(connection, uid)[-MOST_CAPTURES:]
         ],
+        "media": media.read(connection, uid),
         "since": _since(connection, run, diagnosis["comparison"]["baseline"]),
         **_charts(connection, run, size),
     }

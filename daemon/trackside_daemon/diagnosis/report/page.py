@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trackside_daemon
+from trackside_daemon.diagnosis.report import media
 from trackside_daemon.diagnosis.report.benchmarks import charted
 from trackside_daemon.diagnosis.report.lines import charts
 from trackside_daemon.diagnosis.report.tables import Bar, Lines, details, findings, names
@@ -46,6 +47,7 @@ def page(reports: Sequence[Mapping[str, Any]]) -> str:
         *map(_table, findings(reports)),
         _curves(drawn, sum(report["left_out"] for report in reports)),
         '<h2>Latency and throughput</h2>\n<div id="benchmarks" class="charts"></div>' if measured else "",
+        *media.section(reports, names(reports)),
         *map(_table, details(reports)),
         f'<p class="quiet">Written by trackside {trackside_daemon.__version__}. Times lost are upper limits.</p>\n</main>',
         f'<script type="application/json" id="data">{_data(reports, drawn, measured)}</script>',
@@ -55,9 +57,9 @@ def page(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _policy(script: str, style: str) -> str:
-    """Return a Content-Security-Policy that permits one script and one style by their hashes, and nothing else."""
+    """Return a Content-Security-Policy that permits one script and one style by their hashes, and images in the file."""
     hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (script, style)]
-    return f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def _data(reports: Sequence[Mapping[str, Any]], drawn: Sequence[Mapping[str, Any]], measured: Sequence[Any]) -> str:

@@ -179,3 +179,15 @@ window.addEventListener("afterprint", () => {
   root.classList.remove("printing");
   resize();
 });
+
+// Each series of images, texts or tables gets a slider over its steps; without a script all of them are shown.
+for (const series of document.querySelectorAll(".series")) {
+  const figures = [...series.querySelectorAll("figure")];
+  if (figures.length < 2) continue;
+  const slider = Object.assign(document.createElement("input"), { type: "range", min: 0, max: figures.length - 1, value: figures.length - 1 });
+  slider.setAttribute("aria-label", `Step of ${series.getAttribute("aria-label")}`);
+  const show = () => figures.forEach((figure, index) => (figure.hidden = index !== Number(slider.value)));
+  slider.addEventListener("input", show);
+  figures.at(-1).after(slider);
+  show();
+}

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from trackside_daemon.history.capture_rows import captures
 from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.files.machine_series import machine_series
+from trackside_daemon.history.files.media_lines import media_lines
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.files.selection import ALL, Selection, streams
+from trackside_daemon.history.media.index import beside
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.series import (
     LogTail,
@@ -171,14 +173,8 @@ def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Ite
         for step, time, places, values in merge(_all_samples(database, rank_series, selection.window)):
             pushed = ",".join([keys[number] + _number(value) for number, value in zip(places, values, strict=True)])
             yield f'{begin}{step},"time":{time / 1e6!r},"values":{{{pushed}}}}}\n'
-    for stream, attempt, rank in _selected(database, run["id"], selection):
-        id_ = 0
-        while id_ >= 0:
-            with database.reading() as connection:
-                lines = list(layer_lines(connection, stream, id_))
-            for _, line in lines:
-                yield f"{_dumps({'kind': 'layers', 'attempt': attempt, 'rank': rank, **line})}\n"
-            id_ = lines[-1][0] if lines else -1
+    for layers in _layers(database, run["id"], selection):
+        yield f"{_dumps({'kind': 'layers', **layers})}\n"
     for moment, measured in _machine_values(database, run["id"], selection):
         yield f'{{"kind":"resources","time":{moment},"values":{measured}}}\n'
     for event in _events(database, run["id"]):
@@ -187,6 +183,19 @@ def _jsonl(database: Readable, run: dict[str, Any], selection: Selection) -> Ite
         yield f"{_dumps({'kind': 'alert', **alert})}\n"
     for capture in _captures(database, run["id"]):
         yield f"{_dumps({'kind': 'capture', 'capture': capture})}\n"
+    for media in _media(database, run["id"], selection):
+        yield f"{_dumps({'kind': 'media', **media})}\n"
+
+
+def _layers(database: Readable, uid: str, selection: Selection) -> Iterator[dict[str, Any]]:
+    for stream, attempt, rank in _selected(database, uid, selection):
+        id_ = 0
+        while id_ >= 0:
+            with database.reading() as connection:
+                lines = list(layer_lines(connection, stream, id_))
+            for _, line in lines:
+                yield {"attempt": attempt, "rank": rank, **line}
+            id_ = lines[-1][0] if lines else -1
 
 
 def _selected(database: Readable, uid: str, selection: Selection) -> list[tuple[int, int, int]]:
@@ -213,7 +222,21 @@ def _json(database: Readable, run: dict[str, Any], selection: Selection) -> Iter
     events = ",".join(f"\n{_dumps(event)}" for event in _events(database, run["id"]))
     alerts = ",".join(f"\n{_dumps(alert)}" for alert in _alerts(database, run["id"]))
     captures = ",".join(f"\n{_dumps(capture)}" for capture in _captures(database, run["id"]))
-    yield f'],\n"events": [{events}],\n"alerts": [{alerts}],\n"captures": [{captures}]}}\n'
+    yield f'],\n"events": [{events}],\n"alerts": [{alerts}],\n"captures": [{captures}]'
+    between = ',\n"media": [\n'
+    for media in _media(database, run["id"], selection):
+        yield between + _dumps(media)
+        between = ",\n"
+    yield "]}\n" if between == ",\n" else "}\n"
+
+
+def _media(database: Readable, uid: str, selection: Selection) -> Iterator[dict[str, Any]]:
+    """Yield images, texts and tables: none with selected keys or a window."""
+    if selection.keys or not selection.window.whole:
+        return
+    with database.reading() as connection:
+        history = beside(connection)
+    yield from media_lines(history, uid)
 
 
 def _machine_values(database: Readable, uid: str, selection: Selection) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from trackside_daemon.history.files.items import (
     Item,
     LayersItem,
     MachineValues,
+    MediaLine,
     Push,
     RunHeader,
 )
@@ -47,7 +48,7 @@ def _push(push: Push) -> bytes:
     return _encode(fields)
 
 
-def _other(item: RunHeader | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem) -> bytes:
+def _other(item: RunHeader | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem | MediaLine) -> bytes:
     if isinstance(item, MachineValues):
         values = {key: value if isfinite(value) else str(value) for key, value in item.values.items()}
         fields: dict[str, Any] = {"kind": "resources", "time": item.time / 1e6, "values": values}
@@ -59,6 +60,8 @@ def _other(item: RunHeader | MachineValues | EventItem | AlertItem | CaptureItem
         fields = {"kind": "capture", "capture": item.fields}
     elif isinstance(item, LayersItem):
         fields = {"kind": "layers", **item.fields}
+    elif isinstance(item, MediaLine):
+        fields = {"kind": "media", **item.fields}
     else:
         fields = {"kind": "alert", **item.fields}
     return json.dumps(fields).encode()

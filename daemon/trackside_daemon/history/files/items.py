@@ -76,7 +76,14 @@ class LayersItem(NamedTuple):
     line: int = 0
 
 
-Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem"
+class MediaLine(NamedTuple):
+    """An image, a text or a table of a rank, as `media_lines` has it, and its line."""
+
+    fields: Mapping[str, Any]
+    line: int = 0
+
+
+Item: TypeAlias = "RunHeader | Push | MachineValues | EventItem | AlertItem | CaptureItem | LayersItem | MediaLine"
 
 
 class Clock:

@@ -22,6 +22,7 @@ from trackside_daemon.history.files.items import (
     Item,
     LayersItem,
     MachineValues,
+    MediaLine,
     Push,
     RunHeader,
     check_keys,
@@ -240,17 +241,21 @@ def _capture(fields: dict[str, Any]) -> CaptureItem:
     return CaptureItem(capture)
 
 
-_KINDS: dict[str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem | CaptureItem | LayersItem]] = {
+_KINDS: dict[
+    str, Callable[[dict[str, Any]], RunHeader | EventItem | AlertItem | CaptureItem | LayersItem | MediaLine]
+] = {
     "run": RunHeader,
     "event": _event,
     "alert": AlertItem,
     "capture": _capture,
     "layers": LayersItem,
+    "media": MediaLine,
 }
 _MEMBERS: dict[str, Callable[[dict[str, Any], int], Item]] = {
     "events": EventItem,
     "alerts": AlertItem,
     "captures": CaptureItem,
+    "media": MediaLine,
 }
 
 

@@ -29,11 +29,13 @@ from trackside_daemon.history.files.items import (
     FormatError,
     LayersItem,
     MachineValues,
+    MediaLine,
     Push,
     RunHeader,
     checked_position,
 )
 from trackside_daemon.history.files.layer_lines import frame_of
+from trackside_daemon.history.files.media_lines import item_of
 from trackside_daemon.history.files.run_fields import NO_RUN, AlertFields, AttemptFields, EventFields, RunFields
 from trackside_daemon.model.capture import CaptureJson
 from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
@@ -153,8 +155,8 @@ class RunFile:
         elif isinstance(item, AlertItem):
             alert = self._convert(item.fields, AlertFields, item.line)
             yield Alert(run=self.run, **msgspec.structs.asdict(alert))
-        elif isinstance(item, LayersItem):
-            yield self._layers(item)
+        elif isinstance(item, LayersItem | MediaLine):
+            yield self._layers(item) if isinstance(item, LayersItem) else self._media(item)
         elif isinstance(item, CaptureItem):
             yield self._capture(self._convert(item.fields, CaptureJson, item.line))
         elif self._header is None:
@@ -192,6 +194,16 @@ class RunFile:
         if (session := self._sessions.get((attempt, rank))) is None:
             raise FormatError(f"{self.file}: line {item.line}: layers: samples of their rank are expected before them")
         return BatchIngested(session.ref, 0, distributions=[frame])
+
+    def _media(self, item: MediaLine) -> BatchIngested:
+        try:
+            attempt, rank, _ = checked_position(item.fields.get("attempt", 0), item.fields.get("rank", 0), 0)
+            media = item_of(item.fields)
+        except ValueError as error:
+            raise FormatError(f"{self.file}: line {item.line}: media: {error}") from None
+        if (session := self._sessions.get((attempt, rank))) is None:
+            raise FormatError(f"{self.file}: line {item.line}: media: samples of their rank are expected before them")
+        return BatchIngested(session.ref, 0, media=[media])
 
     def _capture(self, capture: CaptureJson) -> Capture:
         """Return an imported capture. Its id is another one, since the history may have the run that it comes from."""

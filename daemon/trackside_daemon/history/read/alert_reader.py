@@ -20,6 +20,7 @@ _ALERT = (
 )
 # Alerts of this machine. Those of an imported run began before the import, or further ahead than a clock can be wrong.
 _OWN = "(coalesce(run.imported, 0) = 0 OR alert.started BETWEEN run.imported AND ?)"
+_FIRING = f"alert.ended IS NULL AND {_OWN}"
 _ALERT_RECORD = (
     "SELECT alert.alert, alert.severity, alert.started, coalesce(run.uid, ''), alert.labels, alert.summary, "  # noqa: S608
     "alert.description, alert.ended, json_remove(alert.evidence, '$.dismissed'), alert.notified FROM alert LEFT JOIN run ON run.id = alert.run "
@@ -36,6 +37,7 @@ class AlertFilter(NamedTuple):
         severity: The alert's severity.
         alert: The alert's name, with the wildcards * and ?; case does not matter.
         firing: A Unix time: only alerts of this machine that fire then.
+        past: A Unix time: only alerts that do not fire then.
         limit: Number of alerts, the newest first; -1 for all.
         evidence: Include the evidence, which may be long.
     """
@@ -44,6 +46,7 @@ class AlertFilter(NamedTuple):
     severity: str = ""
     alert: str = ""
     firing: float | None = None
+    past: float | None = None
     limit: int = 1000
     evidence: bool = True
 
@@ -56,7 +59,8 @@ def alerts(connection: sqlite3.Connection, wanted: AlertFilter = AlertFilter()) 
         ("run.uid = ?", wanted.run),
         ("alert.severity = ?", wanted.severity),
         ("lower(alert.alert) GLOB ?", wanted.alert.lower().replace("[", "[[]")),  # [ begins a set of characters in GLOB
-        (f"alert.ended IS NULL AND {_OWN}", None if wanted.firing is None else wanted.firing + AHEAD_SECONDS),
+        (_FIRING, None if wanted.firing is None else wanted.firing + AHEAD_SECONDS),
+        (f"NOT ({_FIRING})", None if wanted.past is None else wanted.past + AHEAD_SECONDS),
     ):
         if value not in ("", None):
             query += f" AND {condition}"

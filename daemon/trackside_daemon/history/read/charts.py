@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain, compress
-from math import nan
+from math import isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.history import codec
@@ -38,6 +38,8 @@ class Chart(NamedTuple):
         trimmed: The unit is 1, and cells stand for samples that are gone. (Coarser charts are unaffected: they are made
             of cells anyway.)
         nonfinite: Number of NaN and infinite samples of each point; empty if there are none.
+        means: Mean of the last values of each point's units, without NaN and infinities: of all its samples if the unit is
+            1, else of every 64th or 4,096th. Empty if every point is one unit, whose last value it would be.
     """
 
     points: list[list[float]]
@@ -45,6 +47,7 @@ class Chart(NamedTuple):
     samples: int
     trimmed: bool = False
     nonfinite: Sequence[int] = ()
+    means: Sequence[float] = ()
 
 
 class _Columns(NamedTuple):
@@ -58,10 +61,10 @@ class _Columns(NamedTuple):
     odd: array[int]
 
     def buckets(self, most: int) -> list[list[float]]:
-        """Return at most *most* buckets of equally many units: a point each, and its number of non-finite samples."""
+        """Return at most *most* buckets of equally many units: a point each, its number of non-finite samples, its mean."""
         size = max(1, -(-len(self.steps) // most))  # rounded up
         if size == 1:
-            return [[step, time / 1e6, *rest] for step, time, *rest in zip(*self, strict=True)]
+            return [[step, time / 1e6, *rest, rest[2]] for step, time, *rest in zip(*self, strict=True)]
         steps, times, mins, maxs, lasts, odd = self
         clean = not odd.tobytes().strip(b"\0")  # nearly always, and found in one call
         low, high = codec.extremes(mins)[0], codec.extremes(maxs)[1]
@@ -70,7 +73,10 @@ class _Columns(NamedTuple):
             stop = min(start + size, len(steps))
             end = stop - 1
             extent = low(mins[start:stop]), high(maxs[start:stop])
-            buckets.append([steps[end], times[end] / 1e6, *extent, lasts[end], 0 if clean else sum(odd[start:stop])])
+            mean = sum(lasts[start:stop]) / (stop - start) if clean else _finite_mean(lasts[start:stop])
+            buckets.append(
+                [steps[end], times[end] / 1e6, *extent, lasts[end], 0 if clean else sum(odd[start:stop]), mean]
+            )
         return buckets
 
 
@@ -112,8 +118,15 @@ def chart(
 
 
 def _chart(buckets: list[list[float]], unit: int, samples: int, trimmed: bool = False) -> Chart:
+    means = [bucket.pop() for bucket in buckets]
     odd = [int(bucket.pop()) for bucket in buckets]
-    return Chart(buckets, unit, samples, trimmed, odd if any(odd) else ())
+    whole = all(mean == bucket[4] or isnan(mean) for mean, bucket in zip(means, buckets, strict=True))
+    return Chart(buckets, unit, samples, trimmed, odd if any(odd) else (), () if whole else means)
+
+
+def _finite_mean(values: Sequence[float]) -> float:
+    finite = [value for value in values if isfinite(value)]
+    return sum(finite) / len(finite) if finite else nan
 
 
 def _overlap(connection: sqlite3.Connection, series: StoredSeries, window: Window) -> tuple[int, int, int, int]:
@@ -150,31 +163,31 @@ def _merge_blocks(
     first, last, count = span
     if count == last - first + 1:
         among = (
-            "(SELECT block.id, (block.id - ?) / ? AS part, min, max, samples FROM block LEFT JOIN nonfinite USING (id) "
+            "(SELECT block.id, (block.id - ?) / ? AS part, min, max, samples, last AS ends FROM block LEFT JOIN nonfinite USING (id) "
             "WHERE block.id BETWEEN ? AND ?)"
         )
         values = first, size
         bounds: tuple[float, ...] = (first, last)
     else:  # steps fall, or the clock was set back: skip the blocks between that do not overlap
         among = (
-            "(SELECT block.id, (row_number() OVER (ORDER BY block.id) - ?) / ? AS part, min, max, samples FROM block "  # noqa: S608
+            "(SELECT block.id, (row_number() OVER (ORDER BY block.id) - ?) / ? AS part, min, max, samples, last AS ends FROM block "  # noqa: S608
             f"LEFT JOIN nonfinite USING (id) WHERE block.id BETWEEN ? AND ? AND {window.by}_max >= ? AND {window.by}_min <= ?)"
         )
         values, bounds = (1, size), (first, last, *window.bounds)
     rows = connection.execute(
-        "SELECT block.step, block.time / 1e6, low, high, block.last, odd FROM (SELECT max(id) AS top, min(min) AS low, "  # noqa: S608
-        f"max(max) AS high, total(samples) AS odd FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
+        "SELECT block.step, block.time / 1e6, low, high, block.last, odd, mean FROM (SELECT max(id) AS top, min(min) AS low, "  # noqa: S608
+        f"max(max) AS high, total(samples) AS odd, avg(ends) AS mean FROM {among} GROUP BY part) JOIN block ON block.id = top ORDER BY top",
         (*values, *bounds),
     )
     return [[nan if value is None else value for value in row] for row in rows]
 
 
 def _merge(points: list[list[float]]) -> list[float]:
-    _, _, mins, maxs, _, odd = zip(*points, strict=True)
+    _, _, mins, maxs, _, odd, means = zip(*points, strict=True)
     (low,) = codec.cells(mins, len(mins)).mins
     (high,) = codec.cells(maxs, len(maxs)).maxs
-    step, time, _, _, last, _ = points[-1]
-    return [step, time, low, high, last, sum(odd)]
+    step, time, _, _, last, *_ = points[-1]
+    return [step, time, low, high, last, sum(odd), _finite_mean(means)]
 
 
 def _read_cells(connection: sqlite3.Connection, first: int, last: int, window: Window) -> list[_Columns]:

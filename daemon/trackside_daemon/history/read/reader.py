@@ -26,7 +26,7 @@ MACHINE = "trackside_"  # prefix of the keys of GPU and host series, which belon
 _decode = msgspec.json.decode
 _RUN = (
     "uid, name, state, cause, started, ended, (SELECT max(number) FROM attempt WHERE attempt.run = run.id), step, loss, "
-    "tags, pinned, user, summary"
+    "tags, pinned, user, summary, notes"
 )
 _EVENT = (
     "SELECT run.uid, run.name, event.attempt, event.rank, event.time, event.step, event.kind, event.fields "
@@ -204,6 +204,13 @@ def events(connection: sqlite3.Connection, uid: str = "", limit: int = 1000) -> 
     return [_event_json(row) for row in reversed(connection.execute(query, (uid, uid, limit)).fetchall())]
 
 
+def launch(connection: sqlite3.Connection, uid: str) -> str:
+    """Return the id of the ``trackside run`` command that started the newest attempt of a run; empty for none."""
+    query = "SELECT json_extract(about, '$.launch') FROM attempt WHERE run = (SELECT id FROM run WHERE uid = ?) ORDER BY id DESC LIMIT 1"
+    row = connection.execute(query, (uid,)).fetchone()
+    return str((row and row[0]) or "")
+
+
 def event(connection: sqlite3.Connection, number: int) -> dict[str, Any] | None:
     """Return an event by its id; None if there is none."""
     row = connection.execute(f"{_EVENT} AND event.id = ?", (number,)).fetchone()
@@ -285,7 +292,7 @@ def _machine_series(connection: sqlite3.Connection, uid: str, keys: Sequence[str
 
 
 def _listed(row: Sequence[Any]) -> dict[str, Any]:
-    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user, summary = row
+    uid, name, state, cause, started, ended, attempt, step, loss, tags, pinned, user, summary, notes = row
     return {
         "id": uid,
         "name": name,
@@ -300,6 +307,7 @@ def _listed(row: Sequence[Any]) -> dict[str, Any]:
         "pinned": bool(pinned),
         "user": user,
         "summary": json.loads(summary),
+        "notes": notes,
     }
 
 

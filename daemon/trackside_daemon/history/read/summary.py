@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import sqlite3
 
 
-SUMMARIES = 20_000  # summaries in one answer by default
+SUMMARIES = 5_000  # summaries in one answer by default, about 1.3 MB of JSON
 MAX_SUMMARIES = 100_000  # about 25 MB of JSON
 
 

@@ -5,19 +5,24 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from trackside_daemon.history.console import files as console
 from trackside_daemon.history.record.age_clock import AgeClock
 from trackside_daemon.history.record.packing import Packing
 from trackside_daemon.history.record.trimming import Trimming
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable
+    from pathlib import Path
 
     from trackside_daemon.history.database import Database
+    from trackside_daemon.history.media.store import MediaStore
     from trackside_daemon.history.record.store import Store
     from trackside_daemon.history.record.trimming import Bounds
 
 SLICE_SECONDS = 0.015  # longest time of a slice: a batch that arrives meanwhile waits no longer
 BACKLOG_BYTES = 32 * 1024 * 1024  # with more log to pack, a slice is not cut short for a batch that waits
+CONSOLE_SECONDS = 7 * 86_400.0  # for how long the output of a command without a run is kept
 TRIM_SECONDS = 5.0  # interval at which the size and age of the file are checked
 
 
@@ -42,6 +47,8 @@ class Maintenance:
         self._age_clock = AgeClock(database.connection)
         self._packing: Packing | None = None
         self._trim_at = 0.0
+        self._directory = database.path.parent
+        self._swept = -1  # deletions when files were swept, so that the first check sweeps
         self.size = self._trimming.size()
 
     @property
@@ -106,6 +113,20 @@ class Maintenance:
         more = self._trimming.step(now, self._age_clock.read(now))
         if self._trimming.deleted != deleted:
             self._store.reset()
+        if self._trimming.deleted != self._swept:
+            self._swept = self._trimming.deleted
+            sweep_files(self._directory, self._connection, self._store.media, now)
         if not more:
             self._trim_at = time.monotonic() + TRIM_SECONDS
         return more
+
+
+def sweep_files(directory: Path, connection: sqlite3.Connection, media: MediaStore | None, now: float) -> None:
+    """Delete the media and the console of runs that were deleted."""
+    runs = connection.execute("SELECT uid FROM run WHERE deleted != 1").fetchall()
+    if media is not None:
+        media.sweep([uid for (uid,) in runs])
+    query = "SELECT json_extract(about, '$.launch') FROM attempt JOIN run ON run.id = attempt.run WHERE deleted != 1"
+    launches = {launch for (launch,) in connection.execute(query)}
+    # A command may open its run long after its start.
+    console.sweep(directory, launches, now - CONSOLE_SECONDS)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trackside.redact import redact_text
+from trackside_daemon.history.record.sanitize import to_json
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trackside_daemon.history.record.store import Store
 
 
@@ -14,6 +19,27 @@ def pin(store: Store, uid: str, *, pinned: bool = True) -> bool:
         "UPDATE run SET pinned = ? WHERE uid = ? AND NOT deleted", (int(pinned), uid)
     ).rowcount
     return changed > 0
+
+
+def describe(store: Store, uid: str, *, name: str | None, notes: str | None, tags: Sequence[str] | None) -> bool:
+    """Set name, notes or tags of a run, those that are not None; return False if there is no such run.
+
+    A later session of the run sets its name and its tags again.
+
+    Raises:
+        ValueError: The run has not ended, and gets another name: its series on ``/metrics`` have the one that it has.
+    """
+    row = store.connection.execute("SELECT name, ended FROM run WHERE uid = ? AND NOT deleted", (uid,)).fetchone()
+    if row is None:
+        return False
+    if name is not None and name != row[0] and row[1] is None:
+        raise ValueError(f"run {uid!r} has not ended; it can be renamed when it has")
+    texts = None if tags is None else to_json([redact_text(tag) for tag in tags])
+    changes = {"name": name, "notes": None if notes is None else redact_text(notes), "tags": texts}
+    for column, value in changes.items():
+        if value is not None:
+            store.connection.execute(f"UPDATE run SET {column} = ? WHERE uid = ?", (value, uid))  # noqa: S608
+    return True
 
 
 def delete(store: Store, uid: str, *, live: bool = True) -> bool:

@@ -42,6 +42,8 @@ from trackside_daemon.model.records import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from trackside_daemon.history.media.store import MediaStore
+
 LOG_ROWS = 512  # a stream's log is packed when it has this many rows, so that a chart never reads more
 
 # A stream's log is packed when it has this many bytes, because packing keeps them in memory.
@@ -109,14 +111,21 @@ class Store:
     Args:
         connection: To a file that `schema.migrate` made.
         hardware: Describes this machine, for the attempts that begin on it.
+        media: Writes images, texts and tables; None to leave them out.
 
     Attributes:
         due: Streams whose log has to be packed.
         unknown_sessions: Sessions that sent messages and are not in the tables: their run was deleted, or the file is new.
     """
 
-    def __init__(self, connection: sqlite3.Connection, hardware: Callable[[], Mapping[str, Any]] = dict) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        hardware: Callable[[], Mapping[str, Any]] = dict,
+        media: MediaStore | None = None,
+    ) -> None:
         self.connection = connection
+        self.media = media
         self.due: dict[int, None] = {}  # an ordered set: streams are packed in the order in which they became due
         self.unknown_sessions: set[bytes] = set()
         self._hardware = hardware
@@ -208,6 +217,8 @@ class Store:
         if record.columns:
             self._append(session.stream, record.columns, int64(record.shift))
         write_frames(self.connection, session.stream.id, record.distributions, int64(record.shift))
+        if record.media and self.media is not None:
+            self.media.write(record.session, record.number, record.media, record.shift)
         return True
 
     def _append(self, stream: Stream, columns: Sequence[Columns], shift: int) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from trackside_daemon.history.database import is_damage
 from trackside_daemon.history.directory import HistoryError
+from trackside_daemon.history.media.store import MediaStore, Quotas
 from trackside_daemon.history.record import maintenance
 from trackside_daemon.history.record.maintenance import BACKLOG_BYTES, Maintenance
 from trackside_daemon.history.record.queue import Call, Queue, QueueItem
@@ -73,6 +74,7 @@ class Writer:
             to send its unacknowledged messages again.
         hardware: Describes this machine.
         jsonl: Also gets the committed records.
+        media: Quotas of images, texts and tables.
         clock: Returns the Unix time.
 
     Attributes:
@@ -89,6 +91,7 @@ class Writer:
         request_resend: Callable[[bytes | None], None] = lambda _: None,
         hardware: Callable[[], Mapping[str, Any]] = dict,
         jsonl: JsonLines | None = None,
+        media: Quotas = Quotas(),  # noqa: B008  it is frozen
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.failures = {"history": 0, "jsonl": 0}
@@ -99,6 +102,7 @@ class Writer:
         self._request_resend = request_resend
         self._hardware = hardware
         self._jsonl = jsonl
+        self._media = MediaStore(database.path.parent, media)
         self._clock = clock
         self._queue = Queue()
         self._refused_sessions: set[bytes] = set()
@@ -158,7 +162,7 @@ class Writer:
     def _begin(self) -> None:
         with suppress(sqlite3.Error):  # a full disk: a run whose import was interrupted stays hidden
             self._database.connection.execute("UPDATE run SET deleted = 1 WHERE deleted = 2")
-        self._store = Store(self._database.connection, self._hardware)
+        self._store = Store(self._database.connection, self._hardware, self._media)
         self._maintenance = Maintenance(self._database, self._store, self._bounds)
 
     def _run(self) -> None:

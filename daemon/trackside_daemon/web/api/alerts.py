@@ -77,7 +77,7 @@ class AlertsApi:
         def read(connection: Any, run: str, limit: int) -> list[dict[str, Any]]:
             return alert_reader.alerts(connection, selection._replace(run=run, limit=limit))
 
-        # Each evidence has up to 64 KiB.
+        # Each evidence has up to 96 KiB.
         most = DEFAULT_LISTED if selection.evidence else MAX_LISTED
         alerts = await read_listing(self._history, request, read, most)
         return json_response({"alerts": with_silenced_until(alerts, self._active_silences())})
@@ -194,9 +194,11 @@ def _alert_filter(params: QueryParams) -> AlertFilter:
         raise HTTPException(400, f"severity: {severity[:60]!r} is not one of {', '.join(SEVERITIES)}")
     if len(alert) > MAX_NAME_LENGTH:
         raise HTTPException(400, f"alert: longer than {MAX_NAME_LENGTH} characters")
-    firing = time.time() if parse_flag(params, "firing", default=False) else None
+    now = time.time()
+    firing = now if parse_flag(params, "firing", default=False) else None
+    past = None if parse_flag(params, "firing", default=True) else now
     evidence = parse_flag(params, "evidence", default=True)
-    return AlertFilter(severity=severity, alert=alert, firing=firing, evidence=evidence)
+    return AlertFilter(severity=severity, alert=alert, firing=firing, past=past, evidence=evidence)
 
 
 def _resolve_run(connection: Any, text: str) -> tuple[str, str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 
 from trackside_daemon.diagnosis.comparison import MOST_KEYS, MOST_RUNS, read_comparison
 from trackside_daemon.diagnosis.diagnosis import diagnose
+from trackside_daemon.diagnosis.performance import POINTS, read_performance
 from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.series import LogTails, Window
 from trackside_daemon.web.api.history_access import json_response
+from trackside_daemon.web.api.query_params import parse_bounded, parse_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
     from trackside_daemon.diagnosis.settings import CostSection
     from trackside_daemon.web.api.history_access import HistoryAccess
+
+MAX_POINTS = 500  # parts of the time of a performance
 
 
 class DiagnosisApi:
@@ -54,6 +60,20 @@ class DiagnosisApi:
         # Without an alert yet, or without a verdict in it, the ranks are asked now.
         hang = diagnosis["hang"] or await self._history.run_in_thread(lambda: self._hang(diagnosis["run"]))
         return json_response({**diagnosis, "hang": hang})
+
+    async def performance(self, request: Request) -> Response:
+        """Return how fast a run was over time."""
+        name, params = request.path_params["id"], request.query_params
+        points = max(1, parse_bounded(params, "points", POINTS, MAX_POINTS))
+        low, high = parse_number(params, "from"), parse_number(params, "to")
+        window = Window("time", -inf if low is None else low, inf if high is None else high)
+        return json_response(
+            await self._history.read(
+                lambda connection: read_performance(
+                    connection, reader.resolve(connection, name), LogTails(connection), points, window
+                )
+            )
+        )
 
     async def comparison(self, request: Request) -> Response:
         """Return how runs differ from their baseline."""

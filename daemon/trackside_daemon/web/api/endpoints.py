@@ -11,7 +11,8 @@ _BUCKETS = (
     "sample as [step, time, value]. If a bucket contains NaN or infinite samples, nonfinite has their number for each "
     "point, in the same order. A response has at most 200000 buckets, so with many series each has fewer than requested. "
     "NaN and infinities are the texts nan, inf and -inf. unit is the number of samples in the coarsest cell. If it is "
-    "above 1, the edges of the window are rounded outwards to whole cells."
+    "above 1, the edges of the window are rounded outwards to whole cells. With mean=true, means has the mean of each point's "
+    "finite samples, or of the last ones of its cells; it is absent if every point is one sample or cell."
 )
 
 
@@ -24,7 +25,7 @@ class Endpoint(NamedTuple):
         errors: Statuses of its errors, besides those that `openapi` derives.
         types: Media types of its answer.
         group: The object whose method it is: `HistoryApi`, `DiagnosisApi`, `AlertsApi`, `CapturesApi`, `CheckpointsApi`, `LayersApi`,
-            `GpuApi`, `AgentsApi`, `ProcessesApi`, `OverviewApi`, or `WebApp` for ``daemon``.
+            `GpuApi`, `AgentsApi`, `MachineApi`, `ProcessesApi`, `OverviewApi`, `ConsoleApi`, `MediaApi`, or `WebApp` for ``daemon``.
     """
 
     method: str
@@ -45,8 +46,11 @@ class Endpoint(NamedTuple):
         "layers",
         "gpu",
         "agents",
+        "machine",
         "processes",
         "overview",
+        "console",
+        "media",
         "daemon",
     ] = "history"
 
@@ -84,9 +88,21 @@ ENDPOINTS = (
         "/runs",
         "runs",
         "List the runs, newest first.",
-        ("name", "tag", "state", "since", "until", "limit", "launch"),
-        "Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default. For older runs, repeat the request with until set to "
+        ("name", "tag", "state", "since", "until", "limit", "launch", "config", "metric"),
+        "With config=true, config has the configuration of each run. metric is a key, and may be repeated: metrics has its last, min and max of "
+        "each run's lowest rank, as far as the history has packed them. Runs that are on /metrics also have the values of their ranks. limit is at most 10000, the default. For older runs, repeat the request with until set to "
         "the start of the last one.",
+    ),
+    Endpoint("GET", "/keys", "keys", "List the keys that runs have pushed, those of the most runs first."),
+    Endpoint(
+        "POST",
+        "/runs/{id}/about",
+        "describe",
+        "Set the name, the notes or the tags of a run.",
+        description="What is absent stays. A run can be renamed when it has ended. If it is resumed, its name and tags are those of "
+        "the training again.",
+        body='{"name": "baseline", "notes": "with the old tokenizer", "tags": ["paper"]}',
+        errors=(400, 409),
     ),
     Endpoint("GET", "/runs/{id}/series", "one_series", "Return one key of a run.", _SERIES, _BUCKETS),
     Endpoint(
@@ -193,6 +209,19 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET",
+        "/runs/{id}/performance",
+        "performance",
+        "Return how fast a run was over time.",
+        ("from", "to", "points"),
+        group="diagnosis",
+        description="times has the end of each of points (120, at most 500) equal parts of the time; the lists have a value for "
+        "each of them, null where it is unknown. step has p50 and p99 of the seconds per step of the lowest rank. "
+        "tokens_per_second, samples_per_second and mfu are over all ranks. phases has seconds per step by phase, as means over "
+        "the ranks. ranks has for each rank own, the seconds per step in which it waits for no other rank, and wait, those in "
+        "which it waits for the slowest one; of the lowest 64 ranks (most_ranks), if they name phases.",
+    ),
+    Endpoint(
+        "GET",
         "/comparison",
         "comparison",
         "Return how runs differ from a baseline, with intervals from the noise of the runs.",
@@ -288,8 +317,37 @@ ENDPOINTS = (
         description="The answer comes at once; checked of each checkpoint is later than the request when its audit is over.",
         group="checkpoints",
     ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/console",
+        "console",
+        "Return what the command of a run printed, if trackside run --console started it.",
+        ("lines", "before", "search"),
+        "lines are [number, text], the oldest first: the newest ones, or those before a line number, or those that contain "
+        "a text in any case. They have no escape sequences. total is the number of kept lines, and more tells whether there "
+        "are earlier ones. bytes is the size of the kept output, at most 10 MiB.",
+        group="console",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/media",
+        "media",
+        "List the images, texts and tables of a run, the oldest first.",
+        description="kind is image, text or table. key is the name that the training code gave it.",
+        group="media",
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{id}/media/{file}",
+        "media_file",
+        "Send an image, a text or a table of a run.",
+        types=("image/png", "text/plain", "application/json"),
+        group="media",
+    ),
     Endpoint("DELETE", "/runs/{id}", "delete", "Delete a run that has ended.", errors=(409,)),
-    Endpoint("GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks"), _BUCKETS),
+    Endpoint(
+        "GET", "/series", "series", "Return series of one or more runs.", ("run", *_SERIES, "ranks", "mean"), _BUCKETS
+    ),
     Endpoint(
         "GET",
         "/events",
@@ -381,11 +439,34 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET",
+        "/machine",
+        "machine",
+        "Return the last hour of the host and its GPUs, each second.",
+        ("key", "from", "to", "points"),
+        "key is a family; without it, families lists those that have values. Points are [0, time, min, max, last, 0, mean] in at most points (600) "
+        "buckets. A counter has its growth per second. The hour is in memory, and begins with the daemon.",
+        group="machine",
+    ),
+    Endpoint(
+        "GET",
         "/processes",
         "processes",
-        "List the training processes on this machine, as of the last tick.",
-        description="Each rank is followed by its descendants, parents first. role is rank, dataloader or other. state is "
-        "the letter from /proc/PID/stat. started is in Unix seconds. The list is empty with --no-collector.process.",
+        "List the processes on this machine that train or use a GPU, as of the last tick.",
+        description="Each rank is followed by its descendants, parents first; then come other processes on GPUs, with run null. role is "
+        "rank, dataloader, other or gpu. state is the letter from /proc/PID/stat. started is in Unix seconds. gpus has the memory of the "
+        "process on each GPU, and its SM utilization where the driver measures it. user and command are null if the "
+        "daemon may not see them. With --no-collector.process, only processes on GPUs are listed.",
+        group="processes",
+    ),
+    Endpoint(
+        "POST",
+        "/processes/{pid}/end",
+        "end",
+        "Ask a process of a training to end, by SIGTERM.",
+        description="Only processes that /processes lists with a run. started has to be theirs, so that another process that "
+        "got the same number is not ended. kill sends SIGKILL.",
+        body='{"started": 1795729600.7, "kill": false}',
+        errors=(400, 403, 409),
         group="processes",
     ),
     Endpoint(
@@ -395,6 +476,14 @@ ENDPOINTS = (
         "Return the daemon's status.",
         description="For each GPU, measured lists its families without the prefix trackside_gpu_, refused lists the "
         "unavailable ones with the reason, and ailments lists the GPU's problems.",
+        group="daemon",
+    ),
+    Endpoint(
+        "POST",
+        "/token",
+        "rotate_token",
+        "Replace the token of the API; the old one opens nothing any more.",
+        errors=(507,),
         group="daemon",
     ),
     Endpoint("GET", "/openapi.json", "openapi", "Return this document.", group="daemon"),

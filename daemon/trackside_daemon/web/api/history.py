@@ -10,7 +10,7 @@ import sqlite3
 import time
 from contextlib import suppress
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
@@ -24,7 +24,7 @@ from trackside_daemon.diagnosis.settings import CostSection
 from trackside_daemon.history.files.export import FORMATS, TooManyKeysError, export
 from trackside_daemon.history.files.items import FormatError
 from trackside_daemon.history.files.selection import count
-from trackside_daemon.history.read import reader
+from trackside_daemon.history.read import reader, run_columns
 from trackside_daemon.history.read.charts import POINTS
 from trackside_daemon.history.read.reader import RunFilter
 from trackside_daemon.history.read.summary import MAX_SUMMARIES, SUMMARIES
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 TYPES = {"csv": "text/csv", "json": "application/json", "jsonl": "application/jsonl"}
 MAX_POINTS = 20_000
+MAX_METRICS = 64  # keys whose values a list of runs has
 MAX_OFFSET = 999_999_999
 MAX_IMPORTS = 4  # imports that run at once; others wait without occupying a thread
 
@@ -73,6 +74,16 @@ MAX_IMPORT_BYTES = 16 * 1024**3  # size limit of an imported file
 log = logging.getLogger("trackside")
 
 _decode = msgspec.json.decode
+
+
+class _Description(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that describes a run; None leaves what it has."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    notes: Annotated[str, msgspec.Meta(max_length=10_000)] | None = None
+    tags: (
+        Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=256)]], msgspec.Meta(max_length=64)] | None
+    ) = None
 
 
 class _SamplesResponse(StreamingResponse):
@@ -133,10 +144,40 @@ class HistoryApi:
             launch=params.get("launch", ""),
         )
         live = current_values.live_runs(self._state, time.monotonic())
-        runs = await self._history.read(
-            lambda connection: _merge_live(reader.runs(connection, selection), live, selection)
+        config, metrics = params.get("config") == "true", list(dict.fromkeys(params.getlist("metric")))
+        if len(metrics) > MAX_METRICS:
+            raise HTTPException(400, f"metric: at most {MAX_METRICS} keys at a time")
+
+        def read(connection: Any) -> list[dict[str, Any]]:
+            runs = _merge_live(reader.runs(connection, selection), live, selection)
+            configs = run_columns.configurations(connection) if config else {}
+            values = run_columns.values(connection, metrics) if metrics else {}
+            return [
+                {
+                    **run,
+                    **({"config": configs.get(run["id"])} if config else {}),
+                    **({"metrics": values.get(run["id"], {})} if metrics else {}),
+                }
+                for run in runs
+            ]
+
+        return json_response({"runs": await self._history.read(read)})
+
+    async def keys(self, _request: Request) -> Response:
+        """List the keys that runs have pushed."""
+        return json_response({"keys": await self._history.read(run_columns.keys)})
+
+    async def describe(self, request: Request) -> Response:
+        """Set the name, the notes or the tags of a run."""
+        try:
+            wanted = _decode(await request.body(), type=_Description)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise HTTPException(400, f"the body must have name, notes or tags: {error}") from None
+        uid = await self._history.read(lambda connection: _resolve(connection, request))
+        await self._history.change(
+            lambda store: run_changes.describe(store, uid, name=wanted.name, notes=wanted.notes, tags=wanted.tags)
         )
-        return json_response({"runs": runs})
+        return json_response(await self._history.read(lambda connection: reader.head(connection, uid)))
 
     async def run(self, request: Request) -> Response:
         """Return everything about one run except its samples."""
@@ -200,7 +241,8 @@ class HistoryApi:
             return _SamplesResponse(stream_series(database, series, selected), media_type="application/json")
         # All charts of a response are in memory at once, so many series share the limit.
         points = min(points, max(2, MAX_BUCKETS // max(1, len(series))))
-        charts = await self._history.run_in_thread(lambda: read_charts(database, series, selected, points))
+        means = params.get("mean") == "true"
+        charts = await self._history.compute(lambda: read_charts(database, series, selected, points, means=means))
         return json_response({"series": rank_bands(charts, selected.by) if band else charts})
 
     async def one_series(self, request: Request) -> Response:
@@ -219,7 +261,7 @@ class HistoryApi:
             return _SamplesResponse(stream_points(database, attempts, selected), media_type="application/json")
         # The attempts follow each other in one chart, so they share the number of points.
         points = max(1, points // len(attempts))
-        charts = await self._history.run_in_thread(lambda: read_charts(database, attempts, selected, points))
+        charts = await self._history.compute(lambda: read_charts(database, attempts, selected, points))
         return json_response({"key": params["key"], **concatenate(charts)})
 
     async def events(self, request: Request) -> Response:
@@ -250,15 +292,15 @@ class HistoryApi:
         if form not in FORMATS:
             raise HTTPException(400, f"format: must be {', '.join(FORMATS)}, not {form!r}")
         uid = await self._history.read(lambda connection: _resolve(connection, request))
-        chosen = await self._history.run_in_thread(lambda: export_selection(self._history.database, uid, params))
-        samples = await self._history.run_in_thread(lambda: count(self._history.database, uid, chosen))
+        chosen = await self._history.compute(lambda: export_selection(self._history.database, uid, params))
+        samples = await self._history.compute(lambda: count(self._history.database, uid, chosen))
         headers = {"X-Trackside-Samples": str(samples)}
         if request.method == "HEAD":
             response = Response(headers=headers, media_type=TYPES[form])
             del response.headers["content-length"]  # the length of the file is not known yet
             return response
         try:
-            pieces = await self._history.run_in_thread(lambda: export(self._history.database, uid, form, chosen))
+            pieces = await self._history.compute(lambda: export(self._history.database, uid, form, chosen))
         except TooManyKeysError as error:
             raise HTTPException(400, str(error)) from None
         return _SamplesResponse(pieces, headers=headers, media_type=TYPES[form])

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +20,7 @@ from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.web.api.query_params import parse_bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from starlette.requests import Request
 
@@ -27,6 +30,12 @@ if TYPE_CHECKING:
 
 DEFAULT_LISTED = 1000  # events or alerts in one answer
 MAX_LISTED = 10_000
+
+# Threads that read the history, each for half of the time at most. A chart over a thousand ranks computes for a second, and the
+# charts of a page would leave no time to the threads that accept pushes.
+THREADS = 2
+MOST_REST = 2.0  # seconds
+
 CHANGE_TIMEOUT = 15.0  # seconds that a change waits for the writer
 
 _encode = msgspec.json.Encoder().encode
@@ -43,6 +52,8 @@ class HistoryAccess:
     def __init__(self, database: Database, writer: Writer) -> None:
         self.database = database
         self.writer = writer
+        self._executor = ThreadPoolExecutor(THREADS, "trackside-read")
+        self._rest = threading.local()
 
     async def read(self, query: Callable[[Any], Any]) -> Any:
         """Run a query in one read transaction, in a thread, and return its result."""
@@ -51,12 +62,33 @@ class HistoryAccess:
             with self.database.reading() as connection:
                 return query(connection)
 
-        return await self.run_in_thread(run_query)
+        return await self.compute(run_query)
 
-    async def run_in_thread(self, read: Callable[[], Any]) -> Any:
-        """Run a function that reads the history in a thread, and return its result."""
+    async def compute(self, work: Callable[[], Any]) -> Any:
+        """Run a function that reads the history in one of `THREADS` threads, and return its result."""
+        loop = asyncio.get_running_loop()
+        return await self._translated(loop.run_in_executor(self._executor, self._paced, work))
+
+    async def run_in_thread(self, work: Callable[[], Any]) -> Any:
+        """Run a function that may wait for others in a thread, and return its result."""
+        return await self._translated(run_in_threadpool(work))
+
+    def close(self) -> None:
+        """Cancel the reads that have not begun."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _paced(self, work: Callable[[], Any]) -> Any:
+        """Run a function after the rest that follows the last one of this thread."""
+        time.sleep(max(0.0, getattr(self._rest, "until", 0.0) - time.monotonic()))
+        began = time.thread_time()
         try:
-            return await run_in_threadpool(read)
+            return work()
+        finally:
+            self._rest.until = time.monotonic() + min(MOST_REST, time.thread_time() - began)
+
+    async def _translated(self, result: Awaitable[Any]) -> Any:
+        try:
+            return await result
         except UnknownRunError as error:
             raise HTTPException(404, str(error)) from None
         except (ValueError, sqlite3.Error) as error:  # a damaged block or file

@@ -1,30 +1,126 @@
-"""Endpoint of the training processes."""
+"""Endpoints of the processes that train or use a GPU."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import pwd
+import signal
+import time
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+
+from trackside.redact import redact_command
+from trackside_daemon.nvml.families import FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from trackside_daemon.collectors.process.process import Process
+    from trackside_daemon.model.state import State
+
+MAX_COMMAND = 400  # characters of a command line
+_ON_GPU = {"memory_bytes": FAMILIES["process_memory_bytes"], "sm_utilization_ratio": FAMILIES["process_sm_utilization_ratio"]}  # fmt: skip
+
+
+class _End(msgspec.Struct):
+    """The body of a request to end a process."""
+
+    started: float
+    kill: bool = False
 
 
 class ProcessesApi:
-    """Lists the training processes.
+    """Lists processes, and ends those of trainings.
 
     Args:
         newest: Returns the processes of the last tick, each rank followed by its child processes.
+        state: The newest value of every series.
+        proc: Path of procfs.
     """
 
-    def __init__(self, newest: Callable[[], Sequence[Process]]) -> None:
+    def __init__(self, newest: Callable[[], Sequence[Process]], state: State, proc: Path) -> None:
         self._newest = newest
+        self._state = state
+        self._proc = proc
 
     async def processes(self, _request: Request) -> Response:
         """Answer ``/api/v1/processes``."""
-        return JSONResponse({"processes": [process._asdict() for process in self._newest()]})
+        return JSONResponse({"processes": await run_in_threadpool(self._list)})
+
+    async def end(self, request: Request) -> Response:
+        """Send a signal to a process of a training."""
+        try:
+            pid = int(request.path_params["pid"])
+            wanted = msgspec.json.decode(await request.body(), type=_End)
+        except (msgspec.MsgspecError, ValueError):
+            raise HTTPException(400, 'the path must have a pid, and the body be {"started": …}') from None
+        process = next((one for one in self._newest() if one.pid == pid), None)
+        if process is None or process.started is None or abs(process.started - wanted.started) > 1:
+            raise HTTPException(409, f"process {pid}: no such process of a training; load the list again")
+        try:
+            os.kill(pid, signal.SIGKILL if wanted.kill else signal.SIGTERM)
+        except ProcessLookupError:
+            raise HTTPException(409, f"process {pid}: has ended already") from None
+        except PermissionError:
+            raise HTTPException(403, f"process {pid}: belongs to another user than the daemon") from None
+        return JSONResponse({"pid": pid, "signal": "SIGKILL" if wanted.kill else "SIGTERM"})
+
+    def _list(self) -> list[dict[str, Any]]:
+        on_gpus = self._on_gpus()
+        trainings = self._newest()
+        listed = [
+            {**process._asdict(), **self._details(process.pid), "gpus": on_gpus.pop(process.pid, [])}
+            for process in trainings
+        ]
+        return listed + [
+            {
+                "pid": pid,
+                "parent": None,
+                "role": "gpu",
+                "comm": self._comm(pid),
+                "run": None,
+                **self._details(pid),
+                "gpus": gpus,
+            }
+            for pid, gpus in sorted(on_gpus.items())
+        ]
+
+    def _on_gpus(self) -> dict[int, list[dict[str, Any]]]:
+        """Return by pid its memory and utilization on each GPU."""
+        found: dict[int, dict[str, dict[str, Any]]] = {}
+        families = self._state.values(time.monotonic(), *(family.metric for family in _ON_GPU.values()))
+        for name, series in zip(_ON_GPU, families, strict=True):
+            for (gpu, _, pid), value in series.items():
+                found.setdefault(int(pid), {}).setdefault(gpu, {"gpu": gpu})[name] = value
+        return {pid: list(gpus.values()) for pid, gpus in found.items()}
+
+    def _details(self, pid: int) -> dict[str, str | None]:
+        """Return user and command of a process; None for what the daemon may not see."""
+        try:
+            owner = (self._proc / str(pid)).stat().st_uid
+            command = (self._proc / str(pid) / "cmdline").read_bytes()[: 2 * MAX_COMMAND]
+        except OSError:
+            return {"user": None, "command": None}
+        words = redact_command(command.decode(errors="replace").rstrip("\0").split("\0"))
+        return {"user": _user(owner), "command": " ".join(words)[:MAX_COMMAND] or None}
+
+    def _comm(self, pid: int) -> str:
+        try:
+            return (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
+        except OSError:
+            return ""
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

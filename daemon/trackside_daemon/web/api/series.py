@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trackside_daemon.history.read.reader import RunSeries
 
 MAX_SERIES = 1000  # series in one response
+MAX_BAND_SERIES = 8192  # series from which bands are made, such as eight keys of a thousand ranks
 MAX_BUCKETS = 200_000  # buckets in one response, over all its series
 
 _encode = msgspec.json.Encoder().encode
@@ -38,20 +39,21 @@ def find_series(connection: Any, names: list[str], params: QueryParams) -> list[
         params: The request's ``key``, ``rank``, ``ranks`` and ``attempt``.
 
     Raises:
-        HTTPException: Status 400 when there are more than `MAX_SERIES`.
+        HTTPException: Status 400 when there are more than `MAX_SERIES`, or `MAX_BAND_SERIES` for a band.
     """
     keys = params.getlist("key") or None
     ranks, attempt = _ranks(params)
-    if ranks is None and params.get("ranks") == "band":
-        ranks = []
+    most = MAX_SERIES
+    if params.get("ranks") == "band":
+        ranks, most = ranks or [], MAX_BAND_SERIES
     found = (
         series
         for uid in dict.fromkeys(reader.resolve(connection, name) for name in names)
         for series in reader.series(connection, uid, keys, ranks, attempt)
     )
-    selected = list(islice(found, MAX_SERIES + 1))
-    if len(selected) > MAX_SERIES:
-        raise HTTPException(400, f"more than {MAX_SERIES} series; name keys, ranks or an attempt")
+    selected = list(islice(found, most + 1))
+    if len(selected) > most:
+        raise HTTPException(400, f"more than {most} series; name keys, ranks or an attempt")
     return selected
 
 
@@ -88,8 +90,13 @@ def _ranks(params: QueryParams) -> tuple[list[int] | None, int | None]:
         raise HTTPException(400, "rank and attempt must be numbers; use rank=all for every rank") from None
 
 
-def read_charts(database: Database, selected: list[RunSeries], window: Window, points: int) -> list[dict[str, Any]]:
-    """Return one chart per series, each with at most *points* buckets ``[step, time, min, max, last]``."""
+def read_charts(
+    database: Database, selected: list[RunSeries], window: Window, points: int, *, means: bool = False
+) -> list[dict[str, Any]]:
+    """Return one chart per series, each with at most *points* buckets ``[step, time, min, max, last]``.
+
+    With *means*, a chart whose buckets have several samples also has their ``means``.
+    """
     result = []
     for selected_series in selected:
         # One read transaction per series: the WAL cannot shrink while a transaction is open.
@@ -106,6 +113,7 @@ def read_charts(database: Database, selected: list[RunSeries], window: Window, p
                 "trimmed": chart.trimmed,
                 "points": [_point_json(point) for point in chart.points],
                 **({"nonfinite": chart.nonfinite} if chart.nonfinite else {}),
+                **({"means": [json_number(mean) for mean in chart.means]} if means and chart.means else {}),
             }
         )
     return result

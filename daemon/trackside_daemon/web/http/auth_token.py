@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+STORED = "api.token"  # the file in the directory of the history that keeps the token
 READING = frozenset(("GET", "HEAD"))
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 CREDENTIALS = "trackside.credentials"  # ASGI scope key: true when the web configuration authenticated the request
@@ -44,6 +45,7 @@ class Token:
 
     def __init__(self, path: Path, stored: Path) -> None:
         self.path = path
+        self._stored = stored
         self.value = _read(stored)
         if not self.value:
             self.value = secrets.token_urlsafe(24)
@@ -51,6 +53,17 @@ class Token:
             with suppress(OSError):
                 _write(stored, self.value)
         _write(path, self.value)
+
+    def rotate(self) -> None:
+        """Replace the token by a new one; the old one opens nothing any more.
+
+        Raises:
+            OSError: A file cannot be written, so the old token stays.
+        """
+        value = secrets.token_urlsafe(24)
+        _write(self._stored, value)
+        _write(self.path, value)
+        self.value = value
 
     def matches(self, authorization: str) -> bool:
         """Return True when an Authorization header contains the token, as ``Bearer TOKEN``."""

@@ -32,10 +32,15 @@ export function withNetworkErrors(promise) {
 export function storeToken() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (!token) return false;
-  sessionStorage.setItem("token", token);
-  tokenAccepted = true;
+  keepToken(token);
   history.replaceState(history.state, "", location.pathname + location.search);
   return true;
+}
+
+// Stores a token for this tab. A link with `#token=TOKEN` is accepted too.
+export function keepToken(text) {
+  sessionStorage.setItem("token", text.trim().split("token=").pop());
+  tokenAccepted = true;
 }
 
 // Returns the response of `/api/v1/PATH`, whose body is unread; throws ApiError for an error status.

@@ -8,10 +8,14 @@
 import { UnreachableError, storeToken, subscribe, withNetworkErrors } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { when } from "/static/format.js";
+import { listenForKeys, showHelp } from "/static/shortcuts.js";
+import { toggleTheme } from "/static/theme.js";
+import { tokenForm } from "/static/token_form.js";
 
-const PAGES = { "": "overview", runs: "run", compare: "compare", system: "system", alerts: "alerts", export: "export" };
+const PAGES = { "": "overview", runs: "runs", compare: "compare", system: "system", alerts: "alerts", export: "export" };
 const MAX_ALERTS = 200; // The overview lists at most this many.
 const WRITE_MS = 250; // Browsers limit how often a page may change its address.
+const ZONE = new Intl.DateTimeFormat("en", { timeZoneName: "long" }).formatToParts().find((part) => part.type === "timeZoneName").value;
 const main = document.querySelector("main");
 const live = document.querySelector("#live");
 const outage = document.querySelector("#outage");
@@ -38,7 +42,8 @@ async function open() {
   markCurrentPage(parts[0]);
   try {
     if (!Object.hasOwn(PAGES, parts[0])) throw new Error(`There is no page ${location.pathname}.`);
-    const { title, show } = await withNetworkErrors(import(`/static/pages/${PAGES[parts[0]]}.js`));
+    const name = parts[0] === "runs" && parts[1] ? "run" : PAGES[parts[0]];
+    const { title, show } = await withNetworkErrors(import(`/static/pages/${name}.js`));
     const query = new URLSearchParams(location.search);
     const shown = await show({ parts: parts.slice(1), query, set: (changes) => current === opened && set(changes), signal: ending.signal });
     if (current !== opened) {
@@ -83,6 +88,7 @@ function onEvent(event, data) {
   if (newest && newest.overview.version !== data.version) location.reload();
   newest = { overview: data, at: Date.now() / 1000 };
   setText(live, `Live, ${data.host.name ?? "this machine"}`);
+  live.title = `Times are those of ${ZONE}`;
   live.className = "";
   showOutage("");
   const count = data.alerts.filter((alert) => alert.severity !== "info" && !alert.silenced).length;
@@ -126,17 +132,10 @@ function showFailure(problem) {
 // An error as a message for the user.
 function explanation(problem) {
   if (problem.reason !== "token") {
-    const way = problem instanceof UnreachableError ? [] : [h("p", {}, h("a", { href: "/" }, "All runs"))];
-    return h("section.notice", { role: "alert" }, h("p", {}, problem.message), ...way);
+    const way = problem instanceof UnreachableError ? [] : [h("p", {}, "Go on with ", h("a", { href: "/runs" }, "All runs"), " or the ", h("a", { href: "/" }, "Overview"), ".")];
+    return h("section.notice", { role: "alert" }, h("h1", {}, "This page cannot be shown"), h("p", {}, problem.message), ...way);
   }
-  const stored = sessionStorage.getItem("token");
-  const restarted = newest ? "The daemon has a new token" : "The token is wrong";
-  return h(
-    "section.notice",
-    { role: "alert" },
-    h("h1", {}, stored ? restarted : "The token is missing"),
-    h("p", {}, `To see the runs, open ${location.origin}${shownAddress}#token=TOKEN. The daemon's answer: ${problem.message}.`),
-  );
+  return tokenForm(problem, Boolean(newest), useToken);
 }
 
 function set(changes) {
@@ -162,7 +161,7 @@ function write() {
 
 function markCurrentPage(first) {
   for (const link of document.querySelectorAll("nav a")) {
-    const isCurrent = link.getAttribute("href") === `/${first}` || (first === "runs" && link.getAttribute("href") === "/");
+    const isCurrent = link.getAttribute("href") === `/${first}`;
     if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -196,11 +195,14 @@ addEventListener("popstate", () => {
   pendingUrl = undefined;
   openAgain();
 });
-addEventListener("hashchange", () => {
-  if (!storeToken()) return;
+function useToken() {
   newest = undefined; // It belonged to another token.
   listen();
   open();
+}
+
+addEventListener("hashchange", () => {
+  if (storeToken()) useToken();
 });
 addEventListener("pagehide", write);
 addEventListener("online", () => listen());
@@ -208,6 +210,9 @@ document.addEventListener("visibilitychange", () => {
   setText(live, document.hidden ? "Paused" : "Connecting…");
   listen();
 });
+document.querySelector("#theme").addEventListener("click", toggleTheme);
+document.querySelector("#keys").addEventListener("click", showHelp);
+listenForKeys();
 storeToken();
 listen();
 open();

@@ -23,24 +23,26 @@ export function badge(word, text) {
   return element;
 }
 
-// Returns a bar for a ratio. It is hidden from screen readers, which read the text next to it.
+// Returns a bar for a ratio. It is hidden from screen readers, which read the text next to it. `levels` are the ratios from which
+// its color warns and is bad.
 export function bar() {
   const fill = h("span");
   const element = h("span.bar", { "aria-hidden": "true" }, fill);
-  element.update = (ratio) => {
+  element.update = (ratio, levels) => {
     element.hidden = !Number.isFinite(ratio);
     const width = `${(100 * Math.min(1, Math.max(0, ratio))).toFixed(1)}%`;
     if (!element.hidden && fill.style.width !== width) fill.style.width = width;
+    fill.className = !levels || ratio < levels[0] ? "" : ratio < levels[1] ? "high" : "full";
   };
   return element;
 }
 
-// Returns a definition list of `[name, text or element, ratio]`; entries without a text are hidden.
+// Returns a definition list of `[name, text or element, ratio, levels]`; entries without a text are hidden.
 export function facts() {
   const element = h("dl.facts");
   const shown = new Map();
   element.update = (entries) => {
-    for (const [name, text, ratio] of entries) {
+    for (const [name, text, ratio, levels] of entries) {
       if (!shown.has(name)) {
         const row = { term: h("dt", {}, name), value: h("span"), bar: bar() };
         row.detail = h("dd", {}, row.value, row.bar);
@@ -51,7 +53,7 @@ export function facts() {
       row.term.hidden = row.detail.hidden = text === undefined || text === "";
       if (!(text instanceof Node)) setText(row.value, text ?? "");
       else if (row.value.firstChild !== text) row.value.replaceChildren(text);
-      row.bar.update(ratio);
+      row.bar.update(ratio, levels);
     }
   };
   return element;

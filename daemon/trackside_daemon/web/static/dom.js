@@ -31,7 +31,7 @@ export function syncRows(parent, items, key, make) {
   const previous = parent.rowsByKey ?? new Map();
   const current = new Map(items.map((item) => [key(item), previous.get(key(item)) ?? make(item)]));
   // Remove old rows first: otherwise later rows are moved, and lose the focus.
-  for (const [name, row] of previous) if (!current.has(name)) row.remove();
+  for (const [name, row] of previous) if (!current.has(name) && row.parentNode === parent) row.remove(); // It may have moved.
   items.forEach((item, index) => {
     const row = current.get(key(item));
     if (parent.children[index] !== row) parent.insertBefore(row, parent.children[index] ?? null);

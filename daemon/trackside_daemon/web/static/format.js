@@ -18,7 +18,7 @@ export function number(value, digits = 5) {
   if (!Number.isFinite(value)) return NONFINITE.get(String(value).toLowerCase().replace("inity", ""))?.text ?? String(value);
   const size = Math.abs(value);
   if (value === 0 || Number.isInteger(value) && size < 1e9) return String(value);
-  if (size >= 1e-3 && size < 1e6) return String(Number(value.toPrecision(digits)));
+  if (size >= 1e-4 && size < 1e6) return String(Number(value.toPrecision(digits)));
   return value.toExponential(Math.max(0, digits - 3));
 }
 
@@ -54,14 +54,13 @@ export function span(seconds) {
   return `${Math.floor(minutes / 1440)} d ${Math.floor((minutes % 1440) / 60)} h`;
 }
 
-// Formats Unix seconds with the day, since a page may stay open for days, and with the year if it is not this year.
+// Formats Unix seconds with year and day in the zone of the browser, which the head of the page names.
 export function when(seconds) {
   if (!Number.isFinite(seconds)) return "";
   const date = new Date(1000 * seconds);
   const pad = (value) => String(value).padStart(2, "0");
   const time = `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
-  const year = date.getFullYear() === new Date().getFullYear() ? "" : `${date.getFullYear()}-`;
-  return `${year}${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${time}`;
+  return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${time}`;
 }
 
 // Formats how long ago a time was, as of `now` on the daemon's clock.

@@ -14,14 +14,30 @@ export function dot(index) {
   return element;
 }
 
-// Returns the names of runs; equal names are followed by the beginning of the id, long enough to tell them apart.
+const LEAST = 4; // Characters of an id that are shown.
+
+// Returns the names of runs; equal names are followed by the part of the id that tells them apart: train-7f3a.
 export function labels(runs) {
+  const byName = new Map();
+  for (const run of runs) byName.set(run.name, [...(byName.get(run.name) ?? []), run.id]);
   return runs.map((run) => {
-    const same = runs.filter((other) => other.name === run.name && other.id !== run.id);
-    let length = 8;
-    while (length < run.id.length && same.some((other) => other.id.slice(0, length) === run.id.slice(0, length))) length += 4;
-    return same.length ? `${run.name} (${run.id.slice(0, length)})` : run.name;
+    const ids = byName.get(run.name);
+    if (ids.length < 2) return run.name;
+    if (run.id.startsWith(run.name)) return run.id;
+    const start = commonStart(ids);
+    const parts = ids.map((id) => id.slice(start));
+    const own = run.id.slice(start);
+    let length = LEAST;
+    while (length < own.length && parts.filter((part) => part.startsWith(own.slice(0, length))).length > 1) length += 1;
+    return `${run.name}-${own.slice(0, length)}`;
   });
+}
+
+// Returns the length of what all ids begin with, up to a separator.
+function commonStart(ids) {
+  let length = 0;
+  while (length < ids[0].length && ids.every((id) => id[length] === ids[0][length])) length += 1;
+  return /[^a-z0-9]?[a-z0-9]*$/i.exec(ids[0].slice(0, length)).index + (/[^a-z0-9]/i.test(ids[0].slice(0, length)) ? 1 : 0);
 }
 
 // At most `most` runs can be selected: one with radio buttons, several with checkboxes. `selected()` returns their ids.

@@ -64,6 +64,10 @@ class OverviewApi:
         """End the streams; callable from any thread."""
         self._stream.stop()
 
+    def disconnect(self) -> None:
+        """End the present streams; to be called in the server's event loop."""
+        self._stream.disconnect()
+
     async def overview(self, _request: Request) -> Response:
         """Answer ``/api/v1/overview``."""
         return json_response(await self._history.run_in_thread(self._overview.build))

@@ -116,9 +116,10 @@ class Stream:
         self._stopped = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed, so there are no listeners
-                self._loop.call_soon_threadsafe(self._end)
+                self._loop.call_soon_threadsafe(self.disconnect)
 
-    def _end(self) -> None:
+    def disconnect(self) -> None:
+        """End the stream for the present listeners; new ones may subscribe."""
         if self._producer is not None:
             self._producer.cancel()
         for listener in self._listeners:

@@ -1,11 +1,13 @@
 // The evidence of an alert, in sections. A section of unknown shape is shown as JSON.
 
+import { rankValues } from "/static/alerts/rank_values.js";
 import { sampleChart } from "/static/alerts/samples.js";
 import { displayName, displayValue } from "/static/alerts/format.js";
 import { h } from "/static/dom.js";
 import { span } from "/static/format.js";
 
 const SECTIONS = {
+  exception: ["Exception", exceptionText],
   causes: ["Likely causes", causes],
   checkpoint: ["Last good checkpoint before the alert", facts],
   diagnosis: ["Where the time of the run went until then", (texts) => lines(texts, "Diagnosis")],
@@ -15,7 +17,7 @@ const SECTIONS = {
   hang: ["Places of the ranks", ({ places }) => facts(Object.fromEntries(Object.entries(places).map(([rank, place]) => [`rank ${rank}`, place])))],
   samples: ["Samples before the alert", sampleChart],
   stacks: ["Stacks", stacks],
-  ranks: ["Last values of the ranks", ranks],
+  ranks: ["Last values of the ranks", rankValues],
   events: ["Events before the alert", events],
   xids: ["Xid errors", (xids, alert) => recordTable(xids.map(({ gpu, xid, time }) => ({ when: relativeTime(time, alert), GPU: gpu, Xid: xid })))],
   stderr: ["Last lines of standard error", (texts) => lines(texts, "Standard error")],
@@ -82,23 +84,6 @@ function stack(rank, { name, frames }, index) {
   return h("details", { open: index === 0 }, h("summary", {}, name, h("span.quiet", {}, index === 0 ? ", the innermost call last" : "")), preformatted(h("code", {}, calls), label));
 }
 
-function ranks(values) {
-  const order = Object.keys(values).sort((a, b) => Number(a) - Number(b));
-  const flat = order.map((rank) => Object.fromEntries(Object.entries(values[rank]).flatMap(([name, value]) => {
-    if (value === null || typeof value !== "object") return [[name, value]];
-    return Object.entries(value).map(([inner, item]) => [name === "phase_seconds" ? `${inner}_seconds phase` : `${name} ${inner}`, item]);
-  })));
-  const names = [...new Set(flat.flatMap(Object.keys))];
-  const head = h("tr", {}, h("th", { scope: "col" }, "Value"), order.map((rank) => h("th.number", { scope: "col" }, `Rank ${rank}`)));
-  const body = names.map((name) => h("tr", {}, h("th", { scope: "row" }, rankValueName(name)), flat.map((values) => h("td.number", {}, displayValue(name, values[name])))));
-  return scrollTable("Last values of the ranks", h("thead", {}, head), h("tbody", {}, body));
-}
-
-function rankValueName(name) {
-  if (name.endsWith("_seconds phase")) return `time in ${name.slice(0, -"_seconds phase".length)}`;
-  return /^[a-z_]+$/.test(name) ? displayName(name) : name;
-}
-
 function events(values, alert) {
   return recordTable(values.map(({ time, kind, rank, step, fields }) => ({
     when: relativeTime(time, alert),
@@ -113,6 +98,11 @@ function relativeTime(time, alert) {
   const seconds = alert.started - time;
   if (Math.abs(seconds) <= 0.05) return "then";
   return `${span(Math.abs(seconds))} ${seconds > 0 ? "before" : "after"}`;
+}
+
+// Returns the traceback of an exception, which ends with its text.
+export function exceptionText({ type, text, traceback }) {
+  return preformatted(String(traceback || `${type}: ${text}`), "Traceback, the innermost call last");
 }
 
 // A table with one row per record; columns without any value are left out.

@@ -1,4 +1,4 @@
-// The alerts that fire or have fired, newest first, with filters.
+// The alerts that have ended, newest first, with filters; those that fire stand above.
 
 import { getJson, query } from "/static/api.js";
 import { coalesce } from "/static/alerts/coalesce.js";
@@ -38,11 +38,11 @@ export function alertHistory(address) {
 
   const load = coalesce(async () => {
     try {
-      const { alerts } = await getJson(`alerts?${query({ ...filters, alert: namePattern(filters.alert), evidence: false, limit: limit + 1 })}`, { signal: address.signal });
+      const { alerts } = await getJson(`alerts?${query({ ...filters, alert: namePattern(filters.alert), firing: false, evidence: false, limit: limit + 1 })}`, { signal: address.signal });
       const shown = alerts.reverse().slice(0, limit);
       table.hidden = !shown.length;
       emptyText.hidden = shown.length > 0;
-      setText(emptyText, Object.values(filters).some(Boolean) ? "No alerts match." : "No alerts yet. The daemon detects NaN, spikes, stalls and more without configuration.");
+      setText(emptyText, Object.values(filters).some(Boolean) ? "No alerts match." : "No past alerts. The daemon detects NaN, spikes, stalls and more without configuration.");
       moreButton.hidden = alerts.length <= limit;
       syncRows(body, shown, (item) => item.id, row);
       for (const name of shown.map((item) => item.alert)) {

@@ -1,4 +1,4 @@
-// The alerts page: firing alerts, active silences and the history.
+// The alerts page: firing alerts, active silences, past alerts, and the starts and ends of runs.
 
 import { getJson } from "/static/api.js";
 import { coalesce } from "/static/alerts/coalesce.js";
@@ -7,6 +7,7 @@ import { alertHistory } from "/static/alerts/history.js";
 import { openSilenceDialog } from "/static/alerts/silence_dialog.js";
 import { silenceList } from "/static/alerts/silence_list.js";
 import { openTestDialog } from "/static/alerts/test_alert.js";
+import { runTimeline } from "/static/alerts/timeline.js";
 import { h, setText } from "/static/dom.js";
 
 const RELOAD_OVERVIEWS = 10;
@@ -24,6 +25,7 @@ export function alertsPage(address) {
   });
   const silencesPart = silenceList(onDone);
   const historyPart = alertHistory(address);
+  const timelinePart = runTimeline(address.signal);
   let newest = { alerts: [] };
   let lastAlerts;
   let ticks = 0;
@@ -34,7 +36,7 @@ export function alertsPage(address) {
     const anySilenced = newest.alerts.some((alert) => alert.silenced);
     const requests = ["silences", ...(anySilenced ? ["alerts?firing=true&evidence=false"] : [])].map((path) => getJson(path, { signal: address.signal }));
     try {
-      const [, { silences }, firingAnswer] = await Promise.all([historyPart.load(), ...requests]);
+      const [, , { silences }, firingAnswer] = await Promise.all([historyPart.load(), timelinePart.load(), ...requests]);
       silencesPart.update(silences);
       silenceEnds = new Map(firingAnswer?.alerts.map((alert) => [alert.id, alert.silenced_until]));
       firingPart.update(newest.alerts, silenceEnds, newest.time);
@@ -47,7 +49,7 @@ export function alertsPage(address) {
     "div.alerting",
     {},
     h("div.tools.titled", {}, h("h1", {}, "Alerts"), h("span.grow"),
-      h("button", { type: "button", onclick: () => openSilenceDialog({ alert: "*" }, onDone, address.signal) }, "Silence…"),
+      h("button", { type: "button", onclick: () => openSilenceDialog({ alert: "" }, onDone, address.signal) }, "Silence…"),
       h("button", { type: "button", onclick: () => openTestDialog(address.signal) }, "Send a test alert…")),
     status,
     h("h2", {}, "Firing"),
@@ -56,6 +58,8 @@ export function alertsPage(address) {
     silencesPart.root,
     h("h2", {}, "History"),
     historyPart.root,
+    h("h2", {}, "Runs"),
+    timelinePart.root,
   );
   reload();
   const update = (overview) => {

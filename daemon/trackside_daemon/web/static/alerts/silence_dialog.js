@@ -26,6 +26,7 @@ export function openSilenceDialog(labels, onDone, signal) {
 
   function onChange() {
     const patterns = readPatterns();
+    if (list.children.length && !Object.keys(patterns).length) return void setText(preview, "Name the alert, or remove the label to silence all alerts.");
     const matching = firing.filter((row) => matchesSilence(patterns, row));
     const scopeText = Object.keys(patterns).length ? "" : "Without labels, the silence matches all alerts. ";
     setText(preview, scopeText + (matching.length ? `Matches ${plural(matching.length, "firing alert")}: ${alertNames(matching)}.` : "Matches no firing alerts."));
@@ -69,7 +70,7 @@ function alertNames(alerts) {
 // A row for a label's name and its pattern; a name taken from an alert is fixed.
 function matcherRow(name, pattern, onChange) {
   const nameField = name ? h("span.mono", {}, name) : h("input.mono", { type: "text", "aria-label": "Label", pattern: "[a-zA-Z_][a-zA-Z0-9_]*", placeholder: "label", required: true });
-  const value = h("input.mono", { type: "text", value: pattern, "aria-label": name ? `Pattern of ${name}` : "Pattern", maxlength: 256, placeholder: "pattern", required: true });
+  const value = h("input.mono", { type: "text", value: pattern, "aria-label": name ? `Pattern of ${name}` : "Pattern", maxlength: 256, placeholder: name === "alert" ? "name, such as LossSpike" : "pattern", required: true });
   const onRemove = () => {
     const next = element.nextElementSibling ?? element.previousElementSibling ?? element.parentElement.nextElementSibling;
     element.remove();

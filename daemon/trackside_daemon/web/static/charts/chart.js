@@ -1,39 +1,44 @@
 // One chart: lines over steps or time, loaded when it is visible, with as many points as it has pixels.
 
 import { onThemeChange } from "/static/charts/colors.js";
-import { pointsByTime, toColumns, joinTables, markPosition, smoothed } from "/static/charts/lines.js";
+import { isTime, joinTables, markPosition, pointsByTime, stack, toColumns } from "/static/charts/lines.js";
 import { Legend } from "/static/charts/legend.js";
+import { drawSoon } from "/static/charts/draw_queue.js";
 import { options, valuesAt } from "/static/charts/plot.js";
 import { chartImage, save } from "/static/charts/image.js";
 import { attachTouch, attachWheelPan, handleKey, startPan } from "/static/charts/interaction.js";
-import { h, setText, svg } from "/static/dom.js";
-import { number, span, when } from "/static/format.js";
+import { chartSettings } from "/static/charts/settings.js";
+import { smooth, withSurroundings } from "/static/charts/smoothing.js";
+import { marksText, tooltipContent } from "/static/charts/tooltip.js";
+import { h, setText } from "/static/dom.js";
+import { icon } from "/static/icons.js";
+import { number, short, span, when } from "/static/format.js";
 
 const RELOAD_MS = 2000; // Interval of automatic reloads; all charts reload on the same beat.
 const TOLERANCE_MS = 100; // Lateness that still counts as on the beat.
 const MAX_BACKOFF = 5; // After repeated failures a load waits at most 2 ** MAX_BACKOFF beats.
 const MAX_LINES = 100;
 const HEIGHT = 220;
-const MAX_TIPS = 4;
+const FULL_HEIGHT = 420;
+const NEAR = 0.02; // Share of the axis within which a point counts as that at the cursor.
+const SET_OF_PAGE = ["log", "robust"]; // Settings that a chart can have of its own.
 
 const visibilityObserver = new IntersectionObserver((entries) => entries.forEach((item) => item.target.onVisibility(item.isIntersecting)), { rootMargin: "150px" });
 const sizeObserver = new ResizeObserver((entries) => entries.forEach((item) => item.target.onResize()));
 
-const ICONS = {
-  full: "M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4",
-  png: "M8 2v8M4.5 6.5 8 10l3.5-3.5M2 13.5h12",
-};
-
 export class Chart {
-  // `by` is step, time, or relative: seconds since a start, in place of the points' times. With `axis`, { name, splits,
-  // label(x) }, other quantities are in their place.
-  // `load({ by, from, to, points, signal, isReload })` resolves to [{ label, index, points }] with distinct labels; `isReload`
-  // is true for automatic reloads. `format` formats values. `range` is the minimum range of the axis. `binary` uses powers
-  // of two. Charts with the same `sync` share their cursor. `reduceHint` suggests how to select fewer lines.
-  constructor({ title, by = "step", log = false, smooth = 0, load, marks = [], onZoom = () => {}, ...more }, signal) {
+  // `by` is step, time, relative (seconds since a start, in place of the points' times), or another quantity in place of the
+  // points' steps. `load({ by, from, to, points, signal, isReload })` resolves to [{ label, index, points, around }] with
+  // distinct labels; `around` are points beyond the window, for smoothing, and `isReload` is true for automatic reloads.
+  // `smooth` is { kind, span } or undefined. `format` formats values, and `unit` is theirs. `range` is the minimum range of the
+  // axis. With `axis`, { name, splits, label(x) }, other quantities than steps and times are on it. `binary` uses powers of two. Charts with the same `sync` share their cursor. `reduceHint` suggests how to select
+  // fewer lines. `height` is that of the plot. `sharedLegend` shows no legend, since the page has one. `stacked` puts lines on top of each other. `own` are settings of this chart in place of the page's, and `onOwn` is called when the user changes them.
+  constructor({ title, by = "step", log = false, robust = false, smooth: smoothing, load, marks = [], own = {}, onZoom = () => {}, onOwn = () => {}, ...more }, signal) {
     this.lines = [];
-    this.view = { format: number, by, log, smooth, drawn: [], marks: [], height: HEIGHT, width: 0, window: () => this.#window(), ...more };
-    Object.assign(this, { title, load, onZoom, signal, allMarks: marks, from: more.from, to: more.to, hidden: new Set(), failed: 0 });
+    this.page = { log, robust };
+    this.view = { format: number, by, ...this.page, smooth: smoothing, ...own, drawn: [], marks: [], height: HEIGHT, width: 0, window: () => this.#window(), ...more };
+    this.normalHeight = this.view.height;
+    Object.assign(this, { title, load, onZoom, onOwn, own, signal, allMarks: marks, from: more.from, to: more.to, hidden: new Set(), failed: 0 });
     this.#build();
     this.root.onVisibility = (now) => this.#visibilityChanged(now);
     this.plot.onResize = () => this.#resized();
@@ -44,19 +49,51 @@ export class Chart {
     signal?.addEventListener("abort", () => this.#destroy());
   }
 
-  // Changes settings; `by`, `from` and `to` load new data.
+  // Changes settings; `by`, `from` and `to` load new data, and so does smoothing of a part.
   set(changes) {
     const { from, to, marks, ...rest } = changes;
+    for (const name of SET_OF_PAGE) {
+      if (!(name in rest)) continue;
+      this.page[name] = rest[name];
+      if (name in this.own) delete rest[name];
+    }
     const axisChanged = rest.by !== undefined && rest.by !== this.view.by;
     const windowChanged = "from" in changes || "to" in changes;
-    const isReload = axisChanged || (windowChanged && (from !== this.from || to !== this.to));
+    const newSmoothing = "smooth" in rest && this.from !== undefined && (rest.smooth?.span ?? 0) > (this.view.smooth?.span ?? 0);
+    const isReload = axisChanged || newSmoothing || (windowChanged && (from !== this.from || to !== this.to));
     if (marks) this.allMarks = marks;
     if (windowChanged || axisChanged) [this.from, this.to] = [from, to];
     Object.assign(this.view, rest);
     if (axisChanged) this.#setLines([]);
-    else if (this.visible) this.#draw(Object.keys(rest).length > 0);
+    else if (this.visible) this.#drawSoon(Object.keys(rest).length > 0);
     else this.needsDraw = true;
     if (isReload) this.reload();
+  }
+
+  // Replaces the settings of this chart alone; those it does not have are the page's.
+  setOwn(own) {
+    this.own = Object.fromEntries(Object.entries(own).filter(([, value]) => value !== undefined));
+    Object.assign(this.view, { low: undefined, high: undefined }, this.page, this.own);
+    this.#draw(true);
+    this.onOwn(this.own);
+  }
+
+  // Shows the chart over the whole width and higher, or as the others.
+  setFull(full) {
+    this.root.classList.toggle("full", full);
+    this.fullButton.setAttribute("aria-pressed", String(full));
+    this.view.height = full ? FULL_HEIGHT : this.normalHeight;
+    this.u?.setSize({ width: this.view.width, height: this.view.height });
+    this.onOwn(this.own);
+  }
+
+  get isFull() {
+    return this.root.classList.contains("full");
+  }
+
+  // Called by the queue of charts to draw.
+  drawNow() {
+    if (!this.ended) this.#draw(this.rebuild);
   }
 
   // Shows another window of the loaded data, before new data is loaded.
@@ -88,24 +125,25 @@ export class Chart {
   }
 
   #build() {
-    this.heading = h("h3", {}, this.title);
-    this.positionText = h("span.at");
+    this.heading = h("h3", {}, this.title, this.view.unit ? h("span.quiet", {}, ` in ${this.view.unit}`) : "");
     this.valueText = h("span.now");
-    this.reset = h("button.small", { type: "button", hidden: true, onclick: () => this.zoom() }, "Reset zoom");
-    const fullButton = icon("full", "Full width", () => fullButton.setAttribute("aria-pressed", String(this.root.classList.toggle("full"))));
-    fullButton.setAttribute("aria-pressed", "false");
+    this.fullButton = icon("full", "Full width", () => this.setFull(!this.isFull));
+    this.fullButton.setAttribute("aria-pressed", "false");
     this.saveButton = icon("png", "Download as PNG", async () => save(await this.png(), this.title));
     this.saveButton.disabled = true; // Until there is data.
+    this.settings = chartSettings(this, (own) => this.setOwn(own));
     this.plot = h("div.plot", { tabindex: 0, role: "img", "aria-label": this.title, onkeydown: (event) => handleKey(this, event) });
-    this.notice = h("p.note", {}, "Loading…");
+    this.notice = h("p.note.skeleton", {}, "Loading…");
     this.tooltip = h("div.tip", { hidden: true, "aria-hidden": "true" });
+    this.markTip = h("p.mark-tip", { hidden: true, "aria-hidden": "true" });
     this.spoken = h("span.spoken", { role: "status" });
     this.cutNotice = h("small.quiet", { hidden: true });
     this.legend = new Legend(this);
     attachWheelPan(this);
-    const frame = h("div.frame", {}, this.plot, this.notice, this.tooltip);
-    const head = h("div.head", {}, this.heading, this.positionText, this.valueText, this.reset, fullButton, this.saveButton);
-    this.root = h("figure.card.chart", {}, head, frame, this.cutNotice, this.legend.root, this.spoken);
+    const frame = h("div.frame", {}, this.plot, this.notice, this.tooltip, this.markTip);
+    this.tools = h("span.chart-tools", {}, this.settings.button, this.fullButton, this.saveButton);
+    const head = h("div.head", {}, this.heading, this.valueText, this.tools);
+    this.root = h("figure.card.chart", {}, head, this.settings.panel, frame, this.cutNotice, this.legend.root, this.spoken);
   }
 
   #visibilityChanged(now) {
@@ -157,7 +195,7 @@ export class Chart {
     this.failed = lines ? 0 : this.failed + 1;
     this.needsLoad ||= !lines;
     if (lines) this.#setLines(lines, "No values in this range.");
-    if (lines && from === undefined && to === undefined) this.all = this.#window();
+    this.isWhole = from === undefined && to === undefined;
     this.#loadIfDue();
   }
 
@@ -173,30 +211,59 @@ export class Chart {
     this.empty = empty;
     this.cutNotice.hidden = lines.length <= MAX_LINES;
     setText(this.cutNotice, `Showing ${MAX_LINES} of ${lines.length} lines${this.view.reduceHint ? `; ${this.view.reduceHint}` : ""}`);
-    this.#draw();
+    this.#drawSoon();
+  }
+
+  #drawSoon(rebuild = false) {
+    this.rebuild ||= rebuild;
+    drawSoon(this);
   }
 
   #draw(rebuild = false) {
     const { view, lines } = this;
-    this.needsDraw = false;
-    view.drawn = lines.filter((line) => !this.hidden.has(line.label)).map((line) => ({ line, columns: toColumns(line.points, view.by, view.log) }));
-    if (view.by === "step" && this.allMarks.some((mark) => !Number.isFinite(mark.step))) this.times ??= pointsByTime(lines);
-    view.marks = this.allMarks.map((mark) => ({ ...mark, x: markPosition(mark, view.by, this.times ?? []) })).filter((mark) => mark.x !== undefined);
-    const isEmpty = !view.drawn.some(({ columns: own }) => own.last.some((value) => value !== null) || own.nonfinite.length);
+    this.needsDraw = this.rebuild = false;
+    view.drawn = lines.filter((line) => !this.hidden.has(line.label)).map((line) => this.#drawn(line));
+    if (view.stacked) stack(view.drawn);
+    this.#placeMarks();
+    const isEmpty = !view.drawn.some(({ columns: own }) => own.mean.some((value) => value !== null) || own.nonfinite.length);
     this.notice.hidden = !isEmpty || this.hidden.size > 0;
     setText(this.notice, view.log && lines.some((line) => line.points.length) ? "A log scale needs values above 0, and there are none in this range." : (this.empty ?? "Loading…"));
-    this.reset.hidden = this.from === undefined && this.to === undefined;
+    this.notice.classList.toggle("skeleton", this.notice.textContent === "Loading…");
     this.legend.update();
     this.plot.setAttribute("aria-label", this.#ariaLabel());
     if (view.width && lines.length) this.#plotLines(rebuild);
     else if (this.u) this.#clear();
     this.saveButton.disabled = !this.u;
+    if (this.isWhole && this.from === undefined && this.to === undefined) this.all = this.#window();
+  }
+
+  // A line with its columns and, if lines are smoothed, its smoothed values.
+  #drawn(line) {
+    const { by, log, smooth: smoothing } = this.view;
+    const columns = toColumns(line.points, by, log);
+    if (!smoothing) return { line, columns };
+    const axis = isTime(by) ? 1 : 0;
+    const [before, , after] = withSurroundings(line.points, line.around ?? [], axis);
+    if (!before.length && !after.length) return { line, columns, smoothed: smooth(columns, smoothing) };
+    const all = toColumns([...before, ...line.points, ...after], by, log);
+    const first = all.x.indexOf(columns.x[0]);
+    return { line, columns, smoothed: smooth(all, smoothing).slice(first, first + columns.x.length) };
+  }
+
+  #placeMarks() {
+    const { view } = this;
+    const needsTimes = !isTime(view.by) && this.allMarks.some((mark) => view.by !== "step" || !Number.isFinite(mark.step) || mark.until);
+    if (needsTimes) this.times ??= pointsByTime(this.lines);
+    const place = (mark) => markPosition({ ...mark, time: mark.time - (view.by === "relative" ? view.origin ?? 0 : 0) }, view.by, this.times ?? []);
+    const placed = this.allMarks.map((mark) => ({ ...mark, x: place(mark), until: mark.until && place({ time: mark.until }) }));
+    view.marks = placed.filter((mark) => mark.x !== undefined);
   }
 
   #plotLines(rebuild) {
     const { view } = this;
     const drawnLines = view.drawn.map(({ line }) => `${line.label}\n${line.index}`).join("\n\n");
-    const data = joinTables(view.drawn.map(({ columns: own }) => [own.x, own.last, ...(view.smooth ? [smoothed(own.last, view.smooth)] : [])]));
+    const data = joinTables(view.drawn.map(({ columns: own, smoothed }) => [own.x, own.stack ?? own.mean, ...(smoothed ? [smoothed] : [])]));
+    view.axisTitle = this.#axisTitle();
     if (rebuild || drawnLines !== this.drawnLines) this.#clear();
     this.drawnLines = drawnLines;
     if (this.u) {
@@ -206,6 +273,12 @@ export class Chart {
     const handlers = { onSelect: (from, to) => this.zoom(from, to), onMove: (u) => this.#cursorMoved(u), onPan: (event) => startPan(this, event) };
     this.u = new uPlot(options(view, handlers), data ?? [[]], this.plot);
     attachTouch(this.u);
+  }
+
+  #axisTitle() {
+    const { by, byTitle } = this.view;
+    if (by === "time") return undefined;
+    return { step: "step", relative: "time since start" }[by] ?? byTitle ?? by;
   }
 
   #clear() {
@@ -225,38 +298,50 @@ export class Chart {
   #cursorMoved(u) {
     const { left } = u.cursor;
     if (!(left >= 0)) {
-      setText(this.positionText, "");
-      this.tooltip.hidden = true;
+      this.tooltip.hidden = this.markTip.hidden = true;
       this.legend.values();
       return;
     }
     const values = valuesAt(this.view.drawn, u.posToVal(left, "x"));
-    const nearest = values.find((item) => item.x !== undefined);
-    setText(this.positionText, nearest ? this.formatPosition(nearest.x) : "");
+    const at = u.posToVal(left, "x");
+    const nearest = values.filter((item) => item.x !== undefined).sort((a, b) => Math.abs(a.x - at) - Math.abs(b.x - at))[0];
     this.legend.values(values);
     const nearMarks = this.view.marks.filter((mark) => Math.abs(u.valToPos(mark.x, "x") - left) <= 6);
-    this.#tooltip(u, left, nearMarks.map((mark) => mark.text));
-    this.spokenTexts = [nearest && this.formatPosition(nearest.x), ...values.map((item) => this.legend.text(item)), ...nearMarks.map((mark) => mark.text)];
+    this.#tooltip(u, left, nearest, values, nearMarks.map((mark) => mark.text));
+    this.pointed = { nearest, values, nearMarks };
   }
 
-  #tooltip(u, left, texts) {
+  // The texts for screen readers at the cursor. Only the chart with the focus needs them, but all follow its cursor.
+  get spokenTexts() {
+    const { nearest, values, nearMarks } = this.pointed;
+    return [nearest && this.formatPosition(nearest.x), ...values.map((item) => this.legend.text(item)), ...nearMarks.map((mark) => mark.text)];
+  }
+
+  // The values stand beside the cursor, and the texts of marks below the plot.
+  #tooltip(u, left, nearest, values, texts) {
     const isActive = this.plot.matches(":hover, :focus"); // False for charts that only follow another chart's cursor.
-    this.tooltip.hidden = !texts.length || !isActive;
-    this.tooltip.replaceChildren(...texts.slice(0, MAX_TIPS).map((text) => h("p", {}, text)), texts.length > MAX_TIPS ? h("p", {}, `and ${texts.length - MAX_TIPS} more`) : "");
+    this.tooltip.hidden = !nearest || !isActive;
+    this.markTip.hidden = !texts.length || !isActive;
+    setText(this.markTip, marksText(texts));
+    if (this.tooltip.hidden) return;
+    const reach = NEAR * (u.scales.x.max - u.scales.x.min);
+    const positions = { positionOf: (x) => this.formatPosition(x), isNear: (x) => Math.abs(x - nearest.x) <= reach };
+    this.tooltip.replaceChildren(...tooltipContent(this.formatPosition(nearest.x), values, this.view, positions));
     const over = left > u.over.clientWidth / 2;
-    this.tooltip.style[over ? "left" : "right"] = "auto";
-    this.tooltip.style[over ? "right" : "left"] = `${over ? this.plot.clientWidth - u.over.offsetLeft - left + 8 : u.over.offsetLeft + left + 8}px`;
+    const x = u.over.offsetLeft + left + (over ? -12 - this.tooltip.offsetWidth : 12);
+    this.tooltip.style.left = `${Math.max(0, Math.min(x, this.plot.clientWidth - this.tooltip.offsetWidth))}px`;
   }
 
   formatPosition(x) {
     if (this.view.axis) return `${this.view.axis.name} ${this.view.axis.label(x)}`;
     if (this.view.by === "step") return `step ${x}`;
-    return this.view.by === "relative" ? `${span(x)} after start` : when(x);
+    if (this.view.by === "relative") return `${span(x)} after start`;
+    return this.view.by === "time" ? when(x) : `${short(x)} ${this.view.byTitle ?? this.view.by}`;
   }
 
   #ariaLabel() {
-    const names = { step: "step", relative: "time since start" };
-    const by = this.view.axis ? "" : ` by ${names[this.view.by] ?? "time"}`;
+    const names = { step: "step", relative: "time since start", time: "time" };
+    const by = this.view.axis ? "" : ` by ${names[this.view.by] ?? this.view.byTitle ?? this.view.by}`;
     const some = this.view.drawn.filter(({ columns: own }) => own.x.length).slice(0, 12);
     const last = some.map(({ line, columns: own }) => `${line.label ?? ""} ${this.view.format(own.raw.at(-1))} at ${this.formatPosition(own.x.at(-1))}`.trim());
     return `${this.title}${by}. ${last.length ? `Last: ${last.join("; ")}.` : "No values."} Arrow keys move the cursor, plus and minus zoom, Home shows all.`;
@@ -271,9 +356,4 @@ export class Chart {
     sizeObserver.unobserve(this.plot);
     this.#clear();
   }
-}
-
-function icon(name, label, onclick) {
-  const picture = svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
-  return h("button.icon", { type: "button", "aria-label": label, title: label, onclick }, picture);
 }

@@ -12,7 +12,8 @@ export function themeColor(name) {
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-// Calls `call` when the system switches between light and dark, until `signal` is aborted.
+// Calls `call` when the page switches between light and dark, until `signal` is aborted.
 export function onThemeChange(call, signal) {
   dark.addEventListener("change", call, { signal });
+  addEventListener("themechange", call, { signal });
 }

@@ -4,7 +4,7 @@ import { seriesColor, themeColor } from "/static/charts/colors.js";
 import { h } from "/static/dom.js";
 
 const ROW = 20;
-const FONT = "13px system-ui, sans-serif";
+const FONT = "13px Inter, system-ui, sans-serif";
 
 export async function chartImage({ title, u, view, legend }) {
   if (!u) throw new Error("there is nothing to draw yet");
@@ -20,7 +20,7 @@ export async function chartImage({ title, u, view, legend }) {
   ctx.fillStyle = themeColor("page");
   ctx.fillRect(0, 0, width, height);
   ctx.fillStyle = themeColor("ink");
-  ctx.font = `600 15px system-ui, sans-serif`;
+  ctx.font = `600 15px Inter, system-ui, sans-serif`;
   ctx.fillText(title, 12, 24, width - 24);
   ctx.drawImage(plot, 12, 36, plot.width / ratio, plot.height / ratio);
   ctx.font = FONT;

@@ -11,7 +11,7 @@ export class Legend {
   // Called when the lines have changed.
   update() {
     const { lines } = this.chart;
-    this.root.hidden = lines.length < 2 && !lines[0]?.label;
+    this.root.hidden = this.chart.view.sharedLegend || (lines.length < 2 && !lines[0]?.label);
     syncRows(this.root, lines, (line) => String(line.label), (line) => this.#row(line));
     this.values();
   }
@@ -33,13 +33,20 @@ export class Legend {
   // Shows the given values, or the last value of each line.
   values(values) {
     const { lines, view } = this.chart;
-    const valueByLine = new Map(values?.map((item) => [item.line, item.value]) ?? view.drawn.map((item) => [item.line, item.columns.raw.at(-1)]));
+    const valueByLine = new Map(values?.map((item) => [item.line, item.smoothed ?? item.value]) ?? view.drawn.map((item) => [item.line, item.columns.raw.at(-1)]));
     lines.forEach((line, index) => {
       const text = view.format(valueByLine.get(line));
-      setText(this.root.children[index].valueElement, text);
-      setText(this.chart.valueText, this.root.hidden ? text : "");
+      const row = this.root.children[index]; // Absent until the chart has drawn its lines.
+      if (row) setText(row.valueElement, text);
+      setText(this.chart.valueText, this.root.hidden && lines.length < 2 ? (values ? text : this.newest ?? text) : "");
     });
     if (!lines.length) setText(this.chart.valueText, "");
+  }
+
+  // Shows a value that is newer than the loaded ones, if the chart has a single line and shows its end.
+  setNewest(value) {
+    this.newest = value === undefined ? undefined : this.chart.view.format(value);
+    if (this.newest !== undefined && this.chart.tooltip.hidden) this.values();
   }
 
   // Returns a line's name and value as text.

@@ -2,20 +2,35 @@
 
 import { real } from "/static/format.js";
 
-// Returns the points of a series, each followed by its number of NaN or infinite samples if the series has any.
-export function withNonfinite({ points, nonfinite }) {
-  return nonfinite ? points.map((point, index) => [...point, nonfinite[index]]) : points;
+// Returns the points of a series, each followed by its number of NaN or infinite samples, and by its mean.
+export function withDetails({ points, nonfinite, means }) {
+  if (!nonfinite && !means) return points;
+  return points.map((point, index) => [...point, nonfinite?.[index] ?? 0, means?.[index] ?? point[4]]);
 }
 
-// Turns points [step, time, min, max, last, nonfinite] or [step, time, value] into columns sorted by the axis; points at the
-// same position are merged. Values that cannot be drawn are null. `nonfinite` lists the positions of NaN and infinities,
-// and `raw` the last values as received.
+// Turns points [step, time, min, max, last, nonfinite, mean] or [step, time, value] into columns sorted by the axis; points at
+// the same position are merged. Values that cannot be drawn are null. `mean` is what a line shows, `nonfinite` lists the
+// positions of NaN and infinities, `raw` the last values as received, and `steps` the steps.
 export function toColumns(points, by, log) {
-  const axis = by === "step" ? 0 : 1;
-  const result = { x: [], last: [], low: [], high: [], nonfinite: [], raw: [] };
+  const axis = isTime(by) ? 1 : 0;
+  const result = { x: [], mean: [], low: [], high: [], nonfinite: [], raw: [], steps: [] };
   for (const point of sortedPoints(points, axis)) addPoint(result, point, axis, log);
   return result;
 }
+
+// Puts lines on top of each other, the first one on top: each gets a column `stack` with its sum with those below it.
+export function stack(drawn) {
+  const sums = new Map();
+  for (const { columns } of [...drawn].reverse()) {
+    columns.stack = columns.x.map((x, index) => {
+      sums.set(x, (sums.get(x) ?? 0) + (columns.mean[index] ?? 0));
+      return sums.get(x);
+    });
+    [columns.low, columns.high] = [columns.stack.map(() => 0), columns.stack];
+  }
+}
+
+export const isTime = (by) => by === "time" || by === "relative";
 
 function sortedPoints(points, axis) {
   const falls = points.some((point, index) => index && point[axis] < points[index - 1][axis]);
@@ -25,40 +40,29 @@ function sortedPoints(points, axis) {
 function addPoint(result, point, axis, log) {
   const values = (point.length > 3 ? point.slice(2, 5) : [point[2], point[2], point[2]]).map(real);
   const drawable = (value) => (Number.isFinite(value) && (!log || value > 0) ? value : null);
-  const last = drawable(values[2]);
-  const [low, high] = values.slice(0, 2).map((value) => drawable(value) ?? last);
+  const mean = drawable(real(point[6]) ?? values[2]);
+  const [low, high] = values.slice(0, 2).map((value) => drawable(value) ?? mean);
   const x = point[axis];
   const end = result.x.length - 1;
   if ((point[5] || values.some((value) => !Number.isFinite(value))) && result.nonfinite.at(-1) !== x) result.nonfinite.push(x);
   if (end >= 0 && result.x[end] === x) {
-    result.last[end] = last;
+    result.mean[end] = mean;
     result.raw[end] = point[4] ?? point[2];
     result.low[end] = combine(Math.min, result.low[end], low);
     result.high[end] = combine(Math.max, result.high[end], high);
     return;
   }
   result.x.push(x);
-  result.last.push(last);
+  result.mean.push(mean);
   result.raw.push(point[4] ?? point[2]);
   result.low.push(low);
   result.high.push(high);
+  result.steps.push(point[7] ?? point[0]); // An axis of tokens or of a key replaces the steps, and appends them.
 }
 
 function combine(choose, a, b) {
   if (a === null) return b;
   return b === null ? a : choose(a, b);
-}
-
-// Returns an exponential moving average that starts at the first value instead of 0; null stays null.
-export function smoothed(values, weight) {
-  let sum = 0;
-  let count = 0;
-  return values.map((value) => {
-    if (value === null) return null;
-    sum = weight * sum + (1 - weight) * value;
-    count += 1;
-    return sum / (1 - weight ** count);
-  });
 }
 
 // Joins tables [xs, values, …] on one axis: [xs, values of the first, …]. A missing value is undefined, across which uPlot
@@ -92,6 +96,17 @@ export function nearest(xs, x) {
   return high > low && Math.abs(xs[high] - x) <= Math.abs(xs[low] - x) ? high : high < 0 ? -1 : low;
 }
 
+// Returns the range of the drawn values between two positions of the axis without the most extreme ones: the lowest and
+// highest 1 %, if they are far from the others. Undefined if there is none.
+export function robustExtent(all, from, to) {
+  const values = all.flatMap((item) => item.mean.filter((value, index) => value !== null && item.x[index] >= from && item.x[index] <= to)).sort((a, b) => a - b);
+  if (!values.length) return undefined;
+  const at = (share) => values[Math.round(share * (values.length - 1))];
+  const [low, high] = [at(0.01), at(0.99)];
+  const margin = (high - low) / 4;
+  return [Math.max(values[0], low - margin), Math.min(values.at(-1), high + margin)];
+}
+
 // Returns the lowest and highest drawn value between two positions of the axis; undefined if there is none.
 export function extent(all, from, to) {
   let low = Infinity;
@@ -114,8 +129,8 @@ export function pointsByTime(lines) {
 // Returns the position of a mark on the axis; undefined if it is long before or after all points. A mark without a step is
 // placed between its neighbors in time; `points` are sorted by time.
 export function markPosition({ step, time }, by, points) {
-  if (by === "time") return time;
-  if (Number.isFinite(step)) return step;
+  if (isTime(by)) return time;
+  if (by === "step" && Number.isFinite(step)) return step;
   const next = firstIndexSince(points, time);
   const neighbour = points[next] ?? points.at(-1);
   if (!neighbour) return undefined;

@@ -1,20 +1,23 @@
 // The look of a chart: uPlot's options, and what is drawn in addition to its lines: bands, marks and non-finite samples.
 
 import { seriesColor, themeColor } from "/static/charts/colors.js";
-import { extent, nearest } from "/static/charts/lines.js";
-import { span } from "/static/format.js";
+import { extent, nearest, robustExtent } from "/static/charts/lines.js";
+import { drawEndLabels, endLabelWidth } from "/static/charts/end_labels.js";
+import { tickTexts } from "/static/charts/ticks.js";
+import { number } from "/static/format.js";
 
-const FONT = "12px system-ui, sans-serif";
+export const FONT = "12px Inter, system-ui, sans-serif";
 const DASHES = [[], [6, 4], [2, 3]];
 
-// Returns uPlot's options for a view { by, axis, log, smooth, format, binary, range, window(), drawn: [{ line, columns }],
-// marks: [{ x, text, severity, alert }], sync } and handlers { onSelect(from, to), onMove(u), onPan(event) }.
+// Returns uPlot's options for a view { by, axis, log, robust, smooth, format, binary, range, window(), drawn: [{ line, columns,
+// smoothed }], marks: [{ x, until, text, severity, alert }], axisTitle, sync } and handlers { onSelect(from, to), onMove(u),
+// onPan(event) }.
 export function options(view, handlers) {
-  const series = view.drawn.flatMap(({ line }) => seriesOptions(line, view.smooth));
+  const series = view.drawn.flatMap(({ line }) => seriesOptions(line, view));
   return {
     width: view.width,
     height: view.height,
-    padding: [10, 18, 0, 0],
+    padding: [10, endLabelWidth(view), 0, 0],
     legend: { show: false },
     scales: {
       x: { time: view.by === "time", range: () => view.window() },
@@ -31,8 +34,8 @@ export function options(view, handlers) {
       bind: { mousedown: (u, target, handle) => (event) => (event.shiftKey ? handlers.onPan(event) : handle(event)), dblclick: () => () => handlers.onSelect() },
     },
     hooks: {
-      drawAxes: [(u) => withClip(u, () => view.drawn.forEach((item) => drawBand(u, item)))],
-      draw: [(u) => withClip(u, () => drawMarks(u, view)), (u) => nonfinite(u, view)],
+      drawAxes: [(u) => view.stacked || withClip(u, () => view.drawn.forEach((item) => drawBand(u, item)))],
+      draw: [(u) => withClip(u, () => drawMarks(u, view)), (u) => nonfinite(u, view), (u) => drawEndLabels(u, view)],
       setCursor: [handlers.onMove],
       setSelect: [(u) => select(u, handlers)],
     },
@@ -41,11 +44,12 @@ export function options(view, handlers) {
 
 const isPointerEvent = (type) => type === "mousemove" || type === "mouseleave";
 
-function seriesOptions({ index }, smooth) {
+function seriesOptions({ index }, { smooth, stacked }) {
   const stroke = () => seriesColor(index);
   const dash = DASHES[Math.floor(index / 8) % DASHES.length];
   const base = { stroke, dash, width: 1.5, points: { show: false, filter: isolatedPoints, size: 4, fill: stroke } };
-  return smooth ? [{ ...base, width: 1, alpha: 0.35 }, { ...base, width: 2 }] : [base];
+  if (stacked) return [{ ...base, fill: () => themeColor(`s${(index % 8) + 1}`), width: 1 }];
+  return smooth ? [{ ...base, width: 1, alpha: 0.3 }, { ...base, width: 2 }] : [base];
 }
 
 // Returns the indexes of values without neighbors, which no line shows.
@@ -62,7 +66,7 @@ function isolatedPoints(u, number, show) {
 
 function axes(view) {
   const common = { stroke: () => themeColor("quiet"), font: FONT, grid: { stroke: () => themeColor("line"), width: 1 }, ticks: { show: false } };
-  const values = (u, splits) => splits.map((item) => (item === null ? "" : view.format(item)));
+  const values = (u, splits) => (view.format === number ? tickTexts(splits, view.log) : splits.map((item) => (item === null ? "" : view.format(item))));
   const width = (u, texts) => {
     if (!texts) return 50;
     u.ctx.font = u.axes[1].font[0];
@@ -71,7 +75,7 @@ function axes(view) {
   const increments = view.binary ? { incrs: Array.from({ length: 60 }, (_, power) => 2 ** power) } : { incrs: INCREMENTS };
   const logSplitOptions = view.log ? { splits: logSplits, filter: (u, splits) => splits } : {};
   return [
-    { ...common, size: 26, ...(view.axis ? ownAxis(view.axis) : (AXES[view.by] ?? { space: 95, values: formatTimes })) },
+    { ...common, size: 26, label: view.axisTitle ?? view.axis?.name, labelSize: 16, labelFont: FONT, labelGap: -2, ...(view.axis ? ownAxis(view.axis) : (AXES[view.by] ?? OTHER_AXIS)) },
     { ...common, size: width, space: 34, values, ...increments, ...logSplitOptions },
   ];
 }
@@ -85,19 +89,28 @@ const DURATION_INCREMENTS = [
   ...[1, 2, 3, 6, 12].map((hours) => 3600 * hours),
   ...Array.from({ length: 12 }, (_, power) => 86400 * 2 ** power),
 ];
-const formatDurations = (u, splits) => splits.map((item) => (item ? span(item) : "0"));
+// All in one unit: seconds, minutes and seconds, or hours and minutes.
+function formatDurations(u, splits) {
+  const largest = Math.max(...splits.filter((item) => item !== null));
+  const two = (value) => String(value).padStart(2, "0");
+  if (largest < 60) return splits.map((item) => `${Number(item.toPrecision(6))} s`);
+  if (largest < 3600) return splits.map((item) => `${Math.floor(item / 60)}:${two(Math.round(item % 60))} min`);
+  return splits.map((item) => `${Math.floor(item / 3600)}:${two(Math.round((item % 3600) / 60))} h`);
+}
+
 const STEP_INCREMENTS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((item) => item * 10 ** power)).flat();
 
-const AXES = { step: { space: 70, values: formatSteps, incrs: STEP_INCREMENTS }, relative: { space: 70, values: formatDurations, incrs: DURATION_INCREMENTS } };
+const AXES = {
+  step: { space: 70, values: formatSteps, incrs: STEP_INCREMENTS },
+  relative: { space: 70, values: formatDurations, incrs: DURATION_INCREMENTS },
+  time: { space: 95, values: formatTimes },
+};
+const OTHER_AXIS = { space: 70, values: (u, splits) => tickTexts(splits), incrs: INCREMENTS };
 
 const ownAxis = ({ splits, label }) => ({ splits: () => splits, values: (u, places) => places.map(label) });
 
 function formatSteps(u, splits) {
-  const present = splits.filter((item) => item !== null);
-  for (const [unit, size] of [["M", 1e6], ["k", 1e3]]) {
-    if (Math.max(...present) >= 10 * size && present.every((item) => item % (size / 10) === 0)) return splits.map((item) => (item ? `${item / size}${unit}` : "0"));
-  }
-  return splits.map((item) => (Number.isInteger(item) ? String(item) : ""));
+  return tickTexts(splits.map((item) => (Number.isInteger(item) ? item : null)));
 }
 
 function formatTimes(u, splits, axis, space, interval) {
@@ -129,15 +142,18 @@ function logSplits(u, axis, low, high) {
   return result.filter((item) => item >= low && item <= high);
 }
 
-function valueRange({ drawn, window, log, range = [] }) {
-  const result = extent(drawn.map((item) => item.columns), ...window());
-  if (!result) return log ? [1, 10] : [range[0] ?? 0, range[1] ?? 1];
-  let [low, high] = result;
+function valueRange({ drawn, window, log, robust, low: fixedLow, high: fixedHigh, range = [] }) {
+  const extremes = robust ? robustExtent : extent;
+  const result = extremes(drawn.map((item) => item.columns), ...window());
+  const [low, high] = result ? padded(...result, log, range) : log ? [1, 10] : [range[0] ?? 0, range[1] ?? 1];
+  const own = [Number.isFinite(fixedLow) && !(log && fixedLow <= 0) ? fixedLow : low, Number.isFinite(fixedHigh) ? fixedHigh : high];
+  return own[0] < own[1] ? own : [low, high];
+}
+
+function padded(low, high, log, range) {
   if (log) return low === high ? [low / 2, high * 2] : [low / (high / low) ** 0.05, high * (high / low) ** 0.05];
   const pad = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
-  low = range[0] <= low ? range[0] : low - pad;
-  high = range[1] >= high ? range[1] : high + pad;
-  return [low, high];
+  return [range[0] <= low ? range[0] : low - pad, range[1] >= high ? range[1] : high + pad];
 }
 
 function withClip(u, paint) {
@@ -154,7 +170,7 @@ function withClip(u, paint) {
 function drawBand(u, { line, columns }) {
   const { x, low, high } = columns;
   u.ctx.fillStyle = seriesColor(line.index);
-  u.ctx.globalAlpha = 0.16;
+  u.ctx.globalAlpha = 0.14;
   const draw = (start, end) => {
     u.ctx.beginPath();
     for (let index = start; index < end; index += 1) u.ctx.lineTo(u.valToPos(x[index], "x", true), u.valToPos(high[index], "y", true));
@@ -172,19 +188,30 @@ function drawBand(u, { line, columns }) {
 
 const MARK = { critical: "bad", warning: "warn" };
 
-// Draws a triangle for an alert and a square for an event.
-function drawMarks(u, { marks }) {
+const MOST_EVENT_LINES = 20; // With more events, only their squares are drawn.
+const RIBBON = 4; // Height in pixels of the ribbon of alerts along the axis.
+
+// Draws a triangle for an alert, a square for an event, and a ribbon along the axis while an alert fires.
+function drawMarks(u, { marks, window }) {
   const size = 5 * devicePixelRatio;
-  for (const { x, severity, alert } of marks) {
+  const bottom = u.bbox.top + u.bbox.height;
+  const [from, to] = window();
+  const events = marks.filter(({ x, alert }) => !alert && x >= from && x <= to).length;
+  for (const { x, until, severity, alert } of marks) {
     const at = Math.round(u.valToPos(x, "x", true)) + 0.5;
     u.ctx.strokeStyle = u.ctx.fillStyle = themeColor(MARK[severity] ?? "quiet");
+    if (alert && severity !== "info") {
+      const end = u.valToPos(Math.min(until ?? Infinity, to), "x", true);
+      u.ctx.globalAlpha = 0.75;
+      u.ctx.fillRect(at, bottom - RIBBON * devicePixelRatio, Math.max(2, end - at), RIBBON * devicePixelRatio);
+    }
     u.ctx.lineWidth = devicePixelRatio;
     u.ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
     u.ctx.globalAlpha = alert ? 0.9 : 0.3;
     u.ctx.beginPath();
     u.ctx.moveTo(at, u.bbox.top);
-    u.ctx.lineTo(at, u.bbox.top + u.bbox.height);
-    u.ctx.stroke();
+    u.ctx.lineTo(at, bottom);
+    if (alert || events <= MOST_EVENT_LINES) u.ctx.stroke();
     u.ctx.globalAlpha = alert ? 1 : 0.7;
     u.ctx.beginPath();
     if (alert) for (const [right, down] of [[-size, 0], [size, 0], [0, 1.6 * size]]) u.ctx.lineTo(at + right, u.bbox.top + down);
@@ -199,7 +226,7 @@ function drawMarks(u, { marks }) {
 function nonfinite(u, { drawn, window }) {
   const [from, to] = window();
   const size = 3 * devicePixelRatio;
-  const bottom = u.bbox.top + u.bbox.height - size - 1;
+  const bottom = u.bbox.top + u.bbox.height - size - (RIBBON + 2) * devicePixelRatio;
   u.ctx.lineWidth = 1.5 * devicePixelRatio;
   for (const { line, columns } of drawn) {
     u.ctx.strokeStyle = seriesColor(line.index);
@@ -223,10 +250,12 @@ function select(u, handlers) {
   handlers.onSelect(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
 }
 
-// Returns each line's last value at the point nearest to a position of the axis.
+// Returns each line's value at the point nearest to a position of the axis; with smoothing also the smoothed value.
 export function valuesAt(drawn, x) {
-  return drawn.map(({ line, columns }) => {
+  return drawn.map(({ line, columns, smoothed }) => {
     const index = nearest(columns.x, x);
-    return index < 0 ? { line } : { line, x: columns.x[index], value: columns.raw[index] };
+    if (index < 0) return { line };
+    const [low, high] = [columns.low[index], columns.high[index]];
+    return { line, x: columns.x[index], step: columns.steps[index], value: columns.mean[index] ?? columns.raw[index], low, high, smoothed: smoothed?.[index] };
   });
 }

@@ -2,15 +2,17 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { withNonfinite } from "/static/charts/lines.js";
+import { withDetails } from "/static/charts/lines.js";
+import { groupLines } from "/static/compare/groups.js";
+import { AxisTable } from "/static/run/x_axis.js";
 import { h } from "/static/dom.js";
 
 const COLOR_COUNT = 8;
 
 export class Charts {
-  // `view` is { by, log, smooth, from, to }; `onZoom(from, to)` is called after a zoom, which applies to all charts.
-  constructor(view, onZoom, signal) {
-    Object.assign(this, { view, onZoom, signal, runs: [], charts: new Map() });
+  // `view` is { by, log, robust, smooth, from, to }; `groupOf(run)` returns the group of a run, undefined without groups; `onZoom(from, to)` is called after a zoom, which applies to all charts.
+  constructor(view, groupOf, onZoom, signal) {
+    Object.assign(this, { view, groupOf, onZoom, signal, runs: [], hidden: new Set(), charts: new Map() });
     this.root = h("div.charts");
   }
 
@@ -30,18 +32,32 @@ export class Charts {
     for (const { chart } of this.charts.values()) chart.set(changes);
   }
 
+  // Shows or hides the lines of a run in all charts.
+  toggle(id) {
+    if (!this.hidden.delete(id)) this.hidden.add(id);
+    this.reload();
+  }
+
+  reload() {
+    for (const { chart } of this.charts.values()) chart.reload();
+  }
+
   refresh() {
     for (const { chart } of this.charts.values()) chart.refresh();
   }
 
   #add(key) {
     const controller = new AbortController();
-    const load = (request) => loadLines(this.runs.filter((run) => run.summaries.has(key)), key, request);
+    const load = async (request) => {
+      const lines = await loadLines(this.runs.filter((run) => run.summaries.has(key) && !this.hidden.has(run.id)), key, request);
+      const grouped = lines.map((line) => ({ ...line, group: this.groupOf(line.run) }));
+      return grouped.some((line) => line.group !== undefined) ? groupLines(grouped, request.by) : lines;
+    };
     const onZoom = (from, to) => {
       this.set({ from, to });
       this.onZoom(from, to);
     };
-    const chart = new Chart({ title: key, sync: "compare", load, onZoom, ...this.view }, AbortSignal.any([this.signal, controller.signal]));
+    const chart = new Chart({ title: key, sync: "compare", sharedLegend: true, load, onZoom, ...this.view }, AbortSignal.any([this.signal, controller.signal]));
     this.charts.set(key, { chart, controller });
     return chart;
   }
@@ -55,22 +71,40 @@ export class Charts {
 }
 
 // Loads the lines of a key: one per run, or one per attempt in the color of its run.
-async function loadLines(runs, key, { by, from, to, points, signal }) {
+async function loadLines(runs, key, request) {
+  if (request.by === "tokens" || request.by === "samples") return (await Promise.all(runs.map((run) => loadPlaced(run, key, request)))).flat();
+  const { by, from, to, points, signal } = request;
   const start = (run) => (by === "relative" ? run.document.started : 0);
   const onZoom = from !== undefined || to !== undefined;
   const groups = by === "relative" && onZoom ? runs.map((run) => [run]) : [runs];
-  const request = groups.filter((group) => group.length).map(async (group) => {
+  const answers = groups.filter((group) => group.length).map(async (group) => {
     const [low, high] = [from, to].map((item) => (item === undefined ? undefined : item + start(group[0])));
-    const wanted = { run: group.map((run) => run.id), key, by: by === "step" ? "step" : "time", from: low, to: high, points };
+    const wanted = { run: group.map((run) => run.id), key, by: by === "step" ? "step" : "time", from: low, to: high, points, mean: true };
     return (await getJson(`series?${query(wanted)}`, { signal })).series;
   });
-  const series = (await Promise.all(request)).flat();
+  const series = (await Promise.all(answers)).flat();
   return runs.flatMap((run) => {
     const ofRun = series.filter((item) => item.run === run.id && item.points.length);
     return ofRun.map((item, number) => ({
       label: ofRun.length > 1 ? `${run.label}, attempt ${item.attempt}` : run.label,
+      run,
       index: run.index + COLOR_COUNT * number,
-      points: withNonfinite(item).map(([step, time, ...rest]) => [step, time - start(run), ...rest]),
+      points: withDetails(item).map(([step, time, ...rest]) => [step, time - start(run), ...rest]),
     }));
   });
+}
+
+// Loads the lines of one run by its tokens or samples so far.
+async function loadPlaced(run, key, { by, from, to, points, signal }) {
+  run.axis ??= new AxisTable(run.document);
+  await run.axis.load(by, run.document);
+  const [low, high] = from === undefined && to === undefined ? [] : run.axis.steps(from, to);
+  const { series } = await getJson(`series?${query({ run: run.id, key, from: low, to: high, points, mean: true })}`, { signal });
+  const measured = series.filter((item) => item.points.length);
+  return measured.map((item, number) => ({
+    label: measured.length > 1 ? `${run.label}, attempt ${item.attempt}` : run.label,
+    run,
+    index: run.index + COLOR_COUNT * number,
+    points: run.axis.place(withDetails(item)),
+  }));
 }

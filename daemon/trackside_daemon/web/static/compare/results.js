@@ -12,7 +12,7 @@ export class Results {
     this.settings = h("section", {});
     this.showAll = h("input", { type: "checkbox", checked: all, onchange: () => this.#showAll() });
     this.onToggle = onToggle;
-    this.root = h("div", {}, this.results, this.settings);
+    this.root = this.results;
   }
 
   // Shows the values of some keys; `now` is the daemon's clock.
@@ -48,7 +48,7 @@ export class Results {
     this.shownSettings = shown;
     const { status, root } = configuration(this.runs, documents, this.all || !isComparison);
     const tools = h("div.tools", {}, h("span.quiet", { role: "status" }, status), isComparison && h("label", {}, this.showAll, "Show all"));
-    this.settings.replaceChildren(...[h("h2", {}, "Configuration"), tools, root].filter(Boolean));
+    this.settings.replaceChildren(...[h("h2", {}, isComparison ? "What differs" : "Configuration"), tools, root].filter(Boolean));
   }
 
   #showAll() {

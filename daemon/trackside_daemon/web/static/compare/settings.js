@@ -3,6 +3,7 @@
 import { flatten } from "/static/run/tables.js";
 
 const ATTEMPT_FIELDS = [
+  ["command", "Command"],
   ["git_commit", "Commit"],
   ["host", "Host"],
   ["world_size", "World size"],
@@ -12,22 +13,39 @@ const ATTEMPT_FIELDS = [
   ["platform", "Platform"],
   ["job_id", "Job"],
   ["k8s_pod", "Pod"],
-  ["command", "Command"],
   ["directory", "Directory"],
 ];
 
-// Returns groups [title, rows] of rows { name, values, differs }; a value is a text, or undefined if the run has none.
+// Returns groups [title, rows] of rows { name, values, differs }; a value is a text, or undefined if it is unknown, which is no
+// difference.
 export function settings(runs) {
   const lastAttempts = runs.map((run) => run.attempt_list.at(-1) ?? {});
   const configs = runs.map((run) => run.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config);
   const flattened = (values) => values.map((value) => new Map(flatten(value)));
   const named = (field) => lastAttempts.map((item) => new Map(Object.entries(item[field] ?? {})));
+  const [about, command] = [table(lastAttempts.map(attemptValues)), argumentsOf(lastAttempts)];
   return [
     ["Configuration", table(flattened(configs))],
-    ["Code and machine", [...table(lastAttempts.map(attemptValues)), ...table(flattened(lastAttempts.map((item) => item.hardware)))]],
+    ["Command line", command],
+    ["Code and machine", [...about, ...table(flattened(lastAttempts.map((item) => item.hardware)))]],
     ["Packages", table(named("packages")).sort((a, b) => a.name.localeCompare(b.name))],
     ["Environment", table(named("environ")).sort((a, b) => a.name.localeCompare(b.name))],
   ];
+}
+
+// The arguments of the command lines by name: --lr 3e-4 and --lr=3e-4 are lr.
+function argumentsOf(attempts) {
+  const parsed = attempts.map(({ command = [] }) => {
+    const found = new Map();
+    command.forEach((word, index) => {
+      const [, name, value] = /^--?([\w.-]+)(?:=(.*))?$/.exec(word) ?? [];
+      if (!name || /^\d/.test(name)) return;
+      const next = command[index + 1];
+      found.set(`--${name}`, value ?? (next !== undefined && !next.startsWith("--") ? next : "set"));
+    });
+    return found;
+  });
+  return table(parsed);
 }
 
 function attemptValues(attempt) {
@@ -45,7 +63,8 @@ function table(valuesByRun) {
   const names = [...new Set(valuesByRun.flatMap((item) => [...item.keys()]))];
   return names.map((name) => {
     const values = valuesByRun.map((item) => (item.has(name) ? text(item.get(name)) : undefined));
-    return { name, values, differs: values.some((value) => value !== values[0]) };
+    const known = values.filter((value) => value !== undefined);
+    return { name, values, differs: known.some((value) => value !== known[0]) };
   });
 }
 

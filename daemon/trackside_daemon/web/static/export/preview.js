@@ -2,7 +2,8 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { withNonfinite } from "/static/charts/lines.js";
+import { withDetails } from "/static/charts/lines.js";
+import { zoomReset } from "/static/charts/zoom_reset.js";
 import { save } from "/static/charts/image.js";
 import { fileName } from "/static/export/file.js";
 import { h, setText } from "/static/dom.js";
@@ -13,10 +14,11 @@ export class Preview {
   // `onZoom(from, to)` is called after a zoom.
   constructor(onZoom, signal) {
     Object.assign(this, { onZoom, signal });
+    this.reset = zoomReset(() => this.chart.zoom());
     this.button = h("button", { type: "button", onclick: () => this.#png() }, "Download PNG");
     this.status = h("p", { role: "status" });
     this.chartBox = h("div");
-    this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox, h("div.tools", {}, this.button), this.status);
+    this.root = h("section", {}, h("h2", {}, "Chart"), this.chartBox, h("div.tools", {}, this.button, this.reset.button), this.status);
   }
 
   refresh() {
@@ -27,6 +29,7 @@ export class Preview {
   update(selection, run, allKeys, onlyLowestRank) {
     const { ranks, attempt, by, from, to } = selection;
     const keys = selection.keys.length ? selection.keys : allKeys;
+    this.reset.update(from, to);
     const shown = JSON.stringify([run.id, keys, ranks, attempt, by]);
     if (shown === this.shown) {
       this.chart?.set({ from, to });
@@ -72,6 +75,6 @@ function toLines(series, keys) {
     const number = numbers.get(key) ?? 0;
     numbers.set(key, number + 1);
     const label = [key, ranks && `rank ${rank}`, attempts && `attempt ${attempt}`].filter(Boolean).join(", ");
-    return { label, index: keys.length === 1 ? number : keys.indexOf(key) + MAX_LINES * number, points: withNonfinite(item) };
+    return { label, index: keys.length === 1 ? number : keys.indexOf(key) + MAX_LINES * number, points: withDetails(item) };
   });
 }

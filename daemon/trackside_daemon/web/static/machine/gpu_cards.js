@@ -45,7 +45,7 @@ function numbers(now, rankList) {
   return [
     ["Utilization", percent(now.utilization_ratio), now.utilization_ratio],
     ["SM active", percent(now.sm_active_ratio), now.sm_active_ratio],
-    ["Memory", usedOfTotal(now.memory_used_bytes, now.memory_bytes, bytes), now.memory_used_bytes / now.memory_bytes],
+    ["Memory", usedOfTotal(now.memory_used_bytes, now.memory_bytes, bytes), now.memory_used_bytes / now.memory_bytes, [0.92, 0.98]],
     ["Power", usedOfTotal(now.power_watts, now.power_limit_watts, formatWatts), now.power_watts / now.power_limit_watts],
     ["Temperature", formatCelsius(now.temperature_celsius)],
     ["Limited by", limitReasons(now)],

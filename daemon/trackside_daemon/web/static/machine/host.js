@@ -4,15 +4,16 @@ import { h, syncRows, setText } from "/static/dom.js";
 import { bar, facts } from "/static/components.js";
 import { bytes, percent } from "/static/format.js";
 
+const LEVELS = { cpu: [0.8, 0.95], memory: [0.85, 0.95], disk: [0.85, 0.95] };
 const usedRatio = (disk) => (disk.size_bytes > 0 ? (disk.size_bytes - disk.avail_bytes) / disk.size_bytes : undefined);
 const usedMemory = (host) => host.memory_bytes - host.memory_available_bytes;
 
 function hostFacts(host) {
   const fullest = host.disks.filter((a) => usedRatio(a) >= 0).sort((a, b) => usedRatio(b) - usedRatio(a))[0];
   return [
-    ["CPU", cpuText(host), host.cpu_ratio],
-    ["Memory", usedOfTotal(usedMemory(host), host.memory_bytes), usedMemory(host) / host.memory_bytes],
-    ["Fullest disk", fullest && `${fullest.mountpoint} ${percent(usedRatio(fullest))}`, fullest && usedRatio(fullest)],
+    ["CPU", cpuText(host), host.cpu_ratio, LEVELS.cpu],
+    ["Memory", usedOfTotal(usedMemory(host), host.memory_bytes), usedMemory(host) / host.memory_bytes, LEVELS.memory],
+    ["Fullest disk", fullest && `${fullest.mountpoint} ${percent(usedRatio(fullest))}`, fullest && usedRatio(fullest), LEVELS.disk],
     ["Network", networkText(host)],
   ];
 }
@@ -60,7 +61,7 @@ function disk(first) {
   const row = h("tr", {}, h("th.name", { scope: "row" }, first.mountpoint), h("td.usage", {}, ratio, usageBar), free, size);
   row.update = (disk) => {
     setText(ratio, percent(usedRatio(disk)));
-    usageBar.update(usedRatio(disk));
+    usageBar.update(usedRatio(disk), LEVELS.disk);
     setText(free, bytes(disk.avail_bytes));
     setText(size, bytes(disk.size_bytes));
   };

@@ -1,62 +1,110 @@
-// The training processes on this machine, by run and rank.
+// The processes on this machine that train or use a GPU: as a tree by run and rank, or sorted by a column.
 
+import { post } from "/static/api.js";
+import { confirmDialog } from "/static/confirm.js";
 import { h, syncRows, setText } from "/static/dom.js";
-import { bytes, number, runAddress, when } from "/static/format.js";
+import { badge } from "/static/components.js";
+import { bytes, number, percent, runAddress } from "/static/format.js";
 
 const STATES = { R: "running", S: "sleeping", D: "waiting for a device", Z: "zombie", T: "stopped", t: "traced", I: "idle", X: "dead" };
-const HEADS = ["Rank", "Process", "Role", "State", ["Memory"], ["CPU time"], ["Threads", "wide"], [" Started", "wide"]];
+const COLUMNS = [
+  { id: "pid", title: "PID", value: (item) => item.pid },
+  { id: "user", title: "User", value: (item) => item.user ?? "" },
+  { id: "run", title: "Run: rank", value: (item) => (item.run ? `${item.run}: ${item.rank}` : "") },
+  { id: "role", title: "Role", value: (item) => item.role, wide: true },
+  { id: "state", title: "State", value: (item) => STATES[item.state] ?? item.state ?? "", wide: true },
+  { id: "gpu", title: "GPU", value: (item) => item.gpus.map((gpu) => gpu.gpu).join(", ") },
+  { id: "gpuMemory", title: "GPU memory", value: (item) => sum(item.gpus, "memory_bytes"), format: bytes, number: true },
+  { id: "sm", title: "SM", value: (item) => sum(item.gpus, "sm_utilization_ratio"), format: percent, number: true },
+  { id: "cpu", title: "CPU", value: (item) => item.cpu, format: percent, number: true },
+  { id: "memory", title: "Memory", value: (item) => item.resident_bytes, format: bytes, number: true },
+  { id: "command", title: "Command", value: (item) => item.command ?? item.comm ?? "", text: true },
+];
 
-export function processTable() {
-  const table = h("table.processes", {}, h("thead", {}, h("tr", {}, HEADS.map(columnHead))));
-  const groups = h("div.scroll", {}, table);
+// `signal` ends an open dialog. `onEnd()` is called after a process was asked to end.
+export function processTable(signal, onEnd) {
+  let order = { id: "tree", descending: false };
+  let processes = [];
+  const before = new Map(); // CPU seconds and the time of the reading before, by pid.
+  const body = h("tbody");
+  const heads = new Map(COLUMNS.map((column) => [column.id, sortButton(column)]));
+  const tree = h("input", { type: "checkbox", checked: true, onchange: () => choose(tree.checked ? "tree" : "gpuMemory") });
+  const row = h("tr", {}, COLUMNS.map((column) => h(`th${column.number ? ".number" : ""}${column.wide ? ".wide" : ""}`, { scope: "col" }, heads.get(column.id))), h("th", { scope: "col" }, h("span.unseen", {}, "End")));
+  const groups = h("div.scroll", { tabindex: 0, role: "region", "aria-label": "Processes" }, h("table.processes", {}, h("thead", {}, row), body));
   const none = h("p.quiet", { hidden: true }, "No training processes run on this machine.");
-  const bodies = new Map();
+  const error = h("p.bad", { role: "alert", hidden: true });
+
+  function sortButton(column) {
+    return h("button.sort", { type: "button", title: `Sort by ${column.title}`, onclick: () => choose(column.id) }, column.title);
+  }
+
+  function choose(id) {
+    order = { id, descending: order.id === id ? !order.descending : COLUMNS.some((column) => column.id === id && column.number) };
+    tree.checked = id === "tree";
+    for (const [name, button] of heads) setText(button, COLUMNS.find((column) => column.id === name).title + (name === id ? (order.descending ? " ↓" : " ↑") : ""));
+    show();
+  }
+
+  function show() {
+    const column = COLUMNS.find((item) => item.id === order.id);
+    const shown = column ? [...processes].sort((a, b) => (order.descending ? -1 : 1) * compare(column.value(a), column.value(b))) : processes;
+    syncRows(body, shown, (item) => item.pid, (item) => processRow(item, end));
+  }
+
+  async function end(item) {
+    const text = `${item.command ?? item.comm} gets SIGTERM. ${item.run ? `It belongs to rank ${item.rank} of ${item.run}.` : ""} A training saves nothing unless it handles the signal.`;
+    if (!(await confirmDialog(`End process ${item.pid}?`, text, "End process", signal))) return;
+    try {
+      await post(`processes/${item.pid}/end`, { started: item.started });
+      error.hidden = true;
+    } catch (problem) {
+      setText(error, problem.message);
+      error.hidden = false;
+    }
+    onEnd();
+  }
+
   return {
-    root: h("div", {}, none, groups),
-    update(processes) {
+    root: h("div", {}, none, error, h("div.tools", {}, h("label", {}, tree, "As a tree")), groups),
+    update(newest) {
+      const now = performance.now() / 1000;
+      processes = newest.map((item) => {
+        const last = before.get(item.pid);
+        const cpu = last && item.cpu_seconds !== undefined && now > last.at + 0.5 ? (item.cpu_seconds - last.seconds) / (now - last.at) : last?.cpu;
+        before.set(item.pid, { seconds: item.cpu_seconds, at: now, cpu });
+        return { ...item, cpu };
+      });
       groups.hidden = !processes.length;
       none.hidden = processes.length > 0;
-      const runs = new Map();
-      for (const process of processes) runs.set(process.run_id, [...(runs.get(process.run_id) ?? []), process]);
-      for (const [id, body] of bodies) {
-        if (!runs.has(id)) {
-          body.remove();
-          bodies.delete(id);
-        }
-      }
-      for (const [id, ofRun] of runs) {
-        if (!bodies.has(id)) {
-          bodies.set(id, h("tbody"));
-          table.append(bodies.get(id)); // Only once: a moved element loses the focus.
-        }
-        syncRows(bodies.get(id), [{ title: ofRun[0] }, ...ofRun], (process) => process.pid ?? "title", (process) => (process.title ? runHeading(process.title) : processRow(process)));
-      }
+      show();
     },
   };
 }
 
-function columnHead(process) {
-  const [text, wide] = [process].flat();
-  const right = Array.isArray(process) && text !== " Started" ? ".number" : "";
-  return h(`th${right}${wide ? ".wide" : ""}`, { scope: "col" }, text.trim());
+const sum = (list, name) => (list.some((item) => item[name] !== undefined) ? list.reduce((total, item) => total + (item[name] ?? 0), 0) : undefined);
+
+function compare(a, b) {
+  if (a === undefined || b === undefined) return (a === undefined) - (b === undefined);
+  return typeof a === "number" ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
 }
 
-function runHeading(first) {
-  return h("tr", {}, h("th.name", { scope: "rowgroup", colspan: HEADS.length }, h("a.clamp", { href: runAddress(first.run_id), title: first.run }, first.run)));
-}
-
-function processRow(first) {
-  const [state, resident, cpu, threads] = [h("td"), h("td.number"), h("td.number"), h("td.number.wide")];
-  const nameTag = first.role !== "rank" ? "td.below" : "td";
-  const name = h(nameTag, {}, h("span.mono", {}, String(first.pid)), " ", first.comm);
-  const started = h("td.wide", {}, when(first.started ?? NaN));
-  const row = h("tr", {}, h("td", {}, String(first.rank)), name, h("td", {}, first.role), state, resident, cpu, threads, started);
-  row.update = (process) => {
-    setText(state, STATES[process.state] ?? process.state);
-    state.className = process.state === "Z" || process.state === "D" ? "warn" : "";
-    setText(resident, bytes(process.resident_bytes));
-    setText(cpu, `${number(Number(process.cpu_seconds.toFixed(1)))} s`);
-    setText(threads, number(process.threads));
+function processRow(first, end) {
+  const cells = COLUMNS.map((column) => h(`td${column.number ? ".number" : ""}${column.wide ? ".wide" : ""}${column.text ? ".command" : ""}`));
+  const at = Object.fromEntries(COLUMNS.map((column, index) => [column.id, cells[index]]));
+  at.pid.append(h("span.mono", {}, String(first.pid)));
+  at.pid.classList.toggle("below", first.role === "dataloader" || first.role === "other");
+  if (first.run) at.run.append(h("a", { href: runAddress(first.run_id), title: first.run }, first.run), `: ${first.rank}`);
+  if (first.role === "gpu") at.role.append(badge("info", "not a training"));
+  const button = first.run ? h("button.small", { type: "button", "aria-label": `End process ${first.pid}`, onclick: () => end(first) }, "End") : "";
+  const row = h("tr", {}, cells, h("td", {}, button));
+  row.update = (item) => {
+    for (const [index, column] of COLUMNS.entries()) {
+      if (["pid", "run"].includes(column.id) || (column.id === "role" && item.role === "gpu")) continue;
+      const value = column.value(item);
+      setText(cells[index], column.format ? column.format(value) : typeof value === "number" ? number(value) : value);
+      if (column.text) cells[index].title = value;
+    }
+    at.state.classList.toggle("warn", item.state === "Z" || item.state === "D");
   };
   return row;
 }

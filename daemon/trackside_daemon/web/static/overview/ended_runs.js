@@ -26,7 +26,7 @@ export function endedRuns(address, selection, onCount) {
   const count = h("span.quiet", { role: "status" });
   const labels = FILTERS.map((name) => h("label", {}, fields[name].label, fields[name].input));
   const tools = h("div.tools", { role: "search", "aria-label": "Ended runs" }, labels, count);
-  const root = h("section", { hidden: true }, h("h2", {}, "Ended runs"), tools, listError, actionError, table, noMatch, h("div.tools", {}, moreButton));
+  const root = h("section", { hidden: true }, h("div.head", {}, h("h2", {}, "Ended runs"), h("a", { href: "/runs" }, "All runs as a table")), tools, listError, actionError, table, noMatch, h("div.tools", {}, moreButton));
 
   let limit = PAGE_SIZE;
   let liveIds = new Set();

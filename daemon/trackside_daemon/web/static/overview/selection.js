@@ -4,7 +4,7 @@ import { h, setText } from "/static/dom.js";
 import { plural } from "/static/format.js";
 import { query } from "/static/api.js";
 
-const MAX_RUNS = 8; // The number of colors on Compare.
+const MAX_RUNS = 32; // As on Compare.
 
 export function runSelection() {
   const selected = new Set();

@@ -1,23 +1,28 @@
 // A comparison of runs: a chart of each shared key, the results, and the configuration.
 
 import { getJson } from "/static/api.js";
+import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing_control.js";
 import { Charts } from "/static/compare/charts.js";
 import { Results } from "/static/compare/results.js";
 import { sharedKeys, keySummaries } from "/static/compare/key_summaries.js";
 import { h, setText } from "/static/dom.js";
 import { Picker, dot, labels } from "/static/picker.js";
+import { flatten } from "/static/run/tables.js";
+import { prepared } from "/static/runs/columns.js";
+import { Plots } from "/static/runs/plots.js";
 import { plural, runAddress } from "/static/format.js";
 
 export const title = "Compare";
 
-const MAX_RUNS = 8;
+const MAX_RUNS = 32; // Eight colors, solid, dashed and dotted.
 const SHOWN_KEYS = 6; // Keys at first; a button shows more.
+const AMOUNTS = ["tokens", "samples"]; // Axes that need a key of that name.
 const RELOAD_MS = 2000;
 const HINTS = [
   "Choose two or more runs to compare their charts, results and configuration.",
   "Choose another run to compare with this one.",
 ];
-const AXES = { step: "Step", relative: "Time since start", time: "Time" };
+const AXES = { step: "Step", relative: "Time since start", time: "Time", tokens: "Tokens", samples: "Samples" };
 
 export async function show(address) {
   const page = new Compare(address);
@@ -30,17 +35,20 @@ class Compare {
     Object.assign(this, { set, signal, runs: [], shownKeys: SHOWN_KEYS, missing: [], reloadedAt: 0 });
     const requested = [...new Set(params.getAll("run"))];
     this.requestedIds = requested.slice(0, MAX_RUNS);
-    if (requested.length > MAX_RUNS) this.missing.push(`Showing the first ${MAX_RUNS} of ${requested.length} runs, since there are only ${MAX_RUNS} colors.`);
+    if (requested.length > MAX_RUNS) this.missing.push(`Showing the first ${MAX_RUNS} of ${requested.length} runs, since more could not be told apart.`);
     this.results = new Results(params.has("all"), (all) => set({ all: all ? 1 : "" }));
     const number = (name) => (params.get(name) && Number.isFinite(Number(params.get(name))) ? Number(params.get(name)) : undefined);
     const view = {
       by: params.get("by") in AXES ? params.get("by") : "step",
-      smooth: Math.min(0.99, Math.max(0, number("smooth") ?? 0)),
+      smooth: readSmoothing(params),
       log: params.has("log"),
+      robust: params.has("robust"),
       from: number("from"),
       to: number("to"),
     };
-    this.charts = new Charts(view, (from, to) => set({ from, to }), signal);
+    this.group = params.get("group") ?? "";
+    this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
+    this.charts = new Charts(view, (run) => this.#groupOf(run), (from, to) => this.#zoomed(from, to), signal);
     this.#build(params.get("filter") ?? "", view);
   }
 
@@ -78,20 +86,23 @@ class Compare {
     this.compared = h("div", {}, this.#tools(filter, view));
     this.empty = h("p.quiet");
     this.more = h("button", { type: "button", onclick: () => this.#more() });
-    this.compared.append(this.empty, this.charts.root, h("div.tools", {}, this.more), this.results.root);
+    this.compared.append(this.empty, this.charts.root, h("div.tools", {}, this.more), this.results.root, this.plots.root);
+    this.compared.prepend(this.results.settings);
     this.root = h("div.compare", {}, h("h1", {}, "Compare"), this.chips, this.note, this.choose, this.compared);
   }
 
   #tools(filter, view) {
     const axes = Object.entries(AXES).map(([value, text]) => h("option", { value, selected: value === view.by }, text));
-    const axis = h("select", { onchange: () => this.#axis(axis.value) }, axes);
-    const drawn = { oninput: () => this.#smooth(smooth.valueAsNumber), onchange: () => this.set({ smooth: smooth.valueAsNumber || "" }) };
-    const smooth = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: view.smooth, ...drawn });
-    this.amount = h("output", {}, view.smooth.toFixed(2));
+    const axis = h("select", { onchange: () => this.#setAxis(axis.value) }, axes);
+    this.axis = axis;
+    this.smoothing = smoothingControl(view.smooth, (smooth) => this.#smooth(smooth));
     const log = h("input", { type: "checkbox", checked: view.log, onchange: () => this.#log(log.checked) });
+    const robust = h("input", { type: "checkbox", checked: view.robust, onchange: () => this.#robust(robust.checked) });
+    this.groups = h("select", { onchange: () => this.#grouped(this.groups.value) });
+    this.reset = h("button.strong", { type: "button", hidden: view.from === undefined, onclick: () => this.#resetZoom() }, "Reset zoom");
     this.filter = h("input", { type: "search", value: filter, placeholder: "loss", oninput: () => this.#filtered() });
-    const labelled = [["Keys containing", this.filter], ["By", axis], ["Smoothing", smooth, this.amount], [log, "Log scale"]];
-    return h("div.tools", {}, labelled.map((item) => h("label", {}, item)));
+    const labelled = [["Keys containing", this.filter], ["By", axis], ["Group by", this.groups], [log, "Log scale"], [robust, "Ignore outliers"]];
+    return h("div.tools.run-tools", {}, labelled.map((item) => h("label", {}, item)), this.smoothing.root, this.reset);
   }
 
   #add(document) {
@@ -133,7 +144,12 @@ class Compare {
 
   #chip(run) {
     const removeButton = h("button.icon", { type: "button", "aria-label": `Remove ${run.label}`, title: "Remove", onclick: () => this.#toggleRun(run, false) }, "×");
-    return h("li", {}, dot(run.index), h("a", { href: runAddress(run.id) }, run.label), removeButton);
+    const isShown = !this.charts.hidden.has(run.id);
+    const toggle = h("button.icon.legend-dot", { type: "button", "aria-pressed": String(isShown), "aria-label": `Show ${run.label} in the charts`, title: "Show or hide in the charts", onclick: () => {
+      this.charts.toggle(run.id);
+      toggle.setAttribute("aria-pressed", String(!this.charts.hidden.has(run.id)));
+    } }, dot(run.index));
+    return h("li", {}, toggle, h("a", { href: runAddress(run.id) }, run.label), removeButton);
   }
 
   // Draws the keys that the runs share and that match the filter.
@@ -141,7 +157,11 @@ class Compare {
     const requested = this.filter.value.trim().toLowerCase();
     this.keys = sharedKeys(this.runs.map((item) => item.summaries), Math.min(2, this.runs.length)).filter((key) => key.toLowerCase().includes(requested));
     const keys = this.keys.slice(0, this.shownKeys);
+    this.#groupOptions();
+    for (const option of this.axis.options) option.hidden = AMOUNTS.includes(option.value) && !this.runs.every((run) => run.summaries.has(option.value));
+    this.smoothing.update(Math.max(0, ...this.runs.map((run) => run.document.step ?? 0)));
     this.charts.show(keys, this.runs);
+    this.plots.update(this.runs.map((run) => plotted(run, keys)), keys);
     const scope = this.runs.length > 1 ? "shared by these runs" : "of this run";
     setText(this.empty, requested ? `No key ${scope} matches the filter.` : `There is no key ${scope} yet.`);
     this.empty.hidden = keys.length > 0;
@@ -173,14 +193,52 @@ class Compare {
     this.results.update(this.runs, this.keys.slice(0, this.shownKeys), this.overview?.time);
   }
 
-  #axis(by) {
+  #setAxis(by) {
     this.set({ by: by === "step" ? "" : by, from: "", to: "" });
     this.charts.set({ by, from: undefined, to: undefined });
+    this.reset.hidden = true;
   }
 
   #smooth(smooth) {
-    setText(this.amount, smooth.toFixed(2));
+    this.set(smoothingQuery(smooth));
     this.charts.set({ smooth });
+  }
+
+  #robust(robust) {
+    this.set({ robust: robust ? 1 : "" });
+    this.charts.set({ robust });
+  }
+
+  #zoomed(from, to) {
+    this.set({ from, to });
+    this.reset.hidden = from === undefined && to === undefined;
+  }
+
+  #resetZoom() {
+    this.charts.set({ from: undefined, to: undefined });
+    this.#zoomed(undefined, undefined);
+  }
+
+  // Lines of runs with the same value of a setting become one line with a band.
+  #grouped(group) {
+    this.group = group;
+    this.set({ group });
+    this.charts.reload();
+  }
+
+  #groupOf(run) {
+    if (!this.group) return undefined;
+    const value = settingsOf(run).get(this.group);
+    return `${this.group.split(".").at(-1)} ${value === undefined ? "unknown" : typeof value === "string" ? value : JSON.stringify(value)}`;
+  }
+
+  #groupOptions() {
+    const names = [...new Set(this.runs.flatMap((run) => [...settingsOf(run).keys()]))];
+    const differing = names.filter((name) => new Set(this.runs.map((run) => JSON.stringify(settingsOf(run).get(name)))).size > 1);
+    const shown = differing.join("\n");
+    if (shown !== this.shownGroups) this.groups.replaceChildren(h("option", { value: "" }, "none"), ...differing.map((name) => h("option", { value: name }, name)));
+    this.shownGroups = shown;
+    this.groups.value = differing.includes(this.group) ? this.group : "";
   }
 
   #log(log) {
@@ -198,6 +256,18 @@ class Compare {
     this.shownKeys += 2 * SHOWN_KEYS;
     this.#draw();
   }
+}
+
+function settingsOf(run) {
+  const config = run.document.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config;
+  return new Map(flatten(config ?? {}));
+}
+
+// A run as the plots read it.
+function plotted({ label, document, summaries }, keys) {
+  const config = document.attempt_list.findLast((item) => item.config !== null && item.config !== undefined)?.config;
+  const metrics = Object.fromEntries(keys.map((key) => [key, summaries.get(key)]));
+  return prepared({ ...document, label, config, metrics }, document.ended ?? document.started);
 }
 
 function notFoundText(id) {

@@ -7,6 +7,7 @@ import { runSelection } from "/static/overview/selection.js";
 import { endedRuns } from "/static/overview/ended_runs.js";
 import { firingAlerts } from "/static/overview/firing_alerts.js";
 import { liveRuns } from "/static/overview/live_runs.js";
+import { lossChart } from "/static/overview/loss_chart.js";
 import { ENDED } from "/static/components.js";
 
 export const title = "Overview";
@@ -19,6 +20,7 @@ export function show(address) {
   const alerts = firingAlerts();
   const gpus = gpuTiles();
   const liveList = liveRuns(selection);
+  const loss = lossChart(address.signal);
   const noLiveRun = h("p.quiet", { hidden: true }, "No runs are live.");
   const hint = h("p", {}, "No runs yet. Add trackside.push(step=step, loss=loss) to your training script:");
   const firstRunNotice = h("section.notice.empty", { hidden: true }, hint, h("pre", {}, EXAMPLE));
@@ -35,7 +37,7 @@ export function show(address) {
   });
   const header = h("div.top", {}, h("h1", {}, "Overview"), host.root);
   const parts = [liveList, alerts, gpus, endedList, selection].map((part) => part.root);
-  const root = h("div.overview", {}, header, h("h2", {}, "Runs"), noLiveRun, firstRunNotice, parts);
+  const root = h("div.overview", {}, header, loss.root, h("h2", {}, "Runs"), noLiveRun, firstRunNotice, parts);
   return {
     root,
     update(overview) {
@@ -43,6 +45,7 @@ export function show(address) {
       liveCount = running.length;
       updateEmptyStates();
       liveList.update(running, overview.time);
+      loss.update(running);
       for (const part of [host, alerts, gpus, endedList]) part.update(overview);
     },
   };

@@ -1,4 +1,5 @@
-// One run: its state, charts of all keys, the machine meanwhile, and its configuration.
+// One run: its state, and tabs with charts of all keys and of the machine, its performance, what was recorded of it, and its
+// configuration.
 
 import { getJson, query } from "/static/api.js";
 import { Benchmarks } from "/static/run/benchmarks.js";
@@ -6,14 +7,20 @@ import { Captures } from "/static/run/captures.js";
 import { Charts } from "/static/run/charts.js";
 import { Checkpoints } from "/static/run/checkpoints.js";
 import { Diagnosis } from "/static/run/diagnosis.js";
+import { Ending } from "/static/run/ending.js";
 import { Header } from "/static/run/header.js";
 import { Layers } from "/static/run/layers.js";
 import { Machine } from "/static/run/machine.js";
+import { Performance } from "/static/run/performance.js";
 import { chartMarks } from "/static/run/marks.js";
+import { Media } from "/static/run/media.js";
 import { Reinforcement } from "/static/run/reinforcement.js";
 import { phases } from "/static/run/phases.js";
 import { attempts, configuration, Metrics, model } from "/static/run/tables.js";
 import { controls } from "/static/run/controls.js";
+import { Tabs } from "/static/run/tabs.js";
+import { Workspace } from "/static/run/workspace.js";
+import { workspaceTools } from "/static/run/workspace_tools.js";
 import { h } from "/static/dom.js";
 import { ENDED } from "/static/components.js";
 
@@ -34,23 +41,47 @@ export async function show(address) {
 
 class RunPage {
   constructor(address, run, fetchRun) {
-    Object.assign(this, { run, fetchRun, signal: address.signal, loadedAt: performance.now(), newest: "" });
+    Object.assign(this, { run, fetchRun, signal: address.signal, loadedAt: performance.now(), newest: "", allMarks: [] });
     this.selection = controls(address, run, (changes) => this.#changed(changes));
     this.head = new Header(run);
     const onZoom = (from, to) => this.selection.zoom(from, to);
-    this.reinforcement = new Reinforcement(run, this.selection, onZoom, address.signal);
-    this.charts = new Charts(run, this.selection, onZoom, address.signal);
+    const workspace = new Workspace(run.name, address.query.get("view"), () => this.charts.arrange());
+    this.selection.tools.append(workspaceTools(workspace));
+    this.reinforcement = new Reinforcement(run, onSteps(this.selection), onZoom, address.signal);
+    this.charts = new Charts(run, this.selection, workspace, onZoom, address.signal);
     this.machine = new Machine(run, this.selection, onZoom, address.signal);
     this.metrics = new Metrics(this.selection);
-    this.diagnosis = new Diagnosis(run, address.signal);
-    this.layers = new Layers(run, this.selection, address.signal);
-    const recorded = [Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
-    this.sections = [this.diagnosis, this.layers, ...recorded, phases(), configuration(), model(), attempts()];
-    const parts = [this.head, this.diagnosis, this.selection, this.reinforcement, this.charts, this.machine, this.metrics, ...this.sections.slice(1)];
-    this.root = h("div.run-page", {}, parts.map((item) => item.root));
+    this.performance = new Performance(run, address.signal);
+    this.diagnosis = new Diagnosis(run, address.signal, (found) => this.performance.showLedger(found));
+    this.layers = new Layers(run, onSteps(this.selection), address.signal);
+    const [benchmarks, checkpoints, captures] = [Benchmarks, Checkpoints, Captures].map((Section) => new Section(run, address.signal));
+    const [ending, media] = [new Ending(run, address.signal), new Media(run, address.signal)];
+    const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
+    this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures, phaseTimes, config, architecture, attemptTable];
+    const tabs = [
+      ["charts", "Charts", [this.selection, this.charts, this.machine]],
+      ["performance", "Performance", [this.performance, phaseTimes]],
+      ["learning", "Reinforcement", [this.reinforcement]],
+      ["diagnosis", "Diagnosis", [this.diagnosis]],
+      ["media", "Media", [media]],
+      ["output", "Output", [ending]],
+      ["model", "Model", [this.layers, architecture]],
+      ["captures", "Captures", [captures]],
+      ["checkpoints", "Checkpoints", [checkpoints]],
+      ["benchmarks", "Benchmarks", [benchmarks]],
+      ["details", "Details", [config, this.metrics, attemptTable]],
+    ];
+    this.tabs = new Tabs(tabs.map(([name, text, parts]) => [name, text, parts.map((part) => part.root)]), address.query.get("tab"), (tab) => this.#openTab(address, tab));
+    this.root = h("div.run-page", {}, this.head.root, this.tabs.root);
     this.#show(run);
-    this.head.updateExportLink(this.selection, this.charts.filtered);
+    this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
     this.#loadMarks();
+  }
+
+  // A section that was hidden loads when it is shown.
+  #openTab(address, tab) {
+    address.set({ tab: tab === "charts" ? "" : tab });
+    for (const item of this.sections) item.update(this.run);
   }
 
   #show(run) {
@@ -64,12 +95,13 @@ class RunPage {
   }
 
   #changed(changes) {
+    if ("hide" in changes) this.#showMarks();
     this.reinforcement.set(changes);
     this.charts.set(changes);
     this.machine.set(changes);
     this.layers.set(changes);
     this.metrics.update(this.run);
-    this.head.updateExportLink(this.selection, this.charts.filtered);
+    this.head.updateExportLink(onSteps(this.selection), this.charts.filtered);
   }
 
   // Called with each overview, which contains this run while it is live, and its alerts.
@@ -77,6 +109,7 @@ class RunPage {
     const alerts = overview.alerts.filter((item) => item.run === this.run.id);
     this.head.updateLive({ row: overview.runs.find((item) => item.id === this.run.id), alerts, now: overview.time });
     this.machine.update(overview, this.run);
+    this.performance.updateLive(overview);
     this.#reloadIfDue(alerts.length);
   }
 
@@ -116,10 +149,24 @@ class RunPage {
   async #loadMarks() {
     const search = query({ run: this.run.id, limit: MAX_MARKS });
     const [{ events }, { alerts }] = await Promise.all(["events", "alerts"].map((kind) => getJson(`${kind}?${search}`, { signal: this.signal })));
-    const marks = chartMarks(events, alerts);
+    this.allMarks = chartMarks(events, alerts);
+    this.selection.updateMarks(this.allMarks);
     const notices = Object.entries({ events, alerts }).flatMap(([kind, list]) => (list.length < MAX_MARKS ? [] : [`Only the newest ${MAX_MARKS} ${kind} are marked.`]));
+    this.charts.set({ notice: notices.join(" ") });
+    this.#showMarks();
+  }
+
+  #showMarks() {
+    const marks = this.allMarks.filter((mark) => !this.selection.hide.includes(mark.kind));
+    this.charts.set({ marks });
     this.reinforcement.set({ marks });
-    this.charts.set({ marks, notice: notices.join(" ") });
     this.machine.set({ marks });
   }
+}
+
+// The selection for parts that only have steps and times: the window of another axis is none of theirs.
+function onSteps(selection) {
+  const isPlain = () => selection.by === "step" || selection.by === "time";
+  const get = (name, otherwise) => ({ get: () => (isPlain() ? selection[name] : otherwise), enumerable: true });
+  return Object.create(selection, { by: get("by", "step"), from: get("from"), to: get("to") });
 }

@@ -1,10 +1,11 @@
-// The machine: host, GPUs, training processes and the daemon.
+// The machine: host, GPUs, their last hour, processes and the daemon.
 
 import { getJson } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { gpuCards } from "/static/machine/gpu_cards.js";
 import { hostDetails } from "/static/machine/host.js";
 import { daemonDetails } from "/static/machine/daemon.js";
+import { LastHour } from "/static/machine/last_hour.js";
 import { gpuPause } from "/static/machine/gpu_pause.js";
 import { rayDetails } from "/static/machine/ray.js";
 import { processTable } from "/static/machine/processes.js";
@@ -14,15 +15,17 @@ export const title = "System";
 const POLL_MS = 2000;
 
 export function show(address) {
-  const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(), processTable(), daemonDetails()];
+  const [host, gpus, ray, processes, daemon] = [hostDetails(), gpuCards(), rayDetails(), processTable(address.signal, () => load()), daemonDetails()];
   const raySection = h("section", { "aria-labelledby": "ray", hidden: true }, h("h2", { id: "ray" }, "Ray"), ray.root);
   const errorLine = h("p.bad", { role: "alert", hidden: true });
   const pause = gpuPause(() => load(), address.signal);
+  const lastHour = new LastHour(address);
   const body = h(
     "div",
     { hidden: true },
     h("section", { "aria-labelledby": "host" }, h("h2", { id: "host" }, "Host"), host.root),
     h("section", { "aria-labelledby": "gpus" }, h("div.head", {}, h("h2", { id: "gpus" }, "GPUs"), pause.root), gpus.root),
+    lastHour.root,
     raySection,
     h("section", { "aria-labelledby": "processes" }, h("h2", { id: "processes" }, "Processes"), processes.root),
     h("section", { "aria-labelledby": "daemon" }, h("h2", { id: "daemon" }, "Daemon"), daemon.root),
@@ -67,6 +70,7 @@ export function show(address) {
     root: h("div", {}, h("h1", {}, "System"), errorLine, body),
     update(newest) {
       overview = newest;
+      lastHour.update();
       updateParts();
     },
   };

@@ -1,9 +1,11 @@
-// A chart of every key, in sections by the first part of the key's name, up to a slash.
+// A chart of every key, in sections by the first part of the key's name, up to a slash; pinned ones come first.
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
-import { withNonfinite } from "/static/charts/lines.js";
+import { isTime, withDetails } from "/static/charts/lines.js";
 import { SeriesBatch } from "/static/run/series_batch.js";
+import { arrangeable } from "/static/run/arranging.js";
+import { AxisTable, axisTitle } from "/static/run/x_axis.js";
 import { h, syncRows, setText } from "/static/dom.js";
 import { isLoss } from "/static/run/keys.js";
 import { plural } from "/static/format.js";
@@ -11,12 +13,16 @@ import { plural } from "/static/format.js";
 const MAX_OPEN = 48; // Sections with more charts start closed.
 const MAX_BUCKETS = 100_000; // Per request for several keys; the daemon reduces larger requests.
 const LAST_KEYS = ["epoch", "samples", "tokens"];
-const CHART_SETTINGS = ["by", "smooth", "log", "marks", "from", "to"];
+const CHART_SETTINGS = ["by", "smooth", "log", "robust", "marks", "from", "to"];
+const AROUND_POINTS = 400; // Points of the neighborhood of a window, for smoothing.
+const AROUND_SPANS = 4; // Its width on each side in spans of the smoothing.
+const PINNED = "Pinned";
 
 export class Charts {
-  constructor(run, selection, onZoom, signal) {
-    Object.assign(this, { id: run.id, selection, onZoom, signal, charts: new Map(), marks: [] });
+  constructor(run, selection, workspace, onZoom, signal) {
+    Object.assign(this, { id: run.id, run, selection, workspace, onZoom, signal, charts: new Map(), marks: [] });
     this.batch = new SeriesBatch(signal);
+    this.axis = new AxisTable(run, signal);
     this.sections = h("div");
     this.emptyText = h("p.quiet");
     this.notice = h("p.quiet", { hidden: true });
@@ -33,9 +39,10 @@ export class Charts {
   }
 
   update(run) {
+    this.run = run;
     this.attempts = run.attempt_list.length;
     for (const { key } of run.metrics) if (!this.charts.has(key)) this.charts.set(key, this.#chart(key));
-    this.#arrange();
+    this.arrange();
   }
 
   // Applies changed settings; some of them need new data.
@@ -44,70 +51,119 @@ export class Charts {
     if ("notice" in changes) setText(this.notice, changes.notice);
     this.notice.hidden = !this.notice.textContent;
     const settings = Object.fromEntries(Object.entries(changes).filter(([name]) => CHART_SETTINGS.includes(name)));
+    if ("by" in settings) settings.byTitle = axisTitle(settings.by);
     for (const chart of this.charts.values()) {
       if (Object.keys(settings).length) chart.set(settings);
       if ("ranks" in changes || "attempt" in changes) chart.reload();
     }
-    if ("filter" in changes) this.#arrange();
+    if ("filter" in changes) this.arrange();
   }
 
   // Reloads the charts whose window contains the new step.
-  updateLive({ step, time }) {
-    const { by, to } = this.selection;
-    if (to !== undefined && to < (by === "step" ? step : time - 10)) return;
+  updateLive({ step, time, values }) {
+    const { by, to, ranks } = this.selection;
+    for (const [key, chart] of this.charts) {
+      const ofRanks = values[key] ?? {};
+      const lowest = ofRanks[Math.min(...Object.keys(ofRanks).map(Number))];
+      chart.legend.setNewest(to === undefined && ranks === "lowest" ? lowest?.[2] : undefined);
+    }
+    const newest = by === "step" ? step : by === "time" ? time - 10 : Infinity;
+    if (to !== undefined && to < newest) return;
     for (const chart of this.charts.values()) chart.refresh();
   }
 
-  #chart(key) {
-    const { by, smooth, log, from, to } = this.selection;
-    const settings = { title: key, by, smooth, log, from, to, marks: this.marks, sync: "run", reduceHint: "select an attempt or the band" };
-    return new Chart({ ...settings, onZoom: this.onZoom, load: (request) => this.#load(key, request) }, this.signal);
+  // Places the charts as the workspace has them.
+  arrange() {
+    const keys = this.workspace.sort(this.#filteredKeys());
+    const pinned = this.workspace.pinned.filter((key) => keys.includes(key));
+    this.emptyText.hidden = keys.length > 0;
+    setText(this.emptyText, this.charts.size ? `No key contains “${this.selection.filter}”.` : "No values yet. Add trackside.push(step=step, loss=loss).");
+    const all = [...(pinned.length ? [[PINNED, pinned]] : []), ...sections(keys.filter((key) => !pinned.includes(key)), this.workspace)];
+    this.shown = all.flatMap(([, sectionKeys]) => sectionKeys);
+    syncRows(this.sections, all, ([name]) => name, ([name, sectionKeys]) => this.#section(name, sectionKeys.length));
+    this.sections.dataset.columns = this.workspace.columns || "";
   }
 
-  async #load(key, { by, from, to, points, signal, isReload }) {
+  #chart(key) {
+    const { by, smooth, log, robust, from, to } = this.selection;
+    const { workspace } = this;
+    const settings = { title: key, by, byTitle: axisTitle(by), origin: this.run.started, smooth, log, robust, from, to, marks: this.marks, sync: "run", reduceHint: "select an attempt or the band", own: workspace.own[key] ?? {} };
+    const onOwn = (own) => workspace.set({ own: { ...workspace.own, [key]: own }, full: chart.isFull ? [...new Set([...workspace.full, key])] : workspace.full.filter((item) => item !== key) });
+    const chart = new Chart({ ...settings, onOwn, onZoom: this.onZoom, load: (request) => this.#load(key, request) }, this.signal);
+    if (workspace.full.includes(key)) chart.setFull(true);
+    arrangeable(chart, key, workspace, () => this.shown);
+    return chart;
+  }
+
+  async #load(key, request) {
+    const { by, from, to } = request;
+    const { started } = this.run;
+    if (by === "step" || by === "time") return this.#loadWindow(key, request, (points) => points);
+    if (by === "relative") {
+      const [low, high] = [from, to].map((item) => (item === undefined ? undefined : item + started));
+      return this.#loadWindow(key, { ...request, by: "time", from: low, to: high }, (points) => points.map(([step, time, ...rest]) => [step, time - started, ...rest]));
+    }
+    await this.axis.load(by, this.run);
+    const [low, high] = from === undefined && to === undefined ? [] : this.axis.steps(from, to);
+    return this.#loadWindow(key, { ...request, by: "step", from: low, to: high }, (points) => this.axis.place(points));
+  }
+
+  // Loads a window with, if it is a part and lines are smoothed, its neighborhood. `place` puts points on the axis.
+  async #loadWindow(key, request, place) {
+    const { smooth, ranks } = this.selection;
+    const around = smooth && request.from !== undefined ? this.#around(key, request, smooth.span) : undefined;
+    const series = await this.#series(key, request);
+    const beyond = new Map((await around)?.map((item) => [`${item.attempt} ${item.rank}`, place(withDetails(item))]));
+    const attempts = new Set(series.map((each) => each.attempt)).size;
+    return series.map((item, index) => ({ ...toLine(item, index, ranks, attempts), points: place(withDetails(item)), around: beyond.get(`${item.attempt} ${item.rank}`) }));
+  }
+
+  async #around(key, { by, from, to, signal }, span) {
+    const seconds = (this.run.ended ?? Date.now() / 1000) - this.run.started;
+    const steps = this.run.metrics.reduce((most, item) => Math.max(most, item.last_step ?? 0), 1);
+    const reach = AROUND_SPANS * span * (isTime(by) ? seconds / steps : 1);
+    return this.#series(key, { by, from: from - reach, to: to + reach, points: AROUND_POINTS, signal });
+  }
+
+  async #series(key, { by, from, to, points, signal, isReload }) {
     const { ranks, attempt } = this.selection;
     const ranksQuery = { lowest: {}, all: { rank: "all" }, band: { ranks: "band" } }[ranks];
-    const params = { run: this.id, by, from, to, points, attempt, ...ranksQuery };
+    const params = { run: this.id, by, from, to, points, attempt, mean: true, ...ranksQuery };
     const maxKeys = Math.floor(MAX_BUCKETS / points / this.attempts);
     const batch = isReload && ranks === "lowest" && maxKeys > 1;
-    const series = batch ? await this.batch.series(key, params, maxKeys) : (await getJson(`series?${query({ ...params, key })}`, { signal })).series;
-    const attempts = new Set(series.map((each) => each.attempt)).size;
-    return series.map((item, index) => toLine(item, index, ranks, attempts));
+    return batch ? this.batch.series(key, params, maxKeys) : (await getJson(`series?${query({ ...params, key })}`, { signal })).series;
   }
 
   #filteredKeys() {
-    const params = this.selection.filter.toLowerCase();
-    return [...this.charts.keys()].filter((key) => key.toLowerCase().includes(params));
+    const text = this.selection.filter.toLowerCase();
+    return [...this.charts.keys()].filter((key) => key.toLowerCase().includes(text));
   }
 
-  #arrange() {
-    const keys = this.#filteredKeys();
-    this.emptyText.hidden = keys.length > 0;
-    setText(this.emptyText, this.charts.size ? `No key contains “${this.selection.filter}”.` : "No values yet. Add trackside.push(step=step, loss=loss).");
-    syncRows(this.sections, sections(keys), ([name]) => name, ([name, sectionKeys]) => section(name, sectionKeys.length, (key) => this.charts.get(key).root));
+  #section(name, count) {
+    const grid = h("div.charts");
+    const head = h("span.quiet");
+    const byDefault = count <= MAX_OPEN;
+    const root = h("details.run-section", { open: this.workspace.isOpen(name, byDefault) }, h("summary", {}, h("h2", {}, name || "Charts"), head), grid);
+    root.addEventListener("toggle", () => {
+      if (root.open !== this.workspace.isOpen(name, byDefault)) this.workspace.toggleSection(name, root.open, byDefault);
+    });
+    root.update = ([, keys]) => {
+      setText(head, plural(keys.length, "key"));
+      syncRows(grid, keys, (key) => key, (key) => this.charts.get(key).root);
+    };
+    return root;
   }
 }
 
 function toLine(item, index, params, attempts) {
   const { attempt, rank, ranks } = item;
-  const ranksQuery = params === "band" ? `${plural(ranks, "rank")}, median` : params === "all" ? `rank ${rank}` : "";
+  const ranksText = params === "band" ? `${plural(ranks, "rank")}, median` : params === "all" ? `rank ${rank}` : "";
   const attemptText = attempts > 1 ? `attempt ${attempt}` : "";
-  return { label: [ranksQuery, attemptText].filter(Boolean).join(", "), index: params === "all" && attempts === 1 ? rank : index, points: withNonfinite(item) };
-}
-
-function section(name, count, rootOf) {
-  const grid = h("div.charts");
-  const head = h("span.quiet");
-  const root = h("details.run-section", { open: count <= MAX_OPEN }, h("summary", {}, h("h2", {}, name || "Charts"), head), grid);
-  root.update = ([, keys]) => {
-    setText(head, plural(keys.length, "key"));
-    syncRows(grid, keys, (key) => key, rootOf);
-  };
-  return root;
+  return { label: [ranksText, attemptText].filter(Boolean).join(", "), index: params === "all" && attempts === 1 ? rank : index };
 }
 
 // Returns [name, keys] of each section: the unnamed section first; within a section, losses first.
-export function sections(keys) {
+export function sections(keys, workspace = { order: [] }) {
   const prefix = (key) => key.slice(0, Math.max(0, key.indexOf("/")));
   const indexes = new Map(keys.map((key, index) => [key, index]));
   const groups = new Map([["", []]]);
@@ -118,6 +174,7 @@ export function sections(keys) {
     groups.delete(name);
   }
   const rank = (key) => (isLoss(key) ? 0 : LAST_KEYS.includes(key) ? 2 : 1);
-  const order = (a, b) => rank(a) - rank(b) || indexes.get(a) - indexes.get(b);
+  const isPlaced = workspace.order.length > 0; // By hand: losses need not come first.
+  const order = (a, b) => (isPlaced ? 0 : rank(a) - rank(b)) || indexes.get(a) - indexes.get(b);
   return [...groups].filter(([, sectionKeys]) => sectionKeys.length).map(([name, sectionKeys]) => [name, sectionKeys.sort(order)]);
 }

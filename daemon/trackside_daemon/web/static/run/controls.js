@@ -1,79 +1,94 @@
 // What a run's charts show, and how; kept in the address.
 
-import { h, setText } from "/static/dom.js";
+import { readSmoothing, smoothingControl, smoothingQuery } from "/static/charts/smoothing_control.js";
+import { h } from "/static/dom.js";
 import { plural } from "/static/format.js";
+import { axisOf, axisSelect } from "/static/run/x_axis.js";
 
 const RANKS = { lowest: "Lowest rank", all: "All ranks as lines", band: "All ranks as a band" };
 
-// Returns the selection: { by, smooth, log, ranks, attempt, filter, from, to, root, zoom(from, to), update(run) }. `onChange`
-// receives the settings that changed.
+// Returns the selection: { by, smooth, log, robust, ranks, attempt, filter, hide, from, to, root, zoom(from, to), update(run),
+// updateMarks(marks) }. `hide` are the kinds of marks that are not shown. `onChange` receives the settings that changed.
 export function controls(address, run, onChange) {
   const read = (name) => address.query.get(name) ?? undefined;
   const numeric = (name) => (Number.isFinite(Number.parseFloat(read(name))) ? Number.parseFloat(read(name)) : undefined);
   const selection = {
-    by: read("by") === "time" ? "time" : "step",
-    smooth: Math.min(0.99, Math.max(0, numeric("smooth") ?? 0)),
+    by: axisOf(read("by")),
+    smooth: readSmoothing(address.query),
     log: read("log") === "1",
+    robust: read("robust") === "1",
     ranks: read("ranks") in RANKS ? read("ranks") : "lowest",
     attempt: Number.isInteger(numeric("attempt")) ? numeric("attempt") : undefined,
     filter: read("filter") ?? "",
+    hide: address.query.getAll("hide"),
     from: numeric("from"),
     to: numeric("to"),
   };
   const set = (changes) => {
     Object.assign(selection, changes);
+    reset.hidden = selection.from === undefined && selection.to === undefined;
     onChange(changes);
     address.set(toQuery(selection));
   };
+  const reset = h("button.strong", { type: "button", hidden: selection.from === undefined, onclick: () => set({ from: undefined, to: undefined }) }, "Reset zoom");
   selection.zoom = (from, to) => set({ from, to });
+  const axis = axisSelect(selection, (by) => set({ by, from: undefined, to: undefined }));
+  const smoothing = smoothingControl(selection.smooth, (smooth) => set({ smooth }));
   const attempt = attemptSelect(selection, set);
   const rankOptions = Object.entries(RANKS).map(([value, text]) => h("option", { value, selected: value === selection.ranks }, text));
   const ranks = h("select", { onchange: () => set({ ranks: ranks.value }) }, ...rankOptions);
   const ranksLabel = h("label", {}, "Ranks", ranks);
-  const all = [axisButtons(selection, set), smoothingSlider(selection, set), logCheckbox(selection, set), ranksLabel, attempt.root, filterField(selection, set)];
+  const boxes = [checkbox("log", "Log scale", selection, set), checkbox("robust", "Ignore outliers", selection, set)];
+  const marks = markToggles(selection, set);
+  selection.tools = h("span.joined-tools");
+  const all = [axis.root, smoothing.root, boxes, ranksLabel, attempt.root, marks.root, reset, selection.tools, filterField(selection, set)];
   selection.root = h("div.tools.run-tools", { role: "group", "aria-label": "Chart settings" }, all);
+  // Headings of sections stick below the toolbar, whose height depends on the width.
+  const sized = new ResizeObserver(() => document.documentElement.style.setProperty("--tools", `${selection.root.offsetHeight}px`));
+  sized.observe(selection.root);
+  address.signal.addEventListener("abort", () => sized.disconnect());
   selection.update = (now) => {
+    axis.update(now);
+    smoothing.update(now.metrics.reduce((most, item) => Math.max(most, item.last_step ?? 0), 0));
     ranksLabel.hidden = now.metrics.every((item) => item.rank === now.metrics[0].rank);
     attempt.update(now.attempt_list.map((item) => item.attempt));
   };
+  selection.updateMarks = marks.update;
   return selection;
 }
 
-function toQuery({ by, smooth, log, ranks, attempt, filter: text, from, to }) {
-  return { by: by === "time" ? by : "", smooth: smooth || "", log: log ? "1" : "", ranks: ranks === "lowest" ? "" : ranks, attempt, filter: text, from, to };
+function toQuery({ by, smooth, log, robust, ranks, attempt, filter: text, hide, from, to }) {
+  const flags = { log: log ? "1" : "", robust: robust ? "1" : "" };
+  return { by: by === "step" ? "" : by, ...smoothingQuery(smooth), ...flags, ranks: ranks === "lowest" ? "" : ranks, attempt, filter: text, hide, from, to };
 }
 
-function axisButtons(selection, set) {
-  const names = { step: "Step", time: "Time" };
-  const buttons = Object.entries(names).map(([by, text]) => {
-    const press = () => {
-      if (by === selection.by) return;
-      set({ by, from: undefined, to: undefined });
-      buttons.forEach((item) => item.setAttribute("aria-pressed", String(item === button)));
-    };
-    const button = h("button", { type: "button", "aria-pressed": String(by === selection.by), onclick: press }, text);
-    return button;
-  });
-  return h("span.joined", { role: "group", "aria-label": "Axis" }, buttons);
+function checkbox(name, text, selection, set) {
+  const box = h("input", { type: "checkbox", checked: selection[name], onchange: () => set({ [name]: box.checked }) });
+  return h("label", {}, box, text);
 }
 
-function smoothingSlider(selection, set) {
-  const value = h("span.run-value", {}, selection.smooth.toFixed(2));
-  const slider = h("input", { type: "range", min: 0, max: 0.99, step: 0.01, value: selection.smooth });
-  let frame;
-  slider.addEventListener("input", () => {
-    setText(value, slider.valueAsNumber.toFixed(2));
-    frame ??= requestAnimationFrame(() => {
-      frame = undefined;
-      set({ smooth: slider.valueAsNumber });
+// The legend of the marks: a switch for each kind.
+function markToggles(selection, set) {
+  const root = h("span.mark-kinds", { role: "group", "aria-label": "Marks", hidden: true });
+  let shown = "";
+  const update = (marks) => {
+    const counts = new Map();
+    for (const { kind } of marks) counts.set(kind, (counts.get(kind) ?? 0) + 1);
+    root.hidden = !counts.size;
+    const text = JSON.stringify([...counts]);
+    if (text !== shown) root.replaceChildren(...[...counts].map(([kind, count]) => toggle(kind, count)));
+    shown = text;
+  };
+  const toggle = (kind, count) => {
+    const button = h("button.tag", { type: "button", "aria-pressed": String(!selection.hide.includes(kind)), title: `Show or hide the marks of ${kind}` }, `${kind === "alert" ? "▼" : "■"} ${kind} ${count}`);
+    button.addEventListener("click", () => {
+      const hide = selection.hide.includes(kind) ? selection.hide.filter((item) => item !== kind) : [...selection.hide, kind];
+      set({ hide });
+      button.setAttribute("aria-pressed", String(!hide.includes(kind)));
     });
-  });
-  return h("label", {}, "Smoothing", slider, value);
-}
-
-function logCheckbox(selection, set) {
-  const box = h("input", { type: "checkbox", checked: selection.log, onchange: () => set({ log: box.checked }) });
-  return h("label", {}, box, "Log scale");
+    return button;
+  };
+  return { root, update };
 }
 
 function attemptSelect(selection, set) {

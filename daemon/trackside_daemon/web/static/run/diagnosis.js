@@ -10,16 +10,17 @@ const COLORS = 8;
 const JOULES_PER_KWH = 3.6e6;
 
 export class Diagnosis {
-  constructor(run, signal) {
-    Object.assign(this, { id: run.id, signal });
+  // `onFound` is called with each diagnosis.
+  constructor(run, signal, onFound = () => {}) {
+    Object.assign(this, { id: run.id, signal, onFound });
     this.note = h("span.quiet");
     this.body = h("div.run-diagnosis");
-    this.root = h("details.run-section", { ontoggle: () => this.#load() }, h("summary", {}, h("h2", {}, "Diagnosis"), this.note), this.body);
+    this.root = h("details.run-section", { open: true, ontoggle: () => this.#load() }, h("summary", {}, h("h2", {}, "Diagnosis"), this.note), this.body);
   }
 
   update(run) {
     const ended = ENDED.has(run.state);
-    const due = !this.loadedAt || (this.root.open && performance.now() - this.loadedAt > RELOAD_MS);
+    const due = !this.loadedAt || (this.root.open && this.root.checkVisibility() && performance.now() - this.loadedAt > RELOAD_MS);
     if (ended ? !this.ended || !this.loadedAt : due) this.#load();
     this.ended = ended;
   }
@@ -30,6 +31,7 @@ export class Diagnosis {
     try {
       const found = await getJson(`runs/${encodeURIComponent(this.id)}/diagnosis`, { signal: this.signal });
       setText(this.note, found.hang?.text ?? found.causes[0]?.summary ?? "nothing cost more than 1 % of the time");
+      this.onFound(found);
       if (this.root.open) rerender(this.body, JSON.stringify(found), () => content(found));
       this.loadedAt = performance.now();
     } catch (problem) {
@@ -63,7 +65,7 @@ function effect({ quantity, ratio, low, high }) {
 }
 
 // A stacked bar of the accounts, and their table.
-function ledger({ ledger: seconds, accounts, wall_seconds: wall }) {
+export function ledger({ ledger: seconds, accounts, wall_seconds: wall }) {
   const entries = Object.entries(seconds).map(([name, value], index) => ({ name: accounts[name] ?? name, value, color: `phase-${index % COLORS}` }));
   const parts = entries.map(({ name, value, color }) => {
     const part = h("span", { class: `run-phase ${color}`, title: `${name} ${percent(value / wall, 1)}` });

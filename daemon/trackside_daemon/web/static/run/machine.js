@@ -2,6 +2,7 @@
 
 import { getJson, query } from "/static/api.js";
 import { Chart } from "/static/charts/chart.js";
+import { zoomReset } from "/static/charts/zoom_reset.js";
 import { h, setText } from "/static/dom.js";
 import { bytes, number, percent, real } from "/static/format.js";
 
@@ -24,16 +25,17 @@ export class Machine {
   constructor(run, selection, onZoom, signal) {
     Object.assign(this, { id: run.id, selection, gpus: undefined, loaded: performance.now() });
     this.charts = [...GPU, ...HOST].map((item) => this.#chart(item, onZoom, signal));
+    this.reset = zoomReset(() => this.#zoom(onZoom));
     this.name = h("h2", {}, "Machine");
     this.note = h("span.quiet", {}, "over time");
     this.elsewhereText = h("p.quiet", { hidden: true });
     this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = h("details.run-section", { open: true }, h("summary", {}, this.name, this.note), this.elsewhereText, this.grid);
+    this.root = h("details.run-section", { open: true }, h("summary", {}, this.name, this.note, this.reset.button), this.elsewhereText, this.grid);
   }
 
   set(changes) {
     const settings = {};
-    if (changes.marks) settings.marks = changes.marks;
+    for (const name of ["marks", "robust"]) if (name in changes) settings[name] = changes[name];
     if ("by" in changes) [settings.from, settings.to] = [undefined, undefined];
     if (this.selection.by === "time" && "from" in changes) [settings.from, settings.to] = [changes.from, changes.to];
     for (const chart of this.charts) if (Object.keys(settings).length) chart.set(settings);
@@ -69,9 +71,15 @@ export class Machine {
       const { series } = await getJson(`series?${search}`, { signal: chartSignal });
       return derive ? derive(series) : this.#runGpus(series);
     };
-    // A zoom applies to all charts only if the other charts also have a time axis.
-    const update = (begin, end) => this.selection.by === "time" && onZoom(begin, end);
+    const update = (begin, end) => this.#zoom(onZoom, begin, end);
     return new Chart({ title, by: "time", from, to, load, onZoom: update, sync: "run-machine", ...settings }, signal);
+  }
+
+  // A zoom applies to the other charts of the page only if they have a time axis too.
+  #zoom(onZoom, from, to) {
+    if (this.selection.by === "time") onZoom(from, to);
+    for (const chart of this.charts) chart.set({ from, to });
+    this.reset.update(...(this.selection.by === "time" ? [] : [from, to]));
   }
 
   #runGpus(series) {
@@ -88,7 +96,7 @@ export function gpuLines(series) {
   });
 }
 
-function labelValue(key, name) {
+export function labelValue(key, name) {
   return new RegExp(`[{,]${name}="([^"]*)"`).exec(key)?.[1];
 }
 

@@ -20,8 +20,8 @@ function eventMark(events) {
   const time = Math.min(...events.map((event) => event.time));
   const ranks = events.map((event) => event.rank).filter(Number.isInteger);
   const ranksText = ranks.length > 1 ? ` of ranks ${ranges(ranks)}` : ranks.length ? ` of rank ${ranks[0]}` : "";
-  const details = Object.entries(fields).slice(0, 4).map(([name, value]) => `${name} ${formatField(value)}`);
-  return { step, time, text: `${kind}${ranksText}${step === null ? "" : `, step ${step}`}${details.length ? `: ${details.join(", ")}` : ""}` };
+  const details = Object.entries(fields).filter(([name]) => name !== "traceback").slice(0, 4).map(([name, value]) => `${name} ${formatField(value)}`);
+  return { kind, step, time, text: `${kind}${ranksText}${step === null ? "" : `, step ${step}`}${details.length ? `: ${details.join(", ")}` : ""}` };
 }
 
 function formatField(value) {
@@ -32,5 +32,5 @@ function formatField(value) {
 function alertMark({ alert, severity, summary, started, ended }) {
   const state = ended === null ? "firing" : `fired for ${span(ended - started)}`;
   const text = severity === "info" ? `${alert}: ${summary}` : `${alert}, ${severity}, ${state}: ${summary}`;
-  return { step: undefined, time: started, text, severity, alert: true };
+  return { kind: "alert", step: undefined, time: started, until: ended ?? undefined, text, severity, alert: true };
 }

@@ -37,7 +37,8 @@ export class Reinforcement {
   // Applies changed settings of the charts.
   set(changes) {
     if (changes.marks) this.marks = changes.marks;
-    const settings = Object.fromEntries(Object.entries(changes).filter(([name]) => CHART_SETTINGS.includes(name)));
+    const changed = CHART_SETTINGS.filter((name) => name in changes);
+    const settings = Object.fromEntries(changed.map((name) => [name, name === "marks" ? this.marks : this.selection[name]]));
     for (const chart of this.charts.values()) {
       if (Object.keys(settings).length) chart.set(settings);
       if ("attempt" in changes) chart.reload();

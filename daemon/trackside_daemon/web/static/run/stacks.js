@@ -42,11 +42,14 @@ export class Stacks {
   }
 }
 
-// Lists the main thread first, since it runs the training.
+// Lists the main thread first, since it runs the training, and leaves out the client's own threads.
 function rankDetails({ rank: number, threads }, open) {
   const main = (name) => (name.startsWith("MainThread") ? 0 : 1);
-  const names = Object.keys(threads).sort((a, b) => main(a) - main(b));
-  const stack = (name) => h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}` }, [...threads[name]].reverse().join("\n"));
+  const names = Object.keys(threads).filter((name) => !name.startsWith("trackside")).sort((a, b) => main(a) - main(b));
+  const stack = (name) => {
+    const calls = threads[name];
+    return h("pre", { tabindex: 0, "aria-label": `Stack of ${name}, rank ${number}, the innermost call last` }, calls.slice(0, -1).map((call) => `${call}\n`), h("b", {}, calls.at(-1)));
+  };
   const each = names.map((name) => [h("h3", {}, name.replace(/ \d+$/, "")), stack(name)]);
   return h("details", { open }, h("summary", {}, `Rank ${number}`, h("span.quiet", {}, ` ${threads[names[0]]?.at(-1) ?? ""}`)), each);
 }

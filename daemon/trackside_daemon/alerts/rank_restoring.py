@@ -1,0 +1,80 @@
+"""Restores the detectors after a restart: of some ranks before the daemon serves, of the others while nothing else waits.
+
+A rank costs some 5 ms, so a thousand would delay the acknowledgement of what their clients have kept for the restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from trackside_daemon.alerts.stages import RestorableSource
+from trackside_daemon.detectors.rank_feed import RankWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from trackside_daemon.alerts.replay_history import PastRanks
+    from trackside_daemon.alerts.stages import FindingSource
+    from trackside_daemon.model.records import Alert
+
+log = logging.getLogger("trackside")
+
+
+class RankRestoring:
+    """Lets the sources that learn continue from the samples of the runs that have not ended.
+
+    Args:
+        sources: The finding sources.
+        past: The samples.
+        fired: The alerts that fired when the earlier daemon ended.
+    """
+
+    def __init__(self, sources: Iterable[FindingSource], past: PastRanks, fired: Sequence[Alert]) -> None:
+        self._past = past
+        self._fired = fired
+        sources = list(sources)
+        self._learning = [source for source in sources if isinstance(source, RestorableSource)]
+        self._holding = [source for source in sources if isinstance(source, RankWatch)]
+        self._restored = 0
+        self._began = time.monotonic()
+        for source in self._holding:
+            source.expect(past.left)
+        if not self._learning:
+            past.close()
+
+    def start(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """Restore as many ranks as *seconds* allow."""
+        until = clock() + seconds
+        while clock() < until and self.step():
+            pass
+
+    def step(self) -> bool:
+        """Restore one rank; return whether more may be left."""
+        past = self._past.next()
+        if past is None:
+            self._finish()
+            return False
+        for source in self._learning:
+            source.restore_rank(past, self._fired)
+        self._restored += 1
+        return True
+
+    def give_up(self) -> None:
+        """Let the ranks that are left start without past samples."""
+        if self._past.left:
+            text = "the detectors of %d ranks start without past samples: reading them took too long"
+            log.info(text, len(self._past.left))
+        self._past.close()
+        self._finish()
+
+    def _finish(self) -> None:
+        for source in self._holding:
+            source.expect(())
+        if self._restored:
+            seconds = time.monotonic() - self._began
+            log.info(
+                "the detectors of %d ranks continue from their past samples, after %.1f s", self._restored, seconds
+            )
+            self._restored = 0

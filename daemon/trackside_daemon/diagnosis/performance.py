@@ -1,0 +1,211 @@
+"""Read how fast a run was over time: its steps, tokens, phases, and the own time and wait of each rank."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trackside_daemon.diagnosis.ledger import RankSpan, own_seconds, waits
+from trackside_daemon.history.read import reader
+from trackside_daemon.history.read.axes import read_axes
+from trackside_daemon.history.read.resources import machine_stream, read_resources
+from trackside_daemon.history.read.series import Window
+from trackside_daemon.history.time_accounting import rank_times
+from trackside_daemon.history.training_counters import FAMILIES, MOST_RANKS
+from trackside_daemon.model import training_families as f
+from trackside_daemon.model.records import Account
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Mapping, Sequence
+
+    from trackside_daemon.history.read.axes import Axis
+    from trackside_daemon.history.read.resources import Resource
+    from trackside_daemon.history.read.series import LogTails
+
+EVER = Window("time")
+POINTS = 120  # parts of the time
+BLOCKS = 32  # evenly spaced blocks of steps that are read of an attempt
+LATE = 10.0  # seconds after the end in which the last counters come
+
+_Parts = list[float | None]
+
+
+class _Grid(NamedTuple):
+    """Equal parts of the time of a run, in Unix seconds."""
+
+    began: float
+    width: float
+    parts: int
+
+    def edges(self) -> list[float]:
+        return [self.began + number * self.width for number in range(self.parts + 1)]
+
+
+def read_performance(
+    connection: sqlite3.Connection, uid: str, tails: LogTails, points: int = POINTS, window: Window = EVER
+) -> dict[str, Any]:
+    """Return the performance of a run, by its id, in at most *points* equal parts of its time or of a window, as JSON.
+
+    Returns:
+        ``times``: the end of each part, in Unix seconds; lists with a value of each part, null where it is unknown:
+        ``step``: ``p50`` and ``p99`` of the seconds per step of the lowest rank, ``tokens_per_second`` and
+        ``samples_per_second`` over all ranks, ``mfu``, and by phase ``phases``, seconds per step as means over the ranks;
+        ``ranks``: for each its ``rank``, and lists ``own`` (seconds per step in which it waits for no other rank) and ``wait``.
+
+    Raises:
+        UnknownRunError: There is no run with this id.
+        ValueError: A block is damaged.
+    """
+    run = reader.head(connection, uid)
+    ended = time.time() if run["ended"] is None else float(run["ended"])
+    began = max(float(run["started"]), window.low)
+    ended = max(min(ended, window.high), began + 1e-3)
+    grid = _Grid(began, (ended - began) / points, points)
+    counters = _counters(connection, run, Window("time", began - LATE, ended + LATE))
+    steps = _by_rank(counters, f.STEPS.name, grid)
+    ranks = _ranks(counters, grid, steps)
+    return {
+        "run": uid,
+        "times": grid.edges()[1:],
+        "step": _step_quantiles(connection, uid, tails, grid),
+        "tokens_per_second": _rate(_by_rank(counters, f.TOKENS.name, grid), grid),
+        "samples_per_second": _rate(_by_rank(counters, f.SAMPLES.name, grid), grid),
+        "mfu": _mfu(connection, uid, _by_rank(counters, f.MODEL_FLOPS.name, grid), grid),
+        "phases": _phases(counters, grid, steps),
+        "ranks": ranks,
+        "most_ranks": MOST_RANKS,
+    }
+
+
+def _counters(connection: sqlite3.Connection, run: Mapping[str, Any], window: Window) -> list[Resource]:
+    """Return the counters of a run, each with its begin at 0: what came before the first record is spread evenly."""
+    families = [metric.name for metric in FAMILIES]
+    found = read_resources(connection, families, window, 4 * POINTS, stream=machine_stream(connection, run["id"]))
+    begin = (float(run["started"]), 0.0)
+    return [
+        one._replace(points=[begin, *one.points]) if one.points[0][0] > begin[0] >= window.low else one
+        for one in found
+        if one.labels.get("run") == run["name"]
+    ]
+
+
+def _by_rank(counters: Sequence[Resource], family: str, grid: _Grid, phase: str | None = None) -> dict[int, _Parts]:
+    """Return the increase of a counter in each part, by rank."""
+    return {
+        int(one.labels["rank"]): _increases(one, grid)
+        for one in counters
+        if one.family == family and one.labels.get("phase") == phase
+    }
+
+
+def _increases(counter: Resource, grid: _Grid) -> _Parts:
+    """Return the increase in each part; None where the counter is unknown at an end of the part."""
+    times = [moment for moment, _ in counter.points]
+    totals = [0.0]
+    for (_, before), (_, after) in pairwise(counter.points):
+        totals.append(totals[-1] + (after - before if after >= before else after))
+    ends = [_interpolated(times, totals, edge) for edge in grid.edges()]
+    return [None if low is None or high is None else high - low for low, high in pairwise(ends)]
+
+
+def _interpolated(times: Sequence[float], values: Sequence[float], moment: float) -> float | None:
+    place = bisect_right(times, moment)
+    if place in (0, len(times)):
+        return values[-1] if times and times[-1] == moment else None
+    share = (moment - times[place - 1]) / (times[place] - times[place - 1])
+    return values[place - 1] + share * (values[place] - values[place - 1])
+
+
+def _rate(ranks: Mapping[int, _Parts], grid: _Grid) -> _Parts:
+    return [_sum(parts, 1 / grid.width) for parts in zip(*ranks.values(), strict=True)]
+
+
+def _sum(values: Sequence[float | None], factor: float) -> float | None:
+    known = [value for value in values if value is not None]
+    return factor * sum(known) if known else None
+
+
+def _mfu(connection: sqlite3.Connection, uid: str, flops: Mapping[int, _Parts], grid: _Grid) -> _Parts:
+    (row,) = connection.execute("SELECT id FROM run WHERE uid = ?", (uid,)).fetchone()
+    peaks = {one.rank: one.account.peak for one in rank_times(connection, row) if one.account.peak}
+    peak = sum(peaks[rank] for rank in flops if rank in peaks)
+    return (
+        _rate({rank: flops[rank] for rank in flops if rank in peaks}, grid._replace(width=grid.width * peak))
+        if peak
+        else []
+    )
+
+
+def _phases(counters: Sequence[Resource], grid: _Grid, steps: Mapping[int, _Parts]) -> dict[str, _Parts]:
+    names = sorted({one.labels["phase"] for one in counters if one.family == f.PHASE_SECONDS.name})
+    found = {}
+    for name in names:
+        by_rank = _by_rank(counters, f.PHASE_SECONDS.name, grid, name)
+        each = [_each_step(by_rank[rank], steps[rank]) for rank in by_rank if rank in steps]
+        known = [[value for value in parts if value is not None] for parts in zip(*each, strict=True)]
+        found[name] = [sum(part) / len(part) if part else None for part in known]
+    return dict(sorted(found.items(), key=lambda item: -sum(value or 0.0 for value in item[1])))
+
+
+def _each_step(seconds: _Parts, steps: _Parts) -> _Parts:
+    return [None if part is None or not count else part / count for part, count in zip(seconds, steps, strict=True)]
+
+
+def _ranks(counters: Sequence[Resource], grid: _Grid, steps: Mapping[int, _Parts]) -> list[dict[str, Any]]:
+    """Return the own seconds and the wait per step of each rank in each part; none without phases."""
+    phases: dict[int, dict[str, _Parts]] = {}
+    for one in counters:
+        if one.family == f.PHASE_SECONDS.name:
+            phases.setdefault(int(one.labels["rank"]), {})[one.labels["phase"]] = _increases(one, grid)
+    known = sorted(rank for rank in phases if rank in steps)
+    own: dict[int, _Parts] = {rank: [] for rank in known}
+    wait: dict[int, _Parts] = {rank: [] for rank in known}
+    for part in range(grid.parts):
+        spans = {rank: _span(grid, part, rank, phases[rank]) for rank in known if steps[rank][part]}
+        for parts in (own, wait):
+            for rank in known:
+                parts[rank].append(None)
+        if not spans:
+            continue
+        present = list(spans.values())
+        for span, seconds, waited in zip(present, own_seconds(present), waits(present), strict=True):
+            count = steps[span.rank][part] or 1.0
+            own[span.rank][part] = seconds / count
+            wait[span.rank][part] = waited.get("communication", 0.0) / count
+    return [{"rank": rank, "own": own[rank], "wait": wait[rank]} for rank in known]
+
+
+def _span(grid: _Grid, part: int, rank: int, phases: Mapping[str, _Parts]) -> RankSpan:
+    began, ended = grid.began + part * grid.width, grid.began + (part + 1) * grid.width
+    seconds = {phase: value for phase, parts in phases.items() if (value := parts[part]) is not None}
+    return RankSpan(0, rank, began, ended, began, ended, seconds, Account())
+
+
+def _step_quantiles(connection: sqlite3.Connection, uid: str, tails: LogTails, grid: _Grid) -> dict[str, _Parts]:
+    durations: list[list[float]] = [[] for _ in range(grid.parts)]
+    for stream in reader.lowest_streams(connection, uid):
+        for axis in read_axes(connection, stream, tails[stream], BLOCKS):
+            for ended, seconds in _durations(axis):
+                part = int((ended - grid.began) / grid.width)
+                if 0 <= part < grid.parts:
+                    durations[part].append(seconds)
+    ordered = [sorted(part) for part in durations]
+    return {
+        name: [part[min(len(part) - 1, int(share * len(part)))] if part else None for part in ordered]
+        for name, share in (("p50", 0.5), ("p99", 0.99))
+    }
+
+
+def _durations(axis: Axis) -> list[tuple[float, float]]:
+    """Return the end of each step and its seconds, from each push of a new step to the next one."""
+    found = []
+    step, began = None, 0
+    for pushed, moment in zip(*axis, strict=True):
+        if step is not None and pushed > step and moment > began:
+            found.append((moment / 1e6, (moment - began) / 1e6 / (pushed - step)))
+        if step is None or pushed != step:
+            step, began = pushed, moment
+    return found

@@ -1,0 +1,86 @@
+"""The index of a run's media: a line of JSON for each file, the oldest first."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    import sqlite3
+
+DIRECTORY = "media"  # of all runs, in that of the history
+INDEX = "index.jsonl"
+SUFFIXES = {"image": "png", "text": "txt", "table": "json", "histogram": "json"}
+TYPES = {
+    "image": "image/png",
+    "text": "text/plain; charset=utf-8",
+    "table": "application/json",
+    "histogram": "application/json",
+}
+
+
+class MediaFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An image, a text or a table of a run.
+
+    Attributes:
+        file: Name of its file.
+        kind: One of `trackside.wire.MEDIA_KINDS`.
+        key: Name that the training code gave it.
+        time: Unix seconds.
+        step: Its step; None before the first.
+        width: Pixels of an image; *height* likewise.
+    """
+
+    file: str
+    kind: str
+    key: str
+    attempt: int
+    rank: int
+    time: float
+    bytes: int
+    step: int | None = None
+    width: int = 0
+    height: int = 0
+
+
+_decode = msgspec.json.Decoder(MediaFile).decode
+
+
+def directory_of(history: Path, run: str) -> Path:
+    """Return the directory of a run, by its id; an id may have any characters, so it is hashed."""
+    return history / DIRECTORY / sha256(run.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def read(history: Path, run: str) -> list[MediaFile]:
+    """Return the files of a run that exist, the oldest first; a damaged line, as after a power cut, is left out."""
+    directory = directory_of(history, run)
+    try:
+        lines = (directory / INDEX).read_bytes().splitlines()
+        present = {path.name for path in directory.iterdir()}
+    except OSError:
+        return []
+    found: dict[str, MediaFile] = {}
+    for line in lines:
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            item = _decode(line)
+            if item.file in present and item.kind in SUFFIXES:
+                found[item.file] = item
+    return list(found.values())
+
+
+def beside(connection: sqlite3.Connection) -> Path:
+    """Return the directory of the history of a connection."""
+    return Path(connection.execute("PRAGMA database_list").fetchone()[2]).parent
+
+
+def content(history: Path, run: str, item: MediaFile) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: It was deleted meanwhile.
+    """
+    return (directory_of(history, run) / item.file).read_bytes()

@@ -1,0 +1,208 @@
+"""The last hour of the machine, each second, in memory: the history has it only while a run is live, and less often."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from itertools import pairwise
+from math import isnan, nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from starlette.exceptions import HTTPException
+
+from trackside_daemon.collectors.host import disk, network, pressure
+from trackside_daemon.collectors.host.cpu import SECONDS
+from trackside_daemon.collectors.host.memory import FIELDS, SWAP_USED
+from trackside_daemon.collectors.kernel_files import read_base
+from trackside_daemon.history.series_name import series_name
+from trackside_daemon.model.metric import Metric, json_number
+from trackside_daemon.nvml.families import FAMILIES
+from trackside_daemon.web.api.history_access import json_response
+from trackside_daemon.web.api.query_params import parse_bounded, parse_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from trackside_daemon.model.state import State
+
+SECONDS_KEPT = 3600  # ticks; an hour, if the daemon samples each second
+MOST_SERIES = 4096
+MAX_POINTS = 3600
+DEFAULT_POINTS = 600
+LONGEST_GAP = 60.0  # seconds; after a longer one a counter has no rate
+
+HOST = (
+    SECONDS, FIELDS["MemTotal"], FIELDS["MemAvailable"], FIELDS["Cached"], SWAP_USED,
+    *(metric for column, metric, _ in disk.FIELDS if column in {5, 9, 12}),
+    *(metric for column, metric in network.FIELDS if column in {0, 8}),
+    *(metric for lines in pressure.FILES.values() for metric in lines.values()),
+)  # fmt: skip
+GPU = tuple(family.metric for family in FAMILIES.values() if family.metric.kind in {"gauge", "counter"})
+
+
+CORE_BUSY = Metric("trackside_host_cpu_core_busy_ratio", "gauge", "Share of time that a CPU was busy, from /proc/stat.", ("cpu",), "ratio")  # fmt: skip
+MOST_CORES = 256
+
+
+class _Ring:
+    """The values of a series; one that never changed is a single value.
+
+    Args:
+        value: The first value.
+        count: The number of ticks before it.
+    """
+
+    def __init__(self, value: float, count: int) -> None:
+        self._value = value
+        self._since = count
+        self._values: array[float] | None = None
+
+    def put(self, value: float, count: int) -> None:
+        """Set the value of a tick, given by its number; those that were left out have none."""
+        if self._values is None:
+            if value == self._value:
+                return
+            self._values = array("f", [self._value] * SECONDS_KEPT)
+            for before in range(count - SECONDS_KEPT, self._since):
+                self._values[before % SECONDS_KEPT] = nan
+        self._values[count % SECONDS_KEPT] = value
+
+    def read(self, count: int) -> float:
+        """Return the value of a tick; NaN without one."""
+        if self._values is not None:
+            return self._values[count % SECONDS_KEPT]
+        return self._value if count >= self._since else nan
+
+
+class MachineHistory:
+    """Records host and GPUs at every tick; any thread may read.
+
+    Args:
+        state: The newest value of every series.
+        stat: The file with the time of each CPU, which is not a series unless collector.cpu.per-cpu is set.
+    """
+
+    def __init__(self, state: State, stat: Path = Path("/proc/stat")) -> None:
+        self._state = state
+        self._stat = stat
+        self._cores: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
+        self._times = array("d", [0.0] * SECONDS_KEPT)
+        self._count = 0
+        self._rings: dict[tuple[Metric, tuple[str, ...]], _Ring] = {}
+        self._before: dict[tuple[Metric, tuple[str, ...]], float] = {}
+
+    def record(self, now: float, wall: float) -> None:
+        """Record a tick, at *now* of the monotonic clock and *wall* in Unix seconds."""
+        metrics = (*HOST, *GPU)
+        values: list[Mapping[tuple[str, ...], object]] = [*self._state.values(now, *metrics), self._core_ratios()]
+        with self._lock:
+            count = self._count
+            seconds = wall - self._times[(count - 1) % SECONDS_KEPT] if count else 0.0
+            self._times[count % SECONDS_KEPT] = wall
+            seen = set()
+            for metric, series in zip((*metrics, CORE_BUSY), values, strict=True):
+                for labels, value in series.items():
+                    if not isinstance(value, int | float):
+                        continue
+                    key = metric, labels
+                    kept = self._rate(key, value, seconds) if metric.kind == "counter" else value
+                    seen.add(key)
+                    self._put(key, kept, count)
+            for key, ring in self._rings.items():
+                if key not in seen:
+                    ring.put(nan, count)
+            self._count += 1
+
+    def _core_ratios(self) -> dict[tuple[str, ...], float]:
+        """Return the share of the time since the call before that each CPU was busy."""
+        try:
+            lines = read_base(self._stat).splitlines()[1 : MOST_CORES + 1]
+        except OSError:
+            return {}
+        ratios: dict[tuple[str, ...], float] = {}
+        for line in lines:
+            if not line.startswith(b"cpu"):
+                break
+            label, *ticks = line.split(None, 9)
+            counts = [int(count) for count in ticks[:8]]
+            total, idle = sum(counts), sum(counts[3:5])
+            name = label[3:].decode()
+            before = self._cores.get(name)
+            self._cores[name] = total, idle
+            if before is not None and total > before[0]:
+                ratios[name,] = min(1.0, max(0.0, 1 - (idle - before[1]) / (total - before[0])))
+        return ratios
+
+    def _rate(self, key: tuple[Metric, tuple[str, ...]], value: float, seconds: float) -> float:
+        before = self._before.get(key)
+        self._before[key] = value
+        if before is None or not 0 < seconds < LONGEST_GAP or value < before:
+            return nan
+        return (value - before) / seconds
+
+    def _put(self, key: tuple[Metric, tuple[str, ...]], value: float, count: int) -> None:
+        ring = self._rings.get(key)
+        if ring is not None:
+            ring.put(value, count)
+        elif not isnan(value) and len(self._rings) < MOST_SERIES:
+            self._rings[key] = _Ring(value, count)
+
+    def names(self) -> list[str]:
+        """Return the families that have values."""
+        with self._lock:
+            return sorted({metric.name for metric, _ in self._rings})
+
+    def read(self, names: Iterable[str], low: float, high: float, points: int) -> list[dict[str, Any]]:
+        """Return the series of some families between two Unix times, in at most *points* buckets ``[0, time, min, max, last, 0, mean]``."""
+        wanted = frozenset(names)
+        with self._lock:
+            counts = [
+                count
+                for count in range(max(0, self._count - SECONDS_KEPT), self._count)
+                if low <= self._times[count % SECONDS_KEPT] <= high
+            ]
+            rings = [(key, ring) for key, ring in self._rings.items() if key[0].name in wanted]
+            size = max(1, -(-len(counts) // points))
+            return [
+                {"key": series_name(*key), "points": list(self._buckets(ring, counts, size))} for key, ring in rings
+            ]
+
+    def _buckets(self, ring: _Ring, counts: Sequence[int], size: int) -> Iterator[list[float]]:
+        # Of equal numbers of ticks, at fixed places, so that a bucket stays the same while new ones come.
+        starts = [place for place, count in enumerate(counts) if place == 0 or count % size == 0]
+        for start, stop in pairwise([*starts, len(counts)]):
+            values = [value for count in counts[start:stop] if not isnan(value := ring.read(count))]
+            if values:
+                mean = sum(values) / len(values)
+                yield [0, self._times[counts[stop - 1] % SECONDS_KEPT], min(values), max(values), values[-1], 0, mean]
+
+
+class MachineApi:
+    """Answers requests for the last hour of the machine.
+
+    Args:
+        history: The machine's values.
+    """
+
+    def __init__(self, history: MachineHistory) -> None:
+        self._history = history
+
+    async def machine(self, request: Request) -> Response:
+        """Return series of the last hour, or the families that have some."""
+        params: Mapping[str, str] = request.query_params
+        names = request.query_params.getlist("key")
+        if not names:
+            return json_response({"families": self._history.names()})
+        points = max(1, parse_bounded(request.query_params, "points", DEFAULT_POINTS, MAX_POINTS))
+        low, high = (parse_number(request.query_params, name) for name in ("from", "to"))
+        if len(names) > len(HOST) + len(GPU) + 1:
+            raise HTTPException(400, f"key: {len(params)} families are too many")
+        found = self._history.read(names, -1e18 if low is None else low, 1e18 if high is None else high, points)
+        for series in found:
+            series["points"] = [[json_number(value) for value in point] for point in series["points"]]
+        return json_response({"series": found})

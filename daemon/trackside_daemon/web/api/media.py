@@ -1,0 +1,67 @@
+"""Endpoints of the images, texts and tables of runs.
+
+What a run wrote is hostile. The media type is that of the kind, which the store has checked; no content is run or embedded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from trackside_daemon.history.media import index
+from trackside_daemon.history.read import reader
+from trackside_daemon.web.api.history_access import json_response
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from trackside_daemon.web.api.history_access import HistoryAccess
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Disposition": "attachment",
+}
+
+
+class MediaApi:
+    """Answers requests about images, texts and tables.
+
+    Args:
+        history: The history.
+    """
+
+    def __init__(self, history: HistoryAccess) -> None:
+        self._history = history
+
+    async def media(self, request: Request) -> Response:
+        """List the images, texts and tables of a run, the oldest first."""
+        return json_response({"media": await self._list(request)})
+
+    async def media_file(self, request: Request) -> Response:
+        """Send an image, a text or a table."""
+        name = request.path_params["file"]
+        item = next((item for item in await self._list(request) if item.file == name), None)
+        if item is None:
+            raise HTTPException(404, f"this run has no file {name[:60]!r}; /api/v1/runs/ID/media lists them")
+        run = await self._resolve(request)
+        try:
+            data = await self._history.run_in_thread(
+                lambda: index.content(self._history.database.path.parent, run, item)
+            )
+        except OSError:
+            raise HTTPException(404, f"the file {name!r} was deleted") from None
+        return Response(data, headers=HEADERS, media_type=index.TYPES[item.kind])
+
+    async def _list(self, request: Request) -> list[index.MediaFile]:
+        run = await self._resolve(request)
+        found: list[index.MediaFile] = await self._history.run_in_thread(
+            lambda: index.read(self._history.database.path.parent, run)
+        )
+        return found
+
+    async def _resolve(self, request: Request) -> str:
+        text = request.path_params["id"]
+        return str(await self._history.read(lambda connection: reader.resolve(connection, text)))

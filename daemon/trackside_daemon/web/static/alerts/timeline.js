@@ -1,0 +1,53 @@
+// The starts and ends of runs, newest first: events on a timeline, which are no alerts.
+
+import { getJson, query } from "/static/api.js";
+import { ENDED, badge } from "/static/components.js";
+import { h, setText } from "/static/dom.js";
+import { runAddress, span, when } from "/static/format.js";
+
+const RUNS = 30; // The newest runs, whose starts and ends are shown.
+const SHOWN = 12;
+
+export function runTimeline(signal) {
+  const list = h("ol.timeline", { "aria-label": "Starts and ends of runs" });
+  const emptyText = h("p.quiet", {}, "No runs yet.");
+  const moreButton = h("button.small", { type: "button", hidden: true, onclick: () => {
+    limit = Infinity;
+    show();
+  } }, "Show more");
+  let limit = SHOWN;
+  let events = [];
+  let shown;
+
+  function show() {
+    emptyText.hidden = events.length > 0;
+    moreButton.hidden = events.length <= limit;
+    const text = JSON.stringify(events.slice(0, limit));
+    if (text === shown) return;
+    shown = text;
+    list.replaceChildren(...events.slice(0, limit).map(row));
+  }
+
+  async function load() {
+    const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, { signal });
+    events = runs.flatMap(eventsOf).sort((a, b) => b.time - a.time);
+    show();
+  }
+  return { root: h("div", {}, emptyText, list, moreButton), load };
+}
+
+function eventsOf(run) {
+  const { id, name, state, cause, started, ended } = run;
+  const about = { id, name };
+  const begin = { ...about, time: started, word: "started" };
+  if (ended === null || ended === undefined || !ENDED.has(state)) return [begin];
+  const reason = cause ? `: ${cause}` : "";
+  return [{ ...about, time: ended, word: state, text: ` after ${span(Math.max(0, ended - started))}${reason}` }, begin];
+}
+
+function row({ id, name, time, word, text }) {
+  const mark = badge(word === "started" ? "starting" : word, word);
+  const rest = h("span.quiet");
+  setText(rest, text ?? "");
+  return h("li", {}, h("time.quiet", {}, when(time)), mark, h("span", {}, h("a", { href: runAddress(id) }, name), rest));
+}

@@ -1,0 +1,166 @@
+// The last hour of the host and its GPUs, each second, without a run.
+
+import { getJson, query } from "/static/api.js";
+import { Chart } from "/static/charts/chart.js";
+import { zoomReset } from "/static/charts/zoom_reset.js";
+import { h } from "/static/dom.js";
+import { bytes, number, percent, short } from "/static/format.js";
+import { gpuLines, labelValue } from "/static/run/machine.js";
+
+const SPANS = { 300: "5 minutes", 900: "15 minutes", 3600: "1 hour" };
+const MOST_CORES = 16; // With more, their range is shown.
+const HOST = "trackside_host_";
+const GPU = "trackside_gpu_";
+const rate = (value) => (Number.isFinite(value) ? `${bytes(value)}/s` : "");
+
+const CHARTS = [
+  { title: "CPU", keys: [`${HOST}cpu_seconds_total`], format: (value) => percent(value), range: [0, 1], lines: cpu },
+  { title: "CPU per core", keys: [`${HOST}cpu_core_busy_ratio`], format: (value) => percent(value), range: [0, 1], lines: cores },
+  { title: "Memory", keys: [`${HOST}memory_bytes`, `${HOST}memory_available_bytes`, `${HOST}memory_cached_bytes`, `${HOST}swap_used_bytes`], format: bytes, binary: true, range: [0], lines: memory },
+  { title: "Disk", keys: [`${HOST}disk_read_bytes_total`, `${HOST}disk_written_bytes_total`], format: rate, binary: true, range: [0], lines: (series) => totals(series, { [`${HOST}disk_read_bytes_total`]: "read", [`${HOST}disk_written_bytes_total`]: "written" }) },
+  { title: "Network", keys: [`${HOST}network_receive_bytes_total`, `${HOST}network_transmit_bytes_total`], format: rate, binary: true, range: [0], lines: (series) => totals(series.filter(({ key }) => labelValue(key, "device") !== "lo"), { [`${HOST}network_receive_bytes_total`]: "in", [`${HOST}network_transmit_bytes_total`]: "out" }) },
+  { title: "Pressure: time in which tasks waited", keys: ["cpu", "io", "memory"].map((name) => `${HOST}pressure_${name}_waiting_seconds_total`), format: (value) => percent(value), range: [0], lines: (series) => totals(series, Object.fromEntries(["cpu", "io", "memory"].map((name) => [`${HOST}pressure_${name}_waiting_seconds_total`, name]))) },
+];
+const GPU_CHARTS = ["utilization_ratio", "memory_used_bytes", "power_watts", "temperature_celsius"];
+
+export class LastHour {
+  constructor(address) {
+    this.signal = address.signal;
+    this.set = address.set;
+    this.seconds = address.query.get("span") in SPANS ? Number(address.query.get("span")) : 900;
+    this.chosen = address.query.getAll("gpu");
+    this.charts = CHARTS.map((item) => this.#chart(item));
+    this.gpuCharts = new Map();
+    this.reset = zoomReset(() => this.#zoom());
+    const span = h("select", { onchange: () => this.#span(Number(span.value)) }, Object.entries(SPANS).map(([value, text]) => h("option", { value, selected: Number(value) === this.seconds }, text)));
+    this.more = h("select", { onchange: () => this.#add() });
+    const tools = h("div.tools", {}, h("label", {}, "Last", span), this.moreLabel = h("label", { hidden: true }, "More of the GPUs", this.more), this.reset.button);
+    this.grid = h("div.charts", {}, this.charts.map((item) => item.root));
+    this.root = h("section", { "aria-labelledby": "last-hour" }, h("div.head", {}, h("h2", { id: "last-hour" }, "Last hour"), tools), this.grid);
+    this.#families().catch(() => {}); // The frame reports the outage.
+  }
+
+  // Called with each overview.
+  update() {
+    if (this.window) return;
+    for (const chart of [...this.charts, ...this.gpuCharts.values()]) chart.refresh();
+  }
+
+  // Charts of the GPUs, and a list of their other families.
+  async #families() {
+    const { families } = await getJson("machine", { signal: this.signal });
+    const ofGpus = families.filter((name) => name.startsWith(GPU)).map((name) => name.slice(GPU.length));
+    this.moreLabel.hidden = !ofGpus.length;
+    for (const name of [...GPU_CHARTS, ...this.chosen]) if (ofGpus.includes(name) && !this.gpuCharts.has(name)) this.#addGpuChart(name);
+    this.more.replaceChildren(h("option", { value: "" }, "choose…"), ...ofGpus.filter((name) => !this.gpuCharts.has(name)).map((name) => h("option", { value: name }, name.replaceAll("_", " "))));
+    if (!families.length) setTimeout(() => this.signal.aborted || this.#families().catch(() => {}), 2000);
+  }
+
+  #add() {
+    const name = this.more.value;
+    if (!name) return;
+    this.chosen = [...this.chosen, name];
+    this.set({ gpu: this.chosen });
+    this.#addGpuChart(name);
+    this.more.selectedOptions[0].remove();
+    this.more.value = "";
+    this.gpuCharts.get(name).root.scrollIntoView({ block: "nearest" });
+  }
+
+  #addGpuChart(name) {
+    const unit = name.replace(/_total$/, "");
+    const perSecond = name.endsWith("_total") ? "/s" : "";
+    const formats = [[/_ratio$/, (value) => percent(value)], [/_bytes$/, (value) => bytes(value) + perSecond], [/_bytes_per_second$/, rate], [/_hertz$/, (value) => short(value, "Hz")], [/_watts$/, (value) => `${number(value, 4)} W`], [/_celsius$/, (value) => `${number(value, 4)} °C`]];
+    const format = formats.find(([pattern]) => pattern.test(unit))?.[1] ?? ((value) => `${number(value, 4)}${perSecond}`);
+    const range = /_ratio$/.test(unit) ? [0, 1] : /_celsius$/.test(unit) ? undefined : [0];
+    const binary = /_bytes(_per_second)?$/.test(unit);
+    const chart = this.#chart({ binary, title: `GPU ${name.replace(/_total$|_ratio$|_bytes$|_watts$|_celsius$|_hertz$/, "").replaceAll("_", " ")}`, keys: [GPU + name], format, range, lines: gpus });
+    this.gpuCharts.set(name, chart);
+    this.grid.append(chart.root);
+  }
+
+  #chart({ title, keys, lines, ...settings }) {
+    const load = async ({ from, to, points, signal }) => {
+      const begin = from ?? Date.now() / 1000 - this.seconds;
+      const { series } = await getJson(`machine?${query({ key: keys, from: begin, to, points })}`, { signal });
+      const found = lines(series);
+      chart.root.hidden = !found.length && from === undefined && keys[0] === `${HOST}cpu_core_busy_ratio`;
+      return found;
+    };
+    const chart = new Chart({ title, by: "time", load, onZoom: (from, to) => this.#zoom(from, to), sync: "system", ...settings }, this.signal);
+    return chart;
+  }
+
+  #span(seconds) {
+    this.seconds = seconds;
+    this.set({ span: seconds });
+    this.#zoom();
+    for (const chart of [...this.charts, ...this.gpuCharts.values()]) chart.reload();
+  }
+
+  #zoom(from, to) {
+    this.window = from === undefined ? undefined : [from, to];
+    this.reset.update(from, to);
+    for (const chart of [...this.charts, ...this.gpuCharts.values()]) chart.set({ from, to });
+  }
+}
+
+const family = (item) => item.key.split("{")[0];
+
+// The share of time that the CPUs were busy, from seconds by mode.
+function cpu(series) {
+  const [first] = series;
+  if (!first) return [];
+  const byTime = series.map((item) => new Map(item.points.map((point) => [point[1], point[6]])));
+  const idle = series.map((item) => ["idle", "iowait"].includes(labelValue(item.key, "mode")));
+  const points = first.points.map(([, time]) => {
+    const values = byTime.map((map) => map.get(time) ?? 0);
+    const all = values.reduce((sum, value) => sum + value, 0);
+    const busy = all > 0 ? 1 - values.reduce((sum, value, index) => sum + (idle[index] ? value : 0), 0) / all : NaN;
+    return [0, time, busy, busy, busy];
+  });
+  return [{ label: "", index: 0, points }];
+}
+
+function cores(series) {
+  const lines = series.map((item) => ({ label: `CPU ${labelValue(item.key, "cpu")}`, index: Number(labelValue(item.key, "cpu")), points: item.points }));
+  if (lines.length <= MOST_CORES) return lines.length > 1 ? lines : [];
+  const points = lines[0].points.map(([, time], place) => {
+    const values = lines.map((line) => line.points[place]).filter(Boolean);
+    const mean = values.reduce((sum, point) => sum + point[6], 0) / values.length;
+    return [0, time, Math.min(...values.map((point) => point[2])), Math.max(...values.map((point) => point[3])), mean, 0, mean];
+  });
+  return [{ label: `${lines.length} cores: mean, lowest and highest`, index: 0, points }];
+}
+
+function memory(series) {
+  const of = (name) => series.find((item) => family(item) === `${HOST}${name}`)?.points ?? [];
+  const total = of("memory_bytes").at(-1)?.[4];
+  const used = of("memory_available_bytes").map(([, time, low, high, last, , mean]) => [0, time, total - high, total - low, total - last, 0, total - mean]);
+  const others = [["cached", of("memory_cached_bytes")], ["swap", of("swap_used_bytes")]];
+  return [["used", used], ...others].flatMap(([label, points], index) => (points.length ? [{ label, index, points }] : []));
+}
+
+// One line per family: the sum of its series.
+function totals(series, names) {
+  return Object.entries(names).flatMap(([name, label], index) => {
+    const sums = new Map();
+    for (const item of series.filter((each) => family(each) === name)) {
+      for (const [, time, low, high, last, , mean] of item.points) {
+        const sum = sums.get(time) ?? [0, time, 0, 0, 0, 0, 0];
+        sums.set(time, [0, time, sum[2] + low, sum[3] + high, sum[4] + last, 0, sum[6] + mean]);
+      }
+    }
+    return sums.size ? [{ label, index, points: [...sums.values()].sort((a, b) => a[1] - b[1]) }] : [];
+  });
+}
+
+// One line per GPU; with further labels, one per value of these.
+function gpus(series) {
+  const plain = gpuLines(series);
+  if (new Set(series.map(({ key }) => labelValue(key, "gpu"))).size === series.length) return plain;
+  return series.map(({ key, points }, index) => {
+    const more = [...key.matchAll(/[{,](\w+)="([^"]*)"/g)].filter(([, name]) => !["gpu", "uuid"].includes(name)).map(([, , value]) => value);
+    return { label: `GPU ${labelValue(key, "gpu")} ${more.join(" ")}`, index, points };
+  });
+}

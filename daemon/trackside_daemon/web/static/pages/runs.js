@@ -1,0 +1,177 @@
+// All runs in one table, live and ended: sorted, filtered, grouped, with the columns that the user chooses; kept in the address.
+
+import { getJson, query } from "/static/api.js";
+import { h, setText } from "/static/dom.js";
+import { ENDED } from "/static/components.js";
+import { plural } from "/static/format.js";
+import { runSelection } from "/static/overview/selection.js";
+import { labels } from "/static/picker.js";
+import { allColumns, columnOf, defaultColumns, grouped, matcher, prepared, sorted } from "/static/runs/columns.js";
+import { Curves } from "/static/runs/curves.js";
+import { editRun } from "/static/runs/edit.js";
+import { Plots } from "/static/runs/plots.js";
+import { RunTable } from "/static/runs/table.js";
+
+export const title = "Runs";
+
+const RELOAD_MS = 5000; // While a run is live.
+const WIDTHS = "run-widths"; // Name in the browser's storage.
+
+export async function show(address) {
+  const page = new Runs(address);
+  await page.load();
+  return { root: page.root, update: (overview) => page.update(overview) };
+}
+
+class Runs {
+  constructor({ query: params, set, signal }) {
+    Object.assign(this, { set, signal, runs: [], keys: [], now: Date.now() / 1000, loadedAt: 0 });
+    const sort = params.get("sort") ?? "-started";
+    Object.assign(this, { ids: params.getAll("column"), sort: { id: sort.replace(/^-/, ""), descending: sort.startsWith("-") }, group: params.get("group") ?? "" });
+    this.widths = readWidths();
+    this.selection = runSelection();
+    this.plots = new Plots({ x: params.get("x"), result: params.get("result") }, (chosen) => set(chosen));
+    this.plots.root.open = params.has("x");
+    this.curves = new Curves(() => this.table.updateCurves(), signal);
+    this.table = new RunTable({
+      selection: this.selection,
+      curve: (run) => this.curves.get(run),
+      onVisible: (runs) => this.ids.length && !this.ids.includes("curve") ? undefined : this.curves.want(runs),
+      onSort: (id) => this.#sort(id),
+      onEdit: (run) => this.#edit(run),
+      onTag: (tag) => this.#filter(`tags:^(.*, )?${tag.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")}(,|$)`),
+      onWidth: (id, width) => this.#width(id, width),
+    });
+    this.#build(params.get("q") ?? "");
+  }
+
+  #build(pattern) {
+    this.field = h("input", { type: "search", value: pattern, placeholder: "name, tag, lr:3e-4 …", spellcheck: "false", oninput: () => this.#filtered() });
+    this.hint = h("span.quiet", { role: "status" });
+    this.groups = h("select", { onchange: () => this.#change({ group: this.groups.value }) });
+    this.choice = h("div.column-choice");
+    const choose = h("details.columns", { ontoggle: () => choose.open && this.#choices() }, h("summary", {}, "Columns"), this.choice);
+    this.error = h("p.bad", { role: "alert", hidden: true });
+    this.empty = h("section.notice.empty", { hidden: true }, h("p", {}, "No runs yet. Add two lines to your training script:"), h("pre", {}, "import trackside\n…\ntrackside.push(step=step, loss=loss)"));
+    const tools = h("div.tools", { role: "search", "aria-label": "Runs" }, h("label", {}, "Filter", this.field), h("label", {}, "Group by", this.groups), choose, this.hint);
+    this.root = h("div.runs-page", {}, h("h1", {}, "Runs"), tools, this.error, this.empty, this.table.root, this.plots.root, this.selection.root);
+  }
+
+  async load() {
+    this.loadedAt = performance.now();
+    try {
+      const metric = [...new Set([...this.ids, this.sort.id, this.group].map((id) => columnOf(id)?.key).filter(Boolean))];
+      const [{ runs }, { keys }] = await Promise.all([getJson(`runs?${query({ config: true, metric })}`, { signal: this.signal }), getJson("keys", { signal: this.signal })]);
+      const names = labels(runs);
+      this.runs = runs.map((run, index) => prepared({ ...run, label: names[index] }, this.now));
+      this.keys = keys;
+      this.error.hidden = true;
+      this.#draw();
+    } catch (problem) {
+      if (this.signal.aborted || problem.status === 401) throw problem;
+      setText(this.error, problem.message);
+      this.error.hidden = false;
+    }
+  }
+
+  // Called with each overview.
+  update(overview) {
+    this.now = overview.time;
+    const seen = overview.runs.map((run) => `${run.id} ${run.state}`).join();
+    const isLive = overview.runs.some((run) => !ENDED.has(run.state));
+    const due = performance.now() - this.loadedAt > RELOAD_MS && isLive && !document.hidden;
+    const isEditing = this.root.contains(document.activeElement) && document.activeElement.matches(".grip, select");
+    if ((seen !== this.seen && this.seen !== undefined) || (due && !isEditing)) this.load().catch(() => {});
+    this.seen = seen;
+  }
+
+  #draw() {
+    this.empty.hidden = this.runs.length > 0;
+    this.table.root.hidden = !this.runs.length;
+    const ids = this.ids.length ? this.ids : defaultColumns(this.runs);
+    this.shownIds = ids;
+    this.#groupOptions();
+    const columns = ids.map(columnOf).filter(Boolean);
+    const { matches, isPlain } = matcher(this.field.value.trim(), columns.length ? columns.concat(allIds(this.runs, this.keys).map(columnOf)) : []);
+    const found = this.field.value.trim() ? this.runs.filter(matches) : this.runs;
+    const column = columnOf(this.sort.id) ?? columnOf("started");
+    const ordered = sorted(found, column, this.sort.descending);
+    const by = this.group && columnOf(this.group);
+    this.table.show(by ? grouped(ordered, by) : [[undefined, ordered]], ids, this.widths, this.sort);
+    this.plots.update(ordered, ids.map((id) => columnOf(id)?.key).filter(Boolean));
+    const count = found.length === this.runs.length ? plural(found.length, "run") : `${found.length} of ${plural(this.runs.length, "run")}`;
+    setText(this.hint, count + (isPlain ? ", not a regular expression: searched as text" : ""));
+  }
+
+  #groupOptions() {
+    const ids = allIds(this.runs, []).filter((id) => !["curve", "loss", "step", "started", "duration", "notes"].includes(id));
+    const shown = ids.join();
+    if (shown !== this.shownGroups) this.groups.replaceChildren(h("option", { value: "" }, "none"), ...ids.map((id) => h("option", { value: id }, columnOf(id).title)));
+    this.shownGroups = shown;
+    this.groups.value = this.group;
+  }
+
+  #choices() {
+    const groups = allColumns(this.runs, this.keys).map(([name, ids]) => {
+      const boxes = ids.map((id) => {
+        const box = h("input", { type: "checkbox", checked: this.shownIds.includes(id), onchange: () => this.#toggle(id, box.checked) });
+        return h("label", {}, box, columnOf(id).title);
+      });
+      return h("fieldset", {}, h("legend", {}, name), boxes);
+    });
+    this.choice.replaceChildren(...groups, h("button", { type: "button", onclick: () => this.#change({ ids: [] }) }, "Default columns"));
+  }
+
+  #toggle(id, isShown) {
+    const ids = isShown ? [...this.shownIds, id] : this.shownIds.filter((item) => item !== id);
+    this.#change({ ids: ids.length ? ids : ["name"] });
+  }
+
+  #sort(id) {
+    const isSame = this.sort.id === id;
+    this.#change({ sort: { id, descending: isSame ? !this.sort.descending : false } });
+  }
+
+  #filter(pattern) {
+    this.field.value = pattern;
+    this.#filtered();
+  }
+
+  #filtered() {
+    this.set({ q: this.field.value.trim() });
+    this.#draw();
+  }
+
+  // Changes the columns, the order or the groups; values of a new key are loaded.
+  #change(changes) {
+    Object.assign(this, changes);
+    const { id, descending } = this.sort;
+    this.set({ column: this.ids, sort: id === "started" && descending ? "" : `${descending ? "-" : ""}${id}`, group: this.group });
+    this.#draw();
+    const needed = [...this.ids, this.sort.id].some((item) => columnOf(item)?.key && !this.runs.some((run) => run.metrics?.[columnOf(item).key]));
+    if (needed) this.load().catch(() => {});
+  }
+
+  #width(id, width) {
+    if (width === undefined) delete this.widths[id];
+    else this.widths[id] = width;
+    localStorage.setItem(WIDTHS, JSON.stringify(this.widths));
+    this.#draw();
+  }
+
+  async #edit(run) {
+    const result = await editRun(run, this.signal);
+    if (result === "deleted") this.selection.remove(run.id);
+    if (result) await this.load();
+  }
+}
+
+const allIds = (runs, keys) => allColumns(runs, keys).flatMap(([, ids]) => ids);
+
+function readWidths() {
+  try {
+    return Object.fromEntries(Object.entries(JSON.parse(localStorage.getItem(WIDTHS)) ?? {}).filter(([, width]) => Number.isFinite(width)));
+  } catch {
+    return {};
+  }
+}

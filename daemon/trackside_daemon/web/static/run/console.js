@@ -1,0 +1,78 @@
+// What the command of `trackside run --console` printed, with a search.
+
+import { getJson, query } from "/static/api.js";
+import { h, setText } from "/static/dom.js";
+import { bytes, plural } from "/static/format.js";
+
+const LINES = 400; // Lines of a request.
+
+export class ConsoleView {
+  constructor(run, signal) {
+    Object.assign(this, { id: run.id, signal, present: false, first: 0 });
+    this.count = h("span.quiet");
+    this.search = h("input", { type: "search", "aria-label": "Search the console", placeholder: "Search the console", onchange: () => this.#load() });
+    this.earlier = h("button.small", { type: "button", onclick: () => this.#loadEarlier() }, "Earlier lines");
+    this.status = h("p.quiet", { role: "status" });
+    this.lines = h("ol.console-lines");
+    const frame = h("div.console", { tabindex: 0, role: "region", "aria-label": "Console" }, this.lines);
+    this.frame = frame;
+    this.root = h("details.run-section", { hidden: true, ontoggle: () => this.root.open && this.#load() }, h("summary", {}, h("h2", {}, "Console"), this.count), h("div.tools", {}, this.search, this.earlier), this.status, frame);
+  }
+
+  async update() {
+    try {
+      const { bytes: size, total } = await getJson(`runs/${encodeURIComponent(this.id)}/console?lines=0`, { signal: this.signal });
+      this.present = total > 0;
+      setText(this.count, `${plural(total, "line")}, ${bytes(size)}`);
+      if (this.root.open && this.size !== size && !this.search.value) await this.#load();
+      this.size = size;
+    } catch {
+      // The frame reports the outage; a run without a console has none.
+    }
+    this.root.hidden = !this.present;
+  }
+
+  // Shows the last lines, for a link elsewhere on the page.
+  open() {
+    this.root.open = true;
+    this.root.scrollIntoView();
+    this.search.focus();
+  }
+
+  async #load() {
+    await this.#show({ search: this.search.value.trim() }, (rows) => {
+      this.lines.replaceChildren(...rows);
+      this.frame.scrollTop = this.frame.scrollHeight;
+    });
+  }
+
+  async #loadEarlier() {
+    await this.#show({ search: this.search.value.trim(), before: this.first }, (rows) => this.lines.prepend(...rows));
+  }
+
+  async #show(selection, place) {
+    try {
+      const { lines, more } = await getJson(`runs/${encodeURIComponent(this.id)}/console?${query({ lines: LINES, ...selection })}`, { signal: this.signal });
+      place(lines.map(([number, text]) => h("li", { value: number }, marked(text, selection.search))));
+      this.first = lines[0]?.[0] ?? 0;
+      this.earlier.hidden = !more;
+      setText(this.status, selection.search && !lines.length ? `No line contains ${selection.search}.` : "");
+    } catch (problem) {
+      setText(this.status, problem.message);
+    }
+  }
+}
+
+// Returns a line with each occurrence of the search marked.
+function marked(text, search) {
+  if (!search) return text || " ";
+  const parts = [];
+  const [lower, wanted] = [text.toLowerCase(), search.toLowerCase()];
+  if (lower.length !== text.length) return text; // Of some letters the lower case is longer.
+  let from = 0;
+  for (let at = lower.indexOf(wanted); at >= 0; at = lower.indexOf(wanted, from)) {
+    parts.push(text.slice(from, at), h("mark", {}, text.slice(at, at + wanted.length)));
+    from = at + wanted.length;
+  }
+  return [...parts, text.slice(from)];
+}

@@ -1,0 +1,123 @@
+// Images, texts and tables that the training code logged: for each name a slider over its steps.
+
+import { fetchApi, getJson } from "/static/api.js";
+import { ENDED } from "/static/components.js";
+import { h, setText, svg, syncRows } from "/static/dom.js";
+import { number, plural, when } from "/static/format.js";
+
+const CACHED = 40; // Contents of a series that are kept, so that the slider moves at once.
+
+export class Media {
+  constructor(run, signal) {
+    Object.assign(this, { id: run.id, signal });
+    this.count = h("span.quiet");
+    this.list = h("div.media");
+    this.root = h("details.run-section", { open: true, hidden: true }, h("summary", {}, h("h2", {}, "Media"), this.count), this.list);
+  }
+
+  async update(run) {
+    if (this.loaded && ENDED.has(run.state) && this.state === run.state) return;
+    try {
+      const { media } = await getJson(`runs/${encodeURIComponent(this.id)}/media`, { signal: this.signal });
+      this.loaded = true;
+      this.state = run.state;
+      this.root.hidden = !media.length;
+      setText(this.count, plural(media.length, "item"));
+      const series = Map.groupBy(media, ({ kind, key, rank }) => JSON.stringify([kind, key, rank]));
+      syncRows(this.list, [...series.values()], ([first]) => `${first.kind} ${first.key} ${first.rank}`, ([first]) => new Series(this.id, first, this.signal).root);
+    } catch {
+      // The frame reports the outage; the next update tries again.
+    }
+  }
+}
+
+class Series {
+  constructor(run, first, signal) {
+    Object.assign(this, { run, first, signal, items: [], contents: new Map(), followed: true });
+    const name = `${first.key}${first.rank ? `, rank ${first.rank}` : ""}`;
+    this.slider = h("input", { type: "range", min: 0, step: 1, "aria-label": `Step of ${name}`, oninput: () => this.#move() });
+    this.place = h("span.quiet");
+    this.body = h("div.media-body");
+    this.root = h("section.card", { "aria-label": name }, h("h3", {}, name), this.body, h("div.media-slider", {}, this.slider, this.place));
+    this.root.update = (items) => this.update(items);
+    signal.addEventListener("abort", () => this.contents.forEach((content) => content.close?.()), { once: true });
+  }
+
+  // Shows the newest item, unless the slider was moved to an earlier one.
+  update(items) {
+    this.items = items;
+    this.slider.max = items.length - 1;
+    if (this.followed) this.slider.value = items.length - 1;
+    this.slider.disabled = items.length < 2;
+    this.#show();
+  }
+
+  #move() {
+    this.followed = Number(this.slider.value) === this.items.length - 1;
+    this.#show();
+  }
+
+  async #show() {
+    const item = this.items[this.slider.value];
+    const step = item.step === undefined ? "" : `step ${number(item.step)}`;
+    const text = [step, item.attempt && `attempt ${item.attempt}`, when(item.time), `${Number(this.slider.value) + 1} of ${this.items.length}`].filter(Boolean).join(" · ");
+    setText(this.place, text);
+    this.slider.setAttribute("aria-valuetext", text);
+    if (this.shown === item.file) return;
+    this.shown = item.file;
+    try {
+      const content = await this.#content(item);
+      if (this.shown === item.file) this.body.replaceChildren(content.element);
+    } catch (problem) {
+      if (this.shown === item.file) this.body.replaceChildren(h("p.quiet", {}, problem.message));
+      this.shown = undefined;
+    }
+  }
+
+  async #content(item) {
+    const known = this.contents.get(item.file);
+    if (known) return known;
+    const answer = await fetchApi(`runs/${encodeURIComponent(this.run)}/media/${item.file}`, { signal: this.signal });
+    const content = await CONTENTS[item.kind](answer, item);
+    this.contents.set(item.file, content);
+    if (this.contents.size > CACHED) {
+      const [oldest] = this.contents.keys();
+      this.contents.get(oldest).close?.();
+      this.contents.delete(oldest);
+    }
+    return content;
+  }
+}
+
+const CONTENTS = {
+  async image(answer, { key, step, width, height }) {
+    const address = URL.createObjectURL(await answer.blob());
+    const element = h("img", { src: address, width, height, alt: `${key}${step === undefined ? "" : `, step ${step}`}` });
+    return { element, close: () => URL.revokeObjectURL(address) };
+  },
+  async text(answer, { key }) {
+    return { element: h("pre", { tabindex: 0, role: "region", "aria-label": `Text ${key}` }, await answer.text()) };
+  },
+  async histogram(answer, { key }) {
+    const { edges, counts, nonfinite } = await answer.json();
+    const most = Math.max(...counts, 1);
+    const width = 100 / counts.length;
+    const bars = counts.map((count, place) => svg("rect", { x: place * width, y: 40 - (40 * count) / most, width: 0.9 * width, height: (40 * count) / most }, svg("title", {}, `${number(edges[place], 4)} to ${number(edges[place + 1], 4)}: ${count}`)));
+    const ends = `${number(edges[0], 4)} to ${number(edges.at(-1), 4)}, at most ${most} in a bin${nonfinite ? `, ${nonfinite} NaN or infinite` : ""}`;
+    const plot = svg("svg.histogram", { viewBox: "0 0 100 40", preserveAspectRatio: "none", role: "img", "aria-label": `${key}: ${ends}` }, bars);
+    return { element: h("div", {}, plot, h("p.quiet", {}, ends)) };
+  },
+  async table(answer, { key }) {
+    const { columns, rows, omitted } = await answer.json();
+    const isNumber = (place) => rows.every((row) => row[place] === null || row[place] === undefined || typeof row[place] === "number");
+    const cell = (tag, place) => (isNumber(place) ? `${tag}.number` : tag);
+    const head = h("tr", {}, columns.map((name, place) => h(cell("th", place), { scope: "col" }, name)));
+    const body = rows.map((row) => h("tr", {}, columns.map((_, place) => h(isNumber(place) ? "td.number" : "td.text", {}, shown(row[place])))));
+    const rest = omitted > 0 ? h("p.quiet", {}, `${plural(omitted, "more row")}.`) : "";
+    return { element: h("div.scroll", { tabindex: 0, role: "region", "aria-label": `Table ${key}` }, h("table", {}, h("thead", {}, head), h("tbody", {}, body)), rest) };
+  },
+};
+
+function shown(value) {
+  return typeof value === "number" ? number(value) : String(value ?? "");
+}

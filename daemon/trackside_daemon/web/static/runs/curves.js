@@ -1,0 +1,46 @@
+// The loss curves of the runs that a table shows, loaded for many runs at once.
+
+import { getJson, query } from "/static/api.js";
+import { real } from "/static/format.js";
+
+const LOSSES = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train"];
+const POINTS = 60;
+const MOST_RUNS = 40; // In one request.
+const DELAY_MS = 60;
+
+export class Curves {
+  // `onLoad()` is called when more curves are there.
+  constructor(onLoad, signal) {
+    Object.assign(this, { onLoad, signal, known: new Map(), wanted: new Map() });
+    signal.addEventListener("abort", () => clearTimeout(this.timer));
+  }
+
+  get(run) {
+    return this.known.get(run.id)?.values;
+  }
+
+  // Requests the curves of runs that have none yet, or that have made steps since.
+  want(runs) {
+    for (const run of runs) if (this.known.get(run.id)?.step !== run.step) this.wanted.set(run.id, run);
+    if (!this.wanted.size || this.timer) return;
+    this.timer = setTimeout(() => this.#load().catch(() => {}), DELAY_MS);
+  }
+
+  async #load() {
+    const runs = [...this.wanted.values()].slice(0, MOST_RUNS);
+    try {
+      const { series } = await getJson(`series?${query({ run: runs.map((run) => run.id), key: LOSSES, points: POINTS, mean: true })}`, { signal: this.signal });
+      for (const run of runs) {
+        const own = series.filter((item) => item.run === run.id);
+        const key = LOSSES.find((name) => own.some((item) => item.key === name));
+        const values = own.filter((item) => item.key === key).flatMap(({ points, means }) => points.map((point, index) => real(means?.[index] ?? point[4])));
+        this.known.set(run.id, { step: run.step, values });
+        this.wanted.delete(run.id);
+      }
+      this.onLoad();
+    } finally {
+      this.timer = undefined;
+    }
+    if (this.wanted.size) this.want([]);
+  }
+}

@@ -1,0 +1,172 @@
+// A table of many runs: only the rows that are visible exist, so that thousands scroll smoothly.
+
+import { h, setText, sparkline } from "/static/dom.js";
+import { badge } from "/static/components.js";
+import { icon } from "/static/icons.js";
+import { columnOf, commonDecimals, isNumeric, summarized, text } from "/static/runs/columns.js";
+import { number, real, runAddress } from "/static/format.js";
+
+const ROW_HEIGHT = 36;
+const EXTRA_ROWS = 12; // Beyond the visible ones.
+const LEAST_WIDTH = 60;
+const CHOICE_WIDTH = 34;
+
+export class RunTable {
+  // `options`: `selection` has the boxes for comparison, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id, width)` and `curve(run)`,
+  // which returns a run's losses once they are loaded.
+  constructor(options) {
+    Object.assign(this, options, { items: [], rows: new Map(), open: new Set() });
+    this.head = h("tr");
+    this.columnGroup = h("colgroup");
+    this.before = h("tr.spacer", { "aria-hidden": "true" }, h("td"));
+    this.after = h("tr.spacer", { "aria-hidden": "true" }, h("td"));
+    this.body = h("tbody", {}, this.before, this.after);
+    this.table = h("table.all-runs", {}, h("caption.unseen", {}, "Runs"), this.columnGroup, h("thead", {}, this.head), this.body);
+    this.root = h("div.run-scroll", { tabindex: 0, role: "region", "aria-label": "Runs", onscroll: () => this.#soon() }, this.table);
+    new ResizeObserver(() => this.#soon()).observe(this.root);
+  }
+
+  // Shows groups [label, runs], or one without a label, in some columns. `sort` is { id, descending }.
+  show(groups, ids, widths, sort) {
+    this.columns = ids.map(columnOf).filter(Boolean);
+    const all = groups.flatMap(([, runs]) => runs);
+    this.numeric = new Map(this.columns.map((column) => [column.id, isNumeric(column, all)]));
+    this.decimals = new Map(this.columns.map((column) => [column.id, commonDecimals(column, all)]));
+    this.#heads(widths, sort);
+    this.groups = groups;
+    this.#list();
+  }
+
+  #list() {
+    this.items = this.groups.flatMap(([label, runs]) => {
+      if (label === undefined) return runs.map((run) => ({ key: run.id, run }));
+      return [{ key: `group ${label}`, label, runs }, ...(this.open.has(label) ? runs.map((run) => ({ key: run.id, run })) : [])];
+    });
+    for (const row of this.rows.values()) row.remove();
+    this.rows.clear();
+    this.table.setAttribute("aria-rowcount", String(this.items.length + 1));
+    this.#draw();
+  }
+
+  #heads(widths, sort) {
+    const shown = JSON.stringify([this.columns.map((item) => item.id), widths, sort, [...this.numeric]]);
+    if (shown === this.shownHeads) return;
+    this.shownHeads = shown;
+    const width = (column) => widths[column.id] ?? column.width;
+    const cols = this.columns.map((column) => h("col"));
+    cols.forEach((col, index) => { col.style.width = `${width(this.columns[index])}px`; });
+    const [first, last] = [h("col"), h("col")];
+    first.style.width = last.style.width = `${CHOICE_WIDTH}px`;
+    this.columnGroup.replaceChildren(first, last, ...cols);
+    this.table.style.width = `${2 * CHOICE_WIDTH + this.columns.reduce((sum, column) => sum + width(column), 0)}px`;
+    const heads = this.columns.map((column, index) => this.#headCell(column, cols[index], sort));
+    this.head.replaceChildren(h("th", { scope: "col" }, h("span.unseen", {}, "Compare")), h("th", { scope: "col" }, h("span.unseen", {}, "Edit")), ...heads);
+  }
+
+  #headCell(column, col, sort) {
+    const isSorted = sort.id === column.id;
+    const arrow = isSorted ? (sort.descending ? " ↓" : " ↑") : "";
+    const button = h("button.sort", { type: "button", title: `Sort by ${column.title}`, onclick: () => this.onSort(column.id) }, column.title + arrow);
+    const grip = h("span.grip", { onpointerdown: (event) => this.#resize(event, column, col), ondblclick: () => this.onWidth(column.id, undefined) });
+    return h(this.numeric.get(column.id) ? "th.number" : "th", { scope: "col", "aria-sort": isSorted ? (sort.descending ? "descending" : "ascending") : undefined }, button, grip);
+  }
+
+  #resize(event, column, col) {
+    event.preventDefault();
+    const [start, before] = [event.clientX, Number.parseFloat(col.style.width)];
+    const whole = Number.parseFloat(this.table.style.width);
+    const dragging = new AbortController();
+    const width = (moved) => Math.max(LEAST_WIDTH, before + moved.clientX - start);
+    addEventListener("pointermove", (moved) => {
+      col.style.width = `${width(moved)}px`;
+      this.table.style.width = `${whole - before + width(moved)}px`;
+    }, { signal: dragging.signal });
+    addEventListener("pointerup", (moved) => {
+      dragging.abort();
+      this.onWidth(column.id, Math.round(width(moved)));
+    }, { signal: dragging.signal });
+  }
+
+  #soon() {
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      this.#draw();
+    });
+  }
+
+  #draw() {
+    const first = Math.max(0, Math.floor(this.root.scrollTop / ROW_HEIGHT) - EXTRA_ROWS);
+    const count = Math.ceil((this.root.clientHeight || 800) / ROW_HEIGHT) + 2 * EXTRA_ROWS;
+    const visible = this.items.slice(first, first + count);
+    const keys = new Set(visible.map((item) => item.key));
+    for (const [key, row] of this.rows) {
+      if (keys.has(key) || row.contains(document.activeElement)) continue;
+      row.remove();
+      this.rows.delete(key);
+    }
+    visible.forEach((item, index) => {
+      const row = this.rows.get(item.key) ?? this.#row(item);
+      this.rows.set(item.key, row);
+      row.setAttribute("aria-rowindex", String(first + index + 2));
+      if (this.body.children[index + 1] !== row) this.body.insertBefore(row, this.body.children[index + 1] ?? this.after);
+    });
+    this.body.append(this.after);
+    this.before.firstChild.style.height = `${first * ROW_HEIGHT}px`;
+    this.after.firstChild.style.height = `${Math.max(0, this.items.length - first - visible.length) * ROW_HEIGHT}px`;
+    this.onVisible?.(visible.flatMap((item) => (item.run ? [item.run] : [])));
+  }
+
+  // Shows the loss curves that have been loaded since.
+  updateCurves() {
+    for (const { key, run } of this.items) if (run && this.rows.has(key)) this.rows.get(key).updateCurve?.();
+  }
+
+  #row(item) {
+    return item.run ? this.#runRow(item.run) : this.#groupRow(item);
+  }
+
+  #groupRow({ label, runs }) {
+    const isOpen = this.open.has(label);
+    const toggle = () => {
+      if (!this.open.delete(label)) this.open.add(label);
+      this.#list();
+    };
+    const button = h("button.sort", { type: "button", "aria-expanded": String(isOpen), onclick: toggle }, `${isOpen ? "▾" : "▸"} ${label}`, h("span.quiet", {}, ` ${runs.length}`));
+    const cells = this.columns.slice(1).map((column) => {
+      const numeric = this.numeric.get(column.id);
+      return h(numeric ? "td.number" : "td", {}, column.id === "curve" ? "" : summarized(column, runs, numeric));
+    });
+    return h("tr.group", {}, h("td"), h("td"), h("th.name", { scope: "row" }, button), cells);
+  }
+
+  #runRow(run) {
+    const cells = this.columns.map((column) => this.#cell(column, run));
+    const edit = icon("settings", `Edit ${run.label}`, () => this.onEdit(run));
+    const row = h("tr", {}, h("td.box", {}, this.selection.box(run)), h("td.box", {}, edit), cells);
+    row.updateCurve = () => cells.find((cell) => cell.updateCurve)?.updateCurve();
+    row.updateCurve();
+    return row;
+  }
+
+  #cell(column, run) {
+    if (column.id === "name") return h("th.name", { scope: "row" }, h("a", { href: runAddress(run.id), title: `${run.name} (${run.id})` }, run.label), run.pinned ? h("span.quiet", { title: "The history limits do not delete this run" }, " · pinned") : "");
+    if (column.id === "state") return h("td", { title: run.cause }, badge(run.state));
+    if (column.id === "tags") return h("td", {}, run.tags.map((tag) => h("button.tag", { type: "button", "aria-label": `Show only tag ${tag}`, onclick: () => this.onTag(tag) }, tag)));
+    if (column.id === "curve") return this.#curveCell(run);
+    const shown = text(column, column.value(run), this.decimals.get(column.id));
+    const isBad = real(column.value(run)) !== undefined && typeof column.value(run) === "string";
+    return h(`td${this.numeric.get(column.id) ? ".number" : ""}${isBad ? ".nonfinite" : ""}`, { title: shown }, shown);
+  }
+
+  #curveCell(run) {
+    const cell = h("td.curve");
+    cell.updateCurve = () => {
+      const values = this.curve(run);
+      if (!values || values === cell.shown) return;
+      cell.shown = values;
+      const finite = values.filter(Number.isFinite);
+      cell.replaceChildren(finite.length < 2 ? "" : sparkline(values, `Loss from ${number(finite[0])} to ${number(finite.at(-1))}`, 120, 24));
+    };
+    return cell;
+  }
+}

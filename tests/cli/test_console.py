@@ -1,0 +1,117 @@
+"""The output that `trackside run --console` keeps: through a terminal or a pipe, bounded and without secrets."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from processes import clean_environ
+
+from trackside_daemon.history.console import files, lines
+from trackside_daemon.history.console.files import ConsoleWriter, read, sweep
+from trackside_daemon.history.console.lines import Redactor, plain, select
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAUNCH = "0123456789abcdef"
+COPIED = """
+import sys, time
+from pathlib import Path
+from trackside_daemon.cli.run.console import Console
+from trackside_daemon.linux.child_process import Command
+console = Console(Path(sys.argv[1]), sys.argv[2])
+command = Command(["sh", "-c", sys.argv[3]], {}, console.streams)
+console.start()
+while command.status is None:
+    time.sleep(0.005)
+command.reap()
+console.stop()
+"""
+SHOWS = "test -t 1 && test -t 2 && echo terminal; stty size <&1; echo error >&2; printf 'HF_TOKEN=hf_%s\\n' 0123456789012345678901234"
+
+
+def test_a_terminal_stays_a_terminal_and_the_files_have_no_secret(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
+    script = [sys.executable, "-c", COPIED, str(tmp_path), LAUNCH, SHOWS]
+    process = subprocess.Popen(script, env=clean_environ(), stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    printed = b""
+    with suppress(OSError):  # EIO, at the end
+        while data := os.read(ours, 4096):
+            printed += data
+    os.close(ours)
+    assert process.wait() == 0
+    assert printed.replace(b"\r\n", b"\n") == b"terminal\n33 77\nerror\nHF_TOKEN=hf_0123456789012345678901234\n"
+    assert read(tmp_path, LAUNCH) == b"terminal\n33 77\nerror\nHF_TOKEN=[redacted]\n"
+
+
+def test_files_stay_apart_and_a_reader_that_is_gone_ends_the_command(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", COPIED, str(tmp_path), LAUNCH, "test -t 1 || echo pipe; echo error >&2; yes"]
+    with subprocess.Popen(script, env=clean_environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"pipe\n"
+        process.stdout.close()
+        assert process.stderr.read() == b"error\n"
+    assert process.returncode == 0
+    assert {b"pipe", b"error", b"y"} == {*read(tmp_path, LAUNCH).splitlines()}
+
+
+def test_the_newest_output_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "KEPT_BYTES", 1000)
+    monkeypatch.setattr(files, "SEGMENT_BYTES", 100)
+    writer = ConsoleWriter(tmp_path, LAUNCH)
+    whole = b"".join(b"line %04d\n" % number for number in range(1000))
+    for start in range(0, len(whole), 10):
+        writer.write(whole[start : start + 10])
+    writer.close()
+    assert read(tmp_path, LAUNCH) == whole[-1000:]
+    assert sum(path.stat().st_size for path in (tmp_path / "console").iterdir()) <= 1200
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "console").iterdir()} == {0o600}
+    assert read(tmp_path, "../../etc/passwd") == read(tmp_path, "*") == b""
+    sweep(tmp_path, {LAUNCH}, 9e9)
+    assert read(tmp_path, LAUNCH)
+    sweep(tmp_path, set(), 9e9)
+    assert read(tmp_path, LAUNCH) == b""
+
+
+def test_lines_are_what_a_terminal_shows() -> None:
+    assert plain(b"\x1b[32mgreen\x1b[0m\r\n10%\r20%\rdone\n\x1b]0;title\x07\x08a\xff\nlast") == [
+        "green",
+        "done",
+        "a\ufffd",
+        "last",
+    ]
+    assert plain(b"") == []
+    texts = [f"step {number}" for number in range(1, 101)]
+    assert select(texts, 2) == ([(99, "step 99"), (100, "step 100")], 100, True)
+    assert select(texts, 2, before=3) == ([(1, "step 1"), (2, "step 2")], 100, False)
+    assert select(texts, 9, search="STEP 10") == ([(10, "step 10"), (100, "step 100")], 100, False)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_secret_is_removed_however_the_output_is_cut(size: int) -> None:
+    key = b"-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----\n"
+    whole = b"a\r\nb\rAPI_KEY=0123456789abcdef\xff\n" + key + b"c password=hunter2"
+    redactor = Redactor()
+    pieces = [redactor.feed(whole[start : start + size]) for start in range(0, len(whole), size)]
+    assert b"".join([*pieces, redactor.feed(b"", end=True)]).split(b"\n") == [
+        b"a\r",
+        b"b\rAPI_KEY=[redacted]",
+        b"[redacted]",
+        b"c password=[redacted]",
+    ]
+
+
+def test_a_line_without_an_end_is_kept_in_pieces() -> None:
+    redactor = Redactor()
+    assert len(b"".join(redactor.feed(b"x" * 1000) for _ in range(100))) > 100_000 - 4 * lines.LINE

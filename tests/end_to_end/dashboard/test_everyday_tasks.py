@@ -1,0 +1,322 @@
+"""The everyday tasks of researchers: read charts, find runs in a table, compare settings, find a slow rank, arrange and share a view.
+
+One daemon and one training serve all tests of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+from processes import ROOT, Daemon, clean_environ, eventually
+from processes import start as start_process
+
+from trackside_daemon.web.dashboard import STATIC
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from playwright.sync_api import Locator, Page
+
+STEPS = 300
+
+#: Runs of two settings with three seeds each; two ranks of which one computes longer, with a spike in the loss; and one more
+#: process that waits until its input ends.
+TRAINING = f"""
+import sys, threading, time, trackside
+rank = int(sys.argv[1])
+if rank == 0:
+    for seed in range(3):
+        for lr in (0.1, 0.01):
+            with trackside.init("sweep", id=f"{{'ab'[lr < 0.05]}}{{seed}}f3c8", config={{"lr": lr, "seed": seed}}, tags=("night",)) as run:
+                for step in range(1, 101 - 50 * (seed == 2)): run.push(step=step, loss=1 / (1 + step * lr) + seed / 100, tokens=1000)
+                run.summary(best=lr + seed / 100)
+run = trackside.init("wide", id="wide-1", config={{"lr": 0.5}}, total_steps={STEPS})
+for step in range(1, {STEPS + 1}):
+    with run.phase("data"): pass
+    with run.phase("forward"): time.sleep(0.008 + 0.008 * rank)
+    run.push(step=step, loss=100.0 if step == {STEPS // 2} else 3 + (step % 2), tokens=1000, lr=8e-4)
+    if step % 100 == 0 and rank == 0: run.event("checkpoint", path=f"/c/{{step}}")
+print("done", flush=True)
+sys.stdin.read()
+"""
+MATHEMATICS = """async () => {
+  const { smooth } = await import("/static/charts/smoothing.js");
+  const { tickTexts } = await import("/static/charts/ticks.js");
+  const { robustExtent, toColumns } = await import("/static/charts/lines.js");
+  const { sorted, grouped, summarized, columnOf, matcher, prepared } = await import("/static/runs/columns.js");
+  const columns = (points) => toColumns(points, "step", false);
+  const every = (pace) => columns(Array.from({ length: 1000 / pace }, (_, index) => [index * pace, 0, Math.floor(index * pace / 500)]));
+  const at = (points, kind, step) => smooth(points, { kind, span: 100 })[points.x.indexOf(step)];
+  const runs = [[1, "b"], [undefined, "a"], [3, "b"], [2, "a"]].map(([loss, tag], index) => prepared({ id: `${index}`, name: "r", label: `r-${index}`, loss, tags: [tag] }, 0));
+  const loss = columnOf("loss");
+  return {
+    paces: ["ema", "time", "gaussian", "average"].map((kind) => [at(every(1), kind, 600), at(every(10), kind, 600)]),
+    constant: smooth(columns([[0, 0, 4], [1, 0, 4], [9, 0, 4]]), { kind: "ema", span: 50 }),
+    ticks: [tickTexts([0.0008, 0.001, 0.0012]), tickTexts([0, 5000, 10000]), tickTexts([1e-7, 1e-6], true), tickTexts([0.01, 1, 100], true)],
+    robust: robustExtent([columns(Array.from({ length: 1000 }, (_, index) => [index, 0, index === 500 ? 1e6 : index % 10]))], 0, 999),
+    means: columns([[1, 0, 1, 9, 2, 0, 5]]).mean,
+    order: [false, true].map((descending) => sorted(runs, loss, descending).map((run) => run.id).join("")),
+    groups: grouped(runs, columnOf("tags")).map(([label, some]) => [label, summarized(loss, some, true)]),
+    filters: ["r-[12]", "tags:^b$", "("].map((pattern) => runs.filter(matcher(pattern, [columnOf("tags")]).matches).length),
+  };
+}"""
+STATED = {"pinned": ["tokens"], "order": ["tokens", "loss", "lr"], "full": [], "own": {}, "columns": 3, "closed": [], "opened": []}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Daemon]:
+    """A daemon with the runs of `TRAINING`, of which wide-1 is live, and two simulated GPUs."""
+    with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
+        daemon = Daemon(Path(directory), "--collector.gpu.simulate=2", environ={"TRACKSIDE_ALERTS__STALL_AFTER": "1h"})
+        trainings = [_train(daemon, rank) for rank in (0, 1)]
+        for training in trainings:
+            assert training.stdout is not None
+            assert training.stdout.readline() == "done\n"
+        eventually(lambda: daemon.api("runs/wide-1").json().get("step") == STEPS)
+        yield daemon
+        for training in trainings:
+            training.communicate(timeout=60)
+        daemon.stop()
+
+
+def _train(daemon: Daemon, rank: int) -> subprocess.Popen[str]:
+    more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
+    return start_process([sys.executable, "-c", TRAINING, str(rank)], env=clean_environ(more), **pipes)
+
+
+def chart(page: Page, key: str) -> Locator:
+    return page.locator("figure.chart").filter(has=page.get_by_role("heading", name=key, exact=True))
+
+
+def rows(page: Page) -> list[str]:
+    return page.locator(".all-runs tbody th.name").all_inner_texts()
+
+
+def test_the_mathematics_of_smoothing_ticks_and_columns(lab: Daemon, open_page: Callable[..., Page]) -> None:
+    found = open_page(lab).evaluate(MATHEMATICS)
+    for fine, coarse in found["paces"]:  # the same at every zoom
+        assert fine == pytest.approx(coarse, abs=0.06)
+        assert 0.6 < fine <= 1
+    assert found["constant"] == pytest.approx([4, 4, 4])
+    assert found["ticks"] == [
+        ["0.0008", "0.0010", "0.0012"],
+        ["0", "5k", "10k"],
+        ["10⁻⁷", "10⁻⁶"],
+        ["0.01", "1", "100"],
+    ]
+    assert found["robust"][1] < 20
+    assert found["means"] == [5]
+    assert found["order"] == ["0321", "2301"]
+    assert found["groups"] == [["b", "2 ± 1.4"], ["a", "2"]]
+    assert found["filters"] == [2, 2, 0]
+
+
+def test_a_chart_is_smoothed_scaled_and_read_at_the_cursor(lab: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(lab, "/runs/wide-1?smooth=50&smoothing=average")
+    loss = chart(page, "loss")
+    plot = loss.locator(".plot")
+    expect(plot).to_have_attribute("aria-label", re.compile(f"at step {STEPS}"))
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    tip = loss.locator(".tip")
+    expect(tip).to_contain_text(f"step {STEPS}")
+    expect(tip.locator("th")).to_have_text(["", "", "smoothed", "raw"])
+    assert [float(text) for text in tip.locator("td.number").all_inner_texts()] == pytest.approx([3.5, 3.5], abs=0.5)
+
+    page.get_by_label("Ranks").select_option("all")
+    expect(loss.locator(".legend button")).to_have_count(2)
+    expect(loss.locator(".legend button .name")).to_have_text(["rank 0", "rank 1"])
+
+    # The spike in the middle leaves the axis, for all charts or for this one.
+    high = "plot => plot.closest('figure').chart.u.scales.y.max"
+    assert plot.evaluate(high) > 100
+    page.get_by_label("Ignore outliers").first.check()
+    eventually(lambda: plot.evaluate(high) < 10)
+    loss.get_by_role("button", name="Scale and range").click()
+    loss.get_by_label("Highest").fill("50")
+    loss.get_by_label("Highest").press("Enter")
+    eventually(lambda: plot.evaluate(high) == 50)
+
+    # Checkpoints are a legend that can be switched off, and tokens an axis.
+    marks = "plot => plot.closest('figure').chart.view.marks.filter((mark) => mark.kind === 'checkpoint').length"
+    eventually(lambda: plot.evaluate(marks) == STEPS // 100)
+    page.get_by_role("button", name="■ checkpoint").click()
+    eventually(lambda: plot.evaluate(marks) == 0)
+    page.get_by_label("X axis").select_option("tokens")
+    expect(plot).to_have_attribute("aria-label", re.compile("loss by tokens. Last: rank 0 3 at 600k tokens"))
+
+
+def test_a_slow_rank_is_seen(
+    lab: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
+) -> None:
+    def known() -> Any:
+        found = lab.api("runs/wide-1/performance").json()
+        return found if any(value for row in found["ranks"] for value in row["own"]) else None
+
+    found = eventually(known)
+    own = [max(value or 0 for value in row["own"]) for row in found["ranks"]]
+    assert own[1] > 1.5 * own[0] > 0.01
+    assert max(value or 0 for value in found["step"]["p50"]) > 0.008
+    page = open_page(lab, "/runs/wide-1")
+    page.get_by_role("tab", name="Performance").click()
+    expect(page).to_have_url(re.compile("tab=performance"))
+    expect(chart(page, "Step time").locator(".legend")).to_contain_text("p99")
+    expect(chart(page, "Phases of a step").locator(".legend")).to_contain_text("forward")
+    expect(page.locator(".rank-figure")).to_contain_text(re.compile(r"Rank 1 takes [\d.]+ times the own time"))
+    expect(page.get_by_role("region", name="Each rank").locator("tbody tr").first).to_contain_text("1")
+    expect(page.locator("tr.slow")).to_have_count(1)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert violations(page) == []
+    page.keyboard.press("ArrowLeft")  # from the open tab to the one before
+    expect(page.get_by_role("tab", name="Charts")).to_be_focused()
+    expect(chart(page, "loss")).to_be_visible()
+
+
+def test_runs_are_found_in_the_table(
+    lab: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
+) -> None:
+    page = open_page(lab, "/runs")
+    expect(page.get_by_text("7 runs")).to_be_visible()
+    # Equal names are told apart.
+    assert sorted(rows(page)) == [*(f"sweep-{lr}{seed}f3" for lr in "ab" for seed in range(3)), "wide"]
+    expect(page.locator(".all-runs .curve path")).to_have_count(7)
+    page.get_by_role("button", name="best", exact=True).click()
+    expect(page.locator(".all-runs tbody tr:not(.spacer)").first).to_contain_text("0.01")
+    page.get_by_label("Group by").select_option("lr")
+    expect(page.locator("tr.group")).to_have_count(3)
+    expect(page.locator("tr.group").first).to_contain_text("0.02 ± 0.01")
+    page.locator("tr.group button").first.click()
+    expect(page.locator(".all-runs tbody th.name a")).to_have_count(3)
+    page.get_by_label("Filter").fill("tags:nig.t")
+    expect(page.get_by_text("6 of 7 runs")).to_be_visible()
+    expect(page).to_have_url(re.compile("group=config.lr.*q=|q=.*group=config.lr"))
+    page.get_by_text("Columns", exact=True).click()
+    page.get_by_label("loss (lowest)").check()
+    expect(page.get_by_role("button", name="loss (lowest)")).to_be_visible()
+    expect(page.locator("tr.group").first).to_contain_text("0.5")
+    page.get_by_text("Columns", exact=True).click()
+    assert violations(page) == []
+
+    page.get_by_role("button", name=re.compile("Edit sweep-")).first.click()
+    page.get_by_role("textbox", name="Name").fill("sweep-kept")
+    page.get_by_role("textbox", name="Notes").fill("the best <b>so far</b>")
+    page.get_by_role("textbox", name="Tags").fill("night, paper")
+    assert violations(page) == []
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".all-runs tbody th.name").filter(has_text=re.compile("^sweep-kept$"))).to_have_count(1)
+    (run,) = lab.api("runs?name=sweep-kept").json()["runs"]
+    assert (run["notes"], run["tags"]) == ("the best <b>so far</b>", ["night", "paper"])
+
+
+def test_settings_are_compared_with_a_band_over_seeds(
+    lab: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
+) -> None:
+    ids = [run["id"] for run in lab.api("runs?name=sweep").json()["runs"]]
+    page = open_page(lab, f"/compare?{'&'.join(f'run={id_}' for id_ in ids)}")
+    expect(page.locator("main h2").first).to_have_text("What differs")
+    expect(page.locator("table.settings tbody").first).to_contain_text("lr")
+    plot = chart(page, "loss").locator(".plot")
+    expect(plot).to_have_attribute("aria-label", re.compile("at step 50"))
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    # Each line has its own step: two runs ended at step 50.
+    tip = chart(page, "loss").locator(".tip")
+    expect(tip).to_contain_text("step 100")
+    expect(tip.locator("tr", has_text="step 50")).to_have_count(2)
+    page.get_by_label("Group by").select_option("lr")
+    expect(plot).to_have_attribute(
+        "aria-label", re.compile(r"lr 0\.01 \(3\) \S+ at step \d+; lr 0\.1 \(3\)|lr 0\.1 \(3\)")
+    )
+    expect(page.locator(".scatter circle")).to_have_count(6)
+    expect(page.locator(".parallel polyline")).to_have_count(6)
+    assert violations(page) == []
+
+
+def test_a_view_is_arranged_shared_and_used_by_keyboard(
+    lab: Daemon, open_page: Callable[..., Page], violations: Callable[[Page], list[str]]
+) -> None:
+    page = open_page(lab, "/runs/wide-1")
+    page.set_viewport_size({"width": 1280, "height": 1600})
+    titles = page.locator("section[aria-label=Charts] figure.chart h3")
+    expect(titles).to_have_text(["loss", "lr", "tokens"])
+    chart(page, "tokens").get_by_role("button", name="Pin to the top").click()
+    expect(titles).to_have_text(["tokens", "loss", "lr"])
+    expect(page.get_by_role("heading", name="Pinned")).to_be_visible()
+    chart(page, "lr").locator(".drag").drag_to(chart(page, "loss"), target_position={"x": 20, "y": 100})
+    expect(titles).to_have_text(["tokens", "lr", "loss"])
+    page.get_by_label("Columns").select_option("3")
+    stored = json.loads(page.evaluate("localStorage.getItem('workspace:wide')"))
+    assert (stored["pinned"], stored["columns"]) == (["tokens"], 3)
+    page.reload()
+    expect(titles).to_have_text(["tokens", "lr", "loss"])
+
+    # The link has it too, for a browser that has stored nothing.
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('not allowed')); }")
+    page.get_by_role("button", name="Copy link").click()
+    expect(page).to_have_url(re.compile("view="))
+    page.evaluate("localStorage.clear()")
+    page.reload()
+    expect(titles).to_have_text(["tokens", "lr", "loss"])
+
+    # j, k, f, [ and ] work on charts, / goes to the search, ? explains, t switches the theme.
+    page.keyboard.press("j")
+    expect(chart(page, "tokens").locator(".plot")).to_be_focused()
+    page.keyboard.press("j")
+    page.keyboard.press("]")
+    expect(titles).to_have_text(["tokens", "loss", "lr"])
+    page.keyboard.press("f")
+    expect(chart(page, "lr").locator(".plot canvas")).to_have_css("height", "420px")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox", name="Keys")).to_be_focused()
+    page.keyboard.type("lr")
+    expect(titles).to_have_count(1)
+    page.get_by_role("searchbox", name="Keys").blur()
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("pin the chart")
+    assert violations(page) == []
+    page.evaluate("localStorage.clear()")
+
+
+def test_the_machine_has_an_hour_and_its_processes_can_be_ended(lab: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(lab, "/system")
+    expect(chart(page, "CPU").locator(".plot")).to_have_attribute("aria-label", re.compile(r"CPU by time. Last: \d+ %"))
+    chart(page, "GPU utilization").scroll_into_view_if_needed()
+    expect(chart(page, "GPU utilization").locator(".legend button")).to_have_count(2)
+    page.get_by_label("More of the GPUs").select_option("clock_hertz")
+    expect(chart(page, "GPU clock")).to_be_visible()
+    expect(page).to_have_url(re.compile("gpu=clock_hertz"))
+    table = page.get_by_role("region", name="Processes")
+    ranks = table.locator("tbody tr", has_text="wide: ")
+    expect(ranks).to_have_count(2)
+    expect(ranks.first).to_contain_text("python")
+    page.get_by_role("button", name="Memory", exact=True).click()
+    expect(page.get_by_label("As a tree")).not_to_be_checked()
+    pid = lab.api("processes").json()["processes"][0]["pid"]
+    page.get_by_role("button", name=f"End process {pid}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+    assert len(lab.api("processes").json()["processes"]) == 2
+
+
+def test_the_font_is_shipped_with_its_licence_and_the_page_leads_on(
+    lab: Daemon, open_page: Callable[..., Page]
+) -> None:
+    fonts = [*STATIC.glob("font/*.woff2")]
+    assert 0 < sum(font.stat().st_size for font in fonts) <= 100_000
+    assert "SIL OPEN FONT LICENSE" in (STATIC / "font" / "LICENSE").read_text().upper()
+    page = open_page(lab, "/nothing", expected_errors=("404",))
+    assert page.evaluate("document.fonts.ready.then(() => document.fonts.check('14px Inter'))")
+    expect(page.locator("main h1, h1, main a").first).to_be_visible()
+    expect(page.locator("main").get_by_role("link", name="All runs")).to_be_visible()
+    assert page.locator("nav svg").count() == page.locator("nav a").count()

@@ -1,0 +1,57 @@
+"""The last hour of the machine, in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trackside_daemon.collectors.host.cpu import SECONDS
+from trackside_daemon.collectors.host.memory import FIELDS
+from trackside_daemon.model.metric import Batch, Sample
+from trackside_daemon.model.state import State
+from trackside_daemon.web.api import machine_history
+from trackside_daemon.web.api.machine_history import CORE_BUSY, MachineHistory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+MEMORY = FIELDS["MemAvailable"]
+STAT = "cpu 0 0 0 0\ncpu0 {busy} 0 0 {idle} 0 0 0 0\nintr 1\n"
+
+
+def test_an_hour_is_kept_each_second_as_rates_and_in_buckets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, site: Any
+) -> None:
+    monkeypatch.setattr(machine_history, "SECONDS_KEPT", 100)
+    state, stat = State(), tmp_path / "stat"
+    kept = MachineHistory(state, stat)
+    for second in range(250):
+        stat.write_text(STAT.format(busy=3 * second, idle=second))
+        samples = [Sample(SECONDS, ("user",), 0.5 * second), Sample(MEMORY, (), float(second))]
+        if second < 200:
+            samples.append(Sample(FIELDS["MemTotal"], (), 8e9))  # then it is gone
+        state.update(Batch("host", samples, complete=True))
+        kept.record(float(second), 1000.0 + second)
+
+    def read(family: str, low: float = 0, high: float = 1e9, points: int = 1000) -> list[list[float]]:
+        (series,) = kept.read([family], low, high, points)
+        return [list(point) for point in series["points"]]
+
+    assert [point[1] for point in read(MEMORY.name)] == [1000.0 + second for second in range(150, 250)]
+    assert {point[4] for point in read(SECONDS.name)} == {0.5}
+    assert {point[4] for point in read(CORE_BUSY.name)} == {0.75}
+    assert len(read(FIELDS["MemTotal"].name)) == 50
+    buckets = read(MEMORY.name, points=10)
+    assert len(buckets) == 10
+    assert buckets[3] == [0, 1189.0, 180.0, 189.0, 189.0, 0, 184.5]
+    assert [point[1] for point in read(MEMORY.name, 1240, 1242)] == [1240.0, 1241.0, 1242.0]
+    assert set(kept.names()) >= {SECONDS.name, MEMORY.name, CORE_BUSY.name}
+
+    site.machine.record(1.0, 1000.0)
+    site.state.update(Batch("memory", [Sample(MEMORY, (), 5.0)]))
+    site.machine.record(2.0, 1001.0)
+    client = site.client()
+    assert MEMORY.name in client.get("/api/v1/machine", headers=site.key).json()["families"]
+    found = client.get(f"/api/v1/machine?key={MEMORY.name}", headers=site.key).json()["series"]
+    assert found == [{"key": MEMORY.name, "points": [[0, 1001.0, 5.0, 5.0, 5.0, 0, 5.0]]}]
