@@ -342,7 +342,7 @@ class Late:
 
 def test_the_poller_polls_on_demand_and_finds_a_daemon_that_starts_later() -> None:
     daemon, answers = Late(), SimpleQueue[PollResult]()
-    poller = Poller(daemon, View().series_query, answers.put, 3600.0)
+    poller = Poller(daemon, View(), answers.put, 3600.0)
     poller.start()
     assert answers.get(timeout=DEADLINE).error == "nobody is there"
     daemon.there = True
