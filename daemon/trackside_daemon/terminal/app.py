@@ -13,8 +13,8 @@ from textual.message import Message
 
 from trackside_daemon.model.text import cut, shown
 from trackside_daemon.terminal import snapshot
-from trackside_daemon.terminal.frame import DaemonData, Frame, plot_columns, render_frame
 from trackside_daemon.terminal.formatting import to_float
+from trackside_daemon.terminal.frame import DaemonData, Frame, plot_columns, render_frame
 from trackside_daemon.terminal.once import no_colour
 from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, Report
 from trackside_daemon.terminal.polling import Daemon, Poller, PollResult, UnansweredError

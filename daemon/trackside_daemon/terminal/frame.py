@@ -119,6 +119,10 @@ def _runs(runs: Sequence[Mapping[str, Any]], view: View, width: int, height: int
 
 
 def _processes(data: DaemonData, view: View, width: int, height: int) -> list[Line]:
+    if not data.machine and not data.processes:
+        return [fit(line, width) for line in ([("PROCESSES", "title")], [("no data yet", "dim")], *([[]] * height))][
+            :height
+        ]
     found = view.matching_processes(data.processes)
     return render_processes(found, view.process_index(found), view.order, width, height)
 

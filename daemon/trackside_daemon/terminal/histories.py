@@ -54,8 +54,7 @@ def render_histories(
     lines.append(
         [(pad("host", LABEL_WIDTH), ""), _history(_busy(series), columns, 1.0), _history(used, columns, total)]
     )
-    for gpu in overview.get("gpus", ()):
-        lines.append([(pad(_label(gpu), LABEL_WIDTH), ""), *_gpu(series, gpu, columns)])
+    lines += [[(pad(_label(gpu), LABEL_WIDTH), ""), *_gpu(series, gpu, columns)] for gpu in overview.get("gpus", ())]
     if len(lines) > height > 0:
         lines = [*lines[: height - 1], [(f"+{len(lines) - height + 1} more GPUs", "dim")]]
     return [fit(line, width) for line in (lines + [[]] * height)[:height]]

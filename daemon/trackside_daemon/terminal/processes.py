@@ -71,7 +71,7 @@ def render_processes(processes: Sequence[Process], selected: int, order: str, wi
         empty: list[Line] = [[("PROCESSES", "title")], [("no process trains or uses a GPU", "dim")], *([[]] * height)]
         return [fit(line, width) for line in empty[:height]]
     titles = {order: f"{'▼' if order in _NUMBERS else '▲'}{order}"}
-    return render_table(_COLUMNS, processes, _cells, selected, (width, height), titles)
+    return render_table(_COLUMNS, processes, _cells, selected, (width, height), titles=titles)
 
 
 def describe(process: Process) -> str:

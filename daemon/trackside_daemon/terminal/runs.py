@@ -40,7 +40,7 @@ _COLUMNS = (
 
 def render_runs(runs: Sequence[Mapping[str, Any]], selected: int, width: int, height: int) -> list[Line]:
     """Return *height* lines: the names of the columns, and the runs around the selected one."""
-    return render_table(_COLUMNS, runs, _cells, selected, (width, height), {"RUN": _title(runs, height)})
+    return render_table(_COLUMNS, runs, _cells, selected, (width, height), titles={"RUN": _title(runs, height)})
 
 
 def _title(runs: Sequence[Mapping[str, Any]], height: int) -> str:

@@ -36,6 +36,7 @@ def render_table(
     cells: Callable[[Mapping[str, Any]], Mapping[str, Piece]],
     selected: int,
     size: tuple[int, int],
+    *,
     titles: Mapping[str, str],
 ) -> list[Line]:
     """Return as many lines as *size*, a width and a height, has: the titles, and the rows around the selected one.
