@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.widgets import Input
 
-KEYS = "q quit  p processes  c record  s snapshot  / filter  Enter expand  +/- zoom  ? help"
+KEYS = "q quit  p processes  c record  s snapshot  r reset  / filter  +/- zoom  ? help"
 MACHINE_KEYS = "q quit  p runs  < > sort  e end  / filter  ? help"
 MIN_LINES = 6  # lines of the lowest frame; a lower terminal cuts it off
 

@@ -36,15 +36,12 @@ Enter, Esc   expand the selected run, and go back to the list
 +, -         show fewer or more steps in the plots
 left, right  move back or forward by half a window
 r            show all steps
-p            show processes and the last minutes of the machine,
-             and go back
+p            show processes and histories, and go back
 <, >         sort the processes by another column, or as a tree
-e            end the selected process of a training, after a
-             confirmation
+e            end the selected process, after a confirmation
 c            record 10 steps of the selected run, and show where
              their time goes
-/            filter by name, id or state, or processes by user
-             or command; Esc clears the filter
+/            filter runs or processes; Esc clears the filter
 s            save a snapshot (JSON) in the working directory
 ?            show this help
 q            quit

@@ -102,7 +102,9 @@ def _pid(process: Process) -> int:
 
 
 def _command(process: Process) -> str:
-    return text_field(process, "command") or text_field(process, "comm", ABSENT)
+    """Return the command without the directories of the program."""
+    program, blank, arguments = text_field(process, "command").partition(" ")
+    return program.rpartition("/")[2] + blank + arguments or text_field(process, "comm", ABSENT)
 
 
 def _on_gpus(process: Process, name: str) -> float | None:

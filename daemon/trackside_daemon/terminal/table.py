@@ -65,7 +65,9 @@ def render_table(
         for place, (column, wide) in enumerate(zip(columns, widths, strict=True)):
             text, style = texts[column.name]
             style = "selected" if number == selected and not place else style
-            line += [(" " if place else "", ""), (pad(text, wide, right=column.right), style)]
+            # The rest of the line cuts off its end, not its middle.
+            is_rest = not column.width and column is columns[-1]
+            line += [(" " if place else "", ""), (text if is_rest else pad(text, wide, right=column.right), style)]
         lines.append(line)
     return [fit(line, width) for line in (lines + [[]] * height)[:height]]
 
