@@ -1,4 +1,4 @@
-"""Table of rows, one of which is selected."""
+"""Table with a selected row."""
 
 from __future__ import annotations
 
