@@ -68,6 +68,7 @@ _PARAMETERS = {
     "lines": ("integer", "Maximum number of lines [400], up to 10000."),
     "before": ("integer", "Only lines before this number."),
     "search": ("string", "Only lines that contain this text."),
+    "colors": ("string", "true: also the coloured parts of each line."),
     "size": ("integer", "Maximum number of bytes of all charts [1600000], up to 100000000."),
     "format": ("string", "csv, json or jsonl."),
     "resources": ("string", "true: also the GPU, host and process series of the machine in the time of the run."),
