@@ -78,6 +78,7 @@ _CHOICES = {
     "ranks": ["band"],
     "mean": ["true", "false"],
     "config": ["true", "false"],
+    "colors": ["true", "false"],
     "by": ["step", "time"],
     "format": ["csv", "json", "jsonl"],
     "kind": ["weights", "gradients", "activations", "attention"],
