@@ -1,5 +1,4 @@
-"""The everyday tasks of researchers: read charts, find runs in a table, compare settings, find a slow rank, an error and an alert,
-arrange and share a view.
+"""The everyday tasks of researchers: read charts, compare settings, find runs, a slow rank and an error, silence an alert, share a view.
 
 One daemon and one training serve all tests of the file.
 """
@@ -96,7 +95,13 @@ def lab() -> Iterator[Daemon]:
 
 
 def _train(daemon: Daemon, rank: int) -> subprocess.Popen[str]:
-    more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "TRACKSIDE_LAUNCH": LAUNCH}
+    more = {
+        "TRACKSIDE_ENDPOINT": daemon.endpoint,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "TRACKSIDE_LAUNCH": LAUNCH,
+    }
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     return start_process([sys.executable, "-c", TRAINING, str(rank)], env=clean_environ(more), **pipes)
 
