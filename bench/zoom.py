@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from end_to_end.dashboard.conftest import FLAGS
 from playwright.sync_api import sync_playwright
-from processes import Daemon
+from processes import Daemon, eventually
 
 from bench.history import Filling, floats
 from bench.table import head, machine, row, verdict
@@ -89,7 +89,7 @@ def zoom(page: Page, url: str) -> dict[str, Any]:
     """Return when the charts were drawn, the frames per second, and the tasks over 50 ms of one visit."""
     page.add_init_script(WATCH)
     page.goto(url)
-    page.wait_for_function(f"drawn.length >= {len(KEYS)}", timeout=60_000)
+    eventually(lambda: page.evaluate("drawn.length") >= len(KEYS), 60)
     page.wait_for_timeout(1000 * WINDOW_SECONDS)  # for what the page loads last
     box = page.locator(".chart .u-over").first.bounding_box()
     assert box is not None

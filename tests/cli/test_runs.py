@@ -320,7 +320,7 @@ def test_a_run_is_told_with_its_metrics_attempts_configuration_alerts_and_events
 
 def test_the_output_of_a_command_is_printed(asked: Place) -> None:
     answer = asked.run("show", "gpt-small", "--console")
-    assert answer.status == 1
+    assert answer.status == 2
     assert "run gpt-small has no output: start its command with trackside run --console" in answer.said
     writer = ConsoleWriter(asked.history, LAUNCH)
     writer.write(b"\x1b[32mstep\t1\x1b[0m\r\n\xc2\x9b31m\xe2\x80\xaeevil\nlast")

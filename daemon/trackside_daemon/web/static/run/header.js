@@ -7,7 +7,7 @@ import { isLoss } from "/static/run/keys.js";
 import { Stacks } from "/static/run/stacks.js";
 import { number, percent, plural, short, span, when } from "/static/format.js";
 
-const MAX_FIRING = 2; // Alerts that the head shows, the most severe first.
+const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
 
 export class Header {
   constructor(run) {
