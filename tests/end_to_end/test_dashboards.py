@@ -35,8 +35,8 @@ AILING = {
     "TRACKSIDE_COLLECTOR__GPU__TROUBLE": "hot:5,throttled:6,xid:7",
     "PYTHONPATH": str(Path(__file__).parent / "soon_xids"),
 }
-OLDER = {"TRACKSIDE_COLLECTOR__GPU__PROFILE": "a100"}
-"""A generation that says the temperatures at which it slows down, and not how far they are."""
+OLDER = {"TRACKSIDE_COLLECTOR__GPU__PROFILE": "a100", "TRACKSIDE_LIMITS__RANKS": "1"}
+"""A generation that says the temperatures at which it slows down, and not how far they are; its run counts as a large one."""
 NAMES = ['it\'s "a" & #1 + 1 = 100% (1.0) {x} $run \\d', "quoted `so`"]
 """Of runs, with what means something in PromQL, in regular expressions and in addresses."""
 NAMED = """
