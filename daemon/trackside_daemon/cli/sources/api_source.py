@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
     from pathlib import Path
 
+    from trackside_daemon.history.console.lines import Lines
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
@@ -159,6 +160,14 @@ class ApiSource:
     def layers(self, text: str) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"runs/{quote(text, safe='')}/layer-values"), "kinds")
+
+    def console(self, text: str, count: int) -> Lines:
+        """See `Source`."""
+        from trackside_daemon.history.console.lines import Lines  # no other command needs it
+
+        answer = self._json(f"runs/{quote(text, safe='')}/console?lines={count}")
+        self._checked(answer, "lines", "total", "more")
+        return Lines([(number, line) for number, line in answer["lines"]], answer["total"], answer["more"])
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""
