@@ -81,6 +81,7 @@ bench: $(VENV)/.dev $(RIVALS)/.installed
 	@PYTHONPATH=tests:. OMP_NUM_THREADS=1 $(BIN)/python bench/hangs.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/stream.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/dashboard.py
+	@PYTHONPATH=tests:. $(BIN)/python bench/zoom.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/gate.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/integrations.py
 	@PYTHONPATH=tests:. $(BIN)/python bench/auto.py

@@ -16,7 +16,7 @@ from processes import clean_environ
 
 from trackside_daemon.history.console import files, lines
 from trackside_daemon.history.console.files import ConsoleWriter, read, sweep
-from trackside_daemon.history.console.lines import Redactor, plain, select
+from trackside_daemon.history.console.lines import Part, Redactor, colored_parts, plain, select, split
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,17 +85,36 @@ def test_the_newest_output_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_lines_are_what_a_terminal_shows() -> None:
-    assert plain(b"\x1b[32mgreen\x1b[0m\r\n10%\r20%\rdone\n\x1b]0;title\x07\x08a\xff\nlast") == [
+    printed = b"\x1b[32mgreen\x1b[0m\r\n10%\r20%\rdone\n\x1b]0;title\x07\x08a\xff\nlast"
+    assert list(map(plain, split(printed))) == [
         "green",
         "done",
         "a\ufffd",
         "last",
     ]
-    assert plain(b"") == []
+    assert split(b"") == []
     texts = [f"step {number}" for number in range(1, 101)]
     assert select(texts, 2) == ([(99, "step 99"), (100, "step 100")], 100, True)
     assert select(texts, 2, before=3) == ([(1, "step 1"), (2, "step 2")], 100, False)
     assert select(texts, 9, search="STEP 10") == ([(10, "step 10"), (100, "step 100")], 100, False)
+
+
+@pytest.mark.parametrize(
+    ("printed", "parts"),
+    [
+        ("plain", []),
+        ("a\x1b[31mred\x1b[0m", [(1, 4, "red")]),
+        ("\x1b[1;92mok\x1b[22mgo\x1b[m.", [(0, 2, "green bold"), (2, 4, "green")]),
+        ("\x1b[38;5;3mlow\x1b[38;5;200mhigh\x1b[38;2;1;1;1mmany\x1b[48;5;1mback", [(0, 3, "yellow")]),
+        ("\x1b[36ma\x08\x00b\x1b[39mc\x1b[38;5m\x1b[38m\x1b[;m\x1b[31", [(0, 2, "cyan")]),
+        ("\x1b[34m" + "é" * 5000, [(0, lines.LINE, "blue")]),
+    ],
+)
+def test_colours_are_parts_of_the_plain_line(printed: str, parts: list[tuple[int, int, str]]) -> None:
+    (line,) = split(printed.encode())
+    assert colored_parts(line) == [Part(*part) for part in parts]
+    assert all(end <= len(plain(line)) for _, end, _ in parts)
+    assert "\x1b" not in plain(line)
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])

@@ -28,6 +28,7 @@ from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.cli.commands.run_report import best
 from trackside_daemon.diagnosis.settings import CostSection
+from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.history.database import FILE, Database
 from trackside_daemon.history.directory import lock_history
 from trackside_daemon.history.files.export import export
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
+LAUNCH = "0123456789abcdef"
 EVIL = "evil\x1b[31m\x07\n\u202ename"
 
 
@@ -124,7 +126,7 @@ def fill(one: History) -> None:
             opened("bbbb2222", name=EVIL, started=BEGIN + 5000, config={"lr": 0.2, "model": {"layers": 2}}),
             column("bbbb2222", ["train/loss", "größe"], 3),
             finished("bbbb2222", state="failed", cause="line\nbreak"),
-            opened("bbbb3333", name="gpt-small-2", started=BEGIN + 9000),
+            opened("bbbb3333", name="gpt-small-2", started=BEGIN + 9000, about=ProcessInfo(launch=LAUNCH)),
         ]
     )
 
@@ -314,6 +316,16 @@ def test_a_run_is_told_with_its_metrics_attempts_configuration_alerts_and_events
     found = json.loads(asked.run("show", "aaaa", "--json").out)
     assert (found["id"], len(found["attempt_list"]), len(found["metrics"])) == ("aaaa1111", 2, 4)
     assert (len(found["events"]), len(found["alerts"])) == (1, 1)
+
+
+def test_the_output_of_a_command_is_printed(asked: Place) -> None:
+    answer = asked.run("show", "gpt-small", "--console")
+    assert answer.status == 2
+    assert "run gpt-small has no output: start its command with trackside run --console" in answer.said
+    writer = ConsoleWriter(asked.history, LAUNCH)
+    writer.write(b"\x1b[32mstep\t1\x1b[0m\r\n\xc2\x9b31m\xe2\x80\xaeevil\nlast")
+    writer.close()
+    assert asked.run("show", "bbbb3333", "--console").out == "step    1\n\\x9b31m\\u202eevil\nlast\n"
 
 
 def test_runs_are_put_side_by_side(asked: Place) -> None:

@@ -40,13 +40,13 @@ def test_an_hour_is_kept_each_second_as_rates_and_in_buckets(
 
     assert [point[1] for point in read(MEMORY.name)] == [1000.0 + second for second in range(150, 250)]
     assert {point[4] for point in read(SECONDS.name)} == {0.5}
-    assert {point[4] for point in read(CORE_BUSY.name)} == {0.75}
+    assert {point[4] for point in read(CORE_BUSY)} == {0.75}
     assert len(read(FIELDS["MemTotal"].name)) == 50
     buckets = read(MEMORY.name, points=10)
     assert len(buckets) == 10
     assert buckets[3] == [0, 1189.0, 180.0, 189.0, 189.0, 0, 184.5]
     assert [point[1] for point in read(MEMORY.name, 1240, 1242)] == [1240.0, 1241.0, 1242.0]
-    assert set(kept.names()) >= {SECONDS.name, MEMORY.name, CORE_BUSY.name}
+    assert set(kept.names()) >= {SECONDS.name, MEMORY.name, CORE_BUSY}
 
     site.machine.record(1.0, 1000.0)
     site.state.update(Batch("memory", [Sample(MEMORY, (), 5.0)]))

@@ -73,6 +73,7 @@ def test_the_console_of_a_run_is_read_and_searched(logged: Site) -> None:
     assert found("") == (200, [[1, "one"], [2, "two TWO"], [3, "three"]])
     assert found("?lines=1&before=3") == (200, [[2, "two TWO"]])
     assert found("?search=t&lines=1") == (200, [[3, "three"]])
+    assert found("?search=two&colors=true") == (200, [[2, "two TWO", [[4, 7, "bold"]]]])
     assert found(f"?search={'x' * 300}")[0] == found("?lines=-1")[0] == 400
     assert client.get("/api/v1/runs/train/console").status_code == 401
 

@@ -47,6 +47,7 @@ def test_a_failed_run_shows_its_traceback_and_the_console_is_searched(
     lines = page.locator(".console-lines li")
     expect(lines).to_have_count(400)
     expect(lines.last).to_have_text("<b>the error</b>")
+    expect(lines.nth(398).locator("span.sgr-bold")).to_have_text("step 999")
     assert violations(page) == []
     page.get_by_role("button", name="Earlier lines").click()
     expect(lines).to_have_count(800)

@@ -1,4 +1,4 @@
-"""The everyday tasks of researchers: read charts, find runs in a table, compare settings, find a slow rank, arrange and share a view.
+"""The everyday tasks of researchers: read charts, compare settings, find runs, a slow rank and an error, silence an alert, share a view.
 
 One daemon and one training serve all tests of the file.
 """
@@ -18,6 +18,7 @@ from playwright.sync_api import expect
 from processes import ROOT, Daemon, clean_environ, eventually
 from processes import start as start_process
 
+from trackside_daemon.history.console.files import ConsoleWriter
 from trackside_daemon.web.dashboard import STATIC
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 STEPS = 300
+LAUNCH = "feedface01234567"
 
 #: Runs of two settings with three seeds each; two ranks of which one computes longer, with a spike in the loss; and one more
 #: process that waits until its input ends.
@@ -44,6 +46,8 @@ for step in range(1, {STEPS + 1}):
     with run.phase("forward"): time.sleep(0.008 + 0.008 * rank)
     run.push(step=step, loss=100.0 if step == {STEPS // 2} else 3 + (step % 2), tokens=1000, lr=8e-4)
     if step % 100 == 0 and rank == 0: run.event("checkpoint", path=f"/c/{{step}}")
+if rank == 0:
+    run.alert("disk full", severity="critical")
 print("done", flush=True)
 sys.stdin.read()
 """
@@ -68,6 +72,13 @@ MATHEMATICS = """async () => {
     filters: ["r-[12]", "tags:^b$", "("].map((pattern) => runs.filter(matcher(pattern, [columnOf("tags")]).matches).length),
   };
 }"""
+HEAD = """async () => {
+  const { Header } = await import("/static/run/header.js");
+  const head = new Header({ id: "r", name: "r", state: "running", tags: [], attempt_list: [], metrics: [] });
+  const alerts = Array.from({ length: 5 }, (_, id) => ({ id, alert: "LossSpike", severity: "info", started: id, summary: "" }));
+  head.updateLive({ alerts, now: 9 });
+  return [head.firing.children.length, head.moreAlerts.textContent, head.moreAlerts.getAttribute("href")];
+}"""
 STATED = {"pinned": ["tokens"], "order": ["tokens", "loss", "lr"], "full": [], "own": {}, "columns": 3, "closed": [], "opened": []}  # fmt: skip
 
 
@@ -76,6 +87,9 @@ def lab() -> Iterator[Daemon]:
     """A daemon with the runs of `TRAINING`, of which wide-1 is live, and two simulated GPUs."""
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         daemon = Daemon(Path(directory), "--collector.gpu.simulate=2", environ={"TRACKSIDE_ALERTS__STALL_AFTER": "1h"})
+        console = ConsoleWriter(daemon.history, LAUNCH)
+        console.write(b"step 1\n\x1b[31mError: no space\x1b[0m on <i>/data</i>\n" + b"step 2\n" * 500)
+        console.close()
         trainings = [_train(daemon, rank) for rank in (0, 1)]
         for training in trainings:
             assert training.stdout is not None
@@ -88,7 +102,13 @@ def lab() -> Iterator[Daemon]:
 
 
 def _train(daemon: Daemon, rank: int) -> subprocess.Popen[str]:
-    more = {"TRACKSIDE_ENDPOINT": daemon.endpoint, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    more = {
+        "TRACKSIDE_ENDPOINT": daemon.endpoint,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "TRACKSIDE_LAUNCH": LAUNCH,
+    }
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     return start_process([sys.executable, "-c", TRAINING, str(rank)], env=clean_environ(more), **pipes)
 
@@ -180,6 +200,35 @@ def test_a_slow_rank_is_seen(
     page.keyboard.press("ArrowLeft")  # from the open tab to the one before
     expect(page.get_by_role("tab", name="Charts")).to_be_focused()
     expect(chart(page, "loss")).to_be_visible()
+
+
+def test_the_last_error_line_is_found_in_the_output(lab: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(lab, "/runs/wide-1")
+    page.get_by_role("tab", name="Output").click()
+    page.locator("summary", has=page.get_by_role("heading", name="Console")).click()
+    lines = page.locator(".console-lines li")
+    expect(lines.last).to_have_text("step 2")
+    page.get_by_role("button", name="Earlier lines").click()
+    expect(lines.nth(1)).to_have_text("Error: no space on <i>/data</i>")
+    expect(lines.nth(1).locator("span.sgr-red")).to_have_text("Error: no space")
+    page.get_by_label("Search the console").fill("error")
+    page.keyboard.press("Enter")
+    expect(lines).to_have_text(["Error: no space on <i>/data</i>"])
+    assert lines.last.get_attribute("value") == "2"
+
+
+def test_one_alert_is_silenced_and_the_head_of_a_run_has_the_worst(lab: Daemon, open_page: Callable[..., Page]) -> None:
+    page = open_page(lab, "/runs/wide-1")
+    assert page.evaluate(HEAD) == [3, "2 more alerts", "/alerts?run=r"]
+    page.get_by_role("link", name="Alerts").click()
+    firing = page.get_by_role("list", name="Firing alerts")
+    row = firing.locator("li", has_text="disk full")
+    row.get_by_role("button", name="Silence").click()
+    page.get_by_role("dialog").get_by_role("button", name="Silence").click()
+    expect(page.get_by_text("1 firing alert is silenced: UserAlert of wide.")).to_be_visible()
+    expect(row).to_contain_text("silenced until")
+    silenced = [alert for alert in lab.api("alerts?firing=true").json()["alerts"] if alert["silenced_until"]]
+    assert [alert["summary"] for alert in silenced] == ["disk full"]
 
 
 def test_runs_are_found_in_the_table(

@@ -234,7 +234,7 @@ def test_without_the_token_it_says_what_is_missing_and_where_it_lies(
     daemon = shared_daemon
     with shared_context.new_page() as page:
         page.goto(f"{daemon.url}/{fragment}")
-        expect(page.get_by_role("alert")).to_contain_text(f"open {daemon.url}/#token=TOKEN")
+        expect(page.get_by_role("alert")).to_contain_text("trackside token")
         expect(page.get_by_role("alert")).to_contain_text(str(daemon.directory / "push.token"))
         page.goto(f"{daemon.url}/#token={(daemon.directory / 'push.token').read_text().strip()}")
         expect(page.get_by_text("No runs yet.")).to_be_visible()

@@ -99,8 +99,10 @@ def _data(profile: Mapping[str, Any]) -> tuple[Row, str]:
 def _host(profile: Mapping[str, Any]) -> tuple[Row, str]:
     host, part = profile["host"], profile["parts"]
     if profile["device"] == "cpu" and host["launch"] > part["idle"]:
-        # Of the median step: an interruption is longer than most calls of all operators together.
-        row: Row = max(profile["operators"], key=lambda row: row["median"], default={})
+        row = _largest(profile["operators"], lambda name: name == host["called"]) or {
+            "name": host["called"],
+            "source": "",
+        }
         each = (part["compute"] + part["overlapped"]) / max(1.0, host["operators"])
         return (
             row,

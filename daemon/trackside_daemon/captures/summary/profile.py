@@ -105,6 +105,7 @@ def _host(main: list[Call], trace: Trace, steps: Steps) -> dict[str, Any]:
     return {
         "operators": len(operators) / count,
         "launch": _launch(operators) / 1e6 / count,
+        "called": _called(operators),
         "allocation": sum(allocations) / 1e6 / count,
         "syncs": sum(event.name in SYNCHRONISATION for event in events) / count,
         "gap": {"seconds": seconds / 1e6 / count, "after": before, "before": after},
@@ -118,6 +119,15 @@ def _launch(operators: list[Call]) -> float:
         if call.event.name not in COPIES:
             own[call.event.name].append(call.own)
     return sum(sum(one) if median(one) <= LAUNCH else LAUNCH * len(one) for one in own.values())
+
+
+def _called(operators: list[Call]) -> str:
+    """Return the operator that the training calls itself with the most time, its median call times their number."""
+    durations: defaultdict[str, list[float]] = defaultdict(list)
+    for call in operators:
+        if not call.in_operator:
+            durations[call.event.name].append(call.event.dur)
+    return max(durations, key=lambda name: median(durations[name]) * len(durations[name]), default="")[: tables.TEXT]
 
 
 def _gap(operators: list[Call]) -> tuple[float, str, str]:

@@ -20,10 +20,13 @@ from trackside_daemon.model.units import seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from trackside_daemon.history.console.lines import Lines
     from trackside_daemon.history.files.export import Format
 
 MAX_METRICS = 100_000  # the API's limit
 FORMS = ("csv", "json", "jsonl")
+
+CONSOLE_LINES = 10_000  # the API's limit
 
 STALE = "no daemon answers: the state of live runs and alerts is the last one stored"
 
@@ -121,6 +124,12 @@ def show(
             help="Instead, show mean, standard deviation, extremes and percentiles of the run's GPUs, host and processes.",
         ),
     ] = False,
+    console: Annotated[
+        bool,
+        typer.Option(
+            "--console", help="Instead, print the last 10000 lines that trackside run --console kept of its command."
+        ),
+    ] = False,
     as_json: Json = False,
     storage_path: StoragePath = None,
     url: Url = "",
@@ -138,6 +147,9 @@ def show(
         from trackside_daemon.cli.sources.daemon_lookup import find_history
 
         source = find_history(storage_path, url)
+        if console:
+            _print_console(source.console(run, CONSOLE_LINES), run, as_json=as_json)
+            return
         if resources:
             diagnosis = source.diagnosis(run)
             if as_json:
@@ -159,6 +171,18 @@ def show(
             print_json({**found, "events": events})
         else:
             print_lines(run_report.describe(found, events, rank, time.time()))
+
+
+def _print_console(found: Lines, run: str, *, as_json: bool) -> None:
+    """Print lines of a command's output; what could control the terminal is escaped."""
+    if as_json:
+        print_json(found._asdict())
+        return
+    if not found.total:
+        raise CommandError(f"run {shown(run)} has no output: start its command with trackside run --console")
+    if found.more:
+        warn(f"these are the last {len(found.lines)} of {found.total} lines; the page of the run shows the others")
+    print_lines(shown(line.expandtabs()) for _, line in found.lines)
 
 
 @app.command(epilog="\b\nExample: trackside export gpt-small --format csv --output gpt-small.csv")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
     from pathlib import Path
 
+    from trackside_daemon.history.console.lines import Lines
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
@@ -99,6 +100,14 @@ class ApiSource:
         """Return the training processes of the daemon's machine."""
         return self._list("processes", {})
 
+    def machine(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Return the last hour of the host and its GPUs, by the query parameters of `/api/v1/machine`."""
+        return list(self._json(f"machine?{urlencode(query)}", timeout=STATUS_SECONDS).get("series", ()))
+
+    def end_process(self, pid: int, started: float) -> None:
+        """Make the daemon send SIGTERM to a process of a training, which started at that Unix time."""
+        self._post(f"processes/{pid}/end", {"started": started})
+
     def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(
@@ -151,6 +160,14 @@ class ApiSource:
     def layers(self, text: str) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(self._json(f"runs/{quote(text, safe='')}/layer-values"), "kinds")
+
+    def console(self, text: str, count: int) -> Lines:
+        """See `Source`."""
+        from trackside_daemon.history.console.lines import Lines  # no other command needs it
+
+        answer = self._json(f"runs/{quote(text, safe='')}/console?lines={count}")
+        self._checked(answer, "lines", "total", "more")
+        return Lines([(number, line) for number, line in answer["lines"]], answer["total"], answer["more"])
 
     def report(self, text: str, size: int) -> dict[str, Any]:
         """See `Source`."""

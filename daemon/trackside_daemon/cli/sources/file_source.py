@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trackside_daemon.diagnosis.settings import CostSection
+    from trackside_daemon.history.console.lines import Lines
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
@@ -98,6 +99,15 @@ class FileSource:
         """See `Source`."""
         with self._file().reading() as connection:
             return layers.newest(connection, reader.resolve(connection, text))
+
+    def console(self, text: str, count: int) -> Lines:
+        """See `Source`."""
+        from trackside_daemon.history.console import files, lines
+
+        with self._file().reading() as connection:
+            launch = reader.launch(connection, reader.resolve(connection, text))
+        kept = files.read(self._file().path.parent, launch)
+        return lines.select(list(map(lines.plain, lines.split(kept))), count)
 
     def captures(self, text: str) -> list[dict[str, Any]]:
         """See `Source`."""

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
+    from trackside_daemon.history.console.lines import Lines
     from trackside_daemon.history.files.export import Format
     from trackside_daemon.history.files.importing import ImportResult
     from trackside_daemon.history.files.items import Item
@@ -80,6 +81,10 @@ class Source(Protocol):
 
     def capture_file(self, id_: str, name: str) -> Iterator[bytes]:
         """Yield the content of a file of a capture."""
+        ...
+
+    def console(self, text: str, count: int) -> Lines:
+        """Return the last *count* lines that the command of the run that *text* identifies printed, at most 10,000."""
         ...
 
     def report(self, text: str, size: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from trackside_daemon.history.console import files, lines
 from trackside_daemon.history.read import reader
 from trackside_daemon.web.api.history_access import json_response
-from trackside_daemon.web.api.query_params import parse_bounded
+from trackside_daemon.web.api.query_params import parse_bounded, parse_flag
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -37,6 +37,7 @@ class ConsoleApi:
         count = parse_bounded(params, "lines", DEFAULT_LINES, MAX_LINES)
         before = parse_bounded(params, "before", 0, 10**9 - 1)
         search = params.get("search", "")
+        colors = parse_flag(params, "colors", default=False)
         if len(search) > MAX_SEARCH:
             raise HTTPException(400, f"search: longer than {MAX_SEARCH} characters")
         run = request.path_params["id"]
@@ -44,7 +45,9 @@ class ConsoleApi:
 
         def read() -> dict[str, Any]:
             data = files.read(self._history.database.path.parent, launch)
-            found = lines.select(lines.plain(data), count, before, search)
-            return {"bytes": len(data), **found._asdict()}
+            kept = lines.split(data)
+            found = lines.select(list(map(lines.plain, kept)), count, before, search)
+            rows = [(*row, lines.colored_parts(kept[row[0] - 1])) for row in found.lines] if colors else found.lines
+            return {"bytes": len(data), **found._asdict(), "lines": rows}
 
         return json_response(await self._history.run_in_thread(read))

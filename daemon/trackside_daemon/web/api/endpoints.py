@@ -322,10 +322,11 @@ ENDPOINTS = (
         "/runs/{id}/console",
         "console",
         "Return what the command of a run printed, if trackside run --console started it.",
-        ("lines", "before", "search"),
+        ("lines", "before", "search", "colors"),
         "lines are [number, text], the oldest first: the newest ones, or those before a line number, or those that contain "
-        "a text in any case. They have no escape sequences. total is the number of kept lines, and more tells whether there "
-        "are earlier ones. bytes is the size of the kept output, at most 10 MiB.",
+        "a text in any case. They have no escape sequences; with colors, each is [number, text, parts], and the parts are "
+        "[begin, end, style]: indices of characters, and a colour, bold, or both. total is the number of kept lines, and more "
+        "tells whether there are earlier ones. bytes is the size of the kept output, at most 10 MiB.",
         group="console",
     ),
     Endpoint(

@@ -43,8 +43,7 @@ HOST = (
 )  # fmt: skip
 GPU = tuple(family.metric for family in FAMILIES.values() if family.metric.kind in {"gauge", "counter"})
 
-
-CORE_BUSY = Metric("trackside_host_cpu_core_busy_ratio", "gauge", "Share of time that a CPU was busy, from /proc/stat.", ("cpu",), "ratio")  # fmt: skip
+CORE_BUSY = "trackside_host_cpu_core_busy_ratio"  # a key of the API alone: `/metrics` has the seconds of each CPU
 MOST_CORES = 256
 
 
@@ -90,6 +89,9 @@ class MachineHistory:
         self._state = state
         self._stat = stat
         self._cores: dict[str, tuple[int, int]] = {}
+        self._core_busy = Metric(
+            CORE_BUSY, "gauge", "Share of time that a CPU was busy, from /proc/stat.", ("cpu",), "ratio"
+        )
         self._lock = threading.Lock()
         self._times = array("d", [0.0] * SECONDS_KEPT)
         self._count = 0
@@ -105,7 +107,7 @@ class MachineHistory:
             seconds = wall - self._times[(count - 1) % SECONDS_KEPT] if count else 0.0
             self._times[count % SECONDS_KEPT] = wall
             seen = set()
-            for metric, series in zip((*metrics, CORE_BUSY), values, strict=True):
+            for metric, series in zip((*metrics, self._core_busy), values, strict=True):
                 for labels, value in series.items():
                     if not isinstance(value, int | float):
                         continue

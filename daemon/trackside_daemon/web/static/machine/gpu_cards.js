@@ -25,13 +25,14 @@ function cardFromStatus({ index, uuid, name, up }) {
 
 function card() {
   const [name, state, readings, rankList] = [h("h3"), badge(), facts(), h("ul.plain")];
-  const [model, uuid, problemList, unavailable] = [h("div"), h("div.mono.quiet"), h("ul.plain.ills"), h("details", { hidden: true })];
-  const row = h("li.card", {}, h("div.head", {}, name, state), model, uuid, problemList, readings, unavailable);
+  const [model, uuid, problemList, unavailable] = [h("div"), h("div.mono.quiet.uuid"), h("ul.plain.ills"), h("details", { hidden: true })];
+  const row = h("li.card", {}, h("div.head", {}, name, state), model, uuid, readings, problemList, unavailable);
   row.update = ({ now, about }) => {
     row.classList.toggle("down", now.up === false);
     setText(name, `GPU ${now.gpu}`);
     setText(model, now.name ?? "");
     setText(uuid, now.uuid);
+    uuid.title = now.uuid;
     state.update(now.up ? "running" : "down", now.up ? "up" : "down");
     rerender(rankList, JSON.stringify(now.ranks), () => now.ranks.map(rankItem));
     readings.update(numbers(now, rankList));
@@ -48,8 +49,8 @@ function numbers(now, rankList) {
     ["Memory", usedOfTotal(now.memory_used_bytes, now.memory_bytes, bytes), now.memory_used_bytes / now.memory_bytes, [0.92, 0.98]],
     ["Power", usedOfTotal(now.power_watts, now.power_limit_watts, formatWatts), now.power_watts / now.power_limit_watts],
     ["Temperature", formatCelsius(now.temperature_celsius)],
-    ["Limited by", limitReasons(now)],
     ["Training", now.ranks.length ? rankList : ""],
+    ["Limited by", limitReasons(now)],
   ];
 }
 

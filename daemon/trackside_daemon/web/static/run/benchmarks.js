@@ -38,7 +38,7 @@ export class Benchmarks {
   }
 
   #chart({ lines, ...settings }) {
-    const chart = new Chart({ ...settings, by: "load", load: async () => lines }, this.signal);
+    const chart = new Chart({ ...settings, by: "relative", load: async () => lines }, this.signal);
     chart.root.update = (item) => {
       lines = item.lines;
       chart.refresh();

@@ -1,10 +1,11 @@
-// What the command of `trackside run --console` printed, with a search.
+// What the command of `trackside run --console` printed, in its colors, with a search.
 
 import { getJson, query } from "/static/api.js";
 import { h, setText } from "/static/dom.js";
 import { bytes, plural } from "/static/format.js";
 
 const LINES = 400; // Lines of a request.
+const STYLES = new Set(["red", "green", "yellow", "blue", "magenta", "cyan", "bold"]); // Others are shown as plain text.
 
 export class ConsoleView {
   constructor(run, signal) {
@@ -52,8 +53,8 @@ export class ConsoleView {
 
   async #show(selection, place) {
     try {
-      const { lines, more } = await getJson(`runs/${encodeURIComponent(this.id)}/console?${query({ lines: LINES, ...selection })}`, { signal: this.signal });
-      place(lines.map(([number, text]) => h("li", { value: number }, marked(text, selection.search))));
+      const { lines, more } = await getJson(`runs/${encodeURIComponent(this.id)}/console?${query({ lines: LINES, colors: true, ...selection })}`, { signal: this.signal });
+      place(lines.map(([number, text, parts]) => h("li", { value: number }, selection.search ? marked(text, selection.search) : colored(text, parts))));
       this.first = lines[0]?.[0] ?? 0;
       this.earlier.hidden = !more;
       setText(this.status, selection.search && !lines.length ? `No line contains ${selection.search}.` : "");
@@ -63,9 +64,21 @@ export class ConsoleView {
   }
 }
 
+// Returns a line whose parts [begin, end, styles] have the classes of their styles.
+function colored(text, parts) {
+  const letters = parts.length ? [...text] : []; // The places count code points.
+  const children = [];
+  let from = 0;
+  for (const [begin, end, styles] of parts) {
+    const classes = styles.split(" ").filter((style) => STYLES.has(style)).map((style) => `.sgr-${style}`);
+    children.push(letters.slice(from, begin).join(""), h(`span${classes.join("")}`, {}, letters.slice(begin, end).join("")));
+    from = end;
+  }
+  return children.length ? [...children, letters.slice(from).join("")] : text || " ";
+}
+
 // Returns a line with each occurrence of the search marked.
 function marked(text, search) {
-  if (!search) return text || " ";
   const parts = [];
   const [lower, wanted] = [text.toLowerCase(), search.toLowerCase()];
   if (lower.length !== text.length) return text; // Of some letters the lower case is longer.

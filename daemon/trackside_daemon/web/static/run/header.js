@@ -7,6 +7,8 @@ import { isLoss } from "/static/run/keys.js";
 import { Stacks } from "/static/run/stacks.js";
 import { number, percent, plural, short, span, when } from "/static/format.js";
 
+const MAX_FIRING = 3; // Alerts that the head shows, the most severe first.
+
 export class Header {
   constructor(run) {
     this.run = run;
@@ -18,6 +20,7 @@ export class Header {
     this.tiles.get("Step").element.append(this.progress);
     this.results = h("dl.run-tiles", { "aria-label": "Results" });
     this.firing = h("ul.run-firing", { "aria-label": "Firing alerts" });
+    this.moreAlerts = h("a.run-more", { href: `/alerts?${query({ run: run.id })}`, hidden: true });
     this.stacks = new Stacks(run);
     this.exportLink = h("a.button", {}, "Export");
     const actions = [h("a.button", { href: `/compare?${query({ run: run.id })}` }, "Compare"), this.exportLink, this.stacks.button];
@@ -30,6 +33,7 @@ export class Header {
       h("dl.run-tiles", {}, [...this.tiles.values()].map((item) => item.element)),
       this.results,
       this.firing,
+      this.moreAlerts,
       this.stacks.root,
     );
   }
@@ -80,7 +84,11 @@ export class Header {
     const times = run.ended === null ? `since ${when(run.started)}` : `${when(run.started)} to ${when(run.ended)}`;
     this.#tile("Duration", Number.isFinite(until) ? span(until - run.started) : "…", times);
     this.stacks.update(!ended && row !== undefined);
-    syncRows(this.firing, this.alerts ?? [], (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
+    const alerts = this.alerts ?? [];
+    const others = alerts.length - MAX_FIRING;
+    this.moreAlerts.hidden = others <= 0;
+    setText(this.moreAlerts, `${plural(others, "more alert")}`);
+    syncRows(this.firing, alerts.slice(0, MAX_FIRING), (item) => `${item.alert} ${item.started} ${item.rank} ${item.key} ${item.id}`, alert);
   }
 
   #tile(name, text, note) {
@@ -137,12 +145,13 @@ function loss(run, newest) {
 function alert(first) {
   const word = badge(first.severity);
   const link = h("a", { href: first.id === null ? "/alerts" : `/alerts/${first.id}` }, first.alert);
-  const summary = h("span");
+  const summary = h("span.clamp");
   const row = h("li", {}, word, link, summary);
   row.update = (item) => {
     word.update(item.severity, item.silenced ? `${item.severity}, silenced` : item.severity);
     if (item.id !== null) link.setAttribute("href", `/alerts/${item.id}`);
     setText(summary, item.summary);
+    summary.title = item.summary;
   };
   return row;
 }
