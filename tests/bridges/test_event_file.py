@@ -43,6 +43,8 @@ def test_a_file_of_another_writer_has_the_scalars_that_tensorboard_finds(name: s
     found = [[tag, step, time, repr(value)] for tag, step, time, value in sorted(scalars(file), key=repr)]
     assert found == EXPECTED[name]
     assert (file.rest, file.problem, dict(file.skipped)) == (0, "", {})
+    head = (FILES / name).read_bytes()[:12]
+    assert struct.pack("<I", masked_crc(head[:8])) == head[8:]
 
 
 def test_what_is_no_scalar_is_named_and_texts_and_hyperparameters_are_read() -> None:

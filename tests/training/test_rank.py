@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from wire_messages import WALL, FakeSession, RunsHarness, SeriesKey, clock, pushed
 
 from trackside.transport.session import Session
-from trackside.wire import DURATION_BUCKETS, Clock, Histogram, Pushes, Totals, decode_body
+from trackside.wire import DURATION_BUCKETS, Clock, Device, Histogram, Memory, Pushes, Totals, decode_body
 from trackside_daemon.model.metric import Distribution
+from trackside_daemon.training.totals import summed
 
 if TYPE_CHECKING:
     from trackside.wire import Hello
@@ -139,6 +140,13 @@ def test_the_totals_of_all_sessions_of_a_rank_are_summed(house: RunsHarness, who
     assert house.get("samples_total") == 10.0
     assert nonfinite(house) == {"loss": 3.0, "bleu": 1.0}
     assert house.get("step_duration_seconds") == Distribution((2, 4, *[0] * 16), 0.01)
+
+
+def test_of_memory_the_newest_state_counts_and_the_peak_of_all_sessions() -> None:
+    earlier = Device(memory={"GPU-1": Memory(allocated=2, peak=9, out_of_memory=1)})
+    later = Device(memory={"GPU-1": Memory(allocated=3, peak=5, out_of_memory=1)})
+    both = summed([Totals(device=earlier), Totals(device=later)])
+    assert both.device == Device(memory={"GPU-1": Memory(allocated=3, peak=9, out_of_memory=2)})
 
 
 def test_totals_that_come_late_never_make_a_counter_fall(house: RunsHarness, who: FakeSession) -> None:
