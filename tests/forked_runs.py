@@ -48,7 +48,6 @@ _FEW = 20
 """Failed tests that a busy machine explains. With more, something is broken, and none is repeated."""
 
 _SLOW_FIRST = (
-    "test_hangs.py",
     "test_slurm.py",
     "test_demo.py",
     "test_alert_chain.py",
@@ -58,6 +57,7 @@ _SLOW_FIRST = (
     "test_troubles.py",
     "test_gpu_survival.py",
     "test_compose.py",
+    "test_hangs.py",
     "end_to_end",
     "test_survival.py",
     "test_soak.py",

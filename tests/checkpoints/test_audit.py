@@ -110,6 +110,13 @@ def test_checksums_that_pytorch_left_out_are_no_damage(tmp_path: Path) -> None:
         assert {one.CRC for one in archive.infolist()} == {0}
 
 
+def test_more_data_than_the_header_describes_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.ones(4)}, path)
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert "its header describes" in audited(path).problem
+
+
 def test_nan_and_infinities_are_found_only_where_they_are(tmp_path: Path) -> None:
     kinds = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
     for kind in kinds:

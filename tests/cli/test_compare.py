@@ -48,6 +48,7 @@ def read(value: Value) -> float:
         ("loss.final > baseline(loss) + 0.2", True),
         ("ratio_low(step_time) > 2 and std(baseline(loss)) > 2", True),
         ("loss > 1 or nan > 0", True),
+        ("loss > 1 and loss > 2", False),
     ],
 )
 def test_a_condition_holds_or_does_not(text: str, holds: bool) -> None:

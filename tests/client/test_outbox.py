@@ -22,7 +22,7 @@ from trackside.transport.spool import Record, _record
 from trackside.wire import Skip, decode_body
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from trackside.transport.outbox import Outbox, Pending
 
@@ -284,14 +284,17 @@ def test_a_segment_that_was_deleted_is_a_gap_that_is_told(spool: Path, monkeypat
     assert len(daemon.values) == 97
 
 
-def test_a_torn_last_record_costs_only_itself(spool: Path) -> None:
+@pytest.mark.parametrize(
+    "damaged", [lambda data: data[:-1], lambda data: b"trackside/9".join(data.rsplit(b"trackside/1", 1))]
+)
+def test_a_torn_last_record_costs_only_itself(spool: Path, damaged: Callable[[bytes], bytes]) -> None:
     session = a_session()
     for second in range(3):
         push(session, {"loss": second}, second)
         session.drain(later(second))
     session.retire(later(9))
     (segment,) = spool.glob("*.spool")
-    segment.write_bytes(segment.read_bytes()[:-1])
+    segment.write_bytes(damaged(segment.read_bytes()))
     (left,) = orphaned_sessions([spool], None)
     left.settle(CLOCK)
     assert numbers(send(left)) == [1, 2]

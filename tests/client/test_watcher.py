@@ -20,9 +20,9 @@ from torch.optim import optimizer as optimizers
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import trackside
-from trackside.pytorch.norms import Norms
+from trackside.pytorch.norms import Norms, WeightSample
 from trackside.pytorch.overhead_budget import OverheadBudget
-from trackside.pytorch.parameters import LAYERS, Parameters, local_values, strided_sample
+from trackside.pytorch.parameters import LAYERS, SAMPLED, Parameters, local_values, strided_sample
 from trackside.wire import decode_body
 
 if TYPE_CHECKING:
@@ -577,6 +577,14 @@ def test_what_a_gpu_says_last_is_told_at_the_end_and_nothing_of_a_step_that_the_
     gradients = set() if skips else {"grad_norm"}
     assert set(row) == {"loss", "param_norm", "update_ratio"} | gradients
     assert [json.loads(one.fields)["layer"] for one in said(run)] == ([] if skips else ["bias"])
+
+
+def test_a_weight_of_a_sample_counts_for_all_that_it_stands_for() -> None:
+    large, small = torch.ones(16 * SAMPLED), torch.ones(100)
+    roots: dict[Any, Any] = {}
+    before = WeightSample.read([large, small], roots)
+    after = WeightSample.read([1.5 * large, small], roots)
+    assert before.update_ratio(after) == pytest.approx(0.5 * sqrt(16 * SAMPLED / (16 * SAMPLED + 100)), rel=1e-3)
 
 
 def test_of_gradients_that_are_sums_not_yet_made_none_is_told(

@@ -14,8 +14,12 @@ SITE = ROOT / "build" / "site"
 
 
 @pytest.fixture(scope="module")
-def site() -> Path:
+def site(request: pytest.FixtureRequest) -> Path:
     """Build the site. A broken link, or a name that the client does not have, makes the build fail."""
+    if not request.config.getoption("--soak"):
+        pytest.skip(
+            "the site takes seconds of a processor: under --soak; tests/documentation checks the links of the pages"
+        )
     binaries = Path(sys.executable).parent
     made = subprocess.run(
         ["make", "--no-print-directory", "-o", ".venv/.dev", f"BIN={binaries}", "docs"],

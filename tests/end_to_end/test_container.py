@@ -46,8 +46,10 @@ def ran(program: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def built() -> Iterator[Path]:
+def built(request: pytest.FixtureRequest) -> Iterator[Path]:
     """The result of the first build stage, made in another directory."""
+    if not request.config.getoption("--soak"):
+        pytest.skip("the build of the image takes seconds of a processor: under --soak")
     with tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp") as directory:
         place = Path(directory)
         place.chmod(0o755)

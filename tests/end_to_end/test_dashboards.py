@@ -35,8 +35,8 @@ AILING = {
     "TRACKSIDE_COLLECTOR__GPU__TROUBLE": "hot:5,throttled:6,xid:7",
     "PYTHONPATH": str(Path(__file__).parent / "soon_xids"),
 }
-OLDER = {"TRACKSIDE_COLLECTOR__GPU__PROFILE": "a100", "TRACKSIDE_LIMITS__RANKS": "1"}
-"""A generation that says the temperatures at which it slows down, and not how far they are; its run counts as a large one."""
+OLDER = {"TRACKSIDE_COLLECTOR__GPU__PROFILE": "a100", "TRACKSIDE_LIMITS__RANKS": "2"}
+"""A generation that says the temperatures at which it slows down, and not how far they are. A run of three ranks is large."""
 NAMES = ['it\'s "a" & #1 + 1 = 100% (1.0) {x} $run \\d', "quoted `so`"]
 """Of runs, with what means something in PromQL, in regular expressions and in addresses."""
 NAMED = """
@@ -47,7 +47,7 @@ for phase in ("generate", "backward", "wait"):
         time.sleep(0.01)
 policy = {"reward": 1.0, "reward_std": 0.5, "kl": 0.1, "entropy": 1.0, "completions/mean_length": 9.0, "mismatch_kl": 0.01}
 shares = {"completions/clipped_ratio": 0.1, "frac_reward_zero_std": 0.2, "rollout_corr/rollout_is_mean": 1.0}
-run.push({**policy, **shares}, step=1, loss=2.0, grad_norm=1.0)
+run.push({**policy, **shares}, step=1, loss=2.0, grad_norm=1.0, samples=8, tokens=64)
 trackside.Checkpoints(sys.argv[2]).save({"step": 1}, 1)
 run.alert("noted", severity="info")
 print(flush=True)
@@ -76,10 +76,11 @@ def demo(place: Path, arguments: str, **settings: str) -> Iterator[str]:
 
 
 @contextmanager
-def named(name: str, place: Path) -> Iterator[None]:
-    """Keep a run of that name alive within the block, with a checkpoint on disk."""
-    environ = clean_environ({"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock"})
-    words, pipe = [sys.executable, "-c", NAMED, name, str(place / "checkpoints")], subprocess.PIPE
+def named(name: str, place: Path, **more: str) -> Iterator[None]:
+    """Keep a run of that name alive within the block, or a rank of it, with a checkpoint on disk."""
+    environ = clean_environ({"TRACKSIDE_ENDPOINT": f"ipc://{place}/push.sock", **more})
+    saved = place / f"checkpoints{more.get('RANK', '')}"
+    words, pipe = [sys.executable, "-c", NAMED, name, str(saved)], subprocess.PIPE
     with start(words, env=environ, text=True, stdin=pipe, stdout=pipe) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "\n"
@@ -101,6 +102,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Aski
         ]
         for name in NAMES:
             ends.enter_context(named(name, place))
+        for rank in range(3):
+            about = {"TRACKSIDE_RUN_ID": "large", "RANK": str(rank), "WORLD_SIZE": "3"}
+            ends.enter_context(named("large", other, **about))
         targets = [{"targets": [url.removeprefix("http://") for url in urls]}]
         where = [tmp_path_factory.mktemp("server") for _ in SERVERS]
         every: list[Prometheus | Victoria] = [

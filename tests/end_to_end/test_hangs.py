@@ -140,7 +140,7 @@ def test_the_alert_names_the_rank_the_collective_and_the_line(
     place: Path,
 ) -> None:
     number = count(10, 100)
-    runs = planted(number, 3 if number == 10 else 8)
+    runs = planted(number, 2 if number == 10 else 8)
     wrong: list[tuple[str, str]] = []
     waits: list[float] = []
     for first in range(0, number, SAME_TIME):

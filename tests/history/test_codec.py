@@ -54,6 +54,7 @@ INTEGERS = st.lists(INT64, max_size=200) | st.builds(
 @example([])
 @example([-0.0] * 5)
 @example([0.0, -0.0])
+@example([0.1, -0.0])
 @example([0.1, 0.2, 0.3, 1e308])
 def test_values_come_back_to_the_bit(column: list[float]) -> None:
     found = codec.decode_values(codec.encode_values(array("d", column)))
@@ -78,6 +79,7 @@ def test_an_axis_comes_back(column: list[int]) -> None:
 @given(COLUMNS.filter(len), st.integers(1, 70))
 @example([math.inf, -math.inf, 1.0], 64)
 @example([math.nan] * 3, 2)
+@example([math.nan, 1.0, -1.0], 64)
 @example([1e308, 1e308, math.nan], 64)
 def test_cells_are_as_brute_force_has_them(column: list[float], size: int) -> None:
     parts = [column[start : start + size] for start in range(0, len(column), size)]

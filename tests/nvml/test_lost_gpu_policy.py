@@ -102,6 +102,7 @@ def test_the_quarantine_ends_when_its_indexes_mean_other_gpus(after: tuple[str, 
     assert avoided.indexes(1.0) == {1}
     assert not avoided.accept([_gpu(index, uuid) for index, uuid in enumerate(after)], frozenset({1}))
     assert avoided.indexes(1.0) == frozenset()
+    assert not avoided.accept([_gpu(0, "GPU-0"), _gpu(1, "")], frozenset({1}))  # requested before
     assert avoided.accept([_gpu(0, "GPU-0"), _gpu(1, "GPU-2")], frozenset())
 
 

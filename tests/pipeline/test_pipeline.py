@@ -265,6 +265,21 @@ def test_what_watchers_say_takes_the_road_of_all_else(state: Watched, history: R
     eventually(lambda: not history.firing(now[0]))
 
 
+class Measures(Nags):
+    """A stage with samples."""
+
+    def changed_batches(self) -> list[Batch]:
+        return [Batch("measured")]
+
+
+def test_a_clock_that_is_set_back_stops_no_measurements(state: Watched, history: Recorder) -> None:
+    now = iter((1000.0, 500.0))
+    made = Pipeline(state, history, [Measures()], ActiveAlerts(), wall=lambda: next(now))
+    made.accept(Batch("nothing"))
+    made.accept(Batch("nothing"))
+    assert state.taken.count("measured") == 2
+
+
 def test_a_watcher_that_fails_is_counted_and_keeps_no_other_from_speaking(state: Watched, history: Recorder) -> None:
     made = Pipeline(state, history, [Nags(), Nags()], ActiveAlerts())
     made.accept(Batch("worse"))

@@ -44,7 +44,7 @@ def plotted(app: Top) -> bool:
 
 def text(app: Top, *panes: str) -> str:
     """Return the text of some panes, or of the whole screen."""
-    names = panes or (*Frame._fields, "status")
+    names = panes or [name for name in (*Frame._fields, "status") if app._panes[name].display]
     return "\n".join(str(app._panes[name].content) for name in names)
 
 

@@ -53,6 +53,7 @@ def gpu(number: int, **more: Any) -> dict[str, Any]:
         "power_watts": 643.0,
         "power_limit_watts": 700.0,
         "temperature_celsius": 64.0,
+        "clock_hertz": 1.755e9,
         "limited": [],
         "ranks": [{"run": "gpt-small", "rank": number}],
         **more,
@@ -104,6 +105,46 @@ def overview(**more: Any) -> dict[str, Any]:
     }
 
 
+def process(pid: int, **more: Any) -> dict[str, Any]:
+    """Return a process of rank 0, as the API describes it."""
+    return {
+        "pid": pid,
+        "parent": 1,
+        "role": "rank",
+        "comm": "python3",
+        "state": "R",
+        "run": "gpt-small",
+        "run_id": "gpt-small-1",
+        "rank": 0,
+        "resident_bytes": 2**30,
+        "cpu_seconds": 10.0,
+        "threads": 12,
+        "started": BEGUN,
+        "user": "ann",
+        "command": "python train.py",
+        "gpus": [],
+        **more,
+    }
+
+
+def machine() -> list[dict[str, Any]]:
+    """Return ten buckets of the machine, as the API describes them: rising from 0 to the limit."""
+
+    def rising(key: str, top: float, low: float = 0.0) -> dict[str, Any]:
+        means = [low + (top - low) * number / 9 for number in range(10)]
+        return {"key": key, "points": [[0, BEGUN + number, 0, 0, 0, 0, mean] for number, mean in enumerate(means)]}
+
+    return [
+        rising('trackside_host_cpu_seconds_total{mode="user"}', 16.0),
+        rising('trackside_host_cpu_seconds_total{mode="idle"}', 0.0, 16.0),
+        rising("trackside_host_memory_bytes", 100.0, 100.0),
+        rising("trackside_host_memory_available_bytes", 0.0, 100.0),
+        rising('trackside_gpu_utilization_ratio{gpu="1",uuid="GPU-1"}', 1.0),
+        rising('trackside_gpu_temperature_celsius{gpu="1",sensor="memory",uuid="GPU-1"}', 0.0),
+        rising('trackside_gpu_temperature_celsius{gpu="1",sensor="gpu",uuid="GPU-1"}', 100.0),
+    ]
+
+
 def points(key: str, first: int, last: int, most: int) -> list[list[Any]]:
     """Return points of buckets of equal size, at 50 steps a second."""
     size = max(1, -(-(last - first + 1) // most))
@@ -121,6 +162,8 @@ class Fake:
     Attributes:
         overview: The answer to a request for the overview; a test may replace it, also by an invalid one.
         asked: The queries for series, oldest first.
+        processes: The answer to a request for the processes.
+        ended: Path and body of the requests to end a process; the first is refused.
         begun: The requests for captures.
         recorded: A capture has ended.
         url: The URL with the token.
@@ -129,21 +172,31 @@ class Fake:
 
     def __init__(self) -> None:
         self.overview: Any = overview()
+        self.processes: list[dict[str, Any]] = []
+        self.ended: list[tuple[str, Any]] = []
         self.asked: list[dict[str, list[str]]] = []
         self.begun: list[str] = []
         self.recorded = False
         self.url = ""
         self.token = TOKEN
 
-    def answer(self, path: str, authorization: str) -> tuple[int, Any]:
+    def answer(self, path: str, authorization: str, body: Any = None) -> tuple[int, Any]:
         """Return the status and the body."""
         if authorization != f"Bearer {self.token}":
             return 401, {"error": {"reason": "unauthorized", "message": "a token is needed"}}
         parts = urlsplit(path)
-        if parts.path == "/api/v1/status":
-            return 200, {"version": "0.1.0"}
-        if parts.path == "/api/v1/overview":
-            return 200, self.overview
+        fixed = {
+            "/api/v1/status": {"version": "0.1.0"},
+            "/api/v1/overview": self.overview,
+            "/api/v1/machine": {"series": machine()},
+            "/api/v1/processes": {"processes": self.processes},
+        }
+        if parts.path in fixed:
+            return 200, fixed[parts.path]
+        if parts.path.endswith("/end"):
+            self.ended.append((parts.path, body))
+            refused = {"error": {"reason": "conflict", "message": "process 12: has ended already"}}
+            return (200, {"pid": 12, "signal": "SIGTERM"}) if len(self.ended) > 1 else (409, refused)
         if parts.path == "/api/v1/runs/gpt-small-1/captures":
             self.begun.append(parts.path)
             return 200, {"id": "c1", "state": "recording"}
@@ -169,7 +222,9 @@ def serving(fake: Fake, port: int = 0) -> Iterator[Fake]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             """See `http.server`."""
-            status, body = fake.answer(self.path, self.headers.get("Authorization", ""))
+            sent = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            authorization = self.headers.get("Authorization", "")
+            status, body = fake.answer(self.path, authorization, json.loads(sent or "null"))
             text = json.dumps(body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from terminal.fake import BEGUN, alert, gpu, overview, run
+from terminal.fake import BEGUN, alert, gpu, machine, overview, process, run
 
 from trackside_daemon.terminal.curves import loss, throughput
 from trackside_daemon.terminal.frame import DaemonData, render_frame
+from trackside_daemon.terminal.histories import render_histories
 from trackside_daemon.terminal.plot import Curve, Point, plot
+from trackside_daemon.terminal.processes import ORDERS, CpuShares, ordered
 from trackside_daemon.terminal.styled_lines import Line, fit, line_width, to_ansi, to_text
 from trackside_daemon.terminal.view import View, Window
 
@@ -20,7 +22,9 @@ from trackside_daemon.terminal.view import View, Window
 def drawn(said: dict[str, Any], width: int = 80, height: int | None = 23, **look: Any) -> list[Line]:
     """Return the lines of a frame."""
     series = [{"key": "loss", "rank": 0, "points": [[1, 1.0, 2.0, 2.0, 2.0], [9, 2.0, 1.0, 1.5, 1.0]]}]
-    panes = render_frame(DaemonData(said, series, "gpt-small-1"), View(**look), width, height)
+    processes = [process(number) for number in range(2, 40)]
+    data = DaemonData(said, series, "gpt-small-1", machine(), processes)
+    panes = render_frame(data, View(**look), width, height)
     return [line for pane in panes for line in pane]
 
 
@@ -33,11 +37,11 @@ def test_a_frame_has_the_size_that_is_requested(width: int, height: int, many: i
         gpus=[gpu(number) for number in range(many)],
         alerts=[alert("warning", f"Alert{number}") for number in range(many)],
     )
-    for large in (False, True):
-        lines = drawn(said, width, height, enlarged=large)
+    for look in ({}, {"enlarged": True}, {"machine": True}):
+        lines = drawn(said, width, height, **look)
         assert {line_width(line) for line in lines} == {width}
         assert len(lines) <= height
-        assert len(lines) == height or (height < 12 or many == 0)
+        assert len(lines) == height or ("machine" not in look and (height < 12 or many == 0))
 
 
 JSON = st.recursive(
@@ -64,6 +68,13 @@ def test_any_response_is_drawn(data: st.DataObject) -> None:
     series = [{"key": key, "points": points, "nonfinite": odd} for key in ("loss", "tokens")]
     asked = view.series_query(said)
     panes = render_frame(DaemonData(said, series, asked[0][1] if asked else ""), view, 80, 23)
+    printed = "".join(to_text(line) for pane in panes for line in pane)
+    assert "".join(one for one in printed if not one.isprintable()) == ""
+    view = View(machine=True, order=data.draw(st.sampled_from(ORDERS)), filter=data.draw(st.sampled_from(["", "a"])))
+    processes = data.draw(rows(process(1)))
+    CpuShares().update(processes, 1.0)
+    series = [{"key": "trackside_gpu_power_watts", "points": points}, *data.draw(rows({"key": 0, "points": 0}))]
+    panes = render_frame(DaemonData(said, machine=series, processes=processes), view, 80, 23)
     printed = "".join(to_text(line) for pane in panes for line in pane)
     assert "".join(one for one in printed if not one.isprintable()) == ""
 
@@ -187,3 +198,41 @@ def test_a_window_narrows_moves_and_continues_with_the_newest_step() -> None:
     assert back.moved(1000, 0.5) == half
     assert half.scaled(1000, 2) == Window()
     assert Window().moved(1000, -0.5) == Window()
+
+
+def test_histories_rise_from_nothing_to_the_limit() -> None:
+    series = [*machine(), {"key": 'trackside_gpu_utilization_ratio{gpu="0"}', "points": [[0, 1, 0, 0, 0, 0, 0.5]] * 2}]
+    title, host, first, second = map(to_text, render_histories(series, overview(), 80, 4))
+    assert title.split() == ["LAST", "5", "MINUTES", "UTILIZATION", "MEMORY", "POWER", "TEMPERATURE"]
+    rising = "▁▂▃▃▄▅▆▆▇█"
+    assert host.split() == ["host", rising, rising]
+    assert first.split() == ["gpu", "0", "1.75GHz", "▅"], "one bucket of a time"
+    assert second.split() == ["gpu", "1", "1.75GHz", rising, rising], "the chip's temperature, not the memory's"
+
+
+def test_processes_are_a_tree_or_sorted_with_missing_values_last() -> None:
+    on_gpu = {"gpu": "0", "memory_bytes": 5e9, "sm_utilization_ratio": 0.5}
+    found = [
+        process(10, gpus=[on_gpu, {"gpu": "1", "memory_bytes": 1e9}]),
+        process(11, parent=10, role="dataloader", command="loader"),
+        process(12, parent=10, user="bob", resident_bytes=2**31),
+        process(13, parent=11, gpus=[on_gpu | {"memory_bytes": 9e9}], command="child"),
+        process(14, parent=14, run=None, rank=None, role="gpu", user=None),
+    ]
+    assert [one["pid"] for one in ordered(found[:4], "tree")] == [10, 11, 13, 12]
+    assert [one["depth"] for one in ordered(found[:4], "tree")] == [0, 1, 2, 1]
+    pids = {order: [one["pid"] for one in ordered(found, order)] for order in ORDERS[1:]}
+    assert pids["GPU MEM"] == [13, 10, 11, 12, 14]
+    assert pids["USER"] == [10, 11, 13, 12, 14]
+    assert pids["MEM"][0] == 12
+    text = "\n".join(map(to_text, drawn(overview(), 120, 40, machine=True, order="GPU MEM")))
+    assert "▼GPU MEM" in text
+    assert "> 2        ann" not in text
+
+
+def test_the_share_of_a_cpu_is_that_between_two_readings() -> None:
+    shares = CpuShares()
+    for now, seconds, ratio in ((0.0, 5.0, None), (1.0, 6.0, None), (2.0, 8.0, 1.5), (3.0, 9.0, 1.5), (4.0, 9.0, 0.5)):
+        found = [process(10, cpu_seconds=seconds), {"pid": 11}]
+        shares.update(found, now)
+        assert (found[0]["cpu_ratio"], found[1].get("cpu_ratio")) == (ratio, None)

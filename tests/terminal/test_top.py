@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import DEADLINE
 from terminal.driving import driven, text, until
-from terminal.fake import Fake, alert, gpu, overview, run, serving
+from terminal.fake import BEGUN, Fake, alert, gpu, overview, process, run, serving
 from textual.containers import ScrollableContainer
 from textual.events import Key
 from textual.geometry import Region
 
 from trackside_daemon.cli.commands.top import ReconnectingDaemon
 from trackside_daemon.cli.sources import daemon_lookup
-from trackside_daemon.terminal.panes import Help, Report
+from trackside_daemon.terminal.panes import Confirmation, Help, Report
 from trackside_daemon.terminal.polling import Poller, PollResult, UnansweredError
 from trackside_daemon.terminal.view import View
 
@@ -161,6 +161,39 @@ def test_c_records_the_chosen_run_once_and_shows_the_summary_which_scrolls(fake:
         await pilot.press("escape")
         assert not isinstance(app.screen, Report)
         await until(pilot, lambda: "q quit" in text(app, "status"))
+
+    driven(fake, play)
+
+
+def test_processes_are_shown_sorted_and_ended_only_after_a_confirmation(fake: Fake) -> None:
+    fake.processes = [process(12), process(13, parent=12, command="[b]loader"), process(14, run=None, role="gpu")]
+
+    async def play(pilot: Pilot[None], app: Top) -> None:
+        await pilot.press("p")
+        await until(pilot, lambda: "└ [b]loader" in text(app, "processes"))
+        assert "▆" in text(app, "histories")
+        assert not text(app, "runs") + text(app, "plots")
+        assert len(text(app).strip("\n").splitlines()) <= 24
+        await pilot.press("greater_than_sign")
+        assert "▲PID" in text(app, "processes")
+        await pilot.press("down", "down", "e")
+        assert "process 14 is not of a training" in text(app, "status")
+        await pilot.press("up", "up", "e")
+        assert isinstance(app.screen, Confirmation)
+        await pilot.press("enter")
+        assert not isinstance(app.screen, Confirmation)
+        assert not fake.ended, "only y is yes"
+        await pilot.press("e", "y")
+        await until(pilot, lambda: "not ended: " in text(app, "status"))
+        await pilot.press("e", "y")
+        await until(pilot, lambda: "sent SIGTERM to process 12" in text(app, "status"))
+        assert fake.ended == [("/api/v1/processes/12/end", {"started": BEGUN})] * 2
+        await pilot.click("#processes", offset=(5, 2))
+        await until(pilot, lambda: "> 13" in text(app, "processes").replace("      ", ""))
+        await pilot.press("slash", *"loader", "enter")
+        assert "python train.py" not in text(app, "processes")
+        await pilot.press("p")
+        await until(pilot, lambda: "RUN" in text(app, "runs"))
 
     driven(fake, play)
 
@@ -336,13 +369,22 @@ class Late:
         assert asked
         return []
 
+    def machine(self, asked: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        raise AssertionError(asked)
+
+    def processes(self) -> list[dict[str, Any]]:
+        raise AssertionError
+
+    def end(self, pid: int, started: float) -> None:
+        raise AssertionError(pid, started)
+
     def record(self, run: str) -> list[str]:
         return [run]
 
 
 def test_the_poller_polls_on_demand_and_finds_a_daemon_that_starts_later() -> None:
     daemon, answers = Late(), SimpleQueue[PollResult]()
-    poller = Poller(daemon, View().series_query, answers.put, 3600.0)
+    poller = Poller(daemon, View(), answers.put, 3600.0)
     poller.start()
     assert answers.get(timeout=DEADLINE).error == "nobody is there"
     daemon.there = True

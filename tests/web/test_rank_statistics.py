@@ -50,6 +50,11 @@ def test_a_run_with_many_ranks_has_statistics_the_extreme_ranks_and_the_lowest_r
     }
 
 
+def test_the_lowest_rank_is_so_by_its_number() -> None:
+    found = page(*(Sample(LOSS, ("big", str(rank)), 1.0) for rank in (10, 9, 11)))
+    assert {name for name in found if name.startswith("loss")} == {'loss{rank="9",run="big"}'}
+
+
 def test_a_run_with_few_ranks_beside_it_stays_as_it_is() -> None:
     found = page(*of_ranks(LOSS, 1.0, 1.0, 1.0), *of_ranks(LOSS, 5.0, 6.0, run="small"))
     assert {name: value for name, value in found.items() if 'run="small"' in name} == {

@@ -67,34 +67,37 @@ def orphaned_sessions(
         machine: Id of the machine that wrote the spools; None for all.
         exclude: Sessions that are skipped.
     """
-    for directory, name, session in _spool_names(directories):
-        if session not in exclude:
+    for lock, files in _spools(directories):
+        if bytes.fromhex(lock.stem) not in exclude:
             with suppress(OSError, ValueError):
-                if (orphan := _open(directory, name, machine)) is not None:
+                if (orphan := _open(lock, files, machine)) is not None:
                     yield orphan
 
 
 def orphaned_hellos(directories: Iterable[Path], machine: str | None) -> Iterator[tuple[bytes, Hello, int]]:
     """Yield the sessions of ended processes in some directories with their hellos and users, oldest first."""
-    for directory, name, session in _spool_names(directories):
+    for lock, files in _spools(directories):
         with suppress(OSError, ValueError):
-            reader = _first(directory, name)
+            reader = _first(lock, files)
             if machine in {None, reader.machine}:
-                os.close(_acquire(directory, name, reader))  # fails, and so skips the spool, while its process lives
-                yield session, decode_body("hello", reader.hello[2]), reader.user
+                os.close(_acquire(lock, reader))  # fails, and so skips the spool, while its process lives
+                yield bytes.fromhex(lock.stem), decode_body("hello", reader.hello[2]), reader.user
 
 
-def _spool_names(directories: Iterable[Path]) -> Iterator[tuple[Path, str, bytes]]:
-    """Yield directory, name and session of each spool; a directory that cannot be read has none."""
+def _spools(directories: Iterable[Path]) -> Iterator[tuple[Path, list[Path]]]:
+    """Yield the lock and the segments of each spool; a directory that cannot be read has none."""
     for directory in directories:
         files = []
         with suppress(OSError):
             for path in directory.glob("*.spool"):
                 with suppress(OSError):
                     files.append((path.stat().st_mtime_ns, path))
-        for name in dict.fromkeys(path.name.partition(".")[0] for _, path in sorted(files)):
+        spools: dict[str, list[Path]] = {}
+        for _, path in sorted(files):
+            spools.setdefault(path.name.partition(".")[0], []).append(path)
+        for name, segments in spools.items():
             if re.fullmatch("[0-9a-f]{32}", name):
-                yield directory, name, bytes.fromhex(name)
+                yield directory / f"{name}.lock", segments
 
 
 def unreadable_spools(endpoint: str) -> tuple[Path, ...]:
@@ -107,48 +110,47 @@ def unreadable_spools(endpoint: str) -> tuple[Path, ...]:
         return ()
 
 
-def _open(directory: Path, name: str, machine: str | None) -> OrphanedSession | None:
-    """Return the session with this name; None if another machine wrote it.
+def _open(lock: Path, files: Iterable[Path], machine: str | None) -> OrphanedSession | None:
+    """Return the session of a lock and its segments; None if another machine wrote it.
 
     Raises:
         OSError: Its process has the lock, or it cannot be read.
         ValueError: It is not a spool.
     """
     # The machine comes first: on a shared home the locks of another machine's spools are left alone.
-    reader = _first(directory, name)
+    reader = _first(lock, files)
     if machine is not None and reader.machine != machine:
         return None
-    lock = _acquire(directory, name, reader)
-    spool = Spool(bytes.fromhex(name), directory)
+    descriptor = _acquire(lock, reader)
+    spool = Spool(bytes.fromhex(lock.stem), lock.parent)
     try:
         orphan = OrphanedSession(spool, reader.hello)
-        if orphan.id.hex() != name:
+        if orphan.id.hex() != lock.stem:
             raise WireError("envelope", f"{reader.path} is of another session")  # noqa: TRY301  the lock is closed below
-        orphan.restore(lock)
+        orphan.restore(descriptor)
         return orphan
     except (OSError, WireError):
-        os.close(lock)
+        os.close(descriptor)
         raise
 
 
-def _first(directory: Path, name: str) -> Reader:
+def _first(lock: Path, files: Iterable[Path]) -> Reader:
     """Return a reader of a session's first segment, of the user who made its lock.
 
     In a shared directory others can add files of that name. They cannot replace the lock, which the process makes first.
     """
-    lock = directory / f"{name}.lock"
     user = lock.lstat().st_uid if lock.exists() else os.geteuid()  # that makes it now
-    return Reader(min(path for path in directory.glob(f"{name}.*.spool") if path.lstat().st_uid == user))
+    return Reader(min(path for path in files if path.lstat().st_uid == user))
 
 
-def _acquire(directory: Path, name: str, first: Reader) -> int:
+def _acquire(lock: Path, first: Reader) -> int:
     """Acquire the lock of a session, and return its descriptor.
 
     Raises:
         OSError: Its process has the lock, or the files have been replaced by another user's.
     """
-    lock = acquire_lock(directory / f"{name}.lock")
-    if os.fstat(lock).st_uid != first.user:
-        os.close(lock)
+    descriptor = acquire_lock(lock)
+    if os.fstat(descriptor).st_uid != first.user:
+        os.close(descriptor)
         raise PermissionError(errno.EPERM, "the lock is another user's", str(first.path))
-    return lock
+    return descriptor

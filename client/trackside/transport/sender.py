@@ -24,7 +24,7 @@ from trackside.transport.connection import Waker, connect, new_context
 from trackside.transport.native_thread import native_thread
 from trackside.transport.orphaned_spool import OrphanedSession, orphaned_sessions, unreadable_spools
 from trackside.transport.paths import machine_id
-from trackside.transport.patience import Patience
+from trackside.transport.patience import LONGEST_SECONDS, Patience
 from trackside.transport.session import Session
 from trackside.transport.spool import spool_location
 from trackside.wire import (
@@ -99,6 +99,7 @@ class Sender:
         self._thread = native_thread(self._run, "trackside-sender")
         self._answered_at = self._no_daemon_since = time.monotonic()
         self._patience = Patience()
+        self._asked = False
         self._beat_at = 0.0
         self._logged: set[str] = set()
         self._announced: set[str] = set()
@@ -284,7 +285,7 @@ class Sender:
         if not any(session.pending or not session.greeted for session in self._sessions):
             self._answered_at = self._no_daemon_since = moment  # nothing is asked, so silence means nothing
             self._patience.reset()
-        elif self._socket is not None and moment - self._answered_at > self._patience.seconds:
+        elif self._socket is not None and moment - self._answered_at > self._answer_seconds():
             self._disconnect()
             self._patience.grow()
         if self._context is None:
@@ -299,9 +300,15 @@ class Sender:
             self._log_no_daemon()
         return self._socket is not None
 
+    def _answer_seconds(self) -> float:
+        """Return for how long nothing may be answered before the daemon is searched anew."""
+        # A connection that is not made yet, as on a machine that is busy with a thousand of them, must not begin anew.
+        return self._patience.seconds if self._asked else LONGEST_SECONDS
+
     def _connect(self, endpoint: str) -> None:
         assert self._context is not None  # noqa: S101  checked before
         self._answered_at = time.monotonic()
+        self._asked = False
         self._connected_to = endpoint
         self._socket, failure = connect(self._context, endpoint, os.environ)
         self._failures.append(f"{endpoint} ({failure})")
@@ -342,6 +349,8 @@ class Sender:
                 again = max(BEAT_SECONDS, self._patience.seconds / 2)
                 if moment - session.asked_at >= again and self._send(session.hello(clock)):
                     session.asked_at = moment
+                    if not self._asked:
+                        self._asked, self._answered_at = True, moment
                 continue
             idle = not session.in_flight
             while (message := session.next_to_send()) is not None and self._send(message.frames):

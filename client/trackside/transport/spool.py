@@ -13,6 +13,7 @@ import errno
 import os
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
@@ -25,7 +26,6 @@ from trackside.wire import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 SPOOL_BYTES = (
@@ -249,14 +249,18 @@ class Spool:
         """Delete older segments of ended processes, and return whether the spare segment must go too."""
         assert self._directory is not None  # noqa: S101  there are segments
         files = []
-        for path in self._directory.glob("*.spool"):
-            with suppress(OSError):
-                status = path.stat()
-                files.append((status.st_mtime_ns, path, status.st_size))
-        excess = (
-            sum(size for _, _, size in files) + SEGMENT_BYTES - SPOOL_BYTES
-        )  # the new segment is still to be filled
-        for _, path, size in sorted(files):
+        with os.scandir(self._directory) as entries:  # several times faster than `Path.glob`: there may be thousands
+            for entry in entries:
+                if entry.name.endswith(".spool"):
+                    with suppress(OSError):
+                        status = entry.stat()
+                        files.append((status.st_mtime_ns, entry.path, status.st_size))
+        # The new segment is still to be filled.
+        excess = sum(size for _, _, size in files) + SEGMENT_BYTES - SPOOL_BYTES
+        if excess <= 0:
+            return False
+        for _, name, size in sorted(files):
+            path = Path(name)
             if excess <= 0:
                 return False
             if spare is not None and path == spare.path:

@@ -257,7 +257,8 @@ class RankWatch:
         elif isinstance(record, Event) and record.kind == "rank_ended":
             held = self._held.get((record.run, record.rank or 0))
         elif isinstance(record, RunState):
-            for (run, _), records in self._held.items():
+            # A state without an end means nothing here, and comes with the hello of each rank.
+            for (run, _), records in self._held.items() if record.ended is not None else ():
                 if run == record.run:
                     records.append(record)
             return False

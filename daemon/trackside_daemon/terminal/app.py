@@ -11,14 +11,16 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from trackside_daemon.model.text import shown
+from trackside_daemon.model.text import cut, shown
 from trackside_daemon.terminal import snapshot
+from trackside_daemon.terminal.formatting import to_float
 from trackside_daemon.terminal.frame import DaemonData, Frame, plot_columns, render_frame
 from trackside_daemon.terminal.once import no_colour
-from trackside_daemon.terminal.panes import FilterLine, Help, Pane, Report
+from trackside_daemon.terminal.panes import Confirmation, FilterLine, Help, Pane, Report
 from trackside_daemon.terminal.polling import Daemon, Poller, PollResult, UnansweredError
-from trackside_daemon.terminal.runs import first_visible
+from trackside_daemon.terminal.processes import TREE, CpuShares, describe
 from trackside_daemon.terminal.styled_lines import Line, fit
+from trackside_daemon.terminal.table import first_visible
 from trackside_daemon.terminal.view import View, Window
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.widgets import Input
 
-KEYS = "q quit  c record  s snapshot  r reset  / filter  Enter expand  +/- zoom  ? help"
+KEYS = "q quit  p processes  c record  s snapshot  r reset  / filter  +/- zoom  ? help"
+MACHINE_KEYS = "q quit  p runs  < > sort  e end  / filter  ? help"
 MIN_LINES = 6  # lines of the lowest frame; a lower terminal cuts it off
 
 
@@ -48,11 +51,11 @@ class Top(App[None]):
     #status { dock: bottom; height: 1; }
     FilterLine { dock: bottom; height: 1; border: none; padding: 0; display: none; }
     FilterLine > .input--cursor { color: ansi_default; background: ansi_default; text-style: reverse; }
-    Help { align: center middle; }
+    Help, Confirmation { align: center middle; }
     Report { align: center middle; }
     Report > ScrollableContainer { width: auto; max-width: 100%; height: auto; max-height: 100%; border: round ansi_default; }
     Report Static { width: auto; padding: 0 1; text-wrap: nowrap; }
-    Help > Static { width: auto; max-width: 100%; height: auto; border: round ansi_default; padding: 0 1; }
+    Help > Static, Confirmation > Static { width: auto; max-width: 100%; height: auto; border: round ansi_default; padding: 0 1; }
     """
     AUTO_FOCUS = None  # otherwise the filter's input gets the keys
     ENABLE_COMMAND_PALETTE = False
@@ -74,6 +77,10 @@ class Top(App[None]):
         Binding("right", "pan(0.5)", "forward"),
         Binding("plus,equals_sign", "zoom(0.5)", "fewer steps"),
         Binding("minus", "zoom(2.0)", "more steps"),
+        Binding("p", "machine", "processes"),
+        Binding("less_than_sign", "sort(-1)", "sort"),
+        Binding("greater_than_sign", "sort(1)", "sort"),
+        Binding("e", "end", "end"),
     ]
 
     class Polled(Message):
@@ -90,6 +97,13 @@ class Top(App[None]):
             super().__init__()
             self.lines = lines
 
+    class Ended(Message):
+        """A process was sent a signal, or not; the line to show."""
+
+        def __init__(self, note: Line) -> None:
+            super().__init__()
+            self.note = note
+
     def __init__(self, daemon: Daemon, interval: float = 1.0, directory: Path | None = None) -> None:
         if no_colour():
             # Textual reads this variable, but not the names of terminals without colour.
@@ -104,12 +118,11 @@ class Top(App[None]):
         self._note: Line = []
         self._daemon = daemon
         self._recording = False
+        self._cpu_shares = CpuShares()
         self._panes = {name: Pane(id=name) for name in (*Frame._fields, "status")}
         self._filter = FilterLine(compact=True, placeholder="part of a run's name, id or state")
         # Textual permits post_message in any thread, such as the poller's, but not most other methods.
-        self._poller = Poller(
-            daemon, self.view.series_query, lambda result: self.post_message(self.Polled(result)), interval
-        )
+        self._poller = Poller(daemon, self.view, lambda result: self.post_message(self.Polled(result)), interval)
 
     def compose(self) -> ComposeResult:
         """See Textual."""
@@ -133,6 +146,7 @@ class Top(App[None]):
         self._error = shown(error)
         if data is not None:
             self._data = data
+            self._cpu_shares.update(data.processes, polled_at)
             self.view.update_selection(data.overview)
         self._draw()
 
@@ -145,12 +159,15 @@ class Top(App[None]):
     def on_resize(self, event: events.Resize) -> None:
         """See Textual."""
         # The daemon reduces the series to the plot's width, so another width needs other data.
-        self.view.columns = plot_columns(event.size.width)
+        self.view.columns, self.view.width = plot_columns(event.size.width), event.size.width
         self._draw()
         self._poller.poll_now()
 
     def on_pane_clicked(self, message: Pane.Clicked) -> None:
-        """Select the run that was clicked."""
+        """Select the run or process that was clicked."""
+        if message.pane == "processes":
+            self._select_process(message.row)
+            return
         runs = self.view.matching_runs(self._overview)
         height = len(self._frame().runs)
         # The first line of the pane has the names of the columns.
@@ -158,6 +175,14 @@ class Top(App[None]):
         if message.pane == "runs" and message.row and index < len(runs):
             self.view.select(str(runs[index].get("id")))
             self._view_changed()
+
+    def _select_process(self, row: int) -> None:
+        found = self.view.matching_processes(self._processes)
+        selected = self.view.process_index(found)
+        index = first_visible(len(found), selected, len(self._frame().processes)) + row - 1
+        if row and index < len(found):
+            self.view.move_process(self._processes, index - selected)
+            self._draw()
 
     def on_input_changed(self, message: Input.Changed) -> None:
         """Apply the filter while the user types."""
@@ -172,9 +197,56 @@ class Top(App[None]):
         self._draw()
 
     def action_select(self, by: int) -> None:
-        """Select the run that many lines further down."""
-        self.view.move_selection(self._overview, by)
+        """Select the run or process that many lines further down."""
+        if self.view.machine:
+            self.view.move_process(self._processes, by)
+        else:
+            self.view.move_selection(self._overview, by)
         self._view_changed()
+
+    def action_machine(self) -> None:
+        """Show the machine's histories and processes, or the runs again."""
+        self.view.machine = not self.view.machine
+        self._view_changed()
+
+    def action_sort(self, by: int) -> None:
+        """Sort the processes by another column."""
+        self.view.sort_by(by)
+        self._draw()
+
+    def action_end(self) -> None:
+        """End the selected process, if the user confirms that."""
+        found = self.view.matching_processes(self._processes)
+        if not self.view.machine or not found:
+            return
+        process = found[self.view.process_index(found)]
+        pid, started = process.get("pid"), to_float(process.get("started"))
+        if not process.get("run") or not isinstance(pid, int) or started is None:
+            self._note = [(f"process {shown(pid)} is not of a training: only those can be ended here", "warning")]
+            self._draw()
+            return
+
+        def answered(answer: bool | None) -> None:
+            if answer:
+                threading.Thread(target=self._end, args=(pid, started), daemon=True).start()
+
+        question = f"Send SIGTERM to process {cut(describe(process), 300)}?"
+        self.push_screen(Confirmation(f"{question}\nA training saves nothing unless it handles the signal."), answered)
+
+    def _end(self, pid: int, started: float) -> None:
+        try:
+            self._daemon.end(pid, started)
+        except UnansweredError as error:
+            note: Line = [(f"not ended: {shown(str(error))}", "critical")]
+        else:
+            note = [(f"sent SIGTERM to process {pid}", "good")]
+        self.post_message(self.Ended(note))
+
+    def on_top_ended(self, message: Ended) -> None:
+        """Show whether the signal was sent."""
+        self._note = message.note
+        self._draw()
+        self._poller.poll_now()
 
     def action_enlarge(self) -> None:
         """Expand the selected run, or show the list again."""
@@ -244,6 +316,10 @@ class Top(App[None]):
         return self._data.overview if self._data is not None else {}
 
     @property
+    def _processes(self) -> Sequence[dict[str, Any]]:
+        return self._data.processes if self._data is not None else ()
+
+    @property
     def _last_step(self) -> float:
         return self.view.last_step(self._overview)
 
@@ -272,9 +348,11 @@ class Top(App[None]):
             return self._note
         active = [f"filter {shown(self.view.filter)!r}"] if self.view.filter else []
         steps, end = self.view.window
-        if steps is not None:
+        if self.view.machine:
+            active.append("tree" if self.view.order == TREE else f"by {self.view.order}")
+        elif steps is not None:
             active.append(f"{steps:.0f} steps{'' if end is None else f' to {end:.0f}'}")
         return [
             ("".join(f"{text}  " for text in active), "info"),
-            ("connecting to the daemon" if self._data is None else KEYS, "dim"),
+            ("connecting to the daemon" if self._data is None else MACHINE_KEYS if self.view.machine else KEYS, "dim"),
         ]

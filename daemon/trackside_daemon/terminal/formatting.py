@@ -78,14 +78,20 @@ def bar(ratio: object, width: int) -> str:
     return "█" * full + "░" * (width - full)
 
 
-def sparkline(values: object, width: int) -> str:
-    """Return the newest values, one character each; ``!`` for one that is not finite."""
+def sparkline(values: object, width: int, top: float | None = None) -> str:
+    """Return the newest values, one character each; ``!`` for one that is not finite.
+
+    The characters range from the lowest to the highest value, or from 0 to *top*.
+    """
     numbers = (
         [nan if (number := to_float(value)) is None else number for value in values] if isinstance(values, list) else []
     )
     numbers = numbers[-width:]
     finite = [number for number in numbers if isfinite(number)]
-    low = min(finite, default=0.0)
-    span = max(finite, default=0.0) - low
-    blocks = [_BLOCKS[round(7 * (number - low) / (span or 1))] if isfinite(number) else "!" for number in numbers]
+    low = min(finite, default=0.0) if top is None else 0.0
+    span = (max(finite, default=0.0) if top is None else top) - low
+    blocks = [
+        _BLOCKS[round(7 * min(1.0, max(0.0, (number - low) / (span or 1))))] if isfinite(number) else "!"
+        for number in numbers
+    ]
     return "".join(blocks).rjust(width)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.model.text import cut, shown
 from trackside_daemon.terminal.formatting import bar, pad, percent, text_field, to_float, with_prefix
+from trackside_daemon.terminal.histories import clock
 from trackside_daemon.terminal.styled_lines import Line, fit, line_width
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 NARROW = 19  # columns of a GPU with its utilization and temperature
 MIDDLE = 39  # columns of a GPU also with memory and power
-WIDE = 78  # columns of a GPU also with its name and ranks
+WIDE = 78  # columns of a GPU also with its clock, name and ranks
 
 
 def gpu_rows(gpus: Sequence[Gpu], width: int) -> int:
@@ -64,6 +65,7 @@ def _gpu(gpu: Gpu, size: int) -> Line:
         line.append((f" {pad(memory, 11, right=True)}", ""))
     line += _power_and_temperature(gpu, power=size >= MIDDLE - 2)
     if is_wide:
+        line.append((f" {pad(clock(gpu), 7, right=True)}", ""))
         name = "" if reasons else text_field(gpu, "name")  # the reasons need the room
         line += [(f" {text}", style) for text, style in ((name, "dim"), (_ranks(gpu), "")) if text]
     if reasons:

@@ -40,6 +40,6 @@ def render_once(daemon: Daemon) -> Iterator[str]:
     # One line is left for the shell's prompt.
     height = size.lines - 1 if is_terminal or os.environ.get("LINES", "").isdecimal() else None
     view = View(columns=plot_columns(width))
-    data = fetch(daemon, view.series_query)
+    data = fetch(daemon, view)
     render = to_ansi if is_terminal and not no_colour() else to_text
     return (render(line) for line in chain.from_iterable(render_frame(data, view, width, height)))

@@ -31,14 +31,17 @@ TEXTUAL_STYLES = {
 }
 
 HELP = """\
-up, down     select a run
+up, down     select a run, or a process
 Enter, Esc   expand the selected run, and go back to the list
 +, -         show fewer or more steps in the plots
 left, right  move back or forward by half a window
 r            show all steps
+p            show processes and histories, and go back
+<, >         sort the processes by another column, or as a tree
+e            end the selected process, after a confirmation
 c            record 10 steps of the selected run, and show where
              their time goes
-/            filter by name, id or state; Esc clears the filter
+/            filter runs or processes; Esc clears the filter
 s            save a snapshot (JSON) in the working directory
 ?            show this help
 q            quit
@@ -109,6 +112,24 @@ class Report(ModalScreen[None]):
         """See Textual."""
         with ScrollableContainer():
             yield Static(self._text, markup=False)
+
+
+class Confirmation(ModalScreen[bool]):
+    """Question that only the key y answers with yes."""
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        """See Textual."""
+        yield Static(f"{self._question}\n\ny  yes        any other key  no", markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """See Textual."""
+        event.stop()
+        if self.is_current:
+            self.dismiss(event.key == "y")
 
 
 class Help(ModalScreen[None]):

@@ -11,8 +11,7 @@ from trackside_daemon.terminal.frame import DaemonData
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    SeriesQuery = Callable[[dict[str, Any]], list[tuple[str, str]]]
-    """Returns the query parameters for `/api/v1/series` from an overview, the ``run`` first; empty for no query."""
+    from trackside_daemon.terminal.view import View
 
 
 class UnansweredError(Exception):
@@ -28,6 +27,18 @@ class Daemon(Protocol):
 
     def series(self, parameters: Sequence[tuple[str, str]], /) -> list[dict[str, Any]]:
         """Return the response of `/api/v1/series`."""
+        ...
+
+    def machine(self, parameters: Sequence[tuple[str, str]], /) -> list[dict[str, Any]]:
+        """Return the series of `/api/v1/machine`."""
+        ...
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return the response of `/api/v1/processes`."""
+        ...
+
+    def end(self, pid: int, started: float) -> None:
+        """Send SIGTERM to a process of a training that started at that Unix time."""
         ...
 
     def record(self, run: str) -> list[str]:
@@ -49,16 +60,22 @@ class PollResult(NamedTuple):
     time: float
 
 
-def fetch(daemon: Daemon, series_query: SeriesQuery) -> DaemonData:
-    """Return an overview and the series of a run.
+def fetch(daemon: Daemon, view: View) -> DaemonData:
+    """Return an overview, with the series of a run, or the histories and processes of the machine.
 
     Raises:
         UnansweredError: The daemon did not answer, or its overview has another form.
     """
     overview = _checked(daemon.overview())
-    parameters = series_query(overview)
-    series = [row for row in daemon.series(parameters) if isinstance(row, dict)] if parameters else []
+    if parameters := view.machine_query(overview):
+        return DaemonData(overview, machine=_rows(daemon.machine(parameters)), processes=_rows(daemon.processes()))
+    parameters = view.series_query(overview)
+    series = _rows(daemon.series(parameters)) if parameters else []
     return DaemonData(overview, series, parameters[0][1] if parameters else "")
+
+
+def _rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _checked(overview: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +93,7 @@ class Poller:
 
     Args:
         daemon: Daemon to poll.
-        series_query: Chooses the series to fetch.
+        view: Chooses what to fetch.
         on_result: Receives each result, in the thread.
         interval: Seconds between two polls.
     """
@@ -84,12 +101,12 @@ class Poller:
     def __init__(
         self,
         daemon: Daemon,
-        series_query: SeriesQuery,
+        view: View,
         on_result: Callable[[PollResult], object],
         interval: float,
     ) -> None:
         self._daemon = daemon
-        self._series_query = series_query
+        self._view = view
         self._on_result = on_result
         self._interval = interval
         self._wakeup = threading.Event()
@@ -115,7 +132,7 @@ class Poller:
             self._wakeup.clear()
             now = time.time()
             try:
-                result = PollResult(fetch(self._daemon, self._series_query), "", now)
+                result = PollResult(fetch(self._daemon, self._view), "", now)
             except UnansweredError as error:
                 result = PollResult(None, str(error), now)
             if not self._stopped:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.model.text import duration
 from trackside_daemon.terminal.formatting import (
     ABSENT,
-    pad,
     percent,
     short_number,
     sparkline,
@@ -15,7 +14,8 @@ from trackside_daemon.terminal.formatting import (
     to_float,
     with_prefix,
 )
-from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, Piece, fit
+from trackside_daemon.terminal.styled_lines import SEVERITIES, Line, Piece
+from trackside_daemon.terminal.table import Column, render_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,55 +23,24 @@ if TYPE_CHECKING:
 # Styles by state; all other states are critical.
 STATE_STYLES = {"running": "good", "starting": "info", "stopped": "warning", "finished": "dim"}
 
-MARK = "> "
-
-
-class _Column(NamedTuple):
-    """A column of the list; *min_frame* is the narrowest frame that shows it."""
-
-    name: str
-    width: int
-    right: bool = True
-    min_frame: int = 0
-
-
 _COLUMNS = (
-    _Column("STATE", 8, right=False),
-    _Column("STEP", 8),
-    _Column("DONE", 4, min_frame=90),
-    _Column("LEFT", 7),
-    _Column("LOSS", 9),
-    _Column("RATE", 8),
-    _Column("RANKS", 5, min_frame=100),
-    _Column("ATTEMPT", 7, min_frame=110),
-    _Column("RECENT LOSS", 24, right=False, min_frame=120),
-    _Column("ALERTS", 13, right=False),
+    Column("RUN", 0, right=False),
+    Column("STATE", 8, right=False),
+    Column("STEP", 8),
+    Column("DONE", 4, min_frame=90),
+    Column("LEFT", 7),
+    Column("LOSS", 9),
+    Column("RATE", 8),
+    Column("RANKS", 5, min_frame=100),
+    Column("ATTEMPT", 7, min_frame=110),
+    Column("RECENT LOSS", 24, right=False, min_frame=120),
+    Column("ALERTS", 13, right=False),
 )
 
 
 def render_runs(runs: Sequence[Mapping[str, Any]], selected: int, width: int, height: int) -> list[Line]:
     """Return *height* lines: the names of the columns, and the runs around the selected one."""
-    columns = [column for column in _COLUMNS if width >= column.min_frame]
-    name_width = max(6, width - len(MARK) - sum(column.width + 1 for column in columns))
-    names = [" " * len(MARK) + pad(_title(runs, height), name_width)]
-    names += [pad(column.name, column.width, right=column.right) for column in columns]
-    lines: list[Line] = [[(" ".join(names), "title")]]
-    first = first_visible(len(runs), selected, height)
-    for number, run in enumerate(runs[first : first + height - 1], first):
-        cells = _cells(run)
-        line: Line = [(MARK if number == selected else " " * len(MARK), "")]
-        line.append((pad(text_field(run, "name", ABSENT), name_width), "selected" if number == selected else ""))
-        for column in columns:
-            text, style = cells[column.name]
-            line += [(" ", ""), (pad(text, column.width, right=column.right), style)]
-        lines.append(line)
-    return [fit(line, width) for line in (lines + [[]] * height)[:height]]
-
-
-def first_visible(count: int, selected: int, height: int) -> int:
-    """Return the index of the run in the first line, so that the selected one is visible."""
-    rows = max(1, height - 1)
-    return max(0, min(selected - rows // 2, count - rows))
+    return render_table(_COLUMNS, runs, _cells, selected, (width, height), titles={"RUN": _title(runs, height)})
 
 
 def _title(runs: Sequence[Mapping[str, Any]], height: int) -> str:
@@ -83,6 +52,7 @@ def _cells(run: Mapping[str, Any]) -> dict[str, Piece]:
     state = text_field(run, "state", ABSENT)
     loss = short_number(run.get("loss"))
     return {
+        "RUN": (text_field(run, "name", ABSENT), ""),
         "STATE": (state, STATE_STYLES.get(state, "" if state == ABSENT else "critical")),
         "STEP": (short_number(run.get("step")), ""),
         "DONE": (percent(run.get("progress_ratio")), ""),

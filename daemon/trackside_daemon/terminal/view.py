@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.terminal.curves import KEYS
 from trackside_daemon.terminal.formatting import to_float
+from trackside_daemon.terminal.histories import history_columns, machine_query
+from trackside_daemon.terminal.processes import ORDERS, TREE, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,6 +66,10 @@ class View:
         enlarged: Whether the selected run's plots take the place of the list.
         window: Window of the selected run's steps.
         columns: Width of a plot.
+        machine: Whether histories and processes of the machine take the place of runs and plots.
+        order: Order of the processes, one of `processes.ORDERS`.
+        pid: Pid of the selected process; 0 for the first.
+        width: Width of the frame.
     """
 
     selected: str = ""
@@ -71,15 +77,36 @@ class View:
     enlarged: bool = False
     window: Window = field(default_factory=Window)
     columns: int = 40
+    machine: bool = False
+    order: str = TREE
+    pid: int = 0
+    width: int = 80
 
     def matching_runs(self, overview: Mapping[str, Any]) -> list[Run]:
         """Return the runs that match the filter."""
+        return self._matching(overview.get("runs", ()), "name", "id", "state")
+
+    def matching_processes(self, processes: Sequence[Run]) -> list[Run]:
+        """Return the processes that match the filter, in order."""
+        return ordered(self._matching(processes, "run", "user", "command", "comm", "pid"), self.order)
+
+    def _matching(self, rows: Sequence[Run], *names: str) -> list[Run]:
         text = self.filter.casefold()
-        return [
-            run
-            for run in overview.get("runs", ())
-            if any(text in str(run.get(name, "")).casefold() for name in ("name", "id", "state"))
-        ]
+        return [row for row in rows if any(text in str(row.get(name, "")).casefold() for name in names)]
+
+    def process_index(self, processes: Sequence[Run]) -> int:
+        """Return the index of the selected process; 0 if it is not among *processes*."""
+        return next((index for index, one in enumerate(processes) if one.get("pid") == self.pid), 0)
+
+    def move_process(self, processes: Sequence[Run], by: int) -> None:
+        """Select the process that many lines further down."""
+        found = self.matching_processes(processes)
+        if found:
+            self.pid = found[min(len(found) - 1, max(0, self.process_index(found) + by))].get("pid", 0)
+
+    def sort_by(self, by: int) -> None:
+        """Sort the processes by the column that many further to the right."""
+        self.order = ORDERS[(ORDERS.index(self.order) + by) % len(ORDERS)]
 
     def selected_index(self, runs: Sequence[Run]) -> int:
         """Return the index of the selected run; 0 if it is not among *runs*."""
@@ -124,3 +151,7 @@ class View:
         parameters = {"by": "step", "points": points, **self.window.parameters(_finite(run.get("step")))}
         pairs = [("run", str(run.get("id"))), *(("key", key) for key in KEYS)]
         return pairs + [(name, str(value)) for name, value in parameters.items()]
+
+    def machine_query(self, overview: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return the query parameters of `/api/v1/machine`, as pairs; empty if the histories are not shown."""
+        return machine_query(_finite(overview.get("time")), history_columns(self.width)) if self.machine else []

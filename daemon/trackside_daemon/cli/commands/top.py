@@ -45,6 +45,18 @@ class ReconnectingDaemon:
         """See `terminal.polling.Daemon`."""
         return self._query(lambda source: source.series(query))
 
+    def machine(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """See `terminal.polling.Daemon`."""
+        return self._query(lambda source: source.machine(query))
+
+    def processes(self) -> list[dict[str, Any]]:
+        """See `terminal.polling.Daemon`."""
+        return self._query(lambda source: source.processes())
+
+    def end(self, pid: int, started: float) -> None:
+        """See `terminal.polling.Daemon`."""
+        self._query(lambda source: source.end_process(pid, started))
+
     def record(self, run: str) -> list[str]:
         """See `terminal.polling.Daemon`."""
         return list(self._query(lambda source: source.record(run, {"trigger": "person"})["text"]))
@@ -79,7 +91,7 @@ def top(
 ) -> None:
     """Show runs, their loss and throughput, GPUs, host and alerts in the terminal.
 
-    Arrows select a run, Enter shows only that run, / filters, c records some steps of it, s saves a snapshot (JSON), r shows
+    Arrows select a run, Enter shows only that run, p shows processes and the last minutes of the machine, / filters, c records some steps of it, s saves a snapshot (JSON), r shows
     all steps again, ? lists all keys, q quits. $NO_COLOR turns colours off. With --once, the exit status is 2 if no daemon answers.
     """
     with errors_reported():

@@ -100,6 +100,14 @@ class ApiSource:
         """Return the training processes of the daemon's machine."""
         return self._list("processes", {})
 
+    def machine(self, query: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+        """Return the last hour of the host and its GPUs, by the query parameters of `/api/v1/machine`."""
+        return list(self._json(f"machine?{urlencode(query)}", timeout=STATUS_SECONDS).get("series", ()))
+
+    def end_process(self, pid: int, started: float) -> None:
+        """Make the daemon send SIGTERM to a process of a training, which started at that Unix time."""
+        self._post(f"processes/{pid}/end", {"started": started})
+
     def run(self, text: str, limit: int | None = None) -> dict[str, Any]:
         """See `Source`."""
         return self._checked(

@@ -27,6 +27,7 @@ _GPU_FAMILIES = {
     "power_watts": (),
     "power_limit_watts": ("enforced",),
     "temperature_celsius": ("gpu",),
+    "clock_hertz": ("sm",),
 }
 
 
