@@ -124,7 +124,7 @@ def main() -> None:
     with ExitStack() as ends:
         place = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="ts-", dir="/tmp")))
         playwright = ends.enter_context(sync_playwright())
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=list(FLAGS))
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium-headless-shell", args=list(FLAGS))
         ends.callback(browser.close)
         fill(place / "history", asked.samples)
         with ExitStack() as served:

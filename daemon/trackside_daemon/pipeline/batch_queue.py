@@ -40,10 +40,12 @@ class BatchQueue:
         """Return whether more may be pushed."""
         return len(self._pushes) < PUSHES_WAITING  # without the lock: at worst a few more get in
 
-    @property
-    def is_idle(self) -> bool:
-        """True while `get` would wait."""
-        return not (self._ticks or self._pushes or self._stopping)
+    def wait(self, seconds: float) -> bool:
+        """Wait so long that `get` returns at once; return whether it does. Without any seconds return False."""
+        with self._changed:
+            return seconds > 0 and bool(
+                self._changed.wait_for(lambda: self._ticks or self._pushes or self._stopping, seconds)
+            )
 
     def get(self) -> Batch | None:
         """Wait for the next batch; return None if none is left after `stop`."""

@@ -29,7 +29,6 @@ FAILURES = Metric(
 )
 STAGES = ("state", "history", "detectors", "alerts", "listeners", "jsonl")
 LOGGED = 64  # most kinds of failures that are logged
-RESTORE_SECONDS = 0.1  # the longest pause between two ranks that are restored, while batches wait all the time
 ALERTS_SECONDS = 1.0  # interval in which the active alerts get the time, while batches arrive
 
 _RESTORING = Batch("restoring")
@@ -76,7 +75,7 @@ class Pipeline:
         self._queue = queue or BatchQueue()
         self._restore = restore
         self._restores = True
-        self._restored_at = 0.0
+        self._rests_until = 0.0
         self._wall = wall
         self._ticked = 0.0
         self._findings: list[Finding] = []
@@ -183,10 +182,12 @@ class Pipeline:
             self._began = 0.0
 
     def _next(self) -> Batch | None:
-        """Return the next batch, None at the end; restore ranks of an earlier daemon until there is one."""
-        while self._restores and (self._queue.is_idle or time.monotonic() - self._restored_at > RESTORE_SECONDS):
+        """Return the next batch, None at the end; restore ranks of an earlier daemon before, as long as there are some."""
+        while self._restores and not self._queue.wait(self._rests_until - time.monotonic()):
+            began = time.monotonic()
             self._stage("detectors", self._restore_rank, _RESTORING)
-            self._restored_at = time.monotonic()
+            # Half of the time is left to batches, and to the threads that share Python's lock with this one.
+            self._rests_until = 2 * time.monotonic() - began
         return self._queue.get()
 
     def _restore_rank(self, _: Batch) -> None:
