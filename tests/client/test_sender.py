@@ -718,13 +718,13 @@ def test_a_spool_whose_directory_cannot_be_listed_for_a_while_stops_nothing(
     monkeypatch.setattr("trackside.transport.outbox.STUCK_SECONDS", 0.0)
     listed: list[Path] = []
 
-    def glob(path: Path, pattern: str) -> Iterator[Path]:
+    def scandir(path: Path) -> Iterator[os.DirEntry[str]]:
         listed.append(path)
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     run = trackside.init(endpoint=nowhere)
     with monkeypatch.context() as patch:
-        patch.setattr("pathlib.Path.glob", glob)
+        patch.setattr("os.scandir", scandir)
         run.push(step=1, loss=0.5)
         eventually(lambda: listed)
     run.push(step=2, loss=0.25)

@@ -54,7 +54,7 @@ def test_a_worker_stays_as_large_as_it_was(scenario: Scenario, count: Callable[[
     scenario.gpus(8)
     scenario.set(*LIVELY)
     watch = Watch(WorkerSettings(extra=("all",)))
-    cycles = count(300, 10_000)
+    cycles = count(120, 10_000)
     for _ in range(cycles // 3):
         watch.read()
     worker, before = watch.pid, held(watch.pid)
