@@ -64,6 +64,13 @@ def soaked() -> list[tuple[str, int, float]]:
 
 
 @pytest.fixture
+def only_soak(request: pytest.FixtureRequest) -> None:
+    """Skip a test that takes seconds of a processor for what other tests show in part; it runs under --soak."""
+    if not request.config.getoption("--soak"):
+        pytest.skip("others show most of it in less time: only under --soak")
+
+
+@pytest.fixture
 def count(request: pytest.FixtureRequest) -> Iterator[Callable[[int, int], int]]:
     """A function ``count(reduced, full)`` that returns the number of repetitions.
 

@@ -163,6 +163,7 @@ def composed(tmp_path: Path, place: Path) -> Iterator[Composed]:
         yield Composed(tmp_path, place, ends)
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_the_demo_s_series_and_alerts_come_to_both(composed: Composed) -> None:
     alertmanager = composed.start("alertmanager")
     prometheus = composed.start("prometheus")

@@ -91,6 +91,7 @@ def test_the_wheel_brings_what_systemd_needs(installed: Path) -> None:
     assert {path.relative_to(brought): path.read_bytes() for path in brought.rglob("*") if path.is_file()} == files
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_by_way_of_the_sdist_the_wheel_is_the_same(wheel: Path, tmp_path: Path) -> None:
     good(run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT, cwd=tmp_path))
     [other] = tmp_path.glob("*.whl")

@@ -74,6 +74,7 @@ def test_a_script_with_nanogpt_s_lines_takes_the_change_of_the_page(
     assert alarms(daemon) == {}
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_its_ranks_are_one_run_that_a_resume_continues(
     daemon: Daemon, start_training: Callable[..., Process], tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ def varint(number: int) -> bytes:
     return bytes((number & 127 | 128,)) + varint(number >> 7) if number > 127 else bytes((number,))
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_a_run_of_two_machines_is_one_to_the_rules_in_the_middle(
     road: Road, tmp_path: Path, start_training: Callable[..., Process], start_daemon: Callable[..., Daemon]
 ) -> None:

@@ -398,6 +398,7 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     assert (kept["first"], kept["second"]) == (3, 0)
 
 
+@pytest.mark.usefixtures("only_soak")
 def test_ranks_under_torchrun(started: Started, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(RANKS)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
