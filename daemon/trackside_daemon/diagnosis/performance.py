@@ -66,16 +66,16 @@ def read_performance(
     grid = _Grid(began, (ended - began) / points, points)
     counters = _counters(connection, run, Window("time", began - LATE, ended + LATE))
     steps = _by_rank(counters, f.STEPS.name, grid)
-    ranks = _ranks(counters, grid, steps)
+    phases = _by_phase(counters, grid)
     return {
         "run": uid,
         "times": grid.edges()[1:],
         "step": _step_quantiles(connection, uid, tails, grid),
-        "tokens_per_second": _rate(_by_rank(counters, f.TOKENS.name, grid), grid),
-        "samples_per_second": _rate(_by_rank(counters, f.SAMPLES.name, grid), grid),
+        "tokens_per_second": _rate(_by_rank(counters, f.TOKENS.name, grid), grid.width),
+        "samples_per_second": _rate(_by_rank(counters, f.SAMPLES.name, grid), grid.width),
         "mfu": _mfu(connection, uid, _by_rank(counters, f.MODEL_FLOPS.name, grid), grid),
-        "phases": _phases(counters, grid, steps),
-        "ranks": ranks,
+        "phases": _phases(phases, steps),
+        "ranks": _ranks(phases, grid, steps),
         "most_ranks": MOST_RANKS,
     }
 
@@ -92,13 +92,18 @@ def _counters(connection: sqlite3.Connection, run: Mapping[str, Any], window: Wi
     ]
 
 
-def _by_rank(counters: Sequence[Resource], family: str, grid: _Grid, phase: str | None = None) -> dict[int, _Parts]:
+def _by_rank(counters: Sequence[Resource], family: str, grid: _Grid) -> dict[int, _Parts]:
     """Return the increase of a counter in each part, by rank."""
-    return {
-        int(one.labels["rank"]): _increases(one, grid)
-        for one in counters
-        if one.family == family and one.labels.get("phase") == phase
-    }
+    return {int(one.labels["rank"]): _increases(one, grid) for one in counters if one.family == family}
+
+
+def _by_phase(counters: Sequence[Resource], grid: _Grid) -> dict[int, dict[str, _Parts]]:
+    """Return the seconds of each phase in each part, by rank and phase."""
+    found: dict[int, dict[str, _Parts]] = {}
+    for one in counters:
+        if one.family == f.PHASE_SECONDS.name:
+            found.setdefault(int(one.labels["rank"]), {})[one.labels["phase"]] = _increases(one, grid)
+    return found
 
 
 def _increases(counter: Resource, grid: _Grid) -> _Parts:
@@ -119,32 +124,28 @@ def _interpolated(times: Sequence[float], values: Sequence[float], moment: float
     return values[place - 1] + share * (values[place] - values[place - 1])
 
 
-def _rate(ranks: Mapping[int, _Parts], grid: _Grid) -> _Parts:
-    return [_sum(parts, 1 / grid.width) for parts in zip(*ranks.values(), strict=True)]
-
-
-def _sum(values: Sequence[float | None], factor: float) -> float | None:
-    known = [value for value in values if value is not None]
-    return factor * sum(known) if known else None
+def _rate(ranks: Mapping[int, _Parts], divisor: float) -> _Parts:
+    """Return the sum over the ranks of each part, divided; None where no rank is known."""
+    known = [[value for value in part if value is not None] for part in zip(*ranks.values(), strict=True)]
+    return [sum(part) / divisor if part else None for part in known]
 
 
 def _mfu(connection: sqlite3.Connection, uid: str, flops: Mapping[int, _Parts], grid: _Grid) -> _Parts:
     (row,) = connection.execute("SELECT id FROM run WHERE uid = ?", (uid,)).fetchone()
     peaks = {one.rank: one.account.peak for one in rank_times(connection, row) if one.account.peak}
-    peak = sum(peaks[rank] for rank in flops if rank in peaks)
-    return (
-        _rate({rank: flops[rank] for rank in flops if rank in peaks}, grid._replace(width=grid.width * peak))
-        if peak
-        else []
-    )
+    measured = {rank: parts for rank, parts in flops.items() if rank in peaks}
+    return _rate(measured, grid.width * sum(peaks[rank] for rank in measured)) if measured else []
 
 
-def _phases(counters: Sequence[Resource], grid: _Grid, steps: Mapping[int, _Parts]) -> dict[str, _Parts]:
-    names = sorted({one.labels["phase"] for one in counters if one.family == f.PHASE_SECONDS.name})
+def _phases(phases: Mapping[int, Mapping[str, _Parts]], steps: Mapping[int, _Parts]) -> dict[str, _Parts]:
+    """Return the seconds per step of each phase in each part, as means over the ranks, the longest phase first."""
     found = {}
-    for name in names:
-        by_rank = _by_rank(counters, f.PHASE_SECONDS.name, grid, name)
-        each = [_each_step(by_rank[rank], steps[rank]) for rank in by_rank if rank in steps]
+    for name in sorted({name for of_rank in phases.values() for name in of_rank}):
+        each = [
+            _each_step(of_rank[name], steps[rank])
+            for rank, of_rank in phases.items()
+            if name in of_rank and rank in steps
+        ]
         known = [[value for value in parts if value is not None] for parts in zip(*each, strict=True)]
         found[name] = [sum(part) / len(part) if part else None for part in known]
     return dict(sorted(found.items(), key=lambda item: -sum(value or 0.0 for value in item[1])))
@@ -154,23 +155,17 @@ def _each_step(seconds: _Parts, steps: _Parts) -> _Parts:
     return [None if part is None or not count else part / count for part, count in zip(seconds, steps, strict=True)]
 
 
-def _ranks(counters: Sequence[Resource], grid: _Grid, steps: Mapping[int, _Parts]) -> list[dict[str, Any]]:
+def _ranks(
+    phases: Mapping[int, Mapping[str, _Parts]], grid: _Grid, steps: Mapping[int, _Parts]
+) -> list[dict[str, Any]]:
     """Return the own seconds and the wait per step of each rank in each part; none without phases."""
-    phases: dict[int, dict[str, _Parts]] = {}
-    for one in counters:
-        if one.family == f.PHASE_SECONDS.name:
-            phases.setdefault(int(one.labels["rank"]), {})[one.labels["phase"]] = _increases(one, grid)
     known = sorted(rank for rank in phases if rank in steps)
-    own: dict[int, _Parts] = {rank: [] for rank in known}
-    wait: dict[int, _Parts] = {rank: [] for rank in known}
+    own: dict[int, _Parts] = {rank: [None] * grid.parts for rank in known}
+    wait: dict[int, _Parts] = {rank: [None] * grid.parts for rank in known}
     for part in range(grid.parts):
-        spans = {rank: _span(grid, part, rank, phases[rank]) for rank in known if steps[rank][part]}
-        for parts in (own, wait):
-            for rank in known:
-                parts[rank].append(None)
-        if not spans:
+        present = [_span(grid, part, rank, phases[rank]) for rank in known if steps[rank][part]]
+        if not present:
             continue
-        present = list(spans.values())
         for span, seconds, waited in zip(present, own_seconds(present), waits(present), strict=True):
             count = steps[span.rank][part] or 1.0
             own[span.rank][part] = seconds / count

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.terminal.formatting import pad, sparkline, text_field, to_float, with_prefix
 from trackside_daemon.terminal.styled_lines import Line, Piece, fit
 
@@ -28,7 +28,6 @@ KEYS = (CPU, MEMORY, AVAILABLE, *GPU_KEYS.values())
 LABEL_WIDTH = 14
 GAP = 2  # columns between two histories
 HOTTEST = 100.0  # degrees Celsius at the top of a history
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def history_columns(width: int) -> int:
@@ -107,10 +106,9 @@ def _one(series: Sequence[Mapping[str, Any]], key: str, **wanted: str) -> Values
 
 def _named(series: Sequence[Mapping[str, Any]], key: str) -> Iterator[tuple[dict[str, str], Values]]:
     for one in series:
-        name, _, labels = str(one.get("key")).partition("{")
-        points = one.get("points")
-        if name == key and isinstance(points, list):
-            yield dict(_LABEL.findall(labels)), dict(_values(points))
+        name, points = str(one.get("key")), one.get("points")
+        if name.partition("{")[0] == key and isinstance(points, list):
+            yield series_labels(name), dict(_values(points))
 
 
 def _values(points: Sequence[object]) -> Iterator[tuple[float, float]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import socket
 from typing import TYPE_CHECKING, Any
 
+from trackside_daemon.history.series_name import series_labels
 from trackside_daemon.http_client import http_request
 from trackside_daemon.http_client.errors import SettingError
 from trackside_daemon.model.training_families import AMOUNTS, KNOWN, SAMPLES, STEP, TOKENS, VALUE
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 SETTING = "bridges.otlp"
 POINTS = 5000  # data points in one request
 
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _COUNTERS = {"samples": SAMPLES, "tokens": TOKENS}
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -127,14 +126,8 @@ def _machine(row: Row) -> list[tuple[Series, float]]:
     """Return the series of the machine, whose keys are the names and labels of /metrics."""
     found = []
     for key, value in row.values.items():
-        name, _, text = key.partition("{")
-        labels = tuple((label, re.sub(r"\\(.)", _unescaped, raw)) for label, raw in _LABEL.findall(text))
-        found.append(((name, labels), value))
+        found.append(((key.partition("{")[0], tuple(series_labels(key).items())), value))
     return found
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    return "\n" if match[1] == "n" else match[1]
 
 
 def _encoded(points: Points, host: str) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.cli.sources.errors import SourceError
-from trackside_daemon.history.read.resources import labels
+from trackside_daemon.history.series_name import series_labels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def _text(disturbance: Disturbance, series: Sequence[dict[str, Any]], seconds: f
         points
         for one in series
         if one["key"].partition("{")[0] == disturbance.family
-        and labels(one["key"]).get("reason") not in HARMLESS
+        and series_labels(one["key"]).get("reason") not in HARMLESS
         and (points := one["points"])
     ]
     if disturbance.family.endswith("_total"):

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.resources import labels, machine_stream
+from trackside_daemon.history.read.resources import machine_stream
 from trackside_daemon.history.read.series import LogTail, Readable, StoredSeries, Window, cut, find, samples
 from trackside_daemon.history.record.packing import decode_axis
 from trackside_daemon.history.schema import BLOCK_BITS, HOST
+from trackside_daemon.history.series_name import series_labels
 
 if TYPE_CHECKING:
     import sqlite3
@@ -51,7 +52,7 @@ def machine_series(database: Readable, uid: str, window: Window) -> MachineSerie
         inside: dict[int, int] = {}
         counted = []
         for series in find(connection, stream, tail):
-            if stream != HOST or labels(series.key).get("run", run["name"]) == run["name"]:
+            if stream != HOST or series_labels(series.key).get("run", run["name"]) == run["name"]:
                 packed = packed_count(connection, series, selected, inside) if series.id else 0
                 counted.append((series, packed + len(cut(*tail.read(series), selected)[0])))
     found = sorted((series for series, count in counted if count), key=lambda series: series.key)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from trackside_daemon.history.read.charts import chart
 from trackside_daemon.history.read.series import LogTail, find
 from trackside_daemon.history.schema import HOST, IMPORTED_HOST
+from trackside_daemon.history.series_name import series_labels
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from trackside_daemon.history.read.series import StoredSeries, Window
-
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class Resource(NamedTuple):
@@ -55,11 +53,6 @@ class Resource(NamedTuple):
             for (began, before), (ended, after) in pairwise(self.points)
             if after >= before and ended > began
         ]
-
-
-def labels(key: str) -> dict[str, str]:
-    """Return the labels of a series that is written as on /metrics."""
-    return dict(_LABEL.findall(key.partition("{")[2]))
 
 
 def machine_stream(connection: sqlite3.Connection, uid: str) -> int | None:
@@ -118,4 +111,4 @@ def _resource(
         values.insert(0, (drawn.points[0][1], drawn.points[0][2]))
     low = min((bucket[2] for bucket in drawn.points), default=None)
     high = max((bucket[3] for bucket in drawn.points), default=None)
-    return Resource(series.key.partition("{")[0], labels(series.key), values, low, high)
+    return Resource(series.key.partition("{")[0], series_labels(series.key), values, low, high)
