@@ -170,7 +170,7 @@ class Site:
             checkpoints=CheckpointsApi(Checkpoints(CheckpointSection(), "", tuple, lambda _: None), kept),
             layers=LayersApi(kept),
             gpu=GpuApi(Nvml(), lambda: None),
-            machine=MachineApi(MachineHistory(state)),
+            machine=MachineApi(MachineHistory(state, bytes)),
             processes=ProcessesApi(tuple, state, Path("/proc")),
             overview=OverviewApi(state, kept, overview),
             console=ConsoleApi(kept),

@@ -113,7 +113,7 @@ class Site:
         self.history.start()
         self.rates = RateTracker(state)
         self.firing = FiringAlerts()
-        self.machine = MachineHistory(state)
+        self.machine = MachineHistory(state, bytes)
         self.overview = Overview(state, self.rates, self.firing, self.history.database)
 
     def ask(self, kind: str, run: str) -> tuple[frozenset[int], list[Any]]:

@@ -25,7 +25,7 @@ def test_an_hour_is_kept_each_second_as_rates_and_in_buckets(
 ) -> None:
     monkeypatch.setattr(machine_history, "SECONDS_KEPT", 100)
     state, stat = State(), tmp_path / "stat"
-    kept = MachineHistory(state, stat)
+    kept = MachineHistory(state, stat.read_bytes)
     for second in range(250):
         stat.write_text(STAT.format(busy=3 * second, idle=second))
         samples = [Sample(SECONDS, ("user",), 0.5 * second), Sample(MEMORY, (), float(second))]

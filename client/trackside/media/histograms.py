@@ -8,6 +8,8 @@ from itertools import islice
 from math import isfinite
 from typing import Any
 
+from trackside.media.pixels import host_array
+
 BINS = 64
 VALUES = 1_000_000  # of more values each second, third, … is counted
 
@@ -22,8 +24,7 @@ def histogram_json(values: Any) -> bytes:
         ValueError: There is no finite number. The methods of *values* may raise anything else.
     """
     if hasattr(values, "detach"):
-        values = values.detach()
-        values = (values.float() if values.is_floating_point() else values).cpu().numpy()
+        values = host_array(values)
     if hasattr(values, "astype"):
         edges, counts, nonfinite = _of_array(values)
     else:

@@ -59,7 +59,7 @@ def read(image: Any) -> Pixels | bytes:
     if hasattr(image, "convert") and hasattr(image, "getbands"):
         return _of_pillow(image)
     if hasattr(image, "detach"):
-        return _of_array(_host(image), is_tensor=True)
+        return _of_array(host_array(image), is_tensor=True)
     if hasattr(image, "astype") and hasattr(image, "ndim"):
         return _of_array(image)
     raise ValueError(f"a {type(image).__name__} is no image")
@@ -85,7 +85,8 @@ def _of_pillow(image: Any) -> Pixels:
     return Pixels(width, height, len(image.getbands()), image.tobytes())
 
 
-def _host(tensor: Any) -> Any:
+def host_array(tensor: Any) -> Any:
+    """Return the numbers of a tensor as an array of NumPy, which has no bfloat16; a device is waited for."""
     tensor = tensor.detach()
     return (tensor.float() if tensor.is_floating_point() else tensor).cpu().numpy()
 

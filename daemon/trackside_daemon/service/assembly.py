@@ -24,6 +24,7 @@ from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
 from trackside_daemon.collectors.gpu.gpu import GpuCollector, reading_timeout
 from trackside_daemon.collectors.gpu.gpu_event_log import GpuEventLog
 from trackside_daemon.collectors.gpu.nvml_worker import NvmlCollector, sees_part
+from trackside_daemon.collectors.host.cpu import CpuCollector
 from trackside_daemon.collectors.process.process import ProcessCollector
 from trackside_daemon.collectors.process.ranks import PEAK_FLOPS
 from trackside_daemon.diagnosis.diagnosis import diagnose
@@ -121,7 +122,6 @@ class Parts:
     def __init__(self, config: Config, push_socket: PushSocket, ingest_worker: IngestWorker, url: str) -> None:
         self.state = State(config.limits.ranks)
         self.rates = RateTracker(self.state)
-        self.machine = MachineHistory(self.state)
         self.ranks = RankProcesses()
         self.requests = IngestRequests()
         self.nvml = Nvml(worker_settings(config.collector.gpu))
@@ -139,6 +139,8 @@ class Parts:
             gpu=self.gpu,
             nvml=self.nvml_calls,
         )
+        cpus = [collector for collector in self.collectors if isinstance(collector, CpuCollector)]
+        self.machine = MachineHistory(self.state, lambda: next((cpu.text for cpu in cpus), b""))
         # The families of the NVML calls are too many for the history.
         machine = [collector.name for collector in self.collectors if collector is not self.nvml_calls]
         self.history = _history(config, directory, machine, self.state, self.requests)

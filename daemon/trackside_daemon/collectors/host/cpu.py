@@ -47,6 +47,9 @@ class CpuCollector:
     Args:
         proc: Path of procfs.
         per_cpu: Also collect the time of each CPU.
+
+    Attributes:
+        text: The file as it was in the last tick.
     """
 
     # Read the file once a tick: on a large host the kernel needs milliseconds to write it.
@@ -59,6 +62,7 @@ class CpuCollector:
         self._per_cpu = per_cpu
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._last: dict[bytes, list[float]] = {}
+        self.text = b""
 
     def collect(self) -> list[Sample]:
         """Return one sample per mode and per number that this kernel has.
@@ -67,7 +71,7 @@ class CpuCollector:
             OSError: /proc/stat cannot be read.
             ValueError: It does not begin with a ``cpu`` line, or a field is not a number.
         """
-        data = read_base(self._stat)
+        self.text = data = read_base(self._stat)
         first = data[: data.find(b"\n")]
         if not first.startswith(b"cpu "):
             label = first.partition(b" ")[0].decode(errors="replace")

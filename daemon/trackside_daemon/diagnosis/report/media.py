@@ -22,7 +22,7 @@ SIZE = 4_000_000  # most bytes of a run's media
 
 def read(connection: sqlite3.Connection, run: str, size: int = SIZE) -> list[dict[str, Any]]:
     """Return the series of a run: ``kind``, ``key``, ``rank``, ``count``, and ``items`` with ``step`` and ``data``."""
-    history = index.beside(connection)
+    history = index.history_of(connection)
     series: dict[tuple[str, str, int], list[index.MediaFile]] = {}
     for item in index.read(history, run):
         series.setdefault((item.kind, item.key, item.rank), []).append(item)

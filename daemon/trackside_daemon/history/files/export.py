@@ -24,7 +24,7 @@ from trackside_daemon.history.files.machine_series import machine_series
 from trackside_daemon.history.files.media_lines import media_lines
 from trackside_daemon.history.files.merging import merge
 from trackside_daemon.history.files.selection import ALL, Selection, streams
-from trackside_daemon.history.media.index import beside
+from trackside_daemon.history.media.index import history_of
 from trackside_daemon.history.read import alert_reader, reader
 from trackside_daemon.history.read.series import (
     LogTail,
@@ -235,7 +235,7 @@ def _media(database: Readable, uid: str, selection: Selection) -> Iterator[dict[
     if selection.keys or not selection.window.whole:
         return
     with database.reading() as connection:
-        history = beside(connection)
+        history = history_of(connection)
     yield from media_lines(history, uid)
 
 

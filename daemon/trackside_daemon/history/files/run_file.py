@@ -13,7 +13,7 @@ from io import SEEK_END
 from itertools import chain
 from math import inf
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 
@@ -41,13 +41,16 @@ from trackside_daemon.model.capture import CaptureJson
 from trackside_daemon.model.records import Alert, BatchIngested, Event, MachineSample, Record, RunState, SessionOpened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from trackside_daemon.history.files.items import Item
     from trackside_daemon.model.capture import Capture
+    from trackside_daemon.model.session import SessionRef
 
 SAMPLE_BYTES = 64 * 1024
 MOVED = "its files stayed where it was recorded"
+
+T = TypeVar("T")
 
 
 class _AttemptHeader(NamedTuple):
@@ -186,24 +189,25 @@ class RunFile:
             yield message
 
     def _layers(self, item: LayersItem) -> BatchIngested:
-        try:
-            attempt, rank, _ = checked_position(item.fields.get("attempt", 0), item.fields.get("rank", 0), 0)
-            frame = frame_of(item.fields)
-        except ValueError as error:
-            raise FormatError(f"{self.file}: line {item.line}: layers: {error}") from None
-        if (session := self._sessions.get((attempt, rank))) is None:
-            raise FormatError(f"{self.file}: line {item.line}: layers: samples of their rank are expected before them")
-        return BatchIngested(session.ref, 0, distributions=[frame])
+        ref, frame = self._of_rank(item, "layers", frame_of)
+        return BatchIngested(ref, 0, distributions=[frame])
 
     def _media(self, item: MediaLine) -> BatchIngested:
+        ref, media = self._of_rank(item, "media", item_of)
+        return BatchIngested(ref, 0, media=[media])
+
+    def _of_rank(
+        self, item: LayersItem | MediaLine, name: str, read: Callable[[Mapping[str, Any]], T]
+    ) -> tuple[SessionRef, T]:
+        """Return the session that a line belongs to, and what *read* finds in its fields."""
         try:
             attempt, rank, _ = checked_position(item.fields.get("attempt", 0), item.fields.get("rank", 0), 0)
-            media = item_of(item.fields)
+            found = read(item.fields)
         except ValueError as error:
-            raise FormatError(f"{self.file}: line {item.line}: media: {error}") from None
+            raise FormatError(f"{self.file}: line {item.line}: {name}: {error}") from None
         if (session := self._sessions.get((attempt, rank))) is None:
-            raise FormatError(f"{self.file}: line {item.line}: media: samples of their rank are expected before them")
-        return BatchIngested(session.ref, 0, media=[media])
+            raise FormatError(f"{self.file}: line {item.line}: {name}: samples of their rank are expected before them")
+        return session.ref, found
 
     def _capture(self, capture: CaptureJson) -> Capture:
         """Return an imported capture. Its id is another one, since the history may have the run that it comes from."""

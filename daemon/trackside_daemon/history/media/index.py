@@ -72,7 +72,7 @@ def read(history: Path, run: str) -> list[MediaFile]:
     return list(found.values())
 
 
-def beside(connection: sqlite3.Connection) -> Path:
+def history_of(connection: sqlite3.Connection) -> Path:
     """Return the directory of the history of a connection."""
     return Path(connection.execute("PRAGMA database_list").fetchone()[2]).parent
 

@@ -6,7 +6,6 @@ import threading
 from array import array
 from itertools import pairwise
 from math import isnan, nan
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
@@ -14,7 +13,6 @@ from starlette.exceptions import HTTPException
 from trackside_daemon.collectors.host import disk, network, pressure
 from trackside_daemon.collectors.host.cpu import SECONDS
 from trackside_daemon.collectors.host.memory import FIELDS, SWAP_USED
-from trackside_daemon.collectors.kernel_files import read_base
 from trackside_daemon.history.series_name import series_name
 from trackside_daemon.model.metric import Metric, json_number
 from trackside_daemon.nvml.families import FAMILIES
@@ -22,7 +20,7 @@ from trackside_daemon.web.api.history_access import json_response
 from trackside_daemon.web.api.query_params import parse_bounded, parse_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -82,10 +80,10 @@ class MachineHistory:
 
     Args:
         state: The newest value of every series.
-        stat: The file with the time of each CPU, which is not a series unless collector.cpu.per-cpu is set.
+        stat: Returns /proc/stat of this tick: the time of each CPU is not a series unless collector.cpu.per-cpu is set.
     """
 
-    def __init__(self, state: State, stat: Path = Path("/proc/stat")) -> None:
+    def __init__(self, state: State, stat: Callable[[], bytes]) -> None:
         self._state = state
         self._stat = stat
         self._cores: dict[str, tuple[int, int]] = {}
@@ -122,10 +120,7 @@ class MachineHistory:
 
     def _core_ratios(self) -> dict[tuple[str, ...], float]:
         """Return the share of the time since the call before that each CPU was busy."""
-        try:
-            lines = read_base(self._stat).splitlines()[1 : MOST_CORES + 1]
-        except OSError:
-            return {}
+        lines = self._stat().splitlines()[1 : MOST_CORES + 1]
         ratios: dict[tuple[str, ...], float] = {}
         for line in lines:
             if not line.startswith(b"cpu"):
@@ -196,14 +191,13 @@ class MachineApi:
 
     async def machine(self, request: Request) -> Response:
         """Return series of the last hour, or the families that have some."""
-        params: Mapping[str, str] = request.query_params
         names = request.query_params.getlist("key")
         if not names:
             return json_response({"families": self._history.names()})
         points = max(1, parse_bounded(request.query_params, "points", DEFAULT_POINTS, MAX_POINTS))
         low, high = (parse_number(request.query_params, name) for name in ("from", "to"))
         if len(names) > len(HOST) + len(GPU) + 1:
-            raise HTTPException(400, f"key: {len(params)} families are too many")
+            raise HTTPException(400, f"key: {len(names)} families are too many")
         found = self._history.read(names, -1e18 if low is None else low, 1e18 if high is None else high, points)
         for series in found:
             series["points"] = [[json_number(value) for value in point] for point in series["points"]]

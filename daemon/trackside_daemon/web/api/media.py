@@ -38,15 +38,14 @@ class MediaApi:
 
     async def media(self, request: Request) -> Response:
         """List the images, texts and tables of a run, the oldest first."""
-        return json_response({"media": await self._list(request)})
+        return json_response({"media": await self._list(await self._resolve(request))})
 
     async def media_file(self, request: Request) -> Response:
         """Send an image, a text or a table."""
-        name = request.path_params["file"]
-        item = next((item for item in await self._list(request) if item.file == name), None)
+        name, run = request.path_params["file"], await self._resolve(request)
+        item = next((item for item in await self._list(run) if item.file == name), None)
         if item is None:
             raise HTTPException(404, f"this run has no file {name[:60]!r}; /api/v1/runs/ID/media lists them")
-        run = await self._resolve(request)
         try:
             data = await self._history.run_in_thread(
                 lambda: index.content(self._history.database.path.parent, run, item)
@@ -55,8 +54,7 @@ class MediaApi:
             raise HTTPException(404, f"the file {name!r} was deleted") from None
         return Response(data, headers=HEADERS, media_type=index.TYPES[item.kind])
 
-    async def _list(self, request: Request) -> list[index.MediaFile]:
-        run = await self._resolve(request)
+    async def _list(self, run: str) -> list[index.MediaFile]:
         found: list[index.MediaFile] = await self._history.run_in_thread(
             lambda: index.read(self._history.database.path.parent, run)
         )
