@@ -54,8 +54,12 @@ def link_of(run: str, endpoint: str) -> str:
         return ""
     from urllib.parse import quote  # 2 ms that a training without a terminal is spared
 
-    local = address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
-    return f"{local}/runs/{quote(run, safe='')}#token={token}"
+    return f"{connectable(address)}/runs/{quote(run, safe='')}#token={token}"
+
+
+def connectable(address: str) -> str:
+    """Return the address to connect to by the one that a daemon listens on, which may be all addresses of the machine."""
+    return address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 def _read(path: Path) -> str:

@@ -13,7 +13,7 @@ from trackside_daemon.history.files.layer_lines import layer_lines
 from trackside_daemon.history.layer_rows import LayerFrame, merge_ranks
 from trackside_daemon.history.read.layer_ranking import HEADER, ranked, row
 from trackside_daemon.history.read.layers import last_row, streams, values_by_layer
-from trackside_daemon.model.text import cells, cut, number, shown
+from trackside_daemon.model.text import aligned, column_widths, number, shown
 
 if TYPE_CHECKING:
     import threading
@@ -191,9 +191,6 @@ def text(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a table with its first column to the left, the others to the right."""
-    table = [(cut(first, NAME), *rest) for first, *rest in rows]
-    widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
-    for first, *rest in table:
-        padded = [" " * (wide - cells(one)) + one for one, wide in zip(rest, widths[1:], strict=True)]
-        yield "  ".join([first + " " * (widths[0] - cells(first)), *padded]).rstrip()
+    """Return a table with its first column to the left, the others to the right."""
+    first, *rest = column_widths(rows)
+    return aligned(rows, [min(first, NAME), *rest], " " + ">" * len(rest))

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from trackside_daemon.model.text import cells, cut
+from trackside_daemon.model.text import GAP, aligned, column_widths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-GAP = "  "
 LEAST = 6  # minimum width of a column
 
 LIVE = frozenset(("starting", "running", "stalled"))
@@ -41,16 +40,10 @@ def table(
         right: One letter per column, ``>`` for right-aligned ones.
         flexible: One letter per column, ``~`` for those that shrink if the table is too wide, the widest first.
     """
-    columns = list(zip(header, *rows, strict=True))
-    widths = [max(map(cells, column)) for column in columns]
+    lines = [header, *rows]
+    widths = column_widths(lines)
     _narrow(widths, [place for place in range(len(widths)) if flexible[place : place + 1] == "~"])
-    for row in (header, *rows):
-        parts = []
-        for place, (text, wide) in enumerate(zip(row, widths, strict=True)):
-            fitted = cut(text, wide)
-            padding = " " * (wide - cells(fitted))
-            parts.append(padding + fitted if right[place : place + 1] == ">" else fitted + padding)
-        yield GAP.join(parts).rstrip()
+    yield from aligned(lines, widths, right)
 
 
 def wrapped(text: str, indent: str = "  ", first: str = "") -> Iterator[str]:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+GAP = "  "  # between the columns of a table
 
 
 def shown(value: object) -> str:
@@ -38,6 +43,28 @@ def head(text: str, wide: int) -> str:
         if used > wide:
             return text[:index]
     return text
+
+
+def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the width of each column of a table."""
+    return [max(map(cells, column)) for column in zip(*rows, strict=True)]
+
+
+def aligned(rows: Sequence[Sequence[str]], widths: Sequence[int], right: str = "") -> Iterator[str]:
+    """Yield the rows of a table as lines.
+
+    Args:
+        rows: One printable text per column, which is cut to its width.
+        widths: The width of each column.
+        right: One letter per column, ``>`` for right-aligned ones.
+    """
+    for row in rows:
+        parts = []
+        for place, (text, wide) in enumerate(zip(row, widths, strict=True)):
+            fitted = cut(text, wide)
+            padding = " " * (wide - cells(fitted))
+            parts.append(padding + fitted if right[place : place + 1] == ">" else fitted + padding)
+        yield GAP.join(parts).rstrip()
 
 
 def number(value: Any) -> str:

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from trackside.transport import discovery
+from trackside.transport.announcement import connectable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 FILE_BYTES = 4096  # far more than an address or a token has
-
-# By address that a daemon listens on: the address to connect to.
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  nothing binds here
 
 _VISIBLE = re.compile(r"[!-~]*")  # ASCII without spaces and control characters
 
@@ -124,12 +122,10 @@ def _endpoint(file: Path, directory: int) -> Endpoint | None:
         raise _UntrustedError(f"others may write to {file.parent}", f"run: chmod go-w {file.parent}")
     secret = file.with_suffix(".token")
     try:
-        address = _read(file, directory, 0o022)
+        address = connectable(_read(file, directory, 0o022))
         token = _read(secret, directory, 0o077)
     except OSError as error:
         return Endpoint(file, owner, problem=f"{error.filename}: {(error.strerror or str(error)).lower()}")
-    for any_address, loopback in _ANY_ADDRESS.items():
-        address = address.replace(f"//{any_address}:", f"//{loopback}:")
     parts = split_address(address)
     # Nothing but scheme, host and port: a path or a fragment could hide what follows the port.
     if parts is None or address != f"{parts.scheme}://{parts.netloc}" or "@" in parts.netloc:
