@@ -83,15 +83,8 @@ async function loadLines(runs, key, request) {
     return (await getJson(`series?${query(wanted)}`, { signal })).series;
   });
   const series = (await Promise.all(answers)).flat();
-  return runs.flatMap((run) => {
-    const ofRun = series.filter((item) => item.run === run.id && item.points.length);
-    return ofRun.map((item, number) => ({
-      label: ofRun.length > 1 ? `${run.label}, attempt ${item.attempt}` : run.label,
-      run,
-      index: run.index + COLOR_COUNT * number,
-      points: withDetails(item).map(([step, time, ...rest]) => [step, time - start(run), ...rest]),
-    }));
-  });
+  const placed = (run) => (points) => points.map(([step, time, ...rest]) => [step, time - start(run), ...rest]);
+  return runs.flatMap((run) => linesOf(run, series.filter((item) => item.run === run.id), placed(run)));
 }
 
 // Loads the lines of one run by its tokens or samples so far.
@@ -100,11 +93,16 @@ async function loadPlaced(run, key, { by, from, to, points, signal }) {
   await run.axis.load(by, run.document);
   const [low, high] = from === undefined && to === undefined ? [] : run.axis.steps(from, to);
   const { series } = await getJson(`series?${query({ run: run.id, key, from: low, to: high, points, mean: true })}`, { signal });
+  return linesOf(run, series, (points) => run.axis.place(points));
+}
+
+// Returns a line for each series of a run that has points, which `place` moves on the axis.
+function linesOf(run, series, place) {
   const measured = series.filter((item) => item.points.length);
   return measured.map((item, number) => ({
     label: measured.length > 1 ? `${run.label}, attempt ${item.attempt}` : run.label,
     run,
     index: run.index + COLOR_COUNT * number,
-    points: run.axis.place(withDetails(item)),
+    points: place(withDetails(item)),
   }));
 }

@@ -5,9 +5,9 @@ import { Chart } from "/static/charts/chart.js";
 import { zoomReset } from "/static/charts/zoom_reset.js";
 import { withDetails } from "/static/charts/lines.js";
 import { h } from "/static/dom.js";
+import { LOSSES } from "/static/run/keys.js";
 import { labels } from "/static/picker.js";
 
-const LOSSES = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train"];
 const MOST_RUNS = 8;
 const HEIGHT = 280;
 

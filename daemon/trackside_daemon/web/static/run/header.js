@@ -3,7 +3,7 @@
 import { query } from "/static/api.js";
 import { h, syncRows, setText } from "/static/dom.js";
 import { badge, bar, ENDED } from "/static/components.js";
-import { isLoss } from "/static/run/keys.js";
+import { isLoss, LOSSES } from "/static/run/keys.js";
 import { Stacks } from "/static/run/stacks.js";
 import { number, percent, plural, short, span, when } from "/static/format.js";
 
@@ -136,7 +136,7 @@ function lastStep({ attempt_list: list, metrics }) {
 // Returns [key, value] of the newest loss of the lowest rank; the training loss comes first.
 function loss(run, newest) {
   const keys = newest ? Object.keys(newest.values) : [];
-  const key = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train"].find((item) => keys.includes(item)) ?? keys.find(isLoss);
+  const key = LOSSES.find((item) => keys.includes(item)) ?? keys.find(isLoss);
   if (key === undefined) return ["loss", run.loss];
   const ranks = newest.values[key];
   return [key, ranks[Math.min(...Object.keys(ranks).map(Number))][2]];

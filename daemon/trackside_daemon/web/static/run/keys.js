@@ -1,5 +1,8 @@
 // Keys and rank numbers on a run's page.
 
+// The names of the loss, the best first, as the daemon has them in its list of runs.
+export const LOSSES = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train"];
+
 // Returns true for a loss, by trackside's patterns: loss, */loss, *_loss, loss/*.
 export function isLoss(key) {
   return /(^|[/_])loss$|^loss\//.test(key);

@@ -2,8 +2,8 @@
 
 import { getJson, query } from "/static/api.js";
 import { real } from "/static/format.js";
+import { LOSSES } from "/static/run/keys.js";
 
-const LOSSES = ["loss", "train/loss", "train_loss", "loss/train", "Loss/train"];
 const POINTS = 60;
 const MOST_RUNS = 40; // In one request.
 const DELAY_MS = 60;
