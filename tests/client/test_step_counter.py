@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
 
+import pytest
+
+from trackside.captures import kineto
 from trackside.captures.kineto import StepCounter
-
-if TYPE_CHECKING:
-    import pytest
+from trackside.wire import OptimizerSteps
 
 
 def test_pytorch_counts_the_steps_of_the_time_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,3 +33,17 @@ def test_pytorch_counts_the_steps_of_the_time_that_was_asked_for(monkeypatch: py
     step(None, (), {})
     assert calls == [100.0, 109.0]
     assert counter.ask(1.0) == (3, 2)
+
+
+@pytest.mark.parametrize(("tracked", "count"), [(-1, 2), (4, 6)])
+def test_steps_are_those_that_pytorch_has_skipped_and_those_that_it_tracks(
+    monkeypatch: pytest.MonkeyPatch, tracked: int, count: int
+) -> None:
+    counter = StepCounter()
+    step = counter.hook(lambda: None)
+    step(None, (), {})
+    step(None, (), {})
+    profiler = SimpleNamespace(KinetoStepTracker=SimpleNamespace(current_step=lambda: tracked))
+    monkeypatch.setitem(sys.modules, "torch.autograd.profiler", profiler)
+    monkeypatch.setattr(kineto, "step_counter", counter)
+    assert kineto.optimizer_steps(10.0) == OptimizerSteps(count, 2)

@@ -94,6 +94,11 @@ def test_a_saw_whose_floor_stays_is_not_told(period: int) -> None:
     assert not feed(MemoryLeak(), [(500 + 5 * (index % period)) * MEGA for index in range(3000)])
 
 
+def test_a_slow_saw_is_not_told_once_it_is_known_how_high_it_is() -> None:
+    values = [(500 + index % 600) * MEGA for index in range(4000)]
+    assert not [at for at in alarms(feed(MemoryLeak(), values)) if at > 600]
+
+
 def test_memory_that_wanders_is_not_told_once_it_is_known_how_far() -> None:
     rng = random.Random(11)
     values, off = [], 0.0

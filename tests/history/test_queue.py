@@ -39,6 +39,14 @@ def test_rows_wait_for_others_until_something_ends(waiting: Queue, urgent: Batch
     assert [item.receipt for item in groups[0]] == [2, 3, 4]
 
 
+def test_few_records_of_many_bytes_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Queue()
+    found.put([ROWS], 1)
+    assert found.has_room
+    monkeypatch.setattr(queue, "QUEUE_BYTES", 1)
+    assert not found.has_room
+
+
 def test_rows_wait_while_the_writer_has_other_work(waiting: Queue) -> None:
     waiting.put([ROWS], 2)
     assert waiting.get(0.0) == ([], None)

@@ -84,6 +84,7 @@ def test_every_step_of_every_rank_has_its_own_loss_and_what_trainer_logs_is_kept
     logs = {one["step"]: one for one in trained.logged if "loss" in one}
     assert list(logs) == list(range(LOGS, STEPS + 1, LOGS))
     assert trained.series("loss_logged") == {step: one["loss"] for step, one in logs.items()}
+    assert not trained.series("loss_logged", 1)
     for key in ("learning_rate", "epoch"):
         assert trained.series(key).items() >= {step: one[key] for step, one in logs.items()}.items()
     norms = trained.series("grad_norm")
