@@ -267,12 +267,20 @@ export class Chart {
     if (rebuild || drawnLines !== this.drawnLines) this.#clear();
     this.drawnLines = drawnLines;
     if (this.u) {
-      this.u.setData(data ?? [[]]);
+      this.#setData(data ?? [[]]);
       return;
     }
     const handlers = { onSelect: (from, to) => this.zoom(from, to), onMove: (u) => this.#cursorMoved(u), onPan: (event) => startPan(this, event) };
-    this.u = new uPlot(options(view, handlers), data ?? [[]], this.plot);
+    this.u = new uPlot(options(view, handlers), data ?? [[]], (u, init) => {
+      this.plot.append(u.root);
+      u.batch(init);
+    });
     attachTouch(this.u);
+  }
+
+  // Draws at once, within the time that the queue measures; without a batch, uPlot draws after the queue has returned.
+  #setData(data) {
+    this.u.batch((u) => u.setData(data));
   }
 
   #axisTitle() {
