@@ -220,6 +220,12 @@ def test_the_last_error_line_is_found_in_the_output(lab: Daemon, open_page: Call
 def test_one_alert_is_silenced_and_the_head_of_a_run_has_the_worst(lab: Daemon, open_page: Callable[..., Page]) -> None:
     page = open_page(lab, "/runs/wide-1")
     assert page.evaluate(HEAD) == [3, "2 more alerts", "/alerts?run=r"]
+    # A link to the alerts of a run shows only those, also of the ones that fire.
+    page.goto(f"{lab.url}/alerts?run=a0f3c8")
+    expect(page.get_by_text("No firing alert matches.")).to_be_visible()
+    page.get_by_label("Run").fill("wide")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("list", name="Firing alerts").locator("li", has_text="disk full")).to_be_visible()
     page.get_by_role("link", name="Alerts").click()
     firing = page.get_by_role("list", name="Firing alerts")
     row = firing.locator("li", has_text="disk full")
