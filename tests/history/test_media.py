@@ -133,7 +133,11 @@ def test_an_export_has_them_and_an_import_restores_them(history: History, form: 
     assert len(before) == 4
     assert [replace(one, file="") for one in before] == [replace(one, file="") for one in after]
     contents = [[one.read() for one in trackside.open(run, path=history.directory).media()] for run in ("id-1", "id-2")]
-    assert contents[0] == contents[1] == [IMAGE, "é", {"columns": ["a"], "rows": [[1.5], ["<b>"], ["{'x': 1}"]], "omitted": 2}, HISTOGRAM]
+    assert (
+        contents[0]
+        == contents[1]
+        == [IMAGE, "é", {"columns": ["a"], "rows": [[1.5], ["<b>"], ["{'x': 1}"]], "omitted": 2}, HISTOGRAM]
+    )
     assert [one.key for one in trackside.open("id-2", path=history.directory).media("t", kind="text")] == ["t"]
 
 

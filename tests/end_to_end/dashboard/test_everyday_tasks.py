@@ -223,7 +223,7 @@ def test_one_alert_is_silenced_and_the_head_of_a_run_has_the_worst(lab: Daemon, 
     # A link to the alerts of a run shows only those, also of the ones that fire.
     page.goto(f"{lab.url}/alerts?run=a0f3c8")
     expect(page.get_by_text("No firing alert matches.")).to_be_visible()
-    page.get_by_label("Run").fill("wide")
+    page.get_by_role("searchbox", name="Run").fill("wide")
     page.keyboard.press("Enter")
     expect(page.get_by_role("list", name="Firing alerts").locator("li", has_text="disk full")).to_be_visible()
     page.get_by_role("link", name="Alerts").click()
@@ -362,6 +362,8 @@ def test_the_machine_has_an_hour_and_its_processes_can_be_ended(lab: Daemon, ope
     page.get_by_role("button", name=f"End process {pid}").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     assert len(lab.api("processes").json()["processes"]) == 2
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_the_font_is_shipped_with_its_licence_and_the_page_leads_on(

@@ -122,6 +122,40 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     expect(over.get_by_role("checkbox")).to_be_checked()
 
 
+def _keep_and_delete(daemon: Daemon, page: Page, violations: Callable[[Page], list[str]]) -> None:
+    """Keep and delete runs in the table of three ended runs, also where the daemon refuses it."""
+    rows = page.locator(".all-runs tbody tr:not(.spacer)")
+
+    def edit(name: str) -> Locator:
+        page.get_by_role("button", name=f"Edit {name}").click()
+        return page.get_by_role("dialog")
+
+    edit("given-up").get_by_label("Pinned").check()
+    page.get_by_role("button", name="Save").click()
+    expect(rows.filter(has_text="given-up")).to_contain_text("pinned")
+    assert daemon.api("runs?name=given-up").json()["runs"][0]["pinned"] is True
+
+    page.route(
+        "**/pin", lambda route: route.fulfill(status=507, json={"error": {"reason": "error", "message": "no room"}})
+    )
+    dialog = edit("diverged")
+    dialog.get_by_label("Pinned").check()
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_have_text("no room")
+    dialog.get_by_role("button", name="Delete").click()
+    confirmation = page.get_by_role("dialog").filter(has_text="Delete this run?")
+    expect(confirmation).to_contain_text("diverged")
+    assert violations(page) == []
+    page.keyboard.press("Escape")
+    expect(confirmation).to_have_count(0)
+    expect(dialog.get_by_role("button", name="Delete")).to_be_focused()
+    assert daemon.api("runs?name=diverged").json()["runs"]
+    dialog.get_by_role("button", name="Delete").click()
+    confirmation.get_by_role("button", name="Delete").click()
+    expect(rows).to_have_count(2)
+    assert daemon.api("runs?name=diverged").json()["runs"] == []
+
+
 def test_what_has_ended_is_on_it_and_is_found_kept_deleted_and_compared_in_the_table(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., subprocess.Popen[str]],
@@ -161,36 +195,8 @@ def test_what_has_ended_is_on_it_and_is_found_kept_deleted_and_compared_in_the_t
     page.reload()
     expect(rows).to_have_count(3)
 
-    def edit(name: str) -> Locator:
-        page.get_by_role("button", name=f"Edit {name}").click()
-        return page.get_by_role("dialog")
-
-    edit("given-up").get_by_label("Pinned").check()
-    page.get_by_role("button", name="Save").click()
-    expect(rows.filter(has_text="given-up")).to_contain_text("pinned")
-    assert daemon.api("runs?name=given-up").json()["runs"][0]["pinned"] is True
-
-    page.route(
-        "**/pin", lambda route: route.fulfill(status=507, json={"error": {"reason": "error", "message": "no room"}})
-    )
-    dialog = edit("diverged")
-    dialog.get_by_label("Pinned").check()
-    dialog.get_by_role("button", name="Save").click()
-    expect(dialog.get_by_role("alert")).to_have_text("no room")
-    dialog.get_by_role("button", name="Delete").click()
-    confirmation = page.get_by_role("dialog").filter(has_text="Delete this run?")
-    expect(confirmation).to_contain_text("diverged")
-    assert violations(page) == []
-    page.keyboard.press("Escape")
-    expect(confirmation).to_have_count(0)
-    expect(dialog.get_by_role("button", name="Delete")).to_be_focused()
-    assert daemon.api("runs?name=diverged").json()["runs"]
-    dialog.get_by_role("button", name="Delete").click()
-    confirmation.get_by_role("button", name="Delete").click()
-    expect(rows).to_have_count(2)
-    assert daemon.api("runs?name=diverged").json()["runs"] == []
-
-    search.fill("")
+    _keep_and_delete(daemon, page, violations)
+    search.fill("given-up|alert")
     for name in ("given-up", SCRIPT_NAME):
         page.get_by_role("checkbox", name=f"Compare {name}").check()
     expect(page.locator(".chosen")).to_contain_text("2 runs selected")
