@@ -57,13 +57,15 @@ export function alertHistory(address, onFilter) {
       setText(emptyText, problem.message);
     }
   });
-  return { root: h("div", {}, emptyText, table, moreButton), tools, load, matches: (item) => matches(item, filters) };
+  return { root: h("div", {}, emptyText, table, moreButton), tools, load, matches: (item) => matches(item, filters), matchesRun: ({ id, name }) => isOfRun(filters.run, id, name) };
 }
+
+const isOfRun = (wanted, id, name) => !wanted || [id, name].includes(wanted);
 
 // Whether an alert of the overview passes the filters, as the API applies them to past alerts.
 function matches(item, { severity, alert, run }) {
   const escaped = namePattern(alert).replace(/[.+^${}()|[\]\\]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".");
-  return (!severity || item.severity === severity) && (!run || [item.run, item.name].includes(run)) && (!alert || new RegExp(`^${escaped}$`).test(item.alert));
+  return (!severity || item.severity === severity) && isOfRun(run, item.run, item.name) && (!alert || new RegExp(`^${escaped}$`).test(item.alert));
 }
 
 // A part of a name is enough; a name with * or ? is a complete pattern.

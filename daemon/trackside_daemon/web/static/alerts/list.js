@@ -24,8 +24,11 @@ export function alertsPage(address) {
     if (alertDetails) openSilenceDialog({ alert: alertDetails.alert, ...alertDetails.labels }, onDone, address.signal);
   });
   const silencesPart = silenceList(onDone);
-  const historyPart = alertHistory(address, () => showFiring());
-  const timelinePart = runTimeline(address.signal);
+  const historyPart = alertHistory(address, () => {
+    showFiring();
+    timelinePart.load().catch(() => {}); // The frame reports the outage.
+  });
+  const timelinePart = runTimeline(address.signal, historyPart.matchesRun);
   let newest = { alerts: [] };
   let lastAlerts;
   let ticks = 0;

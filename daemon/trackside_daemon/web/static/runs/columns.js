@@ -115,7 +115,7 @@ export function summarized(column, runs, numeric) {
   const format = column.format ?? ((value) => number(value, 4));
   if (finite.length < 2) return format(mean);
   const spread = Math.sqrt(finite.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (finite.length - 1));
-  return spread === 0 ? format(mean) : `${format(mean)} ± ${column.format ? format(spread) : number(spread, 2)}`;
+  return spread <= 1e-12 * Math.abs(mean) ? format(mean) : `${format(mean)} ± ${column.format ? format(spread) : number(spread, 2)}`;
 }
 
 // Returns a filter of runs: a regular expression over name, id, tags and notes, or over a column as in `lr:3e-4`.
