@@ -102,3 +102,13 @@ def test_a_raised_learning_rate_is_named() -> None:
 def test_a_restart_forgets_the_lowest() -> None:
     values = falling(400) + falling(400)[100:]
     assert not found(LossDiverging(), column(values, [*range(400), *range(100, 400)]))
+
+
+def test_a_rise_after_a_warm_restart_of_the_learning_rate_stays_information() -> None:
+    values = falling(900)
+    values[600:] = [2 * values[300]] * 300
+    context = Context()
+    for restarts in (False, True):
+        context.rates = {step: 0.1 if restarts and 300 <= step < 600 else 1.0 for step in range(900)}
+        severities = {one.severity for one in found(LossDiverging(), column(values), context)}
+        assert severities == {"info"} if restarts else "warning" in severities
