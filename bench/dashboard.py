@@ -45,18 +45,19 @@ RUNS = 1000
 STEPS = 60
 SAMPLES = 10_000_000
 LONG = "long"
-SHOWN = 50
-"""Runs that the overview lists at first."""
+SHOWN = {"Overview": 10, "Runs": 20}
+"""Ended runs that the overview lists, and rows of the table of runs that a screen shows."""
 
 PUSHES = 10
 """Number of pushed steps, at moments spread over the second between two events of the stream."""
 
-PAINT_LIMIT = 1.0
+PAINT_LIMIT = 0.3
+SHOWN_LIMIT = 1.0
 LIVE_LIMIT = 2.0
-WEIGHT_LIMIT = 200.0
+WEIGHT_LIMIT = 250.0
 LOAD_SECONDS = 600.0
 
-OVERVIEW = f"document.querySelectorAll('main tr a[href^=\"/runs/\"]').length >= {SHOWN}"
+LISTED = "document.querySelectorAll('main tr a[href^=\"/runs/\"]').length >= {}"
 CHART = "document.querySelector('.chart canvas')"
 TENSORBOARD_CHART = "document.querySelector('line-chart .series-view canvas, line-chart .series-view svg path')"
 WATCH = """
@@ -132,13 +133,20 @@ def main() -> None:
             served.callback(daemon.stop)
             key = f"#token={(daemon.directory / 'push.token').read_text().strip()}"
             head(f"empty cache, medians of {asked.rounds}", "first contentful paint", "shown", "files, compressed")
-            overview = shown(f"Overview, {RUNS + 1:,} runs", browser, f"{daemon.url}/{key}", OVERVIEW, asked.rounds)
-            run = f"a key of {asked.samples:,} samples"
-            chart = shown(f"Run, {run}", browser, f"{daemon.url}/runs/{LONG}{key}", CHART, asked.rounds)
+            pages = {
+                "Overview": ("/", LISTED.format(SHOWN["Overview"])),
+                "Runs": ("/runs", LISTED.format(SHOWN["Runs"])),
+            }
+            seen = {
+                name: shown(f"{name}, {RUNS + 1:,} runs", browser, f"{daemon.url}{path}{key}", ready, asked.rounds)
+                for name, (path, ready) in pages.items()
+            }
+            run = f"Run, a key of {asked.samples:,} samples"
+            seen["Run"] = shown(run, browser, f"{daemon.url}/runs/{LONG}{key}", CHART, asked.rounds)
             delays = live(browser, daemon, key)
         rival = beside(browser, place, asked.samples, asked.rounds)
     head("limit", "measured", "target", "")
-    limits(overview, chart, rival)
+    limits(seen, rival)
     head(f"{PUSHES} steps, from the push to the page", "median", "max", f"<= {LIVE_LIMIT:g} s")
     for name, seconds in delays.items():
         middle, longest = f"{statistics.median(seconds):.2f} s", f"{max(seconds):.2f} s"
@@ -146,16 +154,16 @@ def main() -> None:
     print()
 
 
-def limits(overview: Seen, chart: Seen, rival: Seen | None) -> None:
-    """Return the targets, and whether each is met."""
-    for name, one in (("Overview", overview), ("Run", chart)):
+def limits(seen: dict[str, Seen], rival: Seen | None) -> None:
+    """Print the targets, and whether each is met."""
+    for name, one in seen.items():
         verdict(f"{name}: first paint", f"{one.paint:.2f} s", f"<= {PAINT_LIMIT:g} s", met=one.paint <= PAINT_LIMIT)
-        verdict(f"{name}: shown", f"{one.there:.2f} s", f"<= {PAINT_LIMIT:g} s", met=one.there <= PAINT_LIMIT)
-    weight = max(overview.weight, chart.weight)
+        verdict(f"{name}: shown", f"{one.there:.2f} s", f"<= {SHOWN_LIMIT:g} s", met=one.there <= SHOWN_LIMIT)
+    weight = max(one.weight for one in seen.values())
     verdict("files of the heavier page", f"{weight:.0f} KiB", f"<= {WEIGHT_LIMIT:.0f} KiB", met=weight <= WEIGHT_LIMIT)
     if rival is not None:
-        row("TensorBoard / Run: the chart is shown", f"{rival.there / chart.there:.1f}", "", "")
-        row("TensorBoard / Run: files", f"{rival.weight / chart.weight:.1f}", "", "")
+        row("TensorBoard / Run: the chart is shown", f"{rival.there / seen['Run'].there:.1f}", "", "")
+        row("TensorBoard / Run: files", f"{rival.weight / seen['Run'].weight:.1f}", "", "")
 
 
 def shown(name: str, browser: Browser, url: str, ready: str, rounds: int) -> Seen:

@@ -11,6 +11,7 @@ from histories import BEGIN, History, finished, ingested, opened
 from msgspec.structs import replace
 from session_records import batch_ingested
 
+import trackside
 from trackside.media.png import encode
 from trackside.wire import MediaItem
 from trackside_daemon.history.media import index
@@ -25,6 +26,8 @@ RUN = "../../evil/id"
 SESSION = opened(RUN, name="train").session
 IMAGE = encode(3, 2, 1, b"abcdef")
 TABLE = json.dumps({"columns": ["a"], "rows": [[1.5], ["<b>"], [{"x": 1}]], "omitted": 2}).encode()
+
+HISTOGRAM = {"edges": [0.0, 1.5], "counts": [3], "nonfinite": 0}
 
 
 def item(kind: str, data: bytes, key: str = "key", step: int | None = 1) -> MediaItem:
@@ -63,6 +66,7 @@ def test_each_kind_becomes_a_private_file_with_an_entry(tmp_path: Path, store: M
         item("histogram", b'{"edges":[1,0],"counts":[1],"nonfinite":0}'),
         item("histogram", b'{"edges":[0,1],"counts":[-1],"nonfinite":0}'),
         item("histogram", b'{"edges":[0],"counts":[],"nonfinite":0}'),
+        item("histogram", b'{"edges":[0,1],"counts":[1,2],"nonfinite":0}'),
         item("table", b"[]"),
         item("table", b'{"columns":["a"],"rows":[[NaN]],"omitted":0}'),
         item("table", b"[" * 100_000),
@@ -121,7 +125,7 @@ def history(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
 def test_an_export_has_them_and_an_import_restores_them(history: History, form: str) -> None:
     run = opened("id-1", name="train")
     media = [item("image", IMAGE), item("text", "é".encode(), "t"), item("table", TABLE, "r", None)]
-    media.append(item("histogram", b'{"edges":[0.0,1.5],"counts":[3],"nonfinite":0}', "h"))
+    media.append(item("histogram", json.dumps(HISTOGRAM).encode(), "h"))
     history.put([run, ingested("id-1", [(1, round(BEGIN * 1e6), {"loss": 1.0})])])
     history.put([batch_ingested(run.session.id, 2, media=media), finished("id-1")])
     exported = history.export("id-1", form)
@@ -129,11 +133,13 @@ def test_an_export_has_them_and_an_import_restores_them(history: History, form: 
     before, after = (index.read(history.directory, one) for one in ("id-1", "id-2"))
     assert len(before) == 4
     assert [replace(one, file="") for one in before] == [replace(one, file="") for one in after]
-    contents = [
-        [index.content(history.directory, run, one) for one in files]
-        for run, files in (("id-1", before), ("id-2", after))
-    ]
-    assert contents[0] == contents[1]
+    contents = [[one.read() for one in trackside.open(run, path=history.directory).media()] for run in ("id-1", "id-2")]
+    assert (
+        contents[0]
+        == contents[1]
+        == [IMAGE, "é", {"columns": ["a"], "rows": [[1.5], ["<b>"], ["{'x': 1}"]], "omitted": 2}, HISTOGRAM]
+    )
+    assert [one.key for one in trackside.open("id-2", path=history.directory).media("t", kind="text")] == ["t"]
 
 
 def test_they_are_deleted_with_their_run(history: History) -> None:

@@ -14,7 +14,7 @@ from trackside_daemon.terminal.curves import loss, throughput
 from trackside_daemon.terminal.frame import DaemonData, render_frame
 from trackside_daemon.terminal.histories import render_histories
 from trackside_daemon.terminal.plot import Curve, Point, plot
-from trackside_daemon.terminal.processes import ORDERS, CpuShares, ordered
+from trackside_daemon.terminal.processes import ORDERS, CpuShares, ordered, render_processes
 from trackside_daemon.terminal.styled_lines import Line, fit, line_width, to_ansi, to_text
 from trackside_daemon.terminal.view import View, Window
 
@@ -225,8 +225,10 @@ def test_processes_are_a_tree_or_sorted_with_missing_values_last() -> None:
     assert pids["GPU MEM"] == [13, 10, 11, 12, 14]
     assert pids["USER"] == [10, 11, 13, 12, 14]
     assert pids["MEM"][0] == 12
+    assert [one["pid"] for one in ordered(found, "GPU MEM", is_reversed=True)] == [10, 13, 11, 12, 14]
     text = "\n".join(map(to_text, drawn(overview(), 120, 40, machine=True, order="GPU MEM")))
     assert "▼GPU MEM" in text
+    assert "▲CPU" in to_text(render_processes(found, 0, "CPU", (120, 9), is_reversed=True)[0])
     assert "> 2        ann" not in text
 
 

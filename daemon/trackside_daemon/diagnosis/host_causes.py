@@ -72,7 +72,7 @@ def _storage(facts: Facts, pools: Pools) -> Iterator[Cause]:
     if not lost:
         return
     read, written = (sum(counter.increase for counter in facts.of(one)) for one in (f.DISK_READ, f.DISK_WRITTEN))
-    rates = f"disks read {read / 1e6 / facts.wall:,.3g} MB/s and wrote {written / 1e6 / facts.wall:,.3g} MB/s"
+    rates = f"disks read {read / 1e6 / facts.wall:,.1f} MB/s and wrote {written / 1e6 / facts.wall:,.1f} MB/s"
     cause = Cause(
         "slow_storage",
         "all tasks waited for the storage",

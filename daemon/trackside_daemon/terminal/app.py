@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from textual.widgets import Input
 
 KEYS = "q quit  p processes  c record  s snapshot  r reset  / filter  +/- zoom  ? help"
-MACHINE_KEYS = "q quit  p runs  < > sort  e end  / filter  ? help"
+MACHINE_KEYS = "q quit  p runs  < > sort  i invert  e end  / filter  ? help"
 MIN_LINES = 6  # lines of the lowest frame; a lower terminal cuts it off
 
 
@@ -80,6 +80,7 @@ class Top(App[None]):
         Binding("p", "machine", "processes"),
         Binding("less_than_sign", "sort(-1)", "sort"),
         Binding("greater_than_sign", "sort(1)", "sort"),
+        Binding("i", "invert", "invert"),
         Binding("e", "end", "end"),
     ]
 
@@ -212,6 +213,11 @@ class Top(App[None]):
     def action_sort(self, by: int) -> None:
         """Sort the processes by another column."""
         self.view.sort_by(by)
+        self._draw()
+
+    def action_invert(self) -> None:
+        """Reverse the order of the processes."""
+        self.view.is_reversed = not self.view.is_reversed
         self._draw()
 
     def action_end(self) -> None:

@@ -124,7 +124,7 @@ def _processes(data: DaemonData, view: View, width: int, height: int) -> list[Li
             :height
         ]
     found = view.matching_processes(data.processes)
-    return render_processes(found, view.process_index(found), view.order, width, height)
+    return render_processes(found, view.process_index(found), view.order, (width, height), is_reversed=view.is_reversed)
 
 
 def _plots(data: DaemonData, view: View, width: int, height: int) -> list[Line]:

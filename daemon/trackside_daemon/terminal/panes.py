@@ -38,6 +38,7 @@ left, right  move back or forward by half a window
 r            show all steps
 p            show processes and histories, and go back
 <, >         sort the processes by another column, or as a tree
+i            reverse the order of that column
 e            end the selected process, after a confirmation
 c            record 10 steps of the selected run, and show where
              their time goes

@@ -54,24 +54,30 @@ class CpuShares:
         self._before = newest
 
 
-def ordered(processes: Sequence[Process], order: str) -> list[Process]:
-    """Return the processes sorted by a column, largest numbers first; or as a tree, each with its ``depth``."""
+def ordered(processes: Sequence[Process], order: str, *, is_reversed: bool = False) -> list[Process]:
+    """Return the processes sorted by a column, largest numbers first; or as a tree, each with its ``depth``.
+
+    Missing values come last, also if *is_reversed*. A tree has no reversed order.
+    """
     if order == TREE:
         return _tree(processes)
     key = _SORT_KEYS[order]
     values = [(key(process), process) for process in processes]
     present = [pair for pair in values if pair[0] is not None]
-    present.sort(key=lambda pair: pair[0])
+    present.sort(key=lambda pair: pair[0], reverse=is_reversed)
     return [process for _, process in present] + [process for value, process in values if value is None]
 
 
-def render_processes(processes: Sequence[Process], selected: int, order: str, width: int, height: int) -> list[Line]:
-    """Return *height* lines: the names of the columns, that of the order with an arrow, and the processes."""
+def render_processes(
+    processes: Sequence[Process], selected: int, order: str, size: tuple[int, int], *, is_reversed: bool = False
+) -> list[Line]:
+    """Return the lines of a *size*, width and height: the names of the columns, that of the order with an arrow, and the processes."""
+    width, height = size
     if not processes:
         empty: list[Line] = [[("PROCESSES", "title")], [("no process trains or uses a GPU", "dim")], *([[]] * height)]
         return [fit(line, width) for line in empty[:height]]
-    titles = {order: f"{'▼' if order in _NUMBERS else '▲'}{order}"}
-    return render_table(_COLUMNS, processes, _cells, selected, (width, height), titles=titles)
+    titles = {order: f"{'▼' if (order in _NUMBERS) != is_reversed else '▲'}{order}"}
+    return render_table(_COLUMNS, processes, _cells, selected, size, titles=titles)
 
 
 def describe(process: Process) -> str:

@@ -68,6 +68,7 @@ class View:
         columns: Width of a plot.
         machine: Whether histories and processes of the machine take the place of runs and plots.
         order: Order of the processes, one of `processes.ORDERS`.
+        is_reversed: Whether that order is reversed.
         pid: Pid of the selected process; 0 for the first.
         width: Width of the frame.
     """
@@ -79,6 +80,7 @@ class View:
     columns: int = 40
     machine: bool = False
     order: str = TREE
+    is_reversed: bool = False
     pid: int = 0
     width: int = 80
 
@@ -88,7 +90,8 @@ class View:
 
     def matching_processes(self, processes: Sequence[Run]) -> list[Run]:
         """Return the processes that match the filter, in order."""
-        return ordered(self._matching(processes, "run", "user", "command", "comm", "pid"), self.order)
+        found = self._matching(processes, "run", "user", "command", "comm", "pid")
+        return ordered(found, self.order, is_reversed=self.is_reversed)
 
     def _matching(self, rows: Sequence[Run], *names: str) -> list[Run]:
         text = self.filter.casefold()
@@ -107,6 +110,7 @@ class View:
     def sort_by(self, by: int) -> None:
         """Sort the processes by the column that many further to the right."""
         self.order = ORDERS[(ORDERS.index(self.order) + by) % len(ORDERS)]
+        self.is_reversed = False
 
     def selected_index(self, runs: Sequence[Run]) -> int:
         """Return the index of the selected run; 0 if it is not among *runs*."""

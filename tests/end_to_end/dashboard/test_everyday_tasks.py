@@ -191,7 +191,9 @@ def test_a_slow_rank_is_seen(
     expect(page).to_have_url(re.compile("tab=performance"))
     expect(chart(page, "Step time").locator(".legend")).to_contain_text("p99")
     expect(chart(page, "Phases of a step").locator(".legend")).to_contain_text("forward")
-    expect(page.locator(".rank-figure")).to_contain_text(re.compile(r"Rank 1 takes [\d.]+ times the own time"))
+    expect(page.locator(".rank-figure")).to_contain_text(
+        re.compile(r"Rank 1 takes [\d.]+ times the own time.*, since 20\d\d-")
+    )
     expect(page.get_by_role("region", name="Each rank").locator("tbody tr").first).to_contain_text("1")
     expect(page.locator("tr.slow")).to_have_count(1)
     for scheme in ("light", "dark"):
@@ -220,6 +222,12 @@ def test_the_last_error_line_is_found_in_the_output(lab: Daemon, open_page: Call
 def test_one_alert_is_silenced_and_the_head_of_a_run_has_the_worst(lab: Daemon, open_page: Callable[..., Page]) -> None:
     page = open_page(lab, "/runs/wide-1")
     assert page.evaluate(HEAD) == [3, "2 more alerts", "/alerts?run=r"]
+    # A link to the alerts of a run shows only those, also of the ones that fire.
+    page.goto(f"{lab.url}/alerts?run=a0f3c8")
+    expect(page.get_by_text("No firing alert matches.")).to_be_visible()
+    page.get_by_role("searchbox", name="Run").fill("wide")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("list", name="Firing alerts").locator("li", has_text="disk full")).to_be_visible()
     page.get_by_role("link", name="Alerts").click()
     firing = page.get_by_role("list", name="Firing alerts")
     row = firing.locator("li", has_text="disk full")
@@ -356,6 +364,8 @@ def test_the_machine_has_an_hour_and_its_processes_can_be_ended(lab: Daemon, ope
     page.get_by_role("button", name=f"End process {pid}").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     assert len(lab.api("processes").json()["processes"]) == 2
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
 def test_the_font_is_shipped_with_its_licence_and_the_page_leads_on(

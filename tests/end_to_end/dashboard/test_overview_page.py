@@ -122,109 +122,87 @@ def test_what_is_now_is_on_it_as_the_api_has_it(
     expect(over.get_by_role("checkbox")).to_be_checked()
 
 
-def test_what_has_ended_is_listed_and_found(
-    daemon: Daemon, start_training: Callable[..., subprocess.Popen[str]], open_page: Callable[..., Page]
-) -> None:
-    training = start_training(daemon, "-c", RUNS, "60")
-    go_on(training, 1)
-    eventually(lambda: len(ended(daemon)) == 63)
-    runs = {run["name"]: run for run in ended(daemon)}
-    page = open_page(daemon)
-    rows = page.locator(".ended tbody tr")
-    expect(rows).to_have_count(50)  # whatever lives
-    assert names(rows) == list(runs)[:50]
-    page.get_by_role("button", name="Show more").click()
-    expect(rows).to_have_count(63)
-    assert names(rows) == list(runs)
-    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
+def _keep_and_delete(daemon: Daemon, page: Page, violations: Callable[[Page], list[str]]) -> None:
+    """Keep and delete runs in the table of three ended runs, also where the daemon refuses it."""
+    rows = page.locator(".all-runs tbody tr:not(.spacer)")
 
-    page.get_by_role("combobox", name="State").select_option("failed")
-    expect(rows).to_have_count(1)
-    expect(rows.locator("td")).to_contain_text(["", "failed", "10", "NaN"])
-    assert parse_qs(urlsplit(page.url).query) == {"state": ["failed"]}
-    page.get_by_role("combobox", name="State").select_option("")
-    page.get_by_role("searchbox", name="Name").fill("sweep-1")
-    expect(rows).to_have_count(11)
-    page.get_by_role("searchbox", name="Name").fill("sweep-1 ")
-    expect(rows).to_have_count(11)
-    expect(page.get_by_role("searchbox", name="Name")).to_have_value("sweep-1 ")
-    page.get_by_role("searchbox", name="Name").fill("")
-    expect(rows).to_have_count(50)
-    page.evaluate("for (const box of [...document.querySelectorAll('.ended input')].slice(0, 32)) box.click()")
-    expect(page.locator(".chosen")).to_contain_text("32 runs selected, at most 32")
-    other = rows.nth(32).get_by_role("checkbox")
-    expect(other).to_be_disabled()
-    page.get_by_role("button", name="Clear").click()
-    expect(other).to_be_enabled()
-    rows.filter(has_text="given-up").or_(page.get_by_role("button", name="Show more")).first.wait_for()
-    page.get_by_role("button", name="Show more").click()
-    page.get_by_role("button", name="Show only tag base line").first.click()
-    expect(rows).to_have_count(3)
-    expect(page).to_have_url(re.compile("tag="))  # written a moment later
-    page.reload()
-    expect(page.get_by_role("searchbox", name="Tag")).to_have_value("base line")
-    expect(rows).to_have_count(3)
-    assert names(rows) == [name for name in runs if runs[name]["tags"]]
-    step, loss = (rows.filter(has_text="given-up").locator(f".{one}") for one in ("step", "loss"))
-    assert step.inner_text() == "10"
-    assert float(loss.inner_text()) == pytest.approx(runs["given-up"]["loss"], rel=1e-4)
+    def edit(name: str) -> Locator:
+        page.get_by_role("button", name=f"Edit {name}").click()
+        return page.get_by_role("dialog")
 
-
-def test_what_has_ended_is_kept_deleted_and_compared(
-    daemon: Daemon,
-    start_training: Callable[..., subprocess.Popen[str]],
-    open_page: Callable[..., Page],
-    violations: Callable[[Page], list[str]],
-) -> None:
-    go_on(start_training(daemon, "-c", RUNS, "0"), 1)
-    runs = {run["name"]: run for run in eventually(lambda: ended(daemon))}
-    page = open_page(daemon, expected_errors=("507",))
-    rows = page.locator(".ended tbody tr")
-    rows.filter(has_text="given-up").get_by_role("button", name="Pin given-up").click()
-    expect(rows.get_by_role("button", name="Pinned given-up")).to_have_attribute("aria-pressed", "true")
+    edit("given-up").get_by_label("Pinned").check()
+    page.get_by_role("button", name="Save").click()
+    expect(rows.filter(has_text="given-up")).to_contain_text("pinned")
     assert daemon.api("runs?name=given-up").json()["runs"][0]["pinned"] is True
 
     page.route(
         "**/pin", lambda route: route.fulfill(status=507, json={"error": {"reason": "error", "message": "no room"}})
     )
-    with page.expect_response("**/runs?*"):  # the list is asked for again, which takes no error away
-        rows.get_by_role("button", name="Pin diverged").click()
-    delete = rows.get_by_role("button", name="Delete diverged")
-    delete.click()
-    expect(page.get_by_role("dialog")).to_contain_text("diverged")
+    dialog = edit("diverged")
+    dialog.get_by_label("Pinned").check()
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_have_text("no room")
+    dialog.get_by_role("button", name="Delete").click()
+    confirmation = page.get_by_role("dialog").filter(has_text="Delete this run?")
+    expect(confirmation).to_contain_text("diverged")
     assert violations(page) == []
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_have_count(0)
-    expect(delete).to_be_focused()
-    expect(page.get_by_role("alert").filter(has_text="no room")).to_be_visible()
+    expect(confirmation).to_have_count(0)
+    expect(dialog.get_by_role("button", name="Delete")).to_be_focused()
     assert daemon.api("runs?name=diverged").json()["runs"]
-    delete.click()
-    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete").click()
+    confirmation.get_by_role("button", name="Delete").click()
     expect(rows).to_have_count(2)
     assert daemon.api("runs?name=diverged").json()["runs"] == []
 
-    for name in ("given-up", SCRIPT_NAME):
-        page.get_by_role("checkbox", name=f"Compare {name}").check()
-    expect(page.locator(".chosen")).to_contain_text("2 runs selected")
-    page.locator(".chosen").get_by_role("link", name="Compare").click()
-    live = now(daemon, SCRIPT_NAME)["id"]
-    assert parse_qs(urlsplit(page.url).query) == {"run": [runs["given-up"]["id"], live]}
 
-
-def test_long_names_make_no_phone_scroll_sideways(
+def test_what_has_ended_is_on_it_and_is_found_kept_deleted_and_compared_in_the_table(
     start_daemon: Callable[..., Daemon],
     start_training: Callable[..., subprocess.Popen[str]],
     open_page: Callable[..., Page],
     violations: Callable[[Page], list[str]],
 ) -> None:
     daemon = start_daemon("--collector.gpu.simulate=64")
-    go_on(start_training(daemon, "-c", RUNS, "0"), 1)
-    eventually(lambda: ended(daemon) and now(daemon, SCRIPT_NAME))
-    page = open_page(daemon, width=390, color_scheme="dark")
-    expect(page.locator(".ended tbody tr")).to_have_count(3)
+    go_on(start_training(daemon, "-c", RUNS, "40"), 1)
+    eventually(lambda: len(ended(daemon)) == 43)
+    runs = {run["name"]: run for run in ended(daemon)}
+    page = open_page(daemon, width=390, color_scheme="dark", expected_errors=("507",))
+    rows = page.locator(".ended tbody tr")
+    expect(rows).to_have_count(10)
+    assert names(rows) == list(runs)[:10]
+    assert float(rows.first.locator(".loss").inner_text()) == pytest.approx(runs["sweep-39"]["loss"], rel=1e-4)
     expect(page.locator(".gpus > li")).to_have_count(64)
+    # Long names make no phone scroll sideways.
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert violations(page) == []
+
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.get_by_role("link", name="All runs").click()
+    rows = page.locator(".all-runs tbody tr:not(.spacer)")
+    expect(page.get_by_text("45 runs")).to_be_visible()
+    page.evaluate("for (const box of [...document.querySelectorAll('.all-runs .box input')].slice(0, 33)) box.click()")
+    expect(page.locator(".chosen")).to_contain_text("32 runs selected, at most 32")
+    expect(rows.nth(33).get_by_role("checkbox")).to_be_disabled()
+    page.get_by_role("button", name="Clear").click()
+    expect(rows.nth(33).get_by_role("checkbox")).to_be_enabled()
+    search = page.get_by_role("searchbox", name="Filter")
+    search.fill("state:failed")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text(re.compile("diverged.*failed.*NaN.*10"))
+    page.get_by_role("button", name="Show only tag base line").click()
+    expect(rows).to_have_count(3)
+    expect(page).to_have_url(re.compile("q=tags"))  # written a moment later
+    page.reload()
+    expect(rows).to_have_count(3)
+
+    _keep_and_delete(daemon, page, violations)
+    search.fill("given-up|alert")
+    for name in ("given-up", SCRIPT_NAME):
+        page.get_by_role("checkbox", name=f"Compare {name}").check()
+    expect(page.locator(".chosen")).to_contain_text("2 runs selected")
+    page.locator(".chosen").get_by_role("link", name="Compare").click()
+    live = now(daemon, SCRIPT_NAME)["id"]
+    assert parse_qs(urlsplit(page.url).query) == {"run": [runs["given-up"]["id"], live]}
 
 
 @pytest.mark.parametrize("fragment", ["", "#token=wrong"])
@@ -247,7 +225,7 @@ def test_without_a_run_it_says_the_lines_to_add(
     page = open_page(shared_daemon)
     expect(page.locator("main")).to_contain_text("No runs yet. Add trackside.push(step=step, loss=loss)")
     expect(page.locator("pre")).to_contain_text("import trackside")
-    expect(page.get_by_text("Ended runs")).to_be_hidden()
+    expect(page.get_by_text("Ended last")).to_be_hidden()
     assert violations(page) == []
 
 

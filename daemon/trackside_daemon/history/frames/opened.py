@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from array import array
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trackside_daemon.history import directory
 from trackside_daemon.history.database import FILE
 from trackside_daemon.history.frames import html
+from trackside_daemon.history.media import index
 from trackside_daemon.history.read import reader
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.series import EVERYTHING, Window, samples
@@ -46,6 +48,41 @@ class Series(NamedTuple):
     steps: array[int]
     times: array[int]
     values: array[float]
+
+
+class Media(NamedTuple):
+    """An image, a text, a table or a histogram that the training logged.
+
+    Attributes:
+        kind: ``image``, ``text``, ``table`` or ``histogram``.
+        key: Its key.
+        attempt: The attempt of the run.
+        rank: The rank.
+        step: Its step; None before the first.
+        time: Unix seconds.
+        path: Its file: PNG, text, or JSON.
+    """
+
+    kind: str
+    key: str
+    attempt: int
+    rank: int
+    step: int | None
+    time: float
+    path: Path
+
+    def read(self) -> Any:
+        """Return an image as the bytes of its PNG, a text as a string, and other kinds as a dictionary.
+
+        A table has ``columns`` and ``rows``, a histogram ``edges`` and ``counts``.
+
+        Raises:
+            OSError: It was deleted meanwhile, by a limit of the history or with its run.
+        """
+        data = self.path.read_bytes()
+        if self.kind == "image":
+            return data
+        return data.decode() if self.kind == "text" else json.loads(data)
 
 
 class History:
@@ -170,6 +207,20 @@ class RunHistory:
             lifetime = Window("time", begin, float("inf") if end is None else end)
             window = EVERYTHING if steps is None else Window("step", *steps)
             return [_whole(file, one, lifetime if one.rank is None else window) for one in found]
+
+    def media(self, key: str = "", *, kind: str = "") -> list[Media]:
+        """Return what was logged with `log_image`, `log_text`, `log_table` and `log_histogram`, the oldest first.
+
+        Args:
+            key: Only this key; empty for all.
+            kind: Only ``image``, ``text``, ``table`` or ``histogram``; empty for all.
+        """
+        directory = index.directory_of(self._path, self.id)
+        return [
+            Media(item.kind, item.key, item.attempt, item.rank, item.step, item.time, directory / item.file)
+            for item in index.read(self._path, self.id)
+            if key in {"", item.key} and kind in {"", item.kind}
+        ]
 
     def to_arrow(
         self,

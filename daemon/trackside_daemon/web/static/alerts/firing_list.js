@@ -11,11 +11,12 @@ const SUBJECT_LABELS = ["rank", "key", "gpu", "subject"];
 
 // `silenceEnds` maps alert ids to the end of their silence; `onSilence(alert)` opens the silence dialog.
 export function firingList(onSilence) {
-  const emptyText = h("p.quiet", {}, "No alerts are firing.");
+  const emptyText = h("p.quiet");
   const list = h("ul.fires", { "aria-label": "Firing alerts" });
   const moreText = h("p.quiet", { hidden: true }, `These are the worst ${MAX_REPORTED}. There may be more.`);
-  const update = (alerts, silenceEnds, now) => {
+  const update = (alerts, silenceEnds, now, anyFires) => {
     emptyText.hidden = alerts.length > 0;
+    setText(emptyText, anyFires ? "No firing alert matches." : "No alerts are firing.");
     moreText.hidden = alerts.length < MAX_REPORTED;
     syncRows(list, alerts.map((alert) => ({ alert, now, until: silenceEnds.get(alert.id) })), ({ alert }) => key(alert), ({ alert }) => row(alert, onSilence));
   };

@@ -1,4 +1,4 @@
-// The alerts that have ended, newest first, with filters; those that fire stand above.
+// The alerts that have ended, newest first. The filters are those of the page: they also apply to the alerts that fire.
 
 import { getJson, query } from "/static/api.js";
 import { coalesce } from "/static/alerts/coalesce.js";
@@ -13,7 +13,8 @@ const COLUMNS = ["Severity", "Alert", "Run", "Began", "State"];
 // Explicit roles: on a phone the cells of a row are stacked, which removes the table's implicit roles.
 const CELL = { role: "cell" };
 
-export function alertHistory(address) {
+// `onFilter()` is called when the user changes a filter.
+export function alertHistory(address, onFilter) {
   let limit = PAGE;
   const filters = { severity: address.query.get("severity") ?? "", alert: address.query.get("alert") ?? "", run: address.query.get("run") ?? "" };
   const body = h("tbody");
@@ -25,16 +26,17 @@ export function alertHistory(address) {
     limit += PAGE;
     load();
   } }, "Show more");
-  const onFilter = (name) => (event) => {
+  const change = (name) => (event) => {
     filters[name] = event.target.value.trim();
     limit = PAGE;
     address.set(filters);
+    onFilter();
     load();
   };
-  const severity = h("select", { onchange: onFilter("severity") }, h("option", { value: "" }, "any"), ...["critical", "warning", "info"].map((item) => h("option", { selected: item === filters.severity }, item)));
-  const alert = h("input", { type: "search", list: "alert-names", value: filters.alert, onchange: onFilter("alert"), placeholder: "name, * for any" });
-  const run = h("input", { type: "search", value: filters.run, onchange: onFilter("run"), placeholder: "name or id" });
-  const tools = h("div.tools", { role: "search", "aria-label": "History" }, h("label", {}, "Severity", severity), h("label", {}, "Alert", alert, names), h("label", {}, "Run", run));
+  const severity = h("select", { onchange: change("severity") }, h("option", { value: "" }, "any"), ...["critical", "warning", "info"].map((item) => h("option", { selected: item === filters.severity }, item)));
+  const alert = h("input", { type: "search", list: "alert-names", value: filters.alert, onchange: change("alert"), placeholder: "name, * for any" });
+  const run = h("input", { type: "search", value: filters.run, onchange: change("run"), placeholder: "name or id" });
+  const tools = h("div.tools", { role: "search", "aria-label": "Alerts" }, h("label", {}, "Severity", severity), h("label", {}, "Alert", alert, names), h("label", {}, "Run", run));
 
   const load = coalesce(async () => {
     try {
@@ -55,7 +57,15 @@ export function alertHistory(address) {
       setText(emptyText, problem.message);
     }
   });
-  return { root: h("div", {}, tools, emptyText, table, moreButton), load };
+  return { root: h("div", {}, emptyText, table, moreButton), tools, load, matches: (item) => matches(item, filters), matchesRun: ({ id, name }) => isOfRun(filters.run, id, name) };
+}
+
+const isOfRun = (wanted, id, name) => !wanted || [id, name].includes(wanted);
+
+// Whether an alert of the overview passes the filters, as the API applies them to past alerts.
+function matches(item, { severity, alert, run }) {
+  const escaped = namePattern(alert).replace(/[.+^${}()|[\]\\]/g, "\\$&").replaceAll("*", ".*").replaceAll("?", ".");
+  return (!severity || item.severity === severity) && isOfRun(run, item.run, item.name) && (!alert || new RegExp(`^${escaped}$`).test(item.alert));
 }
 
 // A part of a name is enough; a name with * or ? is a complete pattern.

@@ -24,12 +24,17 @@ export function alertsPage(address) {
     if (alertDetails) openSilenceDialog({ alert: alertDetails.alert, ...alertDetails.labels }, onDone, address.signal);
   });
   const silencesPart = silenceList(onDone);
-  const historyPart = alertHistory(address);
-  const timelinePart = runTimeline(address.signal);
+  const historyPart = alertHistory(address, () => {
+    showFiring();
+    timelinePart.load().catch(() => {}); // The frame reports the outage.
+  });
+  const timelinePart = runTimeline(address.signal, historyPart.matchesRun);
   let newest = { alerts: [] };
   let lastAlerts;
   let ticks = 0;
   let silenceEnds = new Map();
+
+  const showFiring = () => firingPart.update(newest.alerts.filter(historyPart.matches), silenceEnds, newest.time, newest.alerts.length > 0);
 
   // Reloads what the overview does not contain: the ends of silences, and past alerts.
   const reload = coalesce(async () => {
@@ -39,7 +44,7 @@ export function alertsPage(address) {
       const [, , { silences }, firingAnswer] = await Promise.all([historyPart.load(), timelinePart.load(), ...requests]);
       silencesPart.update(silences);
       silenceEnds = new Map(firingAnswer?.alerts.map((alert) => [alert.id, alert.silenced_until]));
-      firingPart.update(newest.alerts, silenceEnds, newest.time);
+      showFiring();
     } catch {
       // The frame reports the outage.
     }
@@ -52,19 +57,20 @@ export function alertsPage(address) {
       h("button", { type: "button", onclick: () => openSilenceDialog({ alert: "" }, onDone, address.signal) }, "Silence…"),
       h("button", { type: "button", onclick: () => openTestDialog(address.signal) }, "Send a test alert…")),
     status,
+    historyPart.tools,
     h("h2", {}, "Firing"),
     firingPart.root,
     h("h2", {}, "Silences"),
     silencesPart.root,
     h("h2", {}, "History"),
     historyPart.root,
-    h("h2", {}, "Runs"),
+    h("h2", {}, "Starts and ends of runs"),
     timelinePart.root,
   );
   reload();
   const update = (overview) => {
     newest = overview;
-    firingPart.update(overview.alerts, silenceEnds, overview.time);
+    showFiring();
     const current = JSON.stringify(overview.alerts.map((alert) => [alert.id, alert.severity, alert.silenced, alert.summary]));
     ticks += 1;
     if (current !== lastAlerts || ticks % RELOAD_OVERVIEWS === 0) reload();

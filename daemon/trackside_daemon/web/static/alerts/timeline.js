@@ -4,13 +4,15 @@ import { getJson, query } from "/static/api.js";
 import { ENDED, badge } from "/static/components.js";
 import { h, setText } from "/static/dom.js";
 import { runAddress, span, when } from "/static/format.js";
+import { labels } from "/static/picker.js";
 
 const RUNS = 30; // The newest runs, whose starts and ends are shown.
 const SHOWN = 12;
 
-export function runTimeline(signal) {
+// `isShown(run)` is whether a run passes the filters of the page.
+export function runTimeline(signal, isShown) {
   const list = h("ol.timeline", { "aria-label": "Starts and ends of runs" });
-  const emptyText = h("p.quiet", {}, "No runs yet.");
+  const emptyText = h("p.quiet", {}, "No runs.");
   const moreButton = h("button.small", { type: "button", hidden: true, onclick: () => {
     limit = Infinity;
     show();
@@ -30,24 +32,25 @@ export function runTimeline(signal) {
 
   async function load() {
     const { runs } = await getJson(`runs?${query({ limit: RUNS })}`, { signal });
-    events = runs.flatMap(eventsOf).sort((a, b) => b.time - a.time);
+    const names = labels(runs);
+    events = runs.map((run, index) => ({ ...run, label: names[index] })).filter(isShown).flatMap(eventsOf).sort((a, b) => b.time - a.time);
     show();
   }
   return { root: h("div", {}, emptyText, list, moreButton), load };
 }
 
 function eventsOf(run) {
-  const { id, name, state, cause, started, ended } = run;
-  const about = { id, name };
+  const { id, label, state, cause, started, ended } = run;
+  const about = { id, label };
   const begin = { ...about, time: started, word: "started" };
   if (ended === null || ended === undefined || !ENDED.has(state)) return [begin];
   const reason = cause ? `: ${cause}` : "";
   return [{ ...about, time: ended, word: state, text: ` after ${span(Math.max(0, ended - started))}${reason}` }, begin];
 }
 
-function row({ id, name, time, word, text }) {
+function row({ id, label, time, word, text }) {
   const mark = badge(word === "started" ? "starting" : word, word);
   const rest = h("span.quiet");
   setText(rest, text ?? "");
-  return h("li", {}, h("time.quiet", {}, when(time)), mark, h("span", {}, h("a", { href: runAddress(id) }, name), rest));
+  return h("li", {}, h("time.quiet", {}, when(time)), mark, h("span", {}, h("a", { href: runAddress(id) }, label), rest));
 }

@@ -3,7 +3,7 @@
 import { onThemeChange } from "/static/charts/colors.js";
 import { isTime, joinTables, markPosition, pointsByTime, stack, toColumns } from "/static/charts/lines.js";
 import { Legend } from "/static/charts/legend.js";
-import { drawSoon } from "/static/charts/draw_queue.js";
+import { drawSoon, loadSoon } from "/static/charts/draw_queue.js";
 import { options, valuesAt } from "/static/charts/plot.js";
 import { chartImage, save } from "/static/charts/image.js";
 import { attachTouch, attachWheelPan, handleKey, startPan } from "/static/charts/interaction.js";
@@ -91,9 +91,14 @@ export class Chart {
     return this.root.classList.contains("full");
   }
 
-  // Called by the queue of charts to draw.
+  // Called by the queue; returns whether there is a plot.
   drawNow() {
     if (!this.ended) this.#draw(this.rebuild);
+    return Boolean(this.u);
+  }
+
+  loadNow() {
+    if (this.#canLoad) this.#load();
   }
 
   // Shows another window of the loaded data, before new data is loaded.
@@ -166,11 +171,15 @@ export class Chart {
   // Loads if something changed, the chart is visible, and no load is running.
   #loadIfDue() {
     clearTimeout(this.timer);
-    if (!this.needsLoad || !this.visible || document.hidden || this.loading || this.ended || !this.view.width) return;
+    if (!this.#canLoad) return;
     const beats = Math.floor((this.requestedAt + TOLERANCE_MS) / RELOAD_MS) + 2 ** Math.min(this.failed, MAX_BACKOFF);
     const rest = this.requestedAt ? RELOAD_MS * beats - performance.now() : 0;
     if (rest > 0) this.timer = setTimeout(() => this.#loadIfDue(), rest);
-    else this.#load();
+    else loadSoon(this);
+  }
+
+  get #canLoad() {
+    return this.needsLoad && this.visible && !document.hidden && !this.loading && !this.ended && this.view.width > 0;
   }
 
   // Loads at once and cancels a running load.
@@ -231,7 +240,7 @@ export class Chart {
     this.notice.classList.toggle("skeleton", this.notice.textContent === "Loading…");
     this.legend.update();
     this.plot.setAttribute("aria-label", this.#ariaLabel());
-    if (view.width && lines.length) this.#plotLines(rebuild);
+    if (view.width && lines.some((line) => line.points.length)) this.#plotLines(rebuild);
     else if (this.u) this.#clear();
     this.saveButton.disabled = !this.u;
     if (this.isWhole && this.from === undefined && this.to === undefined) this.all = this.#window();
@@ -267,12 +276,20 @@ export class Chart {
     if (rebuild || drawnLines !== this.drawnLines) this.#clear();
     this.drawnLines = drawnLines;
     if (this.u) {
-      this.u.setData(data ?? [[]]);
+      this.#setData(data ?? [[]]);
       return;
     }
     const handlers = { onSelect: (from, to) => this.zoom(from, to), onMove: (u) => this.#cursorMoved(u), onPan: (event) => startPan(this, event) };
-    this.u = new uPlot(options(view, handlers), data ?? [[]], this.plot);
+    this.u = new uPlot(options(view, handlers), data ?? [[]], (u, init) => {
+      this.plot.append(u.root);
+      u.batch(init);
+    });
     attachTouch(this.u);
+  }
+
+  // Draws at once; without a batch, uPlot draws after the queue has gone on to other charts.
+  #setData(data) {
+    this.u.batch((u) => u.setData(data));
   }
 
   #axisTitle() {

@@ -1,23 +1,39 @@
-// Draws charts one after the other over several frames, so that many of them do not block the page.
+// Draws and loads charts one after the other over several frames, so that many of them do not block the page.
 
-const BUDGET_MS = 10; // Of each frame.
+const LOAD_MS = 4; // Of each frame.
 
-const waiting = new Set();
+const toDraw = new Set();
+const toLoad = new Set();
 let frame;
 
 // Has a chart draw itself in one of the next frames, once.
 export function drawSoon(chart) {
-  waiting.add(chart);
-  frame ??= requestAnimationFrame(drawSome);
+  toDraw.add(chart);
+  frame ??= requestAnimationFrame(next);
 }
 
-function drawSome() {
+// Has a chart load its data in one of the next frames, once.
+export function loadSoon(chart) {
+  toLoad.add(chart);
+  frame ??= requestAnimationFrame(next);
+}
+
+// One plot a frame: without a GPU, the browser needs longer to paint it than it takes to draw.
+function next() {
   frame = undefined;
-  const begin = performance.now();
-  for (const chart of waiting) {
-    waiting.delete(chart);
-    chart.drawNow();
-    if (performance.now() - begin > BUDGET_MS) break;
+  const end = performance.now() + LOAD_MS;
+  some(toLoad, (chart) => {
+    chart.loadNow();
+    return performance.now() > end;
+  });
+  some(toDraw, (chart) => chart.drawNow());
+  if (toDraw.size || toLoad.size) frame = requestAnimationFrame(next);
+}
+
+// Calls `call` with each chart until it returns true.
+function some(charts, call) {
+  for (const chart of charts) {
+    charts.delete(chart);
+    if (call(chart)) return;
   }
-  if (waiting.size) frame = requestAnimationFrame(drawSome);
 }

@@ -10,7 +10,9 @@ export function daemonDetails() {
   const details = facts();
   const body = h("tbody");
   const head = h("thead", {}, h("tr", {}, ["Part", "State", "Reason"].map((item) => h("th", { scope: "col" }, item))));
-  const parts = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Parts of the daemon" }, h("table", {}, head, body));
+  const table = h("table", {}, head, body);
+  const healthy = facts();
+  const parts = h("div.card.scroll", { tabindex: "0", role: "group", "aria-label": "Parts of the daemon" }, table, healthy);
   return {
     root: h("div.pair", {}, h("div.card", {}, details), parts),
     update(status, now) {
@@ -26,14 +28,18 @@ export function daemonDetails() {
         ["Rejected messages", rejected ? number(rejected) : ""],
         ["Failures", failures ? number(failures) : ""],
       ]);
-      syncRows(body, partStates(status), ([name]) => name, partRow);
+      const all = partStates(status);
+      const explained = all.filter(([, state, reason]) => state !== "ok" || reason);
+      table.hidden = !explained.length;
+      syncRows(body, explained, ([name]) => name, partRow);
+      healthy.update([["Working", all.filter((part) => !explained.includes(part)).map(([name]) => name).join(", ")]]);
     },
   };
 }
 
 const total = (counts) => Object.values(counts ?? {}).reduce((sum, item) => sum + item, 0);
 
-// Parts with problems come first; a healthy part has no reason.
+// Parts with problems come first; most healthy parts have no reason.
 function partStates(status) {
   const collectors = Object.entries(status.collectors).map(([name, item]) => [name, item.state, item.why ?? ""]);
   const sinks = Object.entries(status.notifications).map(([name, item]) => {

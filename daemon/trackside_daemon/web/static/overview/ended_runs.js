@@ -1,154 +1,70 @@
-// The ended runs, newest first, with filters that are kept in the address.
+// The runs that ended last. The page Runs has all of them, with filters, and with what one can do with them.
 
-import { getJson, post, query, remove } from "/static/api.js";
-import { confirmDialog } from "/static/confirm.js";
+import { getJson, query } from "/static/api.js";
 import { h, syncRows, setText } from "/static/dom.js";
-import { endedRow } from "/static/overview/ended_row.js";
 import { ownerOf } from "/static/overview/users.js";
-import { ENDED } from "/static/components.js";
-import { plural } from "/static/format.js";
+import { badge, ENDED } from "/static/components.js";
+import { number, runAddress, span, when } from "/static/format.js";
+import { labels } from "/static/picker.js";
 
-const PAGE_SIZE = 50;
-const TYPING_MS = 250;
+const MOST = 10;
 // A run that has just ended reaches the history a moment later, so the list is reloaded with this many overviews.
 const RELOADS = 3;
-const FILTERS = ["name", "tag", "state"];
+const HEADS = [["Run", "th"], ["State", "th"], ["Step", "th.number"], ["Loss", "th.number"], ["Started", "th.wide"], ["Duration", "th.wide"]];
 
-export function endedRuns(address, selection, onCount) {
-  const filters = Object.fromEntries(FILTERS.map((name) => [name, address.query.get(name) ?? ""]));
-  const fields = { name: searchField("Name", "name or id"), tag: searchField("Tag", "tag"), state: stateField() };
+// `onLoad(hasRuns)` is called with whether any run has ended.
+export function endedRuns(address, selection, onLoad) {
   const body = h("tbody");
-  const table = h("div.scroll", {}, h("table.ended", {}, h("thead", {}, h("tr", {}, columnHeads())), body));
-  const noMatch = h("p.quiet");
-  const listError = h("p.bad", { role: "alert", hidden: true });
-  const actionError = h("p.bad", { role: "alert", hidden: true });
-  const moreButton = h("button", { type: "button", onclick: () => showMore() }, "Show more");
-  const count = h("span.quiet", { role: "status" });
-  const labels = FILTERS.map((name) => h("label", {}, fields[name].label, fields[name].input));
-  const tools = h("div.tools", { role: "search", "aria-label": "Ended runs" }, labels, count);
-  const root = h("section", { hidden: true }, h("div.head", {}, h("h2", {}, "Ended runs"), h("a", { href: "/runs" }, "All runs as a table")), tools, listError, actionError, table, noMatch, h("div.tools", {}, moreButton));
-
-  let limit = PAGE_SIZE;
-  let liveIds = new Set();
-  let loadedRuns = [];
+  const heads = HEADS.map(([text, name]) => h(name, { scope: "col" }, text));
+  const table = h("div.scroll", {}, h("table.ended", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, h("span.unseen", {}, "Compare")), heads)), body));
+  const error = h("p.bad", { role: "alert", hidden: true });
+  const root = h("section", { hidden: true }, h("div.head", {}, h("h2", {}, "Ended last"), h("a", { href: "/runs" }, "All runs")), error, table);
   let lastSeen;
   let reloadsLeft = RELOADS;
-  let typingTimer;
-  let requestCount = 0;
 
-  const hasFilters = () => FILTERS.some((name) => filters[name]);
-
-  function show() {
-    // A run without `ended` is so new that the history does not contain it yet.
-    const ended = loadedRuns.filter((run) => run.ended !== undefined && !liveIds.has(run.id));
-    const owner = ownerOf(loadedRuns);
-    const items = ended.slice(0, limit).map((run) => ({ ...run, owner: owner(run) }));
-    syncRows(body, items, (run) => run.id, (run) => endedRow(run, selection, actions));
-    table.hidden = !items.length;
-    setText(noMatch, items.length ? "" : "No matching runs.");
-    moreButton.hidden = ended.length <= limit;
-    setText(count, items.length ? `${moreButton.hidden ? "" : "the newest "}${plural(items.length, "run")}` : "");
-    root.hidden = !items.length && !hasFilters();
-    onCount(items.length > 0 || hasFilters());
-  }
-
-  async function load() {
-    requestCount += 1;
-    const number = requestCount;
-    await attempt(listError, async () => {
-      // All of the newest may be live; one more entry shows whether there are more.
-      const answer = await getJson(`runs?${query({ ...filters, limit: limit + liveIds.size + 1 })}`, { signal: address.signal });
-      if (number !== requestCount) return;
-      loadedRuns = answer.runs;
-      show();
-    });
-  }
-
-  async function attempt(errorLine, call) {
+  async function load(liveIds) {
     try {
-      await call();
-      errorLine.hidden = true;
+      // All of the newest may be live. A run without `ended` is so new that the history does not contain it yet.
+      const { runs } = await getJson(`runs?${query({ limit: MOST + liveIds.size })}`, { signal: address.signal });
+      const names = labels(runs);
+      const owner = ownerOf(runs);
+      const items = runs.map((run, index) => ({ ...run, label: names[index], owner: owner(run) })).filter((run) => run.ended !== undefined && !liveIds.has(run.id)).slice(0, MOST);
+      syncRows(body, items, (run) => run.id, (run) => endedRow(run, selection));
+      root.hidden = !items.length;
+      error.hidden = true;
+      onLoad(items.length > 0);
     } catch (problem) {
       if (address.signal.aborted || problem.status === 401) return;
-      setText(errorLine, problem.message);
-      errorLine.hidden = false;
+      setText(error, problem.message);
+      error.hidden = root.hidden = false;
     }
   }
-
-  function showMore() {
-    limit *= 2;
-    return load();
-  }
-
-  function filter() {
-    clearTimeout(typingTimer);
-    for (const name of FILTERS) filters[name] = fields[name].input.value.trim();
-    limit = PAGE_SIZE;
-    address.set(filters);
-    return load();
-  }
-
-  const actions = {
-    tag(tag) {
-      fields.tag.input.value = tag;
-      filter();
-    },
-    pin: (run) => attempt(actionError, () => post(`runs/${encodeURIComponent(run.id)}/pin`, { pinned: !run.pinned })).then(load),
-    async delete(run) {
-      const text = `This also deletes all samples, events and alerts of ${run.name}. You cannot undo it.`;
-      if (!(await confirmDialog("Delete this run?", text, "Delete", address.signal))) return;
-      await attempt(actionError, async () => {
-        await remove(`runs/${encodeURIComponent(run.id)}`);
-        selection.remove(run.id);
-      });
-      await load();
-    },
-  };
-
-  for (const name of FILTERS) {
-    const { input } = fields[name];
-    input.value = filters[name];
-    input.addEventListener("input", () => {
-      clearTimeout(typingTimer);
-      typingTimer = setTimeout(filter, name === "state" ? 0 : TYPING_MS);
-    });
-  }
-  address.signal.addEventListener("abort", () => clearTimeout(typingTimer));
 
   return {
     root,
     update({ runs }) {
       const now = runs.map((run) => `${run.id} ${ENDED.has(run.state)}`).join();
-      liveIds = new Set(runs.filter((run) => !ENDED.has(run.state)).map((run) => run.id));
       if (now !== lastSeen) reloadsLeft = RELOADS;
       lastSeen = now;
-      if (reloadsLeft > 0) {
-        reloadsLeft -= 1;
-        load();
-      }
+      if (reloadsLeft === 0) return;
+      reloadsLeft -= 1;
+      load(new Set(runs.filter((run) => !ENDED.has(run.state)).map((run) => run.id)));
     },
   };
 }
 
-function searchField(label, placeholder) {
-  return { label, input: h("input", { type: "search", placeholder, autocomplete: "off", spellcheck: "false" }) };
-}
-
-function stateField() {
-  const options = ["", ...ENDED].map((name) => h("option", { value: name }, name || "any"));
-  return { label: "State", input: h("select", {}, options) };
-}
-
-function columnHeads() {
-  const hidden = (text) => h("span.unseen", {}, text);
-  return [
-    h("th", { scope: "col" }, hidden("Compare")),
-    h("th", { scope: "col" }, "Run"),
-    h("th", { scope: "col" }, "State"),
-    h("th.number", { scope: "col" }, "Step"),
-    h("th.number", { scope: "col" }, "Loss"),
-    h("th.wide", { scope: "col" }, "Started"),
-    h("th.wide", { scope: "col" }, "Duration"),
-    h("th", { scope: "col" }, hidden("Pin or delete")),
-  ];
+function endedRow(first, selection) {
+  const state = badge();
+  const [step, loss] = ["Step", "Loss"].map((name) => h(`td.number.${name.toLowerCase()}`, { "data-name": name }));
+  const [started, took] = [h("td.wide"), h("td.wide")];
+  const name = h("a.clamp", { href: runAddress(first.id), title: first.name });
+  const owner = h("span.quiet");
+  const row = h("tr", {}, h("td.box", {}, selection.box(first)), h("th.name", { scope: "row" }, h("div.named", {}, name, owner)), h("td.state", {}, state), step, loss, started, took);
+  row.update = (run) => {
+    state.update(run.state);
+    state.title = run.cause ?? "";
+    for (const [cell, text] of [[name, run.label], [owner, run.owner], [step, number(run.step)], [loss, number(run.loss)], [started, when(run.started)], [took, run.ended === null ? "" : span(run.ended - run.started)]]) setText(cell, text);
+    loss.classList.toggle("nonfinite", typeof run.loss === "string");
+  };
+  return row;
 }

@@ -1,4 +1,4 @@
-// The overview: live runs, firing alerts, GPUs and the host, and below them the runs that have ended.
+// The overview: live runs, firing alerts, GPUs and the host, and below them the runs that ended last.
 
 import { h } from "/static/dom.js";
 import { gpuTiles } from "/static/machine/gpu_tiles.js";

@@ -58,9 +58,10 @@ class RunPage {
     const [ending, media] = [new Ending(run, address.signal), new Media(run, address.signal)];
     const [phaseTimes, config, architecture, attemptTable] = [phases(), configuration(), model(), attempts()];
     this.sections = [this.performance, this.diagnosis, ending, media, this.layers, benchmarks, checkpoints, captures, phaseTimes, config, architecture, attemptTable];
+    const times = { root: h("div.pair.run-times", {}, this.performance.ledger, phaseTimes.root) };
     const tabs = [
       ["charts", "Charts", [this.selection, this.charts, this.machine]],
-      ["performance", "Performance", [this.performance, phaseTimes]],
+      ["performance", "Performance", [this.performance, times]],
       ["learning", "Reinforcement", [this.reinforcement]],
       ["diagnosis", "Diagnosis", [this.diagnosis]],
       ["media", "Media", [media]],

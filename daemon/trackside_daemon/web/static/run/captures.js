@@ -25,8 +25,9 @@ export class Captures {
     this.count = h("span.quiet");
     this.status = h("p.quiet", { role: "status", hidden: true });
     this.list = h("div");
+    this.empty = h("p.quiet", { hidden: true }, "No captures yet. A capture of ten steps shows where their time goes: operators, copies, waits for data and for other ranks. The training continues meanwhile.");
     const bar = h("div.run-captures-bar", {}, this.buttons);
-    this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Captures"), this.count), bar, this.status, this.list);
+    this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Captures"), this.count), bar, this.status, this.empty, this.list);
   }
 
   update(run) {
@@ -56,6 +57,7 @@ export class Captures {
     try {
       const { captures } = await getJson(`runs/${encodeURIComponent(this.id)}/captures`, { signal: this.signal });
       this.root.hidden = !captures.length && !this.live;
+      this.empty.hidden = captures.length > 0;
       setText(this.count, captures.length ? plural(captures.length, "capture") : "");
       syncRows(this.list, captures.reverse(), (item) => item.id, (item) => new Row(item, this.signal, (text) => this.#report(text)).root);
       if (captures.some((item) => !FINAL.has(item.state))) this.timer = setTimeout(() => this.#load(), POLL_MS);

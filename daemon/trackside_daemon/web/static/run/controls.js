@@ -80,7 +80,7 @@ function markToggles(selection, set) {
     shown = text;
   };
   const toggle = (kind, count) => {
-    const button = h("button.tag", { type: "button", "aria-pressed": String(!selection.hide.includes(kind)), title: `Show or hide the marks of ${kind}` }, `${kind === "alert" ? "▼" : "■"} ${kind} ${count}`);
+    const button = h("button.tag", { type: "button", "aria-pressed": String(!selection.hide.includes(kind)), title: `Show or hide the marks of ${kind}` }, `${kind === "alert" ? "▼" : "■"} ${kind.replaceAll("_", " ")} ${count}`);
     button.addEventListener("click", () => {
       const hide = selection.hide.includes(kind) ? selection.hide.filter((item) => item !== kind) : [...selection.hide, kind];
       set({ hide });

@@ -45,14 +45,14 @@ function content(found) {
   const unknown = found.unknown.map(({ what, why }) => h("li", {}, h("b", {}, what), `: ${why}`));
   const advice = found.suggestions.map((item) => h("li", {}, h("b", {}, item.summary), `: ${item.advice}`));
   const effects = found.comparison.effects.filter((item) => item.ratio !== null).map(effect);
-  return [
-    found.wall_seconds > 0 ? ledger(found) : "",
+  const findings = [
     h("ol.run-causes", {}, found.causes.map((item) => cause(item, found.costs))),
     h("p.quiet", {}, [energy(found.energy), money(found.costs)].filter(Boolean).join(" · ")),
     list("For the next run", advice),
     list(`Against ${found.comparison.baseline.join(", ")}`, effects),
     list("What is not known", unknown),
-  ].filter(Boolean);
+  ];
+  return [found.wall_seconds > 0 ? ledger(found) : "", h("div", {}, findings)].filter(Boolean);
 }
 
 function list(title, items) {
@@ -81,7 +81,7 @@ export function ledger({ ledger: seconds, accounts, wall_seconds: wall }) {
 }
 
 function cause(item, { currency }) {
-  const gain = item.lost_seconds === null ? "" : `Expected gain: ${span(item.low)} to ${span(item.high)}`;
+  const gain = item.lost_seconds === null ? "" : `Expected gain: ${item.low > 0 ? `${span(item.low)} to` : "up to"} ${span(item.high)}`;
   const cost = item.cost === null ? "" : `, at most ${item.cost.toFixed(2)} ${currency}`;
   return h(
     "li.card",

@@ -48,7 +48,7 @@ class Series {
     this.items = items;
     this.slider.max = items.length - 1;
     if (this.followed) this.slider.value = items.length - 1;
-    this.slider.disabled = items.length < 2;
+    this.slider.hidden = items.length < 2;
     this.#show();
   }
 
@@ -60,7 +60,7 @@ class Series {
   async #show() {
     const item = this.items[this.slider.value];
     const step = item.step === undefined ? "" : `step ${number(item.step)}`;
-    const text = [step, item.attempt && `attempt ${item.attempt}`, when(item.time), `${Number(this.slider.value) + 1} of ${this.items.length}`].filter(Boolean).join(" · ");
+    const text = [step, item.attempt && `attempt ${item.attempt}`, when(item.time), this.items.length > 1 && `${Number(this.slider.value) + 1} of ${this.items.length}`].filter(Boolean).join(" · ");
     setText(this.place, text);
     this.slider.setAttribute("aria-valuetext", text);
     if (this.shown === item.file) return;

@@ -24,10 +24,10 @@ export class Performance {
     this.map = new RankMap();
     this.body = h("tbody");
     this.table = h("section", { hidden: true }, h("h3", {}, "Ranks now"), scrollTable("Each rank", HEADS, this.body));
-    this.ledger = h("section", { hidden: true });
+    this.ledger = h("section", { hidden: true }); // Stands beside the phases.
     this.empty = h("p.quiet", { hidden: true }, "Nothing yet. Steps are timed by themselves; name phases with run.phase(\"forward\") and wrap the loader in run.data(loader) to see where the time goes.");
     const grid = h("div.charts", {}, this.charts.map((item) => item.root));
-    this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Performance"), this.note, this.reset.button), this.empty, grid, this.map.root, this.table, this.ledger);
+    this.root = h("details.run-section", { open: true }, h("summary", {}, h("h2", {}, "Performance"), this.note, this.reset.button), this.empty, grid, this.map.root, this.table);
   }
 
   // Called with the run's document.
@@ -49,7 +49,7 @@ export class Performance {
   // Called with the diagnosis, which has the ledger.
   showLedger(found) {
     this.ledger.hidden = !(found.wall_seconds > 0);
-    if (!this.ledger.hidden) rerender(this.ledger, JSON.stringify(found.ledger), () => [h("h3", {}, "Where the time went"), ledger(found)]);
+    if (!this.ledger.hidden) rerender(this.ledger, JSON.stringify(found.ledger), () => [h("h2", {}, "Where the time went"), ledger(found)]);
   }
 
   // All charts share one answer, and one request at a time.
@@ -103,13 +103,12 @@ export class Performance {
 const seconds = (value) => span(value);
 const CHARTS = [
   { title: "Step time", format: seconds, lines: ({ step }) => [{ label: "p50", values: step.p50 }, { label: "p99", values: step.p99 }] },
-  { title: "Throughput", format: (value) => short(value), lines: (found) => [{ label: "tokens/s", values: found.tokens_per_second }, { label: "samples/s", values: found.samples_per_second }].filter(hasValues) },
+  { title: "Tokens per second", format: (value) => short(value), lines: (found) => [{ label: "tokens/s", values: found.tokens_per_second }] },
+  { title: "Samples per second", format: (value) => short(value), lines: (found) => [{ label: "samples/s", values: found.samples_per_second }] },
   { title: "Phases of a step", format: seconds, stacked: true, lines: ({ phases }) => Object.entries(phases).map(([label, values]) => ({ label, values })) },
   { title: "Data wait", format: (value) => percent(value, 1), lines: ({ phases }) => ("data" in phases ? [{ label: "share of the step", values: shares(phases, "data") }] : []) },
   { title: "MFU", format: (value) => percent(value, 1), lines: ({ mfu }) => (mfu.length ? [{ label: "MFU", values: mfu }] : []) },
 ];
-
-const hasValues = ({ values }) => values.some((value) => value !== null);
 
 function shares(phases, name) {
   const all = Object.values(phases);

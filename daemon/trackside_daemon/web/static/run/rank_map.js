@@ -33,7 +33,7 @@ export class RankMap {
     setText(this.first, when(times[0]));
     setText(this.last, when(times.at(-1)));
     this.#draw();
-    this.#describe();
+    if (!this.canvas.matches(":hover, :focus")) this.#describe();
   }
 
   #choose(mode) {
@@ -62,9 +62,9 @@ export class RankMap {
   }
 
   #describe() {
-    const slow = this.rows.map((row) => ({ rank: row.rank, ratio: latestRatio(this.rows, row) })).filter((item) => item.ratio >= SLOW).sort((a, b) => b.ratio - a.ratio);
+    const slow = this.rows.map((row) => ({ row, rank: row.rank, ratio: latestRatio(this.rows, row) })).filter((item) => item.ratio >= SLOW).sort((a, b) => b.ratio - a.ratio);
     const worst = slow[0];
-    const text = worst ? `Rank ${worst.rank} takes ${number(worst.ratio, 3)} times the own time of the median rank.` : "No rank is slower than the others by its own time.";
+    const text = worst ? `Rank ${worst.rank} takes ${number(worst.ratio, 3)} times the own time of the median rank, since ${when(this.times[slowSince(this.rows, worst.row)])}.` : "No rank is slower than the others by its own time.";
     setText(this.text, text);
     this.canvas.setAttribute("aria-label", `${MODES[this.mode]} of ${this.rows.length} ranks over time. ${text} Arrow keys move over the cells.`);
   }
@@ -93,9 +93,22 @@ export class RankMap {
 
 // Returns the ratio of a rank's own time to that of the median rank, in the last part of the time in which most ranks made steps.
 export function latestRatio(rows, row) {
-  const present = (column) => rows.filter((item) => Number.isFinite(item.own[column])).length;
-  const column = row.own.findLastIndex((value, index) => Number.isFinite(value) && present(index) > rows.length / 2);
-  return column < 0 ? undefined : row.own[column] / median(rows.map((item) => item.own[column]).filter(Number.isFinite));
+  return ratios(rows, row).findLast((ratio) => ratio !== undefined);
+}
+
+// Returns the index of the first part of the time since which a slow rank has been slow.
+function slowSince(rows, row) {
+  const all = ratios(rows, row);
+  const normal = all.findLastIndex((ratio) => ratio < SLOW);
+  return all.findIndex((ratio, index) => index > normal && ratio !== undefined);
+}
+
+// Of each part of the time: the ratio of a rank's own time to that of the median rank; undefined if few ranks made steps.
+function ratios(rows, row) {
+  return row.own.map((value, column) => {
+    const present = rows.map((item) => item.own[column]).filter(Number.isFinite);
+    return Number.isFinite(value) && present.length > rows.length / 2 ? value / median(present) : undefined;
+  });
 }
 
 function median(values) {

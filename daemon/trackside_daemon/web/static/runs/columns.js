@@ -7,13 +7,13 @@ import { number, plural, real, span, when } from "/static/format.js";
 const MOST_DEFAULT = 3; // Settings and results that are shown without a choice.
 
 const FACTS = [
-  { id: "name", title: "Run", width: 240, value: (run) => run.label },
+  { id: "name", title: "Run", width: 210, value: (run) => run.label },
   { id: "state", title: "State", width: 100, value: (run) => run.state },
-  { id: "curve", title: "Loss curve", width: 140, value: (run) => real(run.loss), isNumber: true },
+  { id: "curve", title: "Loss curve", width: 130, value: (run) => real(run.loss), isNumber: true },
   { id: "loss", title: "Loss", width: 90, value: (run) => run.loss, isNumber: true },
-  { id: "step", title: "Step", width: 90, value: (run) => run.step, isNumber: true },
-  { id: "started", title: "Started", width: 170, value: (run) => run.started, format: when, isNumber: true, isTime: true },
-  { id: "duration", title: "Duration", width: 110, value: (run) => run.seconds, format: span, isNumber: true },
+  { id: "step", title: "Step", width: 80, value: (run) => run.step, isNumber: true },
+  { id: "started", title: "Started", width: 175, value: (run) => run.started, format: when, isNumber: true, isTime: true },
+  { id: "duration", title: "Duration", width: 95, value: (run) => run.seconds, format: span, isNumber: true },
   { id: "tags", title: "Tags", width: 160, value: (run) => run.tags.join(", ") },
   { id: "notes", title: "Notes", width: 200, value: (run) => run.notes },
   { id: "user", title: "User", width: 90, value: (run) => run.user },
@@ -32,7 +32,7 @@ export function columnOf(id) {
   }[kind];
   if (!read) return undefined;
   const title = { config: name, summary: name, last: `${name} (last)`, best: `${name} (${betterDirection(name) === "more" ? "highest" : "lowest"})` }[kind];
-  return { id, title, width: 120, value: read, key: kind === "last" || kind === "best" ? name : undefined, kind };
+  return { id, title, width: 105, value: read, key: kind === "last" || kind === "best" ? name : undefined, kind };
 }
 
 // Returns the groups [title, ids] of all columns of some runs.
@@ -50,7 +50,7 @@ export function allColumns(runs, keys) {
 export function defaultColumns(runs) {
   const results = [...new Set(runs.flatMap((run) => [...run.results.keys()]))].slice(0, MOST_DEFAULT);
   const settings = [...new Set(runs.flatMap((run) => [...run.settings.keys()]))];
-  const differing = settings.filter((name) => new Set(runs.map((run) => JSON.stringify(run.settings.get(name)))).size > 1).slice(0, MOST_DEFAULT);
+  const differing = settings.filter((name) => new Set(runs.map((run) => JSON.stringify(run.settings.get(name))).filter(Boolean)).size > 1).slice(0, MOST_DEFAULT);
   return ["name", "state", "curve", "loss", "step", ...results.map((name) => `summary.${name}`), ...differing.map((name) => `config.${name}`), "duration", "started", "tags"];
 }
 
@@ -115,7 +115,7 @@ export function summarized(column, runs, numeric) {
   const format = column.format ?? ((value) => number(value, 4));
   if (finite.length < 2) return format(mean);
   const spread = Math.sqrt(finite.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (finite.length - 1));
-  return spread === 0 ? format(mean) : `${format(mean)} ± ${column.format ? format(spread) : number(spread, 2)}`;
+  return spread <= 1e-12 * Math.abs(mean) ? format(mean) : `${format(mean)} ± ${column.format ? format(spread) : number(spread, 2)}`;
 }
 
 // Returns a filter of runs: a regular expression over name, id, tags and notes, or over a column as in `lr:3e-4`.

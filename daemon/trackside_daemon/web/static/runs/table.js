@@ -10,6 +10,7 @@ const ROW_HEIGHT = 36;
 const EXTRA_ROWS = 12; // Beyond the visible ones.
 const LEAST_WIDTH = 60;
 const CHOICE_WIDTH = 34;
+const SPREAD_WIDTH = 140; // Least width of a column of means and spreads.
 
 export class RunTable {
   // `options`: `selection` has the boxes for comparison, `onSort(id)`, `onEdit(run)`, `onTag(tag)`, `onWidth(id, width)` and `curve(run)`,
@@ -32,8 +33,8 @@ export class RunTable {
     const all = groups.flatMap(([, runs]) => runs);
     this.numeric = new Map(this.columns.map((column) => [column.id, isNumeric(column, all)]));
     this.decimals = new Map(this.columns.map((column) => [column.id, commonDecimals(column, all)]));
-    this.#heads(widths, sort);
     this.groups = groups;
+    this.#heads(widths, sort);
     this.#list();
   }
 
@@ -49,10 +50,11 @@ export class RunTable {
   }
 
   #heads(widths, sort) {
-    const shown = JSON.stringify([this.columns.map((item) => item.id), widths, sort, [...this.numeric]]);
+    const hasSpreads = this.groups[0]?.[0] !== undefined;
+    const shown = JSON.stringify([this.columns.map((item) => item.id), widths, sort, [...this.numeric], hasSpreads]);
     if (shown === this.shownHeads) return;
     this.shownHeads = shown;
-    const width = (column) => widths[column.id] ?? column.width;
+    const width = (column) => widths[column.id] ?? Math.max(column.width, hasSpreads && this.numeric.get(column.id) ? SPREAD_WIDTH : 0);
     const cols = this.columns.map((column) => h("col"));
     cols.forEach((col, index) => { col.style.width = `${width(this.columns[index])}px`; });
     const [first, last] = [h("col"), h("col")];
