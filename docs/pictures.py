@@ -45,7 +45,9 @@ def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = Fal
     if of_run == "run":
         address = tab.locator(".runs a[href^='/runs/']").first.get_attribute("href")
         tab.goto(f"{origin}{address}?{query}")
-        expect(tab.locator(".chart canvas").first).to_be_visible()
+        tab.locator(".chart:visible").first.scroll_into_view_if_needed()  # on a phone, it is below the first screen
+        expect(tab.locator(".chart canvas:visible").first).to_be_visible()
+        tab.evaluate("scrollTo(0, 0)")
     if page == "/compare":
         _compare(tab)
     tab.wait_for_load_state("load")
