@@ -113,7 +113,7 @@ format: $(VENV)/.dev
 
 # The pages keep their places, so that the links between them work in a clone and on the site.
 PAGES := README.md CHANGELOG.md SECURITY.md LICENSE .github/CONTRIBUTING.md docs deploy examples bench/README.md grafana/dashboards tests/public
-docs: $(VENV)/.dev
+docs: $(VENV)/.docs
 	$(SAY) 'the documentation, with its links checked'
 	@rm -rf build/docs && mkdir -p build/docs && tar cf - --exclude=__pycache__ $(PAGES) | tar xf - -C build/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --config-file docs/mkdocs.yml
@@ -161,6 +161,10 @@ $(SERVERS)/.fetched:
 	-o Dir::State::lists=$$PWD/lists -o Dir::Cache::archives=$$PWD/archives" && \
 	apt-get -qq $$APT update && apt-get -qq $$APT download prometheus victoria-metrics && \
 	for package in *.deb; do dpkg -x $$package .; done || echo 'no newer servers: the tests of OTLP use those of the system'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	@$(BIN)/python -m pip install $(QUICK) --constraint tests/constraints.txt -e '.[docs]'
 	@touch $@
 
 $(VENV)/.soak: $(VENV)/.dev

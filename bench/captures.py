@@ -1,7 +1,7 @@
 """Measure captures: from the command to the summary, what they cost, and what being ready for them costs.
 
-python bench/captures.py                 everything, in twelve minutes
-python bench/captures.py idle            one of latency, idle, alive, ended, killed, never, recording and client
+python bench/captures.py                 everything, in fourteen minutes
+python bench/captures.py idle            one of latency, busy, idle, alive, ended, killed, never, recording and client
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,12 +39,21 @@ WINDOW_SECONDS = 1.0
 NORMAL_SECONDS = 2.0
 NORMAL = 1.1
 BIN_SECONDS = 0.25
+COMPUTE = "while True: pass"
+WRITE = """
+import os, sys
+while True:
+    with open(sys.argv[1], "wb") as file:
+        file.write(bytes(32 << 20))
+        os.fsync(file.fileno())
+"""
 
 
 def main() -> None:
     """Print the tables."""
     parts: dict[str, Callable[[Path], None]] = {
         "latency": latency,
+        "busy": partial(latency, busy=True),
         "idle": idle,
         **{state: partial(exits, states=[state]) for state in STATES},
         "recording": recording,
@@ -56,11 +65,11 @@ def main() -> None:
             parts[name](Path(place))
 
 
-def latency(place: Path) -> None:
-    """Capture two ranks of torchrun, and one of them."""
-    with ready_ranks(place) as environ:
+def latency(place: Path, *, busy: bool = False) -> None:
+    """Capture two ranks of torchrun, and one of them; *busy* with other work on all processors and the disk."""
+    with ready_ranks(place) as environ, neighbours(place) if busy else nullcontext():
         table.head(
-            f"{CAPTURES} captures of {STEPS} steps",
+            f"{CAPTURES} captures of {STEPS} steps{', busy machine' * busy}",
             "command to summary, without the steps, s: median",
             "most",
             "ranks start apart, ms: median",
@@ -223,6 +232,19 @@ def ready_ranks(place: Path) -> Iterator[dict[str, str]]:
             yield environ
         finally:
             terminated(training)
+
+
+@contextmanager
+def neighbours(place: Path) -> Iterator[None]:
+    """Compute with a process for each processor, and write to the disk with one more."""
+    commands = [["-c", COMPUTE]] * (os.cpu_count() or 1) + [["-c", WRITE, str(place / "written")]]
+    processes = [subprocess.Popen([sys.executable, *one]) for one in commands]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def both_train(environ: Mapping[str, str]) -> bool:

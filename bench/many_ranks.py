@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trackside.wire import Identity
+
 RUN = "scale"
 WATCH_SECONDS = 0.05  # interval in which acknowledgements are looked for after a restart
 PAST_KEYS = KEYS[:4]
@@ -140,7 +142,8 @@ class _Restart:
             time.sleep(min(left, WATCH_SECONDS if self._at else left))
 
 
-def _open(endpoint: str, rank: int, world: int) -> Run:
+def identity_of(rank: int, world: int) -> Identity:
+    """Return the identity of a rank, of which each `NODE` have a machine."""
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank % NODE),
@@ -151,7 +154,11 @@ def _open(endpoint: str, rank: int, world: int) -> Run:
     if rank >= NODE:
         boot = str(uuid.uuid5(uuid.NAMESPACE_OID, str(rank // NODE)))
         identity = replace(identity, boot=boot, host=f"node-{rank // NODE:03d}")
-    session = Session(identity)
+    return identity
+
+
+def _open(endpoint: str, rank: int, world: int) -> Run:
+    session = Session(identity_of(rank, world))
     sender = Sender(endpoint)
     queue = RowQueue(session, sender)
     sender.add(session)

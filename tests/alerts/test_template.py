@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trackside_daemon.alerts.rules.template import check, fill, prometheus_template
+from trackside_daemon.alerts.rules.template import LONGEST, check, fill, prometheus_template
 
 
 def test_numbers_have_forms() -> None:
@@ -14,6 +14,10 @@ def test_numbers_have_forms() -> None:
 
 def test_braces_in_a_label_are_text() -> None:
     assert fill("{run}", {"value": 1.0}, {"run": "{value} {0.__class__}"}) == "{value} {0.__class__}"
+
+
+def test_a_long_label_is_cut() -> None:
+    assert fill("{run}", {}, {"run": "a" * 1000}) == "a" * LONGEST
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import re
 import zipfile
 from typing import TYPE_CHECKING
 
@@ -154,6 +155,21 @@ def test_what_the_helper_saves_is_known_and_each_flip_is_found_at_once(tmp_path:
     assert audited(path).problem.startswith("state.pt: it ends within an archive")
     (path / "checkpoint.json").unlink()
     assert "state.pt" in audited(path).problem
+
+
+def test_a_whole_file_of_another_size_than_in_the_manifest_is_found(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    path, larger = (checkpoints.save({"w": torch.randn(size)}, size) for size in (100, 200))
+    assert path is not None
+    assert larger is not None
+    (larger / "state.pt").replace(path / "state.pt")
+    assert re.fullmatch(r"state.pt: it has [\d,]+ bytes instead of [\d,]+", audited(path).problem)
+
+
+def test_the_last_shard_has_to_be_there(tmp_path: Path) -> None:
+    save_file({"a": torch.randn(10)}, tmp_path / "model-00001-of-00002.safetensors")
+    why = "model-00001-of-00002.safetensors is there"
+    assert audited(tmp_path).problem == f"model-00002-of-00002.safetensors is missing: {why}"
 
 
 def test_the_metadata_of_dcp_names_what_must_be_there(tmp_path: Path) -> None:

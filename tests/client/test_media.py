@@ -80,6 +80,7 @@ def test_large_images_become_smaller() -> None:
     found = read(np.zeros((3 * MAX_SIDE, 10, 3), "uint8"))
     assert isinstance(found, Pixels)
     assert found[:3] == (4, MAX_SIDE, 3)
+    assert seen(np.zeros((MAX_SIDE + 1, 10), "uint8")).shape == (MAX_SIDE // 2 + 1, 5)
     noise = RANDOM.integers(0, 256, (MAX_SIDE, MAX_SIDE, 3)).astype("uint8")
     assert IMAGE_BYTES / 8 < len(Pixels(MAX_SIDE, MAX_SIDE, 3, noise.tobytes()).png()) <= IMAGE_BYTES
     assert np.array_equal(seen(noise), noise[::2, ::2])
@@ -112,6 +113,7 @@ def sized(width: int, height: int, *rest: int) -> bytes:
         (GRAY[:40], "cut off"),
         (GRAY[:20] + b"\xff" + GRAY[21:], "checksum"),
         (file(sized(100_000, 100_000), b"\0"), "too many"),
+        (file(sized(4096, 2048), b"\0"), "too many"),
         (file(sized(0, 1), b""), "too many"),
         (file(sized(2, 2, 8, 5, 0, 0, 0), b"\0ab\0cd"), "format is unknown"),
         (file(sized(2, 2, 8, 0, 0, 0, 1), b"\0ab\0cd"), "interlaced"),

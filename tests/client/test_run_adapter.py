@@ -67,6 +67,14 @@ def test_a_run_that_the_user_has_ended_is_resumed_by_the_next_training_and_not_b
     assert resumed is not run
 
 
+def test_a_run_that_the_user_has_opened_is_joined_and_stays_open() -> None:
+    run = trackside.init("own")
+    joined = RunAdapter("other", {})
+    assert joined.open() is run
+    joined.end()
+    assert run.is_open
+
+
 def test_a_rest_is_an_evaluation_and_no_checkpoint() -> None:
     assert AFTER_TRAINING in EVALS & PAUSES
     assert AFTER_TRAINING not in SAVES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from trackside.transport.process_state import Process
+    from trackside.wire import Clock
 
 SECOND = 1_000_000_000
 
@@ -245,6 +247,34 @@ def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_ack
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("impatient")
+def test_a_connection_that_is_not_made_yet_does_not_begin_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.02)
+    endpoint = place / "push.sock"
+    with socket.socket(socket.AF_UNIX) as busy:
+        busy.bind(str(endpoint))
+        busy.listen()  # the kernel connects; nobody answers the handshake
+        run = trackside.init(endpoint=f"ipc://{endpoint}")
+        session, turned = run.queue.session, threading.Semaphore(0)
+        drain = session.drain
+
+        def counting(clock: Clock, **how: bool) -> None:
+            drain(clock, **how)
+            turned.release()
+
+        monkeypatch.setattr(session, "drain", counting)
+        for _ in range(20):
+            assert turned.acquire(timeout=DEADLINE)
+        busy.setblocking(False)
+        greeted = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                with busy.accept()[0] as connection:
+                    connection.setblocking(True)
+                    greeted += connection.recv(1) == b"\xff"  # a ZeroMQ greeting; a search for the daemon sends nothing
+    assert greeted == 1
+
+
 def test_a_session_without_progress_sends_again_although_the_daemon_answers_others(router: Router) -> None:
     stuck = trackside.init("stuck", endpoint=router.endpoint)
     hello = router.welcome()

@@ -100,6 +100,13 @@ def slope(
     return (losses[0] - losses[1]) / (2 * by)
 
 
+def test_the_first_step_of_adamw_is_as_long_as_the_learning_rate() -> None:
+    np = pytest.importorskip("numpy")
+    parameters = {"a": np.zeros(2)}
+    model_numpy.AdamW(parameters).step({"a": np.array([5.0, -0.01])}, 0.1)
+    assert parameters["a"] == pytest.approx([-0.1, 0.1], rel=1e-4)
+
+
 def test_a_long_gradient_is_cut_to_the_greatest_norm_and_a_short_one_is_not() -> None:
     np = pytest.importorskip("numpy")
     long = {"a": np.array([30.0]), "b": np.array([[40.0]])}

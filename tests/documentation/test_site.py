@@ -22,7 +22,7 @@ def site(request: pytest.FixtureRequest) -> Path:
         )
     binaries = Path(sys.executable).parent
     made = subprocess.run(
-        ["make", "--no-print-directory", "-o", ".venv/.dev", f"BIN={binaries}", "docs"],
+        ["make", "--no-print-directory", "-o", ".venv/.docs", f"BIN={binaries}", "docs"],
         cwd=ROOT,
         env=clean_environ(),
         capture_output=True,

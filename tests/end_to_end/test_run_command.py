@@ -120,6 +120,11 @@ class Started:
         )
         self._ends = ExitStack()
 
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a command about this history, whatever other daemons this machine has."""
+        named = f"--storage.path={self.history}"
+        return processes.run(command(*arguments, named), env=self.environ, check=True)
+
     def start(self, *arguments: str, flags: Sequence[str] = (), **environ: str) -> Process:
         """Start the command in a new process group, as a shell does."""
         process = processes.start(
@@ -236,7 +241,7 @@ def test_the_command_is_left_alone_and_summed_up(started: Started, spool: Path) 
     assert re.fullmatch(r"trackside: http://127\.0\.0\.1:\d+", first)  # no terminal, no token
     assert rest[0] == "complained"
     assert started.ours() == []
-    shown = processes.run(command("show", "gpt-small", "--json"), env=started.environ, check=True)
+    shown = started.command("show", "gpt-small", "--json")
     run: dict[str, Any] = json.loads(shown.stdout)
     spans = [one["last_time"] - one["first_time"] for one in run["metrics"] if one["key"] == "loss"]
     assert (run["state"], run["cause"], run["step"], run["loss"]) == ("failed", "exit status 3", 60, "nan")
@@ -262,11 +267,11 @@ def test_an_exception_is_in_the_summary_and_in_the_history(started: Started) -> 
     (kept,) = (started.history / "console").iterdir()
     assert kept.stat().st_mode & 0o777 == 0o600
     assert kept.read_text().splitlines()[-1] == "RuntimeError: CUDA out of memory"
-    described = processes.run(command("show", "raises"), env=started.environ, check=True).stdout
+    described = started.command("show", "raises").stdout
     assert "exception of rank 0, innermost call last:\n  Traceback (most recent call last):" in described
     assert status == 1
     assert "trackside: raises: alerts: TrainingProcessDied (critical)" in complaints.splitlines()
-    shown = processes.run(command("show", "raises", "--json"), env=started.environ, check=True)
+    shown = started.command("show", "raises", "--json")
     (died,) = [one for one in json.loads(shown.stdout)["alerts"] if one["severity"] == "critical"]
     assert (died["alert"], "died: RuntimeError: CUDA out of memory" in died["summary"]) == ("TrainingProcessDied", True)
 
@@ -393,7 +398,7 @@ def test_commands_share_a_daemon_that_may_die(started: Started) -> None:
     third.kill()
     assert step(third) == "1\n"  # the command lives on, as that of nice does
     eventually(lambda: not _text(Path(f"/proc/{started.daemon()}/cmdline")))
-    runs = processes.run(command("runs", "--json"), env=started.environ, check=True)
+    runs = started.command("runs", "--json")
     kept = {run["name"]: run["step"] for run in json.loads(runs.stdout)["runs"]}
     assert (kept["first"], kept["second"]) == (3, 0)
 

@@ -66,6 +66,7 @@ def test_each_kind_becomes_a_private_file_with_an_entry(tmp_path: Path, store: M
         item("histogram", b'{"edges":[1,0],"counts":[1],"nonfinite":0}'),
         item("histogram", b'{"edges":[0,1],"counts":[-1],"nonfinite":0}'),
         item("histogram", b'{"edges":[0],"counts":[],"nonfinite":0}'),
+        item("histogram", b'{"edges":[0,1],"counts":[1,2],"nonfinite":0}'),
         item("table", b"[]"),
         item("table", b'{"columns":["a"],"rows":[[NaN]],"omitted":0}'),
         item("table", b"[" * 100_000),

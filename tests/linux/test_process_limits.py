@@ -19,3 +19,16 @@ def test_a_worker_limits_itself() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(1 << 31), "5", "19", "IOPRIO_CLASS_IDLE"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it has idle I/O priority")
+def test_a_worker_keeps_its_priority_for_short_work() -> None:
+    code = (
+        "import os, psutil; from trackside_daemon.linux.process_limits import limit_this_process\n"
+        "limit_this_process(1 << 31, quick_seconds=0.01)\n"
+        "print(os.nice(0), psutil.Process().ionice().ioclass.name)\n"
+        "while not os.nice(0): pass\n"
+        "print(os.nice(0), psutil.Process().ionice().ioclass.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "IOPRIO_CLASS_NONE", "19", "IOPRIO_CLASS_IDLE"]

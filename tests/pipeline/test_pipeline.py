@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -234,6 +236,47 @@ def test_a_history_that_stumbles_goes_on_and_is_counted(state: Watched, place: P
     made.stop()
     history.stop()
     history.close()
+
+
+def test_while_ranks_are_restored_batches_have_the_first_seconds_and_then_half_of_the_time(
+    state: Watched, history: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = 100.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: moment, time=time.time))
+
+    def restore() -> bool:
+        nonlocal moment
+        state.taken.append("restored")
+        moment += 7.0
+        made.push([Batch("while it was restored")])
+        return state.taken.count("restored") < 2
+
+    made = Pipeline(state, history, restore=restore)
+    made.start()
+
+    def passes(source: str) -> None:
+        made.push([Batch(source)])
+        eventually(lambda: source in state.taken)
+
+    passes("at the start")
+    moment += module.RESTORE_AFTER
+    passes("after the start")
+    eventually(lambda: state.taken[-1] == "while it was restored")
+    passes("soon after it")
+    moment += 7.0
+    passes("long after it")
+    eventually(lambda: state.taken.count("while it was restored") == 2)
+    made.stop()
+    assert state.taken == [
+        "at the start",
+        "after the start",
+        "restored",
+        "while it was restored",
+        "soon after it",
+        "long after it",
+        "restored",
+        "while it was restored",
+    ]
 
 
 class Nags:

@@ -253,6 +253,11 @@ def test_what_comes_too_fast_is_answered_429_before_any_password_is_checked(
     assert answers[-1].json()["error"]["reason"] == "rate_limit"
 
 
+def test_the_rate_is_limited_without_users_too(gate: Callable[..., Client]) -> None:
+    client = gate("rate_limit: {interval: 1h, burst: 2}\n")
+    assert [client.get("/metrics").status_code for _ in range(3)] == [200, 200, 429]
+
+
 def test_tokens_come_back_one_each_interval_and_not_more_than_the_burst() -> None:
     now = 0.0
     bucket = TokenBucket(2.0, 3, lambda: now)

@@ -134,6 +134,8 @@ def test_all_ranks_come_as_a_band(site: Site, api: Callable[[str], Any]) -> None
     }
     assert [point[:2] for point in band["points"]] == [point[:2] for point in ranks[0]["points"]]
     assert [point[2:] for point in band["points"]] == [[1, 8, 3], [2, 7, 4.5], ["nan"] * 3, [4, 9, 6.5]]
+    (timed,) = api("series?run=id-1&key=loss&ranks=band&by=time")["series"]
+    assert timed["points"] == band["points"]
     (part,) = api("series?run=id-1&key=loss&ranks=band&rank=0&rank=1&from=3")["series"]
     assert (part["ranks"], [point[2:] for point in part["points"]]) == (2, [[4, 9, 6.5]])
     (coarse,) = api("series?run=id-1&key=loss&ranks=band&points=2")["series"]

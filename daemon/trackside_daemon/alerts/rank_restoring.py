@@ -1,6 +1,6 @@
-"""Restores the detectors after a restart: of some ranks before the daemon serves, of the others while nothing else waits.
+"""Restores the detectors after a restart: of some ranks before the daemon serves, of the others while it does.
 
-A rank costs some 5 ms, so a thousand would delay the acknowledgement of what their clients have kept for the restart.
+A rank costs some 3 ms, so a thousand would delay the acknowledgement of what their clients have kept for the restart.
 """
 
 from __future__ import annotations

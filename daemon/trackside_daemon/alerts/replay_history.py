@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 RANKS = 2048  # most ranks that are read
 
-# Steps that are read of each rank: the windows of the detectors have about 500 samples; more if there are few ranks.
-STEPS, MOST_STEPS = 512, 2048
+# Steps that are read of each rank at least and at most. Most windows of the detectors have 128 samples or fewer, the longest some 500.
+STEPS, MOST_STEPS = 256, 2048
 
-ALL_STEPS = 16_384  # steps of all ranks together, as far as `STEPS` of each allow
+ALL_STEPS = 32_768  # steps of all ranks together, as far as `STEPS` of each allow: some 0.3 s
 
 # Measurements of layers that are read of each rank, of each kind, likewise; an alert needs three. `ActivationOutliers` also
 # needs some from before it began, so that one which has lasted for more of them than these ends with the daemon.

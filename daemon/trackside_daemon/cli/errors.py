@@ -1,14 +1,16 @@
-"""Failures of commands: one line on standard error and an exit status, never a traceback."""
+"""Failures of commands: one line on standard error and an exit status, never a traceback.
+
+The errors of a history are imported once something fails, since that takes as long as the start of Python.
+"""
 
 from __future__ import annotations
 
-import sqlite3
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from trackside_daemon.cli.sources.errors import SourceError
 from trackside_daemon.model.text import shown
 
 if TYPE_CHECKING:
@@ -22,19 +24,30 @@ class CommandError(Exception):
 @contextmanager
 def errors_reported() -> Iterator[None]:
     """Report failures in a line each, and exit: 2 for wrong usage or a missing run, 1 for a failure of the work."""
-    from trackside_daemon.cli.sources.errors import SourceError
+    try:
+        yield
+    except (SourceError, CommandError) as error:
+        fail(str(error), getattr(error, "status", 2))
+    except BrokenPipeError:  # click ends quietly when the reader of the output is gone
+        raise
+    except (OSError, ValueError) as error:
+        fail(_reason(error), 1)
+    except Exception as error:
+        _fail_of_history(error)
+        raise
+
+
+def _fail_of_history(error: Exception) -> None:
+    """Report a failure of a history; return if it is none."""
+    import sqlite3
+    from concurrent.futures import TimeoutError as FutureTimeoutError
+
     from trackside_daemon.history.directory import HistoryError
     from trackside_daemon.history.read.reader import UnknownRunError
 
-    try:
-        yield
-    except SourceError as error:
-        fail(str(error), error.status)
-    except (CommandError, HistoryError, UnknownRunError) as error:
+    if isinstance(error, (HistoryError, UnknownRunError)):
         fail(str(error))
-    except BrokenPipeError:  # click ends quietly when the reader of the output is gone
-        raise
-    except (OSError, sqlite3.Error, ValueError, FutureTimeoutError) as error:
+    if isinstance(error, (sqlite3.Error, FutureTimeoutError)):
         fail(_reason(error), 1)
 
 

@@ -31,6 +31,9 @@ STAGES = ("state", "history", "detectors", "alerts", "listeners", "jsonl")
 LOGGED = 64  # most kinds of failures that are logged
 ALERTS_SECONDS = 1.0  # interval in which the active alerts get the time, while batches arrive
 
+# Seconds after the start in which no rank is restored: then a thousand clients connect anew, and wait for acknowledgements.
+RESTORE_AFTER = 2.0
+
 _RESTORING = Batch("restoring")
 
 log = logging.getLogger("trackside")
@@ -86,6 +89,7 @@ class Pipeline:
 
     def start(self) -> None:
         """Start the thread."""
+        self._rests_until = time.monotonic() + RESTORE_AFTER
         self._thread.start()
 
     def stop(self) -> None:

@@ -13,7 +13,8 @@ from processes import eventually
 
 from trackside.wire import OptimizerSteps
 from trackside_daemon.captures.kineto import recorder as module
-from trackside_daemon.captures.kineto import recording
+from trackside_daemon.captures.kineto import recording, windows
+from trackside_daemon.captures.kineto.pollers import Poller
 from trackside_daemon.captures.kineto.recorder import UNREACHED, KinetoRecorder
 from trackside_daemon.captures.kineto.recording import BUSY
 from trackside_daemon.captures.kineto.windows import Windows
@@ -142,6 +143,29 @@ def test_ranks_that_step_together_record_the_same_steps(machine: Machine) -> Non
     assert set(future.result()) == {0, 1}
 
 
+def test_a_rank_that_asks_while_steps_are_counted_is_expected_an_interval_later(machine: Machine) -> None:
+    now = time.monotonic()
+    due = {1000: now + 0.08, 1001: now + 0.3}
+    machine.pollers.get = lambda pid: Poller(due[pid] - 1.0, 1.0, True)  # type: ignore[method-assign]
+    machine.steps = [{0: 500, 1: 500}, {0: 501, 1: 501}]
+    machine.start(0, 1, steps=7)
+    start = int(machine.ask(0)["PROFILE_START_ITERATION"])
+    assert start > 501 + 0.8 / STEP
+
+
+def test_a_request_that_comes_after_its_start_is_repeated(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOP_SECONDS", 0.1)
+    monkeypatch.setattr(windows, "LOOP_SECONDS", 0.1)
+    for rank in (0, 1, 0, 1):
+        machine.pollers.answer(1000 + rank, accepts=True)
+    future = machine.start(0, 1, seconds=0.1, steps=None)
+    machine.write(machine.ask(0), 0, "first")
+    machine.ask(1)  # and discards it
+    for rank in (1, 0):
+        machine.write(machine.ask(rank), rank, "second")
+    assert {path.read_text() for path in future.result().values() if isinstance(path, Path)} == {"second"}
+
+
 @pytest.mark.parametrize(
     "steps", [[{0: 500}, {0: 600}], [{0: 500, 1: 100}, {0: 600, 1: 200}], [{0: 0, 1: 0}, {0: 0, 1: 0}], []]
 )
@@ -178,6 +202,15 @@ def test_a_process_that_stops_asking_has_a_reason_and_gets_nothing_later(
     monkeypatch.setattr(module, "DELAY_SECONDS", -10.0)
     assert machine.start(0).result() == {0: "its PyTorch has stopped asking for profiles"}
     assert not machine.pollers.answer(1000, accepts=True)
+
+
+def test_processes_that_ask_after_the_start_get_it_again_and_have_a_reason(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LOOP_SECONDS", 60.0)
+    for rank in (0, 1):
+        machine.pollers.answer(1000 + rank, accepts=True)
+    assert machine.start(0, 1, seconds=0.1, steps=None).result() == {0: recording.LATE, 1: recording.LATE}
 
 
 def test_a_trace_that_is_too_large_is_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,6 +150,12 @@ def allocating_gpu(writer: Writer, number: int) -> None:
     writer.call("cudaMalloc", 9000.0, "cuda_runtime")
 
 
+def allocating_busy_gpu(writer: Writer, number: int) -> None:
+    """Allocate while the GPU computes, which costs no time."""
+    launch(writer, number, begin=10, duration=9000)
+    writer.call("cudaMalloc", 9000.0, "cuda_runtime")
+
+
 @pytest.mark.parametrize(
     ("planted", "expected", "name"),
     [
@@ -158,6 +164,7 @@ def allocating_gpu(writer: Writer, number: int) -> None:
         (synchronised_gpu, "copy", "aten::_local_scalar_dense"),
         (copying_gpu, "copy", "aten::copy_"),
         (allocating_gpu, "memory", ""),
+        (allocating_busy_gpu, "compute", "aten::mm"),
     ],
 )
 def test_planted_on_a_gpu(planted: Callable[[Writer, int], None], expected: str, name: str) -> None:

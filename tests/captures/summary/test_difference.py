@@ -45,6 +45,14 @@ def test_healthy_pairs_are_silent(count: Callable[[int, int], int]) -> None:
         assert texts(healthy(2 * seed, noise=noise), healthy(2 * seed + 1, noise=noise)) == []
 
 
+def test_a_median_that_moves_within_the_range_of_the_steps_is_no_change() -> None:
+    before, after = capture(healthy(1, sort=1)), capture(healthy(1, sort=1))
+    for one, (low, median, high) in ((before, (0.0, 0.0, 0.010)), (after, (0.009, 0.011, 0.012))):
+        (row,) = (row for row in one["ranks"]["0"]["operators"] if row["name"] == "aten::sort")
+        row.update(low=low, median=median, high=high)
+    assert difference(before, after) == []
+
+
 def test_one_interrupted_step_is_no_change() -> None:
     # A faster machine puts the small operator, whose time stays, above the range of the reference.
     after = healthy(2, steps=21, scale=0.7, add_=0.015 / 0.7, interrupted=16)

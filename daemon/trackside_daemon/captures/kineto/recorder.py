@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trackside.captures.kineto import TESTED
 from trackside_daemon.captures.kineto.environment import will_ask
 from trackside_daemon.captures.kineto.pollers import DELAY_SECONDS
 from trackside_daemon.captures.kineto.protocol import configuration
-from trackside_daemon.captures.kineto.recording import BUSY, Recording
+from trackside_daemon.captures.kineto.recording import BUSY, LATE, Recording
 from trackside_daemon.captures.kineto.windows import LOOP_SECONDS
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from trackside_daemon.captures.kineto.pollers import Pollers
     from trackside_daemon.captures.kineto.protocol import Window
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.rank_process import RankProcess
 
 CHECK_SECONDS = 0.05  # how often files are checked
+TRIES = 3  # of recordings that start at a moment: on a busy machine, a process may get the request later
 WRITE_SECONDS = 30.0  # time limit for the file, after the end of the recording
 
 UNREACHED = (
@@ -66,6 +67,19 @@ class KinetoRecorder:
         self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
     ) -> dict[int, Path | str]:
         """Record ranks; see `Recorder`."""
+        outcomes: dict[int, Path | str] = {}
+        for _ in range(TRIES):
+            for outcome in outcomes.values():
+                if isinstance(outcome, Path):
+                    outcome.unlink()  # all have to record the same time
+            outcomes = self._record_once(capture, ranks, directory, cancelled)
+            if LATE not in outcomes.values():
+                break
+        return outcomes
+
+    def _record_once(
+        self, capture: Capture, ranks: Sequence[int], directory: Path, cancelled: threading.Event
+    ) -> dict[int, Path | str]:
         pids = self._pids(capture.run)
         recorded = [pids.get(rank, 0) for rank in ranks]
         window = self._windows.window(capture, ranks, recorded)
@@ -77,7 +91,7 @@ class KinetoRecorder:
             link.symlink_to(directory)
             for rank, recording in recordings.items():
                 text = configuration(f"{link}/trace_{rank}.json", window, capture.options, window.skipped.get(rank, 0))
-                recording.offer(text, self._patience(recording.pid, window))
+                recording.offer(text, self._patience(recording.pid, window), window.start)
             return self._wait(capture.run, recordings, cancelled)
         except OSError as error:
             return dict.fromkeys(ranks, f"{error.filename}: {(error.strerror or str(error)).lower()}")

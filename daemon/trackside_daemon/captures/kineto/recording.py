@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import stat
 import time
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from trackside_daemon.captures.kineto.pollers import Pollers
 
 BUSY = "a profiler is active in it already"
+LATE = "its PyTorch got the request after the start of the recording: the machine is too busy"
 END_SECONDS = 2.0  # time limit for the file of a process that has ended
 TRACE_BYTES = 1 << 30  # maximum size of a trace
 
@@ -36,10 +38,19 @@ class Recording:
         self._asked = False
         self._ended = False
         self._until = 0.0
+        self._start = math.inf
 
-    def offer(self, configuration: str, seconds: float) -> None:
-        """Offer the process a configuration, which it has to ask for within *seconds*."""
+    def offer(self, configuration: str, seconds: float, start: float = 0.0) -> None:
+        """Offer the process a configuration, which it has to ask for within *seconds*.
+
+        Args:
+            configuration: What to record.
+            seconds: The time limit.
+            start: When it starts, as Unix time; 0 if the configuration has no time.
+        """
         self._until = time.monotonic() + seconds
+        if start:
+            self._start = time.monotonic() + start - time.time()
         self._pollers.offer(self.pid, configuration)
 
     def outcome(self, *, alive: bool) -> Path | str | None:
@@ -55,6 +66,7 @@ class Recording:
         if not self._ended and not alive:
             self._ended = True
             self._until = min(self._until, now + END_SECONDS)
+        poller = self._pollers.get(self.pid)
         # libkineto writes another file, which it renames when it is complete.
         for path in self._directory.glob(f"trace_{self._rank}_*"):
             status = path.lstat()
@@ -62,6 +74,9 @@ class Recording:
                 return f"its trace is larger than {TRACE_BYTES >> 20} MiB; record fewer steps"
             if path.suffix == ".json" and stat.S_ISREG(status.st_mode):
                 return path
+        # While it records, it accepts no other configuration. One that comes after its start it discards.
+        if self._asked and poller is not None and poller.accepts and poller.at > self._start:
+            return LATE
         return None if now < self._until else self._reason()
 
     def _reason(self) -> str:
@@ -70,4 +85,7 @@ class Recording:
         if self._asked:
             return f"PyTorch wrote no trace within {self._seconds:.0f} s: it counted too few optimizer steps, or could not write"
         poller = self._pollers.get(self.pid)
-        return BUSY if poller is not None and not poller.accepts else "its PyTorch has stopped asking for profiles"
+        if poller is not None and not poller.accepts:
+            return BUSY
+        asks = poller is not None and not poller.silent
+        return LATE if asks and self._start < math.inf else "its PyTorch has stopped asking for profiles"

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
     from trackside_daemon.model.capture import Capture
 
 FIRST_SECONDS = 2 * POLL_SECONDS  # when a process that has just started asks for the first time, at the latest
+OFFER_SECONDS = 0.05  # a process that is due sooner may ask before it is offered a configuration
 LOOP_SECONDS = 1.0  # libkineto's loop: a configuration has to arrive that much before its start time
 MARGIN_SECONDS = 0.5  # how late a process may ask when several start at a moment; a later one does not record
 LATE_SECONDS = 0.15  # likewise, when several start after a step; a later one records other steps
-COUNTING_SECONDS = 0.1  # time in which optimizer steps are counted, for their rate
+COUNTING_SECONDS = 0.1  # the shortest time in which optimizer steps are counted, for their rate
+WAIT_SECONDS = 1.0  # likewise the longest
+LEAD_SECONDS = (
+    0.1  # when the counting ends, before the first process asks: then the rate has to hold for a short time alone
+)
 COUNTED = 4  # fewer steps in that time do not give a rate
 FASTER = 1.15  # steps may become faster than they were
 APART_SECONDS = 0.05  # ranks that have made equally many steps but for so much time take them together
@@ -50,9 +55,12 @@ class Windows:
         self._ask = ask
 
     def asks_in(self, pid: int) -> float:
-        """Return in how many seconds a process is due to ask."""
+        """Return in how many seconds a process is due to ask, once it is offered a configuration within `OFFER_SECONDS`."""
         poller = self._pollers.get(pid)
-        return FIRST_SECONDS if poller is None else max(0.0, poller.at + poller.interval - time.monotonic())
+        if poller is None:
+            return FIRST_SECONDS
+        due = poller.at + poller.interval - time.monotonic()
+        return due if due > OFFER_SECONDS else max(0.0, due) + poller.interval
 
     def window(self, capture: Capture, ranks: Sequence[int], pids: Sequence[int]) -> Window:
         """Return when to record.
@@ -62,26 +70,30 @@ class Windows:
         how many steps they have made record for a time.
         """
         options = capture.options
-        delay = max(map(self.asks_in, pids))
         seconds = options.seconds or 0.0
         if options.steps is not None:
             step = self._step_seconds(capture.run, capture.attempt)
-            if window := self._counted(capture, ranks, delay, step):
+            if window := self._counted(capture, ranks, pids, step):
                 return window
             seconds = (options.steps + 1) * (step or STEP_SECONDS) * SLOWNESS + STALL_SECONDS
-        start = 0.0 if len(pids) == 1 else time.time() + delay + MARGIN_SECONDS + LOOP_SECONDS
+        start = 0.0 if len(pids) == 1 else time.time() + self._all_asked_in(pids) + MARGIN_SECONDS + LOOP_SECONDS
         return Window(None, min(seconds, LONGEST_SECONDS), start)
 
     def limit(self, capture: Capture, window: Window, pids: Sequence[int]) -> float:
         """Return how long a recording takes at most, from when a process has asked."""
         if window.steps is not None:
-            delay = max(map(self.asks_in, pids))
-            return _longest(window.steps, delay, self._step_seconds(capture.run, capture.attempt))
+            return _longest(window.steps, self._all_asked_in(pids), self._step_seconds(capture.run, capture.attempt))
         return window.seconds + max(0.0, window.start - time.time()) + LOOP_SECONDS
 
-    def _counted(self, capture: Capture, ranks: Sequence[int], delay: float, step: float | None) -> Window | None:
-        """Return a window of optimizer steps, after one that no rank reaches within *delay* seconds; None if there is none."""
+    def _all_asked_in(self, pids: Sequence[int]) -> float:
+        return max(map(self.asks_in, pids))
+
+    def _counted(
+        self, capture: Capture, ranks: Sequence[int], pids: Sequence[int], step: float | None
+    ) -> Window | None:
+        """Return a window of optimizer steps, after one that no rank reaches before all have asked; None if there is none."""
         steps = capture.options.steps or 0
+        delay = self._all_asked_in(pids) + WAIT_SECONDS
         question = StepsQuestion(delay + DELAY_SECONDS + _longest(steps, delay, step))
 
         def ask() -> dict[int, OptimizerSteps]:
@@ -92,6 +104,7 @@ class Windows:
         if len(ranks) == 1:
             return Window(steps) if before else None
         time.sleep(COUNTING_SECONDS)
+        time.sleep(min(WAIT_SECONDS, max(0.0, min(map(self.asks_in, pids)) - LEAD_SECONDS)))
         now = ask()
         if not all(rank in before and rank in now and now[rank].count for rank in ranks):
             return None
@@ -101,6 +114,7 @@ class Windows:
         apart = max(counts) - min(counts)
         if not rate or (apart > 1 and apart / rate > APART_SECONDS):
             return None
+        delay = self._all_asked_in(pids)  # as of now: a process may have asked since
         after = max(counts) + ceil((delay + LATE_SECONDS) * FASTER * rate) + 1
         return Window(steps, after=after, skipped={rank: now[rank].skipped for rank in ranks})
 

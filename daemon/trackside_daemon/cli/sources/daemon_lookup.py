@@ -15,7 +15,6 @@ from trackside_daemon.cli.sources import credentials
 from trackside_daemon.cli.sources.api_source import ApiSource
 from trackside_daemon.cli.sources.endpoint_files import Endpoint, endpoint_of, split_address
 from trackside_daemon.cli.sources.errors import LockedError, SourceError
-from trackside_daemon.cli.sources.file_source import FileSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +50,8 @@ def find_history(directory: Path | None, url: str) -> Source:
         _warn(problem)
     if directory is None and os.environ.get(VARIABLE):
         directory = Path(os.environ[VARIABLE])
+    from trackside_daemon.cli.sources.file_source import FileSource  # its import takes as long as the start of Python
+
     return FileSource(directory, _warn)
 
 

@@ -1,0 +1,22 @@
+"""Status and cause of a run that ends by an exception, or without one."""
+
+from __future__ import annotations
+
+import pytest
+
+from trackside.environment.exit_status import outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (None, ("finished", "")),
+        (SystemExit(), ("finished", "")),
+        (SystemExit(0), ("finished", "")),
+        (SystemExit(3), ("failed", "SystemExit: 3")),
+        (KeyboardInterrupt(), ("stopped", "KeyboardInterrupt")),
+        (ValueError("a\nb"), ("failed", "ValueError: a")),
+    ],
+)
+def test_the_exception_determines_how_a_run_ended(error: BaseException | None, found: tuple[str, str]) -> None:
+    assert outcome(None if error is None else type(error), error) == found
