@@ -35,7 +35,7 @@ def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = Fal
     parts = urlsplit(link)
     origin = f"{parts.scheme}://{parts.netloc}"
     context = browser.new_context(
-        viewport={"width": 390, "height": 844} if phone else {"width": 1280, "height": 860},
+        viewport={"width": 390, "height": 844} if phone else {"width": 1440, "height": 900},
         color_scheme="dark" if dark else "light",
     )
     tab = context.new_page()
