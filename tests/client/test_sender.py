@@ -247,7 +247,6 @@ def test_a_daemon_that_falls_silent_is_greeted_anew_and_gets_what_it_did_not_ack
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.usefixtures("impatient")
 def test_a_connection_that_is_not_made_yet_does_not_begin_anew(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience, "ANSWER_SECONDS", 0.02)
     endpoint = place / "push.sock"
@@ -275,6 +274,7 @@ def test_a_connection_that_is_not_made_yet_does_not_begin_anew(place: Path, monk
     assert greeted == 1
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_session_without_progress_sends_again_although_the_daemon_answers_others(router: Router) -> None:
     stuck = trackside.init("stuck", endpoint=router.endpoint)
     hello = router.welcome()
