@@ -35,7 +35,7 @@ def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = Fal
     parts = urlsplit(link)
     origin = f"{parts.scheme}://{parts.netloc}"
     context = browser.new_context(
-        viewport={"width": 390, "height": 844} if phone else {"width": 1280, "height": 860},
+        viewport={"width": 390, "height": 844} if phone else {"width": 1440, "height": 900},
         color_scheme="dark" if dark else "light",
     )
     tab = context.new_page()
@@ -45,7 +45,9 @@ def draw(browser: Browser, link: str, name: str, page: str, *, phone: bool = Fal
     if of_run == "run":
         address = tab.locator(".runs a[href^='/runs/']").first.get_attribute("href")
         tab.goto(f"{origin}{address}?{query}")
-        expect(tab.locator(".chart canvas").first).to_be_visible()
+        tab.locator(".chart:visible").first.scroll_into_view_if_needed()  # on a phone, it is below the first screen
+        expect(tab.locator(".chart canvas:visible").first).to_be_visible()
+        tab.evaluate("scrollTo(0, 0)")
     if page == "/compare":
         _compare(tab)
     tab.wait_for_load_state("load")

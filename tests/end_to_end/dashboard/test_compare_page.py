@@ -112,13 +112,10 @@ def test_a_view_is_kept_in_the_address_and_goes_on_with_a_run_that_lives(
     expect(page.get_by_text("Showing the first 32 of 33 runs")).to_be_visible()
     expect(page.get_by_text("Run “gone” does not exist.")).to_be_visible()
     expect(plot(page, "loss")).to_have_attribute("aria-label", re.compile("Last"))
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
     plot(page, "loss").focus()
-    page.keyboard.press("+")
-    eventually(
-        lambda: all(any(f"key={key}" in url and "&from=" in url for url in asked) for key in ("loss", "accuracy"))
-    )
+    zooms = (re.compile(rf"key={key}&.*&from=") for key in ("loss", "accuracy"))
+    with page.expect_request(next(zooms)), page.expect_request(next(zooms)):
+        page.keyboard.press("+")
     expect(page).to_have_url(re.compile("from=.*&to="))
     page.get_by_role("button", name="Reset zoom").click()
     expect(page.get_by_role("button", name="Reset zoom")).to_be_hidden()

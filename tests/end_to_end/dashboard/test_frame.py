@@ -93,16 +93,16 @@ def test_a_tab_lives_on_when_its_daemon_falls_silent_or_restarts_but_not_with_an
     expect(outage).to_be_hidden()
     expect(page.get_by_role("heading", name="Compare")).to_be_visible()
 
-    page.goto(f"{daemon.url}/?state=failed")
-    page.get_by_label("Name").fill("x")
-    expect(page).to_have_url(f"{daemon.url}/?name=x&state=failed")
+    page.goto(f"{daemon.url}/runs?sort=step")
+    page.get_by_label("Filter").fill("x")
+    expect(page).to_have_url(f"{daemon.url}/runs?sort=step&q=x")
     daemon.stop()
     expect(outage).to_contain_text("The daemon does not answer.")
     same_address = f"--web.listen-address={urlsplit(daemon.url).netloc}"
     again = start_daemon(same_address)
     expect(live).to_contain_text("Live, ")
     expect(outage).to_be_hidden()
-    expect(page.get_by_label("Name")).to_have_value("x")
+    expect(page.get_by_label("Filter")).to_have_value("x")
     old = (again.directory / "push.token").read_text().strip()
     rotated = httpx.post(f"{again.url}/api/v1/token", headers={"Authorization": f"Bearer {old}"})
     notice = page.locator("main").get_by_role("alert")
@@ -117,8 +117,8 @@ def test_a_tab_lives_on_when_its_daemon_falls_silent_or_restarts_but_not_with_an
     page.get_by_label("Token").fill(f" {daemon.url}/#token={token}\n")
     page.get_by_role("button", name="Open").click()
     expect(live).to_contain_text("Live")
-    expect(page).to_have_url(f"{daemon.url}/?name=x&state=failed")
-    expect(page.get_by_label("Name")).to_have_value("x")
+    expect(page).to_have_url(f"{daemon.url}/runs?sort=step&q=x")
+    expect(page.get_by_label("Filter")).to_have_value("x")
 
 
 def test_a_tab_that_nobody_sees_hears_nothing(shared_daemon: Daemon, open_page: Callable[..., Page]) -> None:

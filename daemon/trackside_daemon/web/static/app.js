@@ -161,9 +161,10 @@ function write() {
 
 function markCurrentPage(first) {
   for (const link of document.querySelectorAll("nav a")) {
-    const isCurrent = link.getAttribute("href") === `/${first}`;
-    if (isCurrent) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    link.removeAttribute("aria-current");
+    if (link.getAttribute("href") !== `/${first}`) continue;
+    link.setAttribute("aria-current", "page");
+    link.scrollIntoView({ block: "nearest", inline: "nearest" }); // On a phone, the list is wider than the screen.
   }
 }
 
