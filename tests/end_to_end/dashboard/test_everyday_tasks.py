@@ -365,7 +365,7 @@ def test_the_machine_has_an_hour_and_its_processes_can_be_ended(lab: Daemon, ope
     page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
     assert len(lab.api("processes").json()["processes"]) == 2
     page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.wait_for_function("document.documentElement.scrollWidth === 390")
 
 
 def test_the_font_is_shipped_with_its_licence_and_the_page_leads_on(
