@@ -50,8 +50,8 @@ oldest: $(VENV)/.dev $(OLDEST)/.installed
 	@$(OLDEST)/bin/python -m pytest --quiet --processes 2 --repeat-failed tests/integrations
 
 suite: $(VENV)/.dev system
-	$(SAY) 'tests, eight files at a time, because many of them wait'
-	@$(BIN)/python -m pytest --processes 8 --repeat-failed
+	$(SAY) 'tests, ten files at a time, because many of them wait'
+	@$(BIN)/python -m pytest --processes 10 --repeat-failed
 
 soak: $(VENV)/.soak system $(SERVERS)/.fetched oldest
 	$(SAY) 'tests at full counts'
