@@ -7,7 +7,7 @@ import { h, setText, syncRows } from "/static/dom.js";
 import { badge, ENDED, rerender } from "/static/components.js";
 import { bytes, number, percent, short, span } from "/static/format.js";
 import { ledger } from "/static/run/diagnosis.js";
-import { latestRatio, RankMap } from "/static/run/rank_map.js";
+import { latestRatio, ownMedians, RankMap } from "/static/run/rank_map.js";
 import { scrollTable } from "/static/run/tables.js";
 
 const RELOAD_MS = 10_000;
@@ -84,7 +84,8 @@ export class Performance {
 
   #ranks(found, states) {
     const byRank = new Map(states.map((item) => [item.rank, { ...item }]));
-    for (const row of found.ranks) byRank.set(row.rank, { ...byRank.get(row.rank), rank: row.rank, own: row.own.findLast(Number.isFinite), wait: row.wait.findLast(Number.isFinite), ratio: latestRatio(found.ranks, row) });
+    const medians = ownMedians(found.ranks);
+    for (const row of found.ranks) byRank.set(row.rank, { ...byRank.get(row.rank), rank: row.rank, own: row.own.findLast(Number.isFinite), wait: row.wait.findLast(Number.isFinite), ratio: latestRatio(row, medians) });
     for (const gpu of this.gpus ?? []) for (const { run, rank } of gpu.ranks) if (run === this.id && byRank.has(rank)) byRank.get(rank).gpu = gpu;
     const rows = [...byRank.values()].sort((a, b) => (b.ratio ?? 0) - (a.ratio ?? 0) || a.rank - b.rank);
     this.table.hidden = rows.length < 2;

@@ -62,9 +62,10 @@ export class RankMap {
   }
 
   #describe() {
-    const slow = this.rows.map((row) => ({ row, rank: row.rank, ratio: latestRatio(this.rows, row) })).filter((item) => item.ratio >= SLOW).sort((a, b) => b.ratio - a.ratio);
+    const medians = ownMedians(this.rows);
+    const slow = this.rows.map((row) => ({ row, rank: row.rank, ratio: latestRatio(row, medians) })).filter((item) => item.ratio >= SLOW).sort((a, b) => b.ratio - a.ratio);
     const worst = slow[0];
-    const text = worst ? `Rank ${worst.rank} takes ${number(worst.ratio, 3)} times the own time of the median rank, since ${when(this.times[slowSince(this.rows, worst.row)])}.` : "No rank is slower than the others by its own time.";
+    const text = worst ? `Rank ${worst.rank} takes ${number(worst.ratio, 3)} times the own time of the median rank, since ${when(this.times[slowSince(worst.row, medians)])}.` : "No rank is slower than the others by its own time.";
     setText(this.text, text);
     this.canvas.setAttribute("aria-label", `${MODES[this.mode]} of ${this.rows.length} ranks over time. ${text} Arrow keys move over the cells.`);
   }
@@ -91,24 +92,28 @@ export class RankMap {
   }
 }
 
-// Returns the ratio of a rank's own time to that of the median rank, in the last part of the time in which most ranks made steps.
-export function latestRatio(rows, row) {
-  return ratios(rows, row).findLast((ratio) => ratio !== undefined);
+// Returns the median rank's own time in each part of the time; undefined where few ranks made steps.
+export function ownMedians(rows) {
+  return (rows[0]?.own ?? []).map((_, column) => {
+    const present = rows.map((row) => row.own[column]).filter(Number.isFinite);
+    return present.length > rows.length / 2 ? median(present) : undefined;
+  });
+}
+
+// Returns the latest ratio of a rank's own time to the median.
+export function latestRatio(row, medians) {
+  return ratios(row, medians).findLast((ratio) => ratio !== undefined);
 }
 
 // Returns the index of the first part of the time since which a slow rank has been slow.
-function slowSince(rows, row) {
-  const all = ratios(rows, row);
+function slowSince(row, medians) {
+  const all = ratios(row, medians);
   const normal = all.findLastIndex((ratio) => ratio < SLOW);
   return all.findIndex((ratio, index) => index > normal && ratio !== undefined);
 }
 
-// Of each part of the time: the ratio of a rank's own time to that of the median rank; undefined if few ranks made steps.
-function ratios(rows, row) {
-  return row.own.map((value, column) => {
-    const present = rows.map((item) => item.own[column]).filter(Number.isFinite);
-    return Number.isFinite(value) && present.length > rows.length / 2 ? value / median(present) : undefined;
-  });
+function ratios(row, medians) {
+  return row.own.map((value, column) => (Number.isFinite(value) && medians[column] ? value / medians[column] : undefined));
 }
 
 function median(values) {
