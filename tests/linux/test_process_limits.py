@@ -9,6 +9,12 @@ import sys
 import pytest
 
 
+def _printed(code: str) -> list[str]:
+    """Return the words that a new process prints, whose limits are its own."""
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it has idle I/O priority")
 def test_a_worker_limits_itself() -> None:
     code = (
@@ -17,8 +23,7 @@ def test_a_worker_limits_itself() -> None:
         "print(*(resource.getrlimit(one)[1] for one in (resource.RLIMIT_AS, resource.RLIMIT_CPU)), os.nice(0), "
         "psutil.Process().ionice().ioclass.name)"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(1 << 31), "5", "19", "IOPRIO_CLASS_IDLE"]
+    assert _printed(code) == [str(1 << 31), "5", "19", "IOPRIO_CLASS_IDLE"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it has idle I/O priority")
@@ -30,5 +35,4 @@ def test_a_worker_keeps_its_priority_for_short_work() -> None:
         "while not os.nice(0): pass\n"
         "print(os.nice(0), psutil.Process().ionice().ioclass.name)"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["0", "IOPRIO_CLASS_NONE", "19", "IOPRIO_CLASS_IDLE"]
+    assert _printed(code) == ["0", "IOPRIO_CLASS_NONE", "19", "IOPRIO_CLASS_IDLE"]

@@ -26,8 +26,10 @@ def errors_reported() -> Iterator[None]:
     """Report failures in a line each, and exit: 2 for wrong usage or a missing run, 1 for a failure of the work."""
     try:
         yield
-    except (SourceError, CommandError) as error:
-        fail(str(error), getattr(error, "status", 2))
+    except SourceError as error:
+        fail(str(error), error.status)
+    except CommandError as error:
+        fail(str(error))
     except BrokenPipeError:  # click ends quietly when the reader of the output is gone
         raise
     except (OSError, ValueError) as error:

@@ -25,9 +25,7 @@ MARGIN_SECONDS = 0.5  # how late a process may ask when several start at a momen
 LATE_SECONDS = 0.15  # likewise, when several start after a step; a later one records other steps
 COUNTING_SECONDS = 0.1  # the shortest time in which optimizer steps are counted, for their rate
 WAIT_SECONDS = 1.0  # likewise the longest
-LEAD_SECONDS = (
-    0.1  # when the counting ends, before the first process asks: then the rate has to hold for a short time alone
-)
+LEAD_SECONDS = 0.1  # how long before the first process asks the counting ends: the rate has to hold until then
 COUNTED = 4  # fewer steps in that time do not give a rate
 FASTER = 1.15  # steps may become faster than they were
 APART_SECONDS = 0.05  # ranks that have made equally many steps but for so much time take them together

@@ -276,7 +276,7 @@ export class Chart {
     if (rebuild || drawnLines !== this.drawnLines) this.#clear();
     this.drawnLines = drawnLines;
     if (this.u) {
-      this.#setData(data ?? [[]]);
+      this.u.batch((u) => u.setData(data ?? [[]])); // Draws at once; without a batch, after the queue has gone on to other charts.
       return;
     }
     const handlers = { onSelect: (from, to) => this.zoom(from, to), onMove: (u) => this.#cursorMoved(u), onPan: (event) => startPan(this, event) };
@@ -285,11 +285,6 @@ export class Chart {
       u.batch(init);
     });
     attachTouch(this.u);
-  }
-
-  // Draws at once; without a batch, uPlot draws after the queue has gone on to other charts.
-  #setData(data) {
-    this.u.batch((u) => u.setData(data));
   }
 
   #axisTitle() {

@@ -71,8 +71,9 @@ export class Performance {
     ]);
     if (wasEnded === this.ended) this.loadedAt = performance.now();
     this.found = found;
-    this.map.update(found);
-    this.#ranks(found, runs.find((item) => item.id === this.id)?.ranks ?? []);
+    const medians = ownMedians(found.ranks);
+    this.map.update(found, medians);
+    this.#ranks(found, medians, runs.find((item) => item.id === this.id)?.ranks ?? []);
     for (const [index, { lines }] of CHARTS.entries()) this.charts[index].root.hidden = !lines(found).some((line) => line.values.some((value) => value !== null));
     this.empty.hidden = this.charts.some((chart) => !chart.root.hidden);
   }
@@ -82,9 +83,8 @@ export class Performance {
     this.reset.update(from, to);
   }
 
-  #ranks(found, states) {
+  #ranks(found, medians, states) {
     const byRank = new Map(states.map((item) => [item.rank, { ...item }]));
-    const medians = ownMedians(found.ranks);
     for (const row of found.ranks) byRank.set(row.rank, { ...byRank.get(row.rank), rank: row.rank, own: row.own.findLast(Number.isFinite), wait: row.wait.findLast(Number.isFinite), ratio: latestRatio(row, medians) });
     for (const gpu of this.gpus ?? []) for (const { run, rank } of gpu.ranks) if (run === this.id && byRank.has(rank)) byRank.get(rank).gpu = gpu;
     const rows = [...byRank.values()].sort((a, b) => (b.ratio ?? 0) - (a.ratio ?? 0) || a.rank - b.rank);

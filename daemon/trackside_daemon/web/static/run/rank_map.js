@@ -26,10 +26,11 @@ export class RankMap {
     this.root = h("figure.card.rank-figure", { hidden: true }, head, h("div.rank-grid", {}, this.ranks, h("div", {}, this.canvas, ends)), this.text);
   }
 
-  update({ times, ranks }) {
+  // `medians`: those of `ownMedians(ranks)`.
+  update({ times, ranks }, medians) {
     this.root.hidden = ranks.length < 2;
     if (this.root.hidden) return;
-    Object.assign(this, { times, rows: ranks });
+    Object.assign(this, { times, rows: ranks, medians });
     setText(this.first, when(times[0]));
     setText(this.last, when(times.at(-1)));
     this.#draw();
@@ -62,7 +63,7 @@ export class RankMap {
   }
 
   #describe() {
-    const medians = ownMedians(this.rows);
+    const { medians } = this;
     const slow = this.rows.map((row) => ({ row, rank: row.rank, ratio: latestRatio(row, medians) })).filter((item) => item.ratio >= SLOW).sort((a, b) => b.ratio - a.ratio);
     const worst = slow[0];
     const text = worst ? `Rank ${worst.rank} takes ${number(worst.ratio, 3)} times the own time of the median rank, since ${when(this.times[slowSince(worst.row, medians)])}.` : "No rank is slower than the others by its own time.";
