@@ -12,5 +12,5 @@ if [ -z "$TRACKSIDE_RUN_NAME" ] && [ -n "$SLURM_JOB_NAME" ]; then
   fi
   printf 'export TRACKSIDE_RUN_NAME=%s-%s\n' "$(printf %s "$SLURM_JOB_NAME" | tr -d '\n')" "$job"
 fi
-case $TRACKSIDE_ENDPOINT in ipc://*) timeout 10 python -m trackside.captures 2>/dev/null ;; esac
+case $TRACKSIDE_ENDPOINT in ipc://*) (cd / && timeout 10 python -m trackside.captures 2>/dev/null) ;; esac
 exit 0

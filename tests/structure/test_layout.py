@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING
 
@@ -67,6 +68,19 @@ def test_no_package_imports_upwards_or_within_its_layer(graph: grimp.ImportGraph
         and level[source] >= level[target]
     ]
     assert wrong == []
+
+
+def test_one_function_alone_makes_the_command_that_runs_our_modules() -> None:
+    """Any other ``-m`` would import from the working directory."""
+    starts = {
+        path.relative_to(DAEMON).as_posix()
+        for path in DAEMON.rglob("*.py")
+        if re.search(r"""sys\.executable, .*["']-m["']""", path.read_text(encoding="utf-8"))
+        or re.search(r"""\[[^\]\n]*["']-m["'], ["']?trackside""", path.read_text(encoding="utf-8"))
+    }
+    assert starts == set()
+    [own] = [path for path in DAEMON.rglob("*.py") if '"-P", "-m"' in path.read_text(encoding="utf-8")]
+    assert own.name == "own_module.py"
 
 
 def test_the_layers_have_no_exceptions() -> None:

@@ -1,4 +1,4 @@
-"""Print the variables with which a training's PyTorch asks the daemon for profiles: ``eval "$(python -m trackside.captures)"``.
+"""Print the variables with which a training's PyTorch asks the daemon for profiles: ``eval "$(cd / && python -m trackside.captures)"``.
 
 Nothing is printed if the daemon is another user's or on another machine, or if this Python's PyTorch is not a tested version.
 """

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from trackside_daemon.checkpoints.audit.request import Audited, Scanned
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 if TYPE_CHECKING:
     from trackside_daemon.checkpoints.audit.request import AuditRequest, ScanRequest
 
-COMMAND = (sys.executable, "-m", "trackside_daemon.checkpoints.audit")
+COMMAND = own_module("trackside_daemon.checkpoints.audit")
 IDLE_SECONDS = 120.0  # time without a request after which the process ends
 
 T = TypeVar("T", Audited, Scanned)
@@ -38,7 +38,7 @@ class AuditProcess:
             WorkerFailed: The process cannot be started, or has ended.
         """
         try:
-            self._worker = self._worker or WorkerProcess(list(COMMAND))
+            self._worker = self._worker or WorkerProcess(COMMAND)
             self._worker.send(msgspec.json.encode(request))
         except (OSError, WorkerFailed) as error:
             self.stop()

@@ -60,7 +60,7 @@ def prepare(path: Path | None, environ: Mapping[str, str] = os.environ, uid: int
         HistoryError: The directory cannot be made, is no directory, or may not be written.
     """
     if path is not None:
-        return named_directory(path, OPTION)
+        return named_directory(path.absolute(), OPTION)
     return writable_directory(default_directory(environ, os.getuid() if uid is None else uid), OPTION, make=True)
 
 

@@ -6,7 +6,6 @@ import json
 import logging
 import select
 import subprocess  # noqa: TID251  this file starts the worker
-import sys
 import time
 from collections import deque
 from contextlib import suppress
@@ -18,6 +17,7 @@ from trackside_daemon.ingest.channel import Channel, ChannelClosed, Kind, pair
 from trackside_daemon.ingest.connection import Connection
 from trackside_daemon.ingest.endpoint import EndpointError
 from trackside_daemon.ingest.peer import Peer
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import end_text
 
 if TYPE_CHECKING:
@@ -184,9 +184,7 @@ class IngestWorker:
             "frame_bytes": FRAME_BYTES,
             "profiler": str(socket_directory(self._push_socket.token) / SOCKET),
         }
-        # -m would put the working directory, full of a user's files, before the standard library.
-        safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-        command = [sys.executable, *safe_path, "-m", "trackside_daemon.ingest.worker", json.dumps(settings)]
+        command = own_module("trackside_daemon.ingest.worker", json.dumps(settings))
         with theirs:
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - ours
@@ -194,6 +192,7 @@ class IngestWorker:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
+                    cwd="/",
                     pass_fds=(theirs.fileno(), *listeners.values()),
                 )
             except OSError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess  # noqa: TID251  this file starts the user's and the demo's processes
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.parent_death import end_with_parent
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class ChildProcess:
     """A process that ends when this one does, even when this one is killed.
 
     Args:
-        arguments: Arguments of ``python -m``.
+        arguments: A module of ours, and its arguments.
         environ: Variables that are added to this process's environment.
         mute: Discard its standard output, but not its standard error.
         log: A file for its standard error. Such a child inherits no standard stream and may outlive this process.
@@ -35,7 +35,7 @@ class ChildProcess:
     ) -> None:
         end_with_this_process = partial(end_with_parent, os.getpid(), signal.SIGTERM)
         self._process = subprocess.Popen(  # noqa: S603  arguments are a list; no shell reads them
-            [sys.executable, "-m", *arguments],
+            own_module(*arguments),
             env={**os.environ, **(environ or {})},
             stdin=None if log is None else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if mute or log is not None else None,

@@ -42,16 +42,21 @@ class WorkerProcess:
     Args:
         command: The program and its arguments.
         clock: Seconds that measure the grace periods after a signal.
+        directory: Its working directory; None for this process's, which keeps the file system busy and others may write.
 
     Raises:
         OSError: The command cannot be started.
     """
 
-    def __init__(self, command: list[str], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, command: list[str], clock: Callable[[], float] = time.monotonic, *, directory: str | None = "/"
+    ) -> None:
         self._clock = clock
         pipe = subprocess.PIPE
         # Unbuffered, because poll(2) does not see bytes that Python has read ahead.
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)  # noqa: S603 - ours
+        self._process = subprocess.Popen(  # noqa: S603 - ours
+            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=directory
+        )
         self._requests = cast("IO[bytes]", self._process.stdin)
         self._answers = cast("IO[bytes]", self._process.stdout)
         self._errors = cast("IO[bytes]", self._process.stderr)

@@ -18,6 +18,7 @@ from trackside_daemon.collectors.base import Closes
 from trackside_daemon.config.loading import ConfigError
 from trackside_daemon.history.directory import UnreadableError, mode_warnings
 from trackside_daemon.history.record.trimming import Bounds
+from trackside_daemon.linux.own_module import import_warnings
 from trackside_daemon.linux.signals import SIGNALS, block_signals
 from trackside_daemon.linux.socket_address import format_address
 from trackside_daemon.nvml.handle.handle import NvmlUnavailable
@@ -286,7 +287,7 @@ class Daemon:
         logger.info("trackside %s serves %s and accepts pushes at %s", __version__, self._url, endpoints)
         logger.info("the history is %s", parts.history.database.path)
         storage = mode_warnings(parts.history.database.path.parent)
-        for line in (*security_warnings(self._address, self._web_config), *storage):
+        for line in (*security_warnings(self._address, self._web_config), *storage, *import_warnings(Path.cwd())):
             logger.warning("%s", line)
 
     def _end_missed_runs(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections import OrderedDict
@@ -14,6 +13,7 @@ import msgspec
 
 from trackside_daemon.diagnosis.report.request import Answer, Request
 from trackside_daemon.history.files.jsonl import folder
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.model.records import ENDED, RunState
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trackside_daemon.model.finding import Finding
     from trackside_daemon.model.metric import Batch
 
-COMMAND = (sys.executable, "-m", "trackside_daemon.diagnosis.report")
+COMMAND = own_module("trackside_daemon.diagnosis.report")
 SECONDS = 180.0  # the longest wait for one report: 60 seconds of a processor, at idle priority
 SETTLE_SECONDS = 2.0  # from the end of a run: its last alerts follow it
 WRITTEN_SECONDS = 5.0  # the longest wait for the history to write what is queued
@@ -125,7 +125,7 @@ class Reports:
         prices = self._prices().model_dump(mode="json")
         request = Request(str(self._history), run, str(self.file(run)), prices)
         try:
-            worker = WorkerProcess(list(COMMAND))
+            worker = WorkerProcess(COMMAND)
         except OSError as error:
             return f"its process cannot be started: {error}"
         try:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from trackside_daemon.bridges.mirrors.messages import FLUSH_SECONDS, LONGEST_SECONDS, Start, Status
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.model.metric import Batch, Metric, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from trackside_daemon.bridges.mirrors.mirror_settings import MirrorSection
 
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0  # a worker that does not answer for so long is restarted
 START_SECONDS = 60.0  # the same for its first answer: on a busy machine W&B's client alone takes 10 s to import
-COMMAND = (sys.executable, "-m", "trackside_daemon.bridges.mirrors.worker")
+COMMAND = own_module("trackside_daemon.bridges.mirrors.worker")
 
 SENT = Metric(
     "trackside_bridge_samples_total", "counter", "Samples that the mirror's target has accepted.", ("bridge",)
@@ -105,7 +105,7 @@ class _Worker:
         digest = sha256(msgspec.json.encode(target)).hexdigest()[:8]
         positions = history.with_name(f"bridge-{name}-{digest}.db")
         self._name = name
-        self._start = msgspec.json.encode(Start(name, str(history), str(positions), settings))
+        self._start = msgspec.json.encode(Start(name, str(history), str(positions), settings | _absolute(settings)))
         self._process: WorkerProcess | None = None
         self._ready_by = 0.0
         self._is_starting = False
@@ -121,7 +121,7 @@ class _Worker:
             if self._process is None:
                 if time.monotonic() < self._retry:
                     return
-                self._process = WorkerProcess(list(COMMAND))
+                self._process = WorkerProcess(COMMAND)
                 self._process.send(self._start)
                 self._ready_by = time.monotonic() + START_SECONDS
             if not self._is_starting:  # else it has this request already
@@ -186,6 +186,12 @@ class _Worker:
         elif self._error and not error:
             log.info("bridges: %s works again", self._name)
         self._error = error
+
+
+def _absolute(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the directories among a mirror's settings as absolute paths, since its worker has another working directory."""
+    directories = {key: settings[key] for key in ("directory", "url") if settings.get(key)}
+    return {key: str(Path(value).expanduser().absolute()) for key, value in directories.items() if "://" not in value}
 
 
 _TARGET = frozenset(("directory", "url", "experiment", "project", "entity", "mode"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import msgspec
 
 from trackside_daemon.captures.summary.bottleneck import overall
 from trackside_daemon.captures.summary.request import Answer, Request
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = 180.0  # the longest wait for one trace: 90 seconds of a processor, at idle priority
-COMMAND = (sys.executable, "-m", "trackside_daemon.captures.summary")
+COMMAND = own_module("trackside_daemon.captures.summary")
 
 
 @contextmanager
@@ -80,7 +80,7 @@ class Worker:
             OSError: It cannot be started.
         """
         if self._process is None:
-            self._process = WorkerProcess(list(COMMAND))
+            self._process = WorkerProcess(COMMAND)
         return self._process
 
     def ask(self, request: Request) -> Answer:

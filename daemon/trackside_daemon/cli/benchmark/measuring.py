@@ -10,6 +10,7 @@ import msgspec
 
 from trackside.benchmark.results import Measured
 from trackside.benchmark.rounds import Load
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _work(python: str, request: Request, measured: Measured, progress: Callable[
     """
     if not request.specs:
         return ""
-    process = WorkerProcess([python, "-m", "trackside.benchmark"])
+    process = WorkerProcess(own_module("trackside.benchmark", python=python), directory=None)
     if request.mode != "alone":
         measured.begin()
     ended, until = "", float("inf")

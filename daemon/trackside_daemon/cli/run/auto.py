@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 SECONDS = 10.0  # time limit for an interpreter to try the import
 
-_IMPORT = "import trackside.default_run; print('here')"
+# A file of the working directory is no proof, and may be another user's.
+_IMPORT = (
+    "import sys; sys.path[:] = [entry for entry in sys.path if entry]; import trackside.default_run; print('here')"
+)
 
 
 def why_nothing(command: Sequence[str]) -> str:

@@ -35,8 +35,6 @@ LOG_BYTES = 1024 * 1024  # size above which the log of earlier daemons is trunca
 
 ANY_PORT = "127.0.0.1:0"
 
-SAFE_PATH = {"PYTHONSAFEPATH": "1"}  # keeps the daemon from importing modules of the training's directory
-
 
 class NoDaemonError(Exception):
     """The command runs without a daemon; the message is the reason."""
@@ -151,7 +149,6 @@ class SharedDaemon:
                     *flags,
                     *self._flags,
                     *listens,
-                    environ=SAFE_PATH,
                     log=log,
                 )
         except (HistoryError, AddressError, OSError) as error:

@@ -16,7 +16,7 @@ from trackside.captures.kineto import SOCKET, socket_directory
 from trackside_daemon.captures.kineto.environment import missing_variables
 from trackside_daemon.captures.kineto.socket_file import remove_stale
 from trackside_daemon.cli.run.auto import why_nothing
-from trackside_daemon.cli.run.command_daemon import SAFE_PATH, NoDaemonError, SharedDaemon
+from trackside_daemon.cli.run.command_daemon import NoDaemonError, SharedDaemon
 from trackside_daemon.cli.run.follower import AUTOMATIC
 from trackside_daemon.cli.run.signal_forwarding import GroupProbe, Signals
 from trackside_daemon.cli.run.summary import Summary
@@ -195,7 +195,7 @@ def _start_follower(places: Sequence[str], since: float, environ: Mapping[str, s
     """Start the process that follows files; the command runs without it if that fails."""
     try:
         arguments = ["trackside_daemon.cli.run.follower", str(since), AUTOMATIC, *places]
-        return ChildProcess(*arguments, environ={**environ, **SAFE_PATH}, mute=True)
+        return ChildProcess(*arguments, environ=environ, mute=True)
     except OSError as error:
         report(f"--follow: nothing is followed: {error}")
         return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 import time
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from trackside_daemon.linux.own_module import own_module
 from trackside_daemon.linux.worker_process import WorkerFailed, WorkerProcess
 from trackside_daemon.nvml.backoff import Backoff
 from trackside_daemon.nvml.handle.counter_continuity import CounterContinuity
@@ -315,9 +315,7 @@ class Nvml:
 
 
 def _worker_command(settings: WorkerSettings) -> list[str]:
-    # -m would put the working directory, full of a user's files, before the standard library.
-    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe_path, "-m", "trackside_daemon.nvml.worker", msgspec.json.encode(settings).decode()]
+    return own_module("trackside_daemon.nvml.worker", msgspec.json.encode(settings).decode())
 
 
 def worker_settings(gpu: NvmlSection) -> WorkerSettings:
