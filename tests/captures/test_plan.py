@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -16,13 +17,17 @@ from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.state import State
 from trackside_daemon.model.training_families import KNOWN, STEPS
 
+OWN = f"uid:{os.getuid()}"
+
 
 class Planned:
     """A run on this machine, whose steps and epochs the test sets."""
 
     def __init__(self, own: ProfilePlan | None, default: ProfilePlan | None = None) -> None:
         self.asked: list[Request] = []
-        self.processes = [RankProcess("train", "id-1", 2, rank, rank, "", 17 + rank, plan=own) for rank in (1, 0)]
+        self.processes = [
+            RankProcess("train", "id-1", 2, rank, rank, "", 17 + rank, plan=own, owner=OWN) for rank in (1, 0)
+        ]
         self._state = State()
         self._planned = PlannedCaptures(self._ask, lambda: self.processes, self._state, default)
 

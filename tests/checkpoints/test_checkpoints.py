@@ -419,7 +419,7 @@ def test_a_reader_that_dies_is_no_damage(following: Following, tmp_path: Path) -
 
 def test_the_process_answers_ends_and_is_limited(tmp_path: Path) -> None:
     path = save(tmp_path / "step-1.pt")
-    process = AuditProcess()
+    process = AuditProcess(1 << 29)
     process.begin(AuditRequest(str(path)), DEADLINE)
     audited = answer(process, Audited)
     assert (audited.format, audited.problem) == ("torch", "")

@@ -60,7 +60,7 @@ def test_everything_has_a_default() -> None:
     assert (config.web.public_read, config.web.enable_lifecycle, config.require_gpu) == (False, False, False)
     assert (config.web.allowed_hosts, config.push.endpoint) == ((), ())
     assert config.collector.cpu.enabled
-    assert tuple(config.limits.model_dump().values()) == (64, 64, 1000, 10_000, 256, ())
+    assert tuple(config.limits.model_dump().values()) == (64, 64, 1000, 10_000, 256, 512 << 20, ())
     storage = config.storage
     assert (storage.path, storage.jsonl, storage.synchronous, storage.interval) == ("", "", "normal", 10.0)
     assert (storage.retention.size, storage.retention.age) == (10 * 1024**3, 0.0)
@@ -167,6 +167,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         "limits.keys": ("2", 2),
         "limits.series": ("3", 3),
         "limits.label_bytes": ("16", 16),
+        "limits.worker_memory": ("256MiB", 256 << 20),
         "limits.layers": ("*.mlp,head", ("*.mlp", "head")),
         "require_gpu": ("true", True),
         "cost.gpu_hour": ("*H100*=2.5,*=1", ("*H100*=2.5", "*=1")),
@@ -180,6 +181,7 @@ def test_every_setting_has_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         **{f"alerts.thresholds.{name}": ("1", 1.0) for name in ThresholdsSection.model_fields},
         "alerts.thresholds.gpu_held_bytes": ("1GB", 10**9),
         "capture.auto": ("true", True),
+        "capture.plans": ("all", "all"),
         "capture.kineto": ("false", False),
         "capture.plan.steps": ("50", 50),
         "capture.plan.warmup": ("5", 5),

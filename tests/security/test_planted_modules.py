@@ -96,7 +96,15 @@ def test_no_child_of_a_command_imports_them(planted: Path) -> None:
 
 def test_trackside_run_imports_none_when_it_looks_why_nothing_was_found(planted: Path, place: Path) -> None:
     environ = clean_environ({"XDG_RUNTIME_DIR": str(place), "XDG_STATE_HOME": str(place)})
-    command = [str(Path(sys.executable).with_name("trackside")), "run", "--auto", "--", sys.executable, "-c", "print(1)"]
+    command = [
+        str(Path(sys.executable).with_name("trackside")),
+        "run",
+        "--auto",
+        "--",
+        sys.executable,
+        "-c",
+        "print(1)",
+    ]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stderr
     assert "no optimizer of PyTorch made a step" in done.stderr

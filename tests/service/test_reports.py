@@ -30,7 +30,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def reports(place: Path, directory: str = "reports") -> Reports:
-    return Reports(place / directory, place / "history", CostSection, lambda _: None)
+    return Reports(place / directory, place / "history", CostSection, lambda _: None, memory=1 << 29)
 
 
 def ended(runs: Reports, *records: RunState) -> None:

@@ -30,6 +30,7 @@ DISTURBED = frozenset(("SlowStep", "ThroughputRegression", "StragglerRank"))
 DISTURBED_SECONDS = 5.0
 STOP_SECONDS = 5.0  # the longest delay of the daemon's end
 AT_ONCE = 4  # captures that run at the same time
+AUTOMATIC = frozenset(("alert", "plan"))  # the triggers of captures that no person asked for
 REMEMBERED = 64  # ended captures that are kept here until the history surely has them
 NOTHING = "no process of the run is connected to this daemon"
 ABSENT = "it is not connected to this daemon"
@@ -66,6 +67,7 @@ class Captures:
         stored: Returns all captures that the history has.
         finished: Completes the summary of a capture that was summarised; returns it and others that change with it.
         summarizing: Yields what summarises files by rank, while the capture runs.
+        owner: Returns the owner of a run, by its id.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Captures:
         *,
         finished: Callable[[Capture], Iterable[Capture]] = lambda capture: [capture],
         summarizing: Callable[[Capture], AbstractContextManager[Summarize]],
+        owner: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.store = store
         self._recorders = recorders
@@ -86,9 +89,11 @@ class Captures:
         self._stored = stored
         self._finished = finished
         self._summarizing = summarizing
+        self._owner = owner
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Capture] = OrderedDict()
         self._threads: dict[str, threading.Thread] = {}
+        self._automatic: dict[str, str] = {}  # the owner of each that no person asked for
         self._busy: dict[tuple[str, int], str] = {}  # the capture that records each rank, by run and rank
         self._disturbed_until: dict[str, float] = {}  # by run, in monotonic seconds
         self._cancelled = threading.Event()
@@ -118,12 +123,18 @@ class Captures:
         """Begin a capture, and return it at once.
 
         Raises:
-            CaptureError: Too many run at once.
+            CaptureError: Too many run at once; of those that no person asked for, one of each owner, and never all.
         """
+        owner = self._owner(request.run)
         capture = Capture(id=os.urandom(6).hex(), asked=time.time(), **request._asdict())
         with self._lock:
             if len(self._threads) >= AT_ONCE:
                 raise CaptureError(f"{AT_ONCE} captures run already; try again when one has ended")
+            if request.trigger in AUTOMATIC:
+                others = self._automatic.values()
+                if owner in others or len(others) >= AT_ONCE - 1:
+                    raise CaptureError("another automatic capture runs already")
+                self._automatic[capture.id] = owner
             thread = threading.Thread(target=self._run, args=(capture,), name="trackside-capture", daemon=True)
             self._threads[capture.id] = thread
         self._change(capture)
@@ -173,6 +184,7 @@ class Captures:
         finally:
             with self._lock:
                 del self._threads[capture.id]
+                self._automatic.pop(capture.id, None)
 
     def _record(self, capture: Capture, ranks: Sequence[int], directory: Path) -> tuple[Capture, dict[int, Path | str]]:
         """Record the ranks; where nothing profiles any of them, their stacks if those were asked for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -44,6 +44,12 @@ class CaptureSection(Section):
         ),
     ] = True
     plan: PlanSection = PlanSection()
+    plans: Annotated[
+        Literal["own", "all"],
+        Field(
+            description="Whose runs may plan profiles, with trackside.init(profile=...): own are those of the daemon's user."
+        ),
+    ] = "own"
     quota_run_mib: Annotated[
         int,
         Field(ge=1, description="Maximum size of a run's captures in MiB; automatic ones go first, then the oldest."),

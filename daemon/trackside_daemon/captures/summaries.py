@@ -22,17 +22,18 @@ DIFFERENCES = 8  # lines about changes since the reference
 
 
 @contextmanager
-def summarizing(capture: Capture, world_size: Callable[[str], int | None]) -> Iterator[Summarize]:
+def summarizing(capture: Capture, world_size: Callable[[str], int | None], memory: int) -> Iterator[Summarize]:
     """Yield a function that returns the summary of files by rank, and blocks until then.
 
     Args:
         capture: The capture that begins. The process that summarises profiles starts at once.
         world_size: Returns the number of ranks of a run, by its id; None if it is not known.
+        memory: Most bytes that the process uses.
     """
     if capture.kind != "profile":
         yield summarize
         return
-    with profiles.started() as worker:
+    with profiles.started(memory) as worker:
 
         def summarize_profile(capture: Capture, files: Mapping[int, Path]) -> dict[str, Any]:
             if capture.kind != "profile":  # nothing could be profiled

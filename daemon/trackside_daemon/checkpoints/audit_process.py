@@ -24,9 +24,13 @@ class AuditProcess:
     """One request at a time, whose answer is polled for. The process starts with the first request.
 
     The thread that calls `begin` has to live as long as the process.
+
+    Args:
+        memory: Most bytes that the process uses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
         self._worker: WorkerProcess | None = None
         self._until = 0.0
         self.busy = False
@@ -38,7 +42,7 @@ class AuditProcess:
             WorkerFailed: The process cannot be started, or has ended.
         """
         try:
-            self._worker = self._worker or WorkerProcess(COMMAND)
+            self._worker = self._worker or WorkerProcess(COMMAND, memory=self._memory)
             self._worker.send(msgspec.json.encode(request))
         except (OSError, WorkerFailed) as error:
             self.stop()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from trackside.checkpoints.file_names import checkpoint_of
 from trackside_daemon.checkpoints.audit.files import fingerprint, is_usable
 from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest, Scanned, ScanRequest
-from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.directories import Directories
 from trackside_daemon.checkpoints.open_files import written_files
 from trackside_daemon.checkpoints.reports import findings, samples
@@ -29,6 +28,7 @@ from trackside_daemon.model.records import Event, RunState, SessionOpened
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from trackside_daemon.checkpoints.audit_process import AuditProcess
     from trackside_daemon.checkpoints.settings import CheckpointSection
     from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
     from trackside_daemon.model.finding import Finding
@@ -43,6 +43,7 @@ SCANS = 16  # most scans of a tick, each of which may be waited for
 PATIENCE_SECONDS = 0.1  # for this long
 FOUND = "directory"  # `Checkpoint.found` of one that only a scan has found
 AUDIT_SECONDS = 300.0  # the longest audit, in addition to the time that its rate needs
+BACKOFF_SECONDS = 300.0  # for which a user whose audit failed lets others go first
 
 log = logging.getLogger("trackside")
 
@@ -69,15 +70,15 @@ class Checkpoints:
         processes: Callable[[], Iterable[RankProcess]],
         publish: Callable[[Batch], object],
         *,
-        auditing: AuditProcess | None = None,
-        scanning: AuditProcess | None = None,
+        auditing: AuditProcess,
+        scanning: AuditProcess,
         waits: Waits = Waits(),  # noqa: B008  it is frozen
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         proc: Path = Path("/proc"),
     ) -> None:
         self._section, self._processes, self._publish = section, processes, publish
-        self._auditing, self._scanning = auditing or AuditProcess(), scanning or AuditProcess()
+        self._auditing, self._scanning = auditing, scanning
         self._waits, self._clock, self._wall, self._proc = waits, clock, wall, proc
         self._notices: deque[Any] = deque(maxlen=NOTICES)
         self._findings: deque[Finding] = deque()
@@ -85,6 +86,7 @@ class Checkpoints:
         self._directories = Directories(section.directories)
         self._tracked: dict[tuple[str, str], Tracked] = {}
         self._audited: Tracked | None = None
+        self._turns: dict[int | None, float] = {}  # when each user's last audit began, or later if it failed
         self._scans = Scans()
         self._firing: dict[tuple[str, str], Finding] = {}
         self._page = Batch("checkpoints", complete=True)
@@ -288,14 +290,27 @@ class Checkpoints:
                 self._judge(answer, now, wall)
             if self._auditing.busy:
                 return
-            due = (one for one in self._tracked.values() if self._is_due(one, now))
-            one = self._audited = max(due, key=lambda one: one.record.order, default=None)
+            one = self._audited = self._next_audit(now)
             if one is not None:
                 seconds = AUDIT_SECONDS + 2 * one.record.bytes / (self._section.rate_mb * 1e6)
                 self._auditing.begin(self._request(one), seconds)
         except WorkerFailed as error:
+            if self._audited is not None:
+                self._turns[self._user(self._audited)] = now + BACKOFF_SECONDS
             self._judge(Audited(unread=f"the process that reads it failed: {error}"), now, wall)
             self._log_failure("read", error)
+
+    def _next_audit(self, now: float) -> Tracked | None:
+        """Return the checkpoint to audit: the newest of the user whose turn was longest ago; None if none is due."""
+        due = (one for one in self._tracked.values() if self._is_due(one, now))
+        chosen = max(due, key=lambda one: (-self._turns.get(self._user(one), 0.0), one.record.order), default=None)
+        if chosen is not None:
+            self._turns[self._user(chosen)] = now
+        return chosen
+
+    def _user(self, one: Tracked) -> int | None:
+        run = self._runs.get(one.record.run)
+        return None if run is None else run.uid
 
     def _judge(self, answer: Audited, now: float, wall: float) -> None:
         one, self._audited = self._audited, None
@@ -321,6 +336,7 @@ class Checkpoints:
         previous = max(earlier, key=lambda other: other.order, default=None)
         return AuditRequest(
             record.path,
+            record.bytes,
             rate=self._section.rate_mb * 1e6,
             uid=None if run is None else run.uid,
             values=self._section.values,

@@ -22,7 +22,8 @@ class RunHere(NamedTuple):
         name: Its exported name.
         attempt: Its last attempt.
         directory: The working directory of its process, for relative paths.
-        uid: The user whose files are read; None for all, since that is the daemon's own.
+        uid: The user whose files are read; None for all, since that is the daemon's own. A run of an owner without a user
+            of this machine, as over TCP, is not followed: this daemon would read for it what only the daemon may.
         started: When the attempt began, in Unix seconds.
         ended: When it ended, in monotonic seconds; None while it is alive.
     """
@@ -56,18 +57,19 @@ class RunsHere:
 
     def restore(self, id_: str, name: str, attempt: int, owner: str, now: float) -> None:
         """Follow a run of an earlier daemon, which has ended unless a process of it comes back."""
-        self._runs[id_] = RunHere(name, attempt, "", _other_user(owner), 0.0, now + RETURN_SECONDS)
+        if (uid := _uid(owner)) is not None:
+            self._runs[id_] = RunHere(name, attempt, "", _other(uid), 0.0, now + RETURN_SECONDS)
 
     def open(self, record: SessionOpened) -> None:
         """Apply the begin of a session."""
         session, hello = record.session, record.hello
         run = self._runs.get(session.run)
-        if hello.identity.boot != self._boot or (run is not None and run.attempt > session.attempt):
+        owner = os.getuid() if record.owner is None else _uid(record.owner.id)
+        if hello.identity.boot != self._boot or owner is None or (run is not None and run.attempt > session.attempt):
             return
         directory = "" if hello.about is None else hello.about.directory
-        uid = _other_user("" if record.owner is None else record.owner.id)
         began = run.started if run is not None and run.attempt == session.attempt else record.time
-        self._runs[session.run] = RunHere(session.name, session.attempt, directory, uid, began)
+        self._runs[session.run] = RunHere(session.name, session.attempt, directory, _other(owner), began)
         while len(self._runs) > RUNS:
             del self._runs[next(iter(self._runs))]
 
@@ -88,7 +90,11 @@ class RunsHere:
         return run is None or run.attempt > attempt or (run.ended is not None and now >= run.ended)
 
 
-def _other_user(owner: str) -> int | None:
-    """Return the number of the user ``uid:NUMBER``, unless it is this one."""
-    number = owner.removeprefix("uid:") if owner.startswith("uid:") else ""
-    return int(number) if number.isdecimal() and int(number) != os.getuid() else None
+def _uid(owner: str) -> int | None:
+    """Return the number of the user ``uid:NUMBER``; None of another owner."""
+    kind, _, number = owner.partition(":")
+    return int(number) if kind == "uid" and number.isdecimal() else None
+
+
+def _other(uid: int) -> int | None:
+    return None if uid == os.getuid() else uid

@@ -9,28 +9,57 @@ import signal
 import sys
 import time
 from math import ceil
+from pathlib import Path
 
-import psutil
+from trackside_daemon.linux.cgroups import Cgroups
+
+LEAST_BYTES = 128 << 20  # of a worker, of which its own code needs a third
+SHARE = 4  # a worker gets the fourth part of what the cgroup allows
 
 
-def limit_this_process(memory_bytes: int, cpu_seconds: int | None = None, quick_seconds: float = 0.0) -> None:
+def worker_bytes(most: int, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> int:
+    """Return the memory of a worker in bytes: *most*, or a quarter of what the cgroup of this process allows.
+
+    Source: memory.max of cgroup v2, memory.limit_in_bytes of v1, here and above. The kernel ends the whole service when a
+    worker exceeds that.
+    """
+    own = Cgroups(proc, sys).of(os.getpid())
+    limits = [most]
+    for level in own.levels("memory") if own is not None else ():
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):  # ValueError: max
+                limits.append(max(LEAST_BYTES, int((level / name).read_text()) // SHARE))
+    return min(limits)
+
+
+def limit_memory(pid: int, most: int) -> None:
+    """Limit the address space of a process in bytes (RLIMIT_AS, prlimit(2))."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or has a lower limit
+            resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
+
+
+def allowed_memory() -> int:
+    """Return the most bytes of this process's address space."""
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return 1 << 62 if most == resource.RLIM_INFINITY else most
+
+
+def limit_this_process(cpu_seconds: int | None = None, quick_seconds: float = 0.0) -> None:
     """Limit this process (setrlimit(2)), and let it use processors and disks only when nothing else does (nice(2), ioprio_set(2)).
 
-    The main thread has to call this.
+    When memory is short, the kernel ends it before all others (oom_score_adj). The main thread has to call this.
 
     Args:
-        memory_bytes: Most bytes of its address space.
         cpu_seconds: Most seconds of processor time; the kernel then ends it. None leaves that to `limit_time`.
         quick_seconds: Seconds of processor time for which it keeps its priority (setitimer(2)), so that short work ends soon.
     """
-    for name, most in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CPU, cpu_seconds),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    for name, most in ((resource.RLIMIT_CPU, cpu_seconds), (resource.RLIMIT_CORE, 0)):
         if most is not None:
             with contextlib.suppress(OSError, ValueError):  # a lower limit stays
                 resource.setrlimit(name, (most, most))
+    with contextlib.suppress(OSError):  # not Linux
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     if quick_seconds:
         signal.signal(signal.SIGPROF, lambda *_: _lower_priority())
         signal.setitimer(signal.ITIMER_PROF, quick_seconds)
@@ -41,6 +70,8 @@ def limit_this_process(memory_bytes: int, cpu_seconds: int | None = None, quick_
 def _lower_priority() -> None:
     os.nice(19)
     if sys.platform == "linux":
+        import psutil
+
         psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
 
 

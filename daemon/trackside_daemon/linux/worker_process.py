@@ -10,6 +10,8 @@ import subprocess  # noqa: TID251 - this file starts the workers
 import time
 from typing import IO, TYPE_CHECKING, cast
 
+from trackside_daemon.linux.process_limits import limit_memory
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -43,13 +45,19 @@ class WorkerProcess:
         command: The program and its arguments.
         clock: Seconds that measure the grace periods after a signal.
         directory: Its working directory; None for this process's, which keeps the file system busy and others may write.
+        memory: Most bytes of its address space; None for no limit.
 
     Raises:
         OSError: The command cannot be started.
     """
 
     def __init__(
-        self, command: list[str], clock: Callable[[], float] = time.monotonic, *, directory: str | None = "/"
+        self,
+        command: list[str],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        directory: str | None = "/",
+        memory: int | None = None,
     ) -> None:
         self._clock = clock
         pipe = subprocess.PIPE
@@ -57,6 +65,8 @@ class WorkerProcess:
         self._process = subprocess.Popen(  # noqa: S603 - ours
             command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=directory
         )
+        if memory is not None:
+            limit_memory(self._process.pid, memory)
         self._requests = cast("IO[bytes]", self._process.stdin)
         self._answers = cast("IO[bytes]", self._process.stdout)
         self._errors = cast("IO[bytes]", self._process.stderr)

@@ -20,6 +20,7 @@ class RankProcess(NamedTuple):
         room: The last report of its shared memory and files; None before the first.
         peak_flops: Peak FLOP/s of its GPUs, if the user has set it.
         plan: When the user wants the run to be profiled.
+        owner: The owner of the run, as in `trackside_daemon.model.session.Owner.id`.
     """
 
     run: str
@@ -36,6 +37,7 @@ class RankProcess(NamedTuple):
     room: ResourceUsage | None = None
     peak_flops: float | None = None
     plan: ProfilePlan | None = None
+    owner: str = ""
 
 
 class RankProcesses:

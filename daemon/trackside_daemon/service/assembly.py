@@ -18,6 +18,7 @@ from trackside_daemon.captures.automatic import AutomaticCaptures
 from trackside_daemon.captures.client_profiles import ClientProfiles
 from trackside_daemon.captures.kineto.kineto import Kineto
 from trackside_daemon.captures.plan import PlannedCaptures
+from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.resumes import Resumes
 from trackside_daemon.checkpoints.runs_here import KEPT_SECONDS
@@ -42,6 +43,7 @@ from trackside_daemon.ingest.requests import IngestRequests
 from trackside_daemon.ingest.run_owners import RunOwners
 from trackside_daemon.ingest.server import Server
 from trackside_daemon.ingest.sessions import Sessions
+from trackside_daemon.linux.process_limits import worker_bytes
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.state import State
 from trackside_daemon.nvml.handle.handle import Nvml, worker_settings
@@ -152,9 +154,11 @@ class Parts:
         self.kineto = Kineto(
             push_socket.token, self.ranks.get, step_seconds, self.requests.ask, enabled=config.capture.kineto
         )
+        memory = worker_bytes(config.limits.worker_memory)
         self.captures = make_captures(
             config.capture,
             directory,
+            memory,
             self.history,
             self.requests,
             state=self.state,
@@ -175,11 +179,23 @@ class Parts:
             if config.capture.auto
             else []
         )
-        self.planned = PlannedCaptures(self.captures.ask, self.ranks.get, self.state, _plan(config.capture))
-        self.reports = _reports(config, directory, self.history)
+        self.planned = PlannedCaptures(
+            self.captures.ask,
+            self.ranks.get,
+            self.state,
+            _plan(config.capture),
+            of_others=config.capture.plans == "all",
+        )
+        self.reports = _reports(config, directory, self.history, memory)
         boot = boot_id(Path("/proc"))
         self.checkpoints = Checkpoints(
-            config.checkpoint, boot, self.ranks.get, lambda batch: queue.push([batch]), proc=Path(config.path.procfs)
+            config.checkpoint,
+            boot,
+            self.ranks.get,
+            lambda batch: queue.push([batch]),
+            auditing=AuditProcess(memory),
+            scanning=AuditProcess(memory),
+            proc=Path(config.path.procfs),
         )
         self.checkpoints.restore(self.history.checkpoints(time.time() - KEPT_SECONDS))
         self.resumes = Resumes(
@@ -201,7 +217,7 @@ class Parts:
             reports=self.reports,
         )
         self.runs = Runs(
-            Limits(**config.limits.model_dump()),
+            Limits(**config.limits.model_dump(exclude={"worker_memory"})),
             config.run.linger,
             self.liveness,
             self.history.last_attempt,
@@ -280,11 +296,11 @@ def _history(
     )
 
 
-def _reports(config: Config, directory: Path, history: Recorder) -> Reports | None:
+def _reports(config: Config, directory: Path, history: Recorder, memory: int) -> Reports | None:
     if not config.reports.path:
         return None
     place = writable_directory(Path(config.reports.path).absolute(), "reports.path", make=True)
-    return Reports(place, directory, lambda: config.cost, history.writer.flush)
+    return Reports(place, directory, lambda: config.cost, history.writer.flush, memory=memory)
 
 
 def _alerting(

@@ -36,6 +36,7 @@ PING_SECONDS = (
 def make_captures(
     section: CaptureSection,
     directory: Path,
+    memory: int,
     history: History,
     requests: IngestRequests,
     *,
@@ -57,9 +58,15 @@ def make_captures(
         partial(_ranks, requests, processes),
         lambda batch: push([batch]),
         history.captures,
-        summarizing=partial(summarizing, world_size=partial(_world_size, state)),
+        summarizing=partial(summarizing, world_size=partial(_world_size, state), memory=memory),
+        owner=partial(_owner, processes),
         finished=partial(compare, stored=history.captures, publish=lambda batch: push([batch])),
     )
+
+
+def _owner(processes: Callable[[], Sequence[RankProcess]], run: str) -> str:
+    """Return the owner of a run that trains on this machine; empty for another."""
+    return next((process.owner for process in processes() if process.run_id == run), "")
 
 
 def _world_size(state: State, run: str) -> int | None:

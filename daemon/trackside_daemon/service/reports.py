@@ -44,6 +44,7 @@ class Reports:
         history: Directory of the history.
         prices: Returns the configured prices.
         flush: Waits until the history has written what is queued, at most some seconds.
+        memory: Most bytes that the process of a report uses.
         clock: Monotonic clock, in seconds.
     """
 
@@ -54,10 +55,11 @@ class Reports:
         prices: Callable[[], CostSection],
         flush: Callable[[float], object],
         *,
+        memory: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory, self._history = directory, history
-        self._prices, self._flush, self._clock = prices, flush, clock
+        self._prices, self._flush, self._memory, self._clock = prices, flush, memory, clock
         self._due: OrderedDict[str, float] = OrderedDict()  # when, by run
         self._changed = threading.Condition()
         self._stop_by = inf
@@ -125,7 +127,7 @@ class Reports:
         prices = self._prices().model_dump(mode="json")
         request = Request(str(self._history), run, str(self.file(run)), prices)
         try:
-            worker = WorkerProcess(COMMAND)
+            worker = WorkerProcess(COMMAND, memory=self._memory)
         except OSError as error:
             return f"its process cannot be started: {error}"
         try:

@@ -119,6 +119,7 @@ class RankSession(SessionTotals):
             room=self.room,
             peak_flops=self.rank.peak_flops,
             plan=self.plan,
+            owner=self.run.owner.id,
         )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from trackside_daemon.config.section import Section
 from trackside_daemon.model.setting_types import Seconds, Texts
+from trackside_daemon.model.units import size_bytes
 
 
 class RunSection(Section):
@@ -17,7 +18,7 @@ class RunSection(Section):
 
 
 class LimitsSection(Section):
-    """Limits of what `/metrics` shows at once; what exceeds them is counted and left out."""
+    """Limits of what `/metrics` shows at once, beyond which it is counted and left out, and of worker processes."""
 
     runs: Annotated[int, Field(ge=1, description="Live runs on /metrics at once.")] = 64
     ranks: Annotated[
@@ -28,6 +29,14 @@ class LimitsSection(Section):
     ] = 1000
     series: Annotated[int, Field(ge=1, description="Series of such keys and values in total.")] = 10_000
     label_bytes: Annotated[int, Field(ge=16, description="Length of a label's value in bytes of UTF-8.")] = 256
+    worker_memory: Annotated[
+        int,
+        BeforeValidator(size_bytes),
+        Field(
+            ge=128 << 20,
+            description="Memory of each process that reads traces or checkpoints, or writes reports; at most a quarter of what the cgroup of the daemon allows.",
+        ),
+    ] = 512 << 20
     layers: Annotated[
         Texts,
         Field(

@@ -80,7 +80,7 @@ def summary(writer: Writer, steps: int | None = 10) -> dict[str, Any]:
 
 def summarized(files: dict[int, Path], steps: int, world_size: int | None = None) -> dict[str, Any]:
     """Return the summary of files by rank that a process makes."""
-    with started() as worker:
+    with started(1 << 29) as worker:
         return summarize(worker, files, steps, world_size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,17 @@ SECONDS = 180.0  # the longest wait for one trace: 90 seconds of a processor, at
 COMMAND = own_module("trackside_daemon.captures.summary")
 
 
+_one_at_a_time = threading.Lock()
+
+
 @contextmanager
-def started() -> Iterator[Worker]:
-    """Start the process that summarises, so that it is ready when the traces are; the same thread should use it."""
-    worker = Worker()
+def started(memory: int) -> Iterator[Worker]:
+    """Start the process that summarises, so that it is ready when the traces are; the same thread should use it.
+
+    Args:
+        memory: Most bytes that it uses.
+    """
+    worker = Worker(memory)
     with suppress(OSError):  # then each trace has it as its reason
         worker.start()
     try:
@@ -68,9 +76,10 @@ def summarize(
 
 
 class Worker:
-    """The process, which starts anew after a trace that it failed on."""
+    """The process, which starts anew after a trace that it failed on. One of all reads a trace at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
         self._process: WorkerProcess | None = None
 
     def start(self) -> WorkerProcess:
@@ -80,11 +89,15 @@ class Worker:
             OSError: It cannot be started.
         """
         if self._process is None:
-            self._process = WorkerProcess(COMMAND)
+            self._process = WorkerProcess(COMMAND, memory=self._memory)
         return self._process
 
     def ask(self, request: Request) -> Answer:
         """Summarise a trace."""
+        with _one_at_a_time:
+            return self._ask(request)
+
+    def _ask(self, request: Request) -> Answer:
         try:
             process = self.start()
             process.send(msgspec.json.encode(request))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEXT_BYTES = 256 << 20  # the longest text that is read, about a million events
+EVENT_BYTES = 1024  # memory that is needed for an event with its text and what the summary makes of it, at most
 LAST_MICROSECOND = 2.0**63  # of the times that are read, far behind any that a profiler writes
 
 
@@ -76,6 +77,11 @@ def read_text(path: Path) -> bytes:
     if len(text) > TEXT_BYTES:
         raise TraceError(f"the trace is longer than {TEXT_BYTES >> 20} MiB; record fewer steps, or no stacks")
     return text
+
+
+def count_events(text: bytes) -> int:
+    """Return the number of events of a trace, or more if its texts look like such."""
+    return text.count(b'"ph"')
 
 
 def _is_time(event: Event) -> bool:

@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING
 
-from trackside_daemon.checkpoints.audit.reading import PIECE, DamageError
+from trackside_daemon.checkpoints.audit.reading import PIECE, UNPACKED, DamageError, RefusedError
 
 if TYPE_CHECKING:
     from trackside_daemon.checkpoints.audit.reading import Reader
@@ -28,8 +28,9 @@ def read_archives(file: IO[bytes], size: int, reader: Reader) -> int | None:
 
     Raises:
         DamageError: An archive or a member is damaged.
+        RefusedError: Its members would unpack to more than `UNPACKED` times its size.
     """
-    end, total, counted = size, 0, 0
+    end, total, counted, unpacked = size, 0, 0, 0
     while end > 0:  # the directory of an archive is at its end
         if not _ends_at(file, end):
             raise DamageError("it ends within an archive" if end == size else f"no archive ends at byte {end:,}")
@@ -39,6 +40,9 @@ def read_archives(file: IO[bytes], size: int, reader: Reader) -> int | None:
                 if not members:
                     raise DamageError(f"the archive that ends at byte {end:,} is empty")
                 counted += sum(member.CRC != 0 for member in members)
+                unpacked += sum(member.file_size for member in members)
+                if unpacked > UNPACKED * size:
+                    raise RefusedError(f"its members unpack to more than {UNPACKED} times its size")
                 if any(member.CRC for member in members):
                     for member in members:
                         _read(archive, member, file, reader)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PIECE = 1 << 20  # bytes of a read
 SMALL = 1 << 16  # shorter reads are those of headers and directories
 BLOCK = 4096  # reads past the page cache begin and end at a multiple of it
+UNPACKED = 32  # most bytes to read for one on the disk: weights are hardly ever compressible
 PARTS = 16  # checksums of a file: they show whether a part of it or all of it has changed
 
 
@@ -92,20 +93,31 @@ class Reader:
             RefusedError: It is another kind of file, or another user's.
             OSError: It cannot be opened.
         """
-        # O_NONBLOCK, since a run may name a FIFO, at which an open would wait.
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = self._open(path)
         try:
-            about = os.fstat(handle)
-            if not stat.S_ISREG(about.st_mode):
-                raise RefusedError(f"{path.name} is no regular file")
-            if self._uid not in {None, about.st_uid}:
-                raise RefusedError(f"{path.name} belongs to another user")
             with _File(handle) as file:
                 yield file
                 if hasattr(os, "posix_fadvise"):
                     os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(handle)
+
+    def _open(self, path: Path) -> int:
+        # To open a FIFO or a device is an act, and somebody may put one into the place of a file at any moment: only a
+        # descriptor that has been checked is opened (O_PATH of open(2)).
+        checked = os.open(path, getattr(os, "O_PATH", os.O_NONBLOCK) | os.O_CLOEXEC)
+        try:
+            about = os.fstat(checked)
+            if not stat.S_ISREG(about.st_mode):
+                raise RefusedError(f"{path.name} is no regular file")
+            if self._uid not in {None, about.st_uid}:
+                raise RefusedError(f"{path.name} belongs to another user")
+            if about.st_size > SMALL and about.st_blocks * 512 * UNPACKED < about.st_size:
+                raise RefusedError(f"{path.name} consists of holes")
+            name = f"/proc/self/fd/{checked}" if hasattr(os, "O_PATH") else path
+            return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        finally:
+            os.close(checked)
 
     def pieces(self, file: IO[bytes], begin: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from *begin* to *end*, less if the file is shorter."""

@@ -16,6 +16,7 @@ class AuditRequest(msgspec.Struct, tag="audit"):
 
     Attributes:
         path: Its path.
+        bytes: The sum of the sizes of its files, as of the last scan.
         rate: Bytes to read per second at most; 0 for no limit.
         uid: The user whose files are read; None for all.
         values: Search safetensors for NaN and infinities.
@@ -25,6 +26,7 @@ class AuditRequest(msgspec.Struct, tag="audit"):
     """
 
     path: str
+    bytes: int = 0
     rate: float = 0.0
     uid: int | None = None
     values: bool = False

@@ -5,9 +5,10 @@ https://huggingface.co/docs/safetensors/index#format
 
 from __future__ import annotations
 
-import json
 from math import prod
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
+
+import msgspec
 
 from trackside_daemon.checkpoints.audit.reading import DamageError
 
@@ -36,9 +37,10 @@ def tensors(file: IO[bytes], size: int) -> dict[str, Tensor]:
     if not 2 <= length <= min(HEADER_BYTES, size - 8):
         raise DamageError(f"the length of its header, {length:,} bytes, is impossible")
     try:
-        header = json.loads(file.read(length))
-        found = {name: _tensor(about, 8 + length) for name, about in header.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        header = _decode(file.read(length))
+        header.pop("__metadata__", None)
+        found = {name: _tensor(_decode_tensor(about), 8 + length) for name, about in header.items()}
+    except (ValueError, OverflowError, RecursionError):  # msgspec's errors are values
         raise DamageError("its header is damaged") from None
     position = 8 + length
     for name, (_, begin, end) in sorted(found.items(), key=lambda item: item[1][1:]):
@@ -50,12 +52,24 @@ def tensors(file: IO[bytes], size: int) -> dict[str, Tensor]:
     return found
 
 
-def _tensor(about: Any, base: int) -> Tensor:
-    (begin, end), kind = about["data_offsets"], str(about["dtype"])
-    bits = BITS.get(kind)
-    if bits is not None and prod(map(int, about["shape"])) * bits != (end - begin) * 8:
+class _About(msgspec.Struct, gc=False):
+    """A tensor in the header. Its types refuse other content before that takes memory."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+_decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_tensor = msgspec.json.Decoder(_About).decode
+
+
+def _tensor(about: _About, base: int) -> Tensor:
+    begin, end = about.data_offsets
+    bits = BITS.get(about.dtype)
+    if bits is not None and prod(about.shape) * bits != (end - begin) * 8:
         raise ValueError("shape and offsets disagree")
-    return kind, base + begin, base + end
+    return about.dtype, base + begin, base + end
 
 
 def nonfinite(file: IO[bytes], found: dict[str, Tensor], reader: Reader) -> str:

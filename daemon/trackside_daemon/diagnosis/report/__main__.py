@@ -1,7 +1,7 @@
 """The process that writes the report of a run: ``python -m trackside_daemon.diagnosis.report``.
 
-Standard input has a `Request` as a line of JSON, and standard output its `Answer`. The process limits its own memory and its
-time, and uses processors and disks only when nothing else does.
+Standard input has a `Request` as a line of JSON, and standard output its `Answer`. The daemon limits its memory. It limits
+its time, and uses processors and disks only when nothing else does.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from trackside_daemon.history.directory import HistoryError
 from trackside_daemon.history.read.offline import Offline
 from trackside_daemon.history.read.reader import UnknownRunError
 from trackside_daemon.linux.parent_death import end_with_parent
-from trackside_daemon.linux.process_limits import limit_this_process
+from trackside_daemon.linux.process_limits import allowed_memory, limit_this_process
 from trackside_daemon.linux.signals import reset_signals
 
-MEMORY_BYTES = 2 << 30  # RLIMIT_AS; the report of 10M samples needs a tenth of it
 CPU_SECONDS = 60
 
 
@@ -32,7 +31,7 @@ def main() -> int:
     """Answer one request."""
     reset_signals()
     end_with_parent(None, signal.SIGKILL)
-    limit_this_process(MEMORY_BYTES, CPU_SECONDS)
+    limit_this_process(CPU_SECONDS)
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     sys.stdout.buffer.write(msgspec.json.encode(answer(request)) + b"\n")
     sys.stdout.buffer.flush()
@@ -52,7 +51,9 @@ def answer(request: Request) -> Answer:
     except OSError as error:
         return Answer(error=f"{file}: {(error.strerror or str(error)).lower()}")
     except MemoryError:
-        return Answer(error=f"the report needs more than {MEMORY_BYTES >> 30} GiB of memory")
+        return Answer(
+            error=f"the report needs more memory than the {allowed_memory() >> 20} MiB of limits.worker_memory"
+        )
     return Answer()
 
 

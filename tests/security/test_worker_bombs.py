@@ -1,0 +1,168 @@
+"""Files of a hostile training that become large in memory, or take long: they cost their worker, and nobody else."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from checkpoints.following import Following
+from checkpoints.test_checkpoints import save
+from histories import history
+from process_endings import MEMORY_BYTES, memory_cgroup
+from processes import DEADLINE, eventually
+from scripted_recorder import CapturesHarness
+
+from trackside.wire import ProfilePlan
+from trackside_daemon.captures.captures import CaptureError, Request
+from trackside_daemon.captures.plan import PlannedCaptures
+from trackside_daemon.captures.summary.summarize import started, summarize
+from trackside_daemon.checkpoints.audit.request import Audited, AuditRequest
+from trackside_daemon.checkpoints.audit_process import AuditProcess
+from trackside_daemon.model.rank_process import RankProcess
+from trackside_daemon.model.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WORKER = 256 << 20  # a quarter of the unit's MemoryMax
+#: By name, how a header of safetensors begins, what is repeated in it how often, and how it ends.
+HEADERS = {
+    "arrays": (b'{"x":[', b"[],", 8_000_000, b"[]]}"),
+    "objects": (b"{", b'"x":{},', 4_000_000, b'"y":{}}'),
+    "tensors": (b"{", b'"x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},', 1_000_000, b'"y":1}'),
+}
+
+
+def header(name: str) -> bytes:
+    begin, repeated, times, end = HEADERS[name]
+    text = begin + repeated * times + end
+    return len(text).to_bytes(8, "little") + text
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[CapturesHarness]:
+    """Captures of runs that wait until they are released."""
+    with history(tmp_path) as one:
+        made = CapturesHarness(one.database, one.writer)
+        made.recorder.released.clear()
+        yield made
+        made.recorder.released.set()
+        made.captures.stop()
+
+
+def audited(path: Path) -> Audited:
+    process = AuditProcess(WORKER)
+    try:
+        process.begin(AuditRequest(str(path)), DEADLINE)
+        answer: Audited | None = eventually(lambda: process.poll(Audited, 1.0))
+        assert answer is not None
+        return answer
+    finally:
+        process.stop()
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_that_unpacks_to_gigabytes_is_refused_within_the_limit(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "step-1.safetensors"
+    path.write_bytes(header(name))
+    answer = audited(path)
+    assert (
+        answer.problem == f"{path.name}: its header is damaged" or answer.unread == "reading it needs too much memory"
+    )
+
+
+def test_an_archive_whose_members_unpack_a_thousandfold_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "step-1.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(4):
+            archive.writestr(f"archive/data/{number}", bytes(16 << 20))
+    answer = audited(path)
+    assert answer.unread == "its members unpack to more than 32 times its size"
+    assert not answer.problem
+
+
+def test_a_file_of_holes_does_not_keep_the_process_busy(tmp_path: Path) -> None:
+    path = tmp_path / "step-1.bin"
+    path.touch()
+    os.truncate(path, 1 << 42)
+    assert audited(path).unread == "step-1.bin consists of holes"
+
+
+def test_users_take_turns_and_one_whose_audit_fails_goes_to_the_end(tmp_path: Path) -> None:
+    following = Following()
+    own, other = os.getuid(), 12345
+    for run, user in (("bad", other), ("good", own)):
+        following.open(run=run, owner=f"uid:{user}")
+    for number in range(4):
+        for run in ("good", "bad"):
+            path = tmp_path / f"{run}{number}" / "step-1.pt"
+            path.parent.mkdir()
+            save(path)
+            following.report(path, number, run=run)
+    following.wait(60)
+    users = [
+        Path(request.path).parent.name.rstrip("0123456789")
+        for request in following.auditing.requests
+        if isinstance(request, AuditRequest)
+    ]
+    assert users[:4] in (["good", "bad"] * 2, ["bad", "good"] * 2)
+
+
+def _bomb(events: int) -> bytes:
+    event = b'{"ph":"X","name":"aaaaaaa","ts":1,"dur":1,"tid":1,"pid":1},'
+    return gzip.compress(b'{"traceEvents":[' + event * events + b'{"ph":"X","ts":1,"dur":1}]}', 1)
+
+
+@pytest.mark.parametrize("events", [400_000, 4_300_000])
+def test_a_trace_of_too_many_events_is_refused_before_it_becomes_gigabytes(tmp_path: Path, events: int) -> None:
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(_bomb(events))
+    with started(WORKER) as worker:
+        summary = summarize(worker, {0: path}, 1)
+    assert not summary["ranks"]
+    assert "record fewer steps" in summary["failed"]["0"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a cgroup")
+def test_the_kernel_kills_the_worker_and_not_the_daemon_when_memory_is_short(tmp_path: Path) -> None:
+    with memory_cgroup(f"trackside-bombs-{os.getpid()}") as join:
+        process = AuditProcess(2 * MEMORY_BYTES)
+        path = tmp_path / "step-1.safetensors"
+        path.write_bytes(header("objects"))
+        process.begin(AuditRequest(str(path)), DEADLINE)
+        assert process._worker is not None
+        join.write_text(str(process._worker.pid))
+        score = Path(f"/proc/{process._worker.pid}/oom_score_adj")
+        eventually(lambda: score.read_text() == "1000\n")
+        process.stop()
+
+
+def test_a_person_may_capture_while_automatic_captures_of_all_users_run(harness: CapturesHarness) -> None:
+    owners = {f"run{number}": f"uid:{number}" for number in range(9)}
+    captures = harness.captures
+    captures._owner = lambda run: owners[run]
+    for number in range(3):
+        captures.ask(Request(f"run{number}", 0, trigger="plan"))
+    for run in ("run1", "run5"):
+        with pytest.raises(CaptureError, match="another automatic capture"):
+            captures.ask(Request(run, 0, trigger="alert"))
+    captures.ask(Request("run1", 0, trigger="person"))
+
+
+@pytest.mark.parametrize(("owner", "of_others", "asked"), [("own", False, 1), ("uid:1", False, 0), ("", False, 0), ("uid:1", True, 1)])  # fmt: skip
+def test_only_the_daemons_user_plans_profiles_unless_a_setting_opens_them(
+    owner: str, of_others: bool, asked: int
+) -> None:
+    plan = ProfilePlan(steps=1)
+    owner = f"uid:{os.getuid()}" if owner == "own" else owner
+    process = RankProcess("run", "run", 0, 0, 0, "", 1, plan=plan, owner=owner)
+    requests: list[Request] = []
+    state = State(4)
+    planned = PlannedCaptures(requests.append, lambda: [process], state, None, of_others=of_others)  # type: ignore[arg-type]
+    planned._is_due = lambda *_: True  # type: ignore[method-assign]
+    planned.tick()
+    assert len(requests) == asked
