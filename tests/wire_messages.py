@@ -15,6 +15,7 @@ from trackside.wire import Block, Bye, Clock, Envelope, Heartbeat, Hello, Pushes
 from trackside_daemon.model.columns import decode
 from trackside_daemon.model.rank_process import RankProcesses
 from trackside_daemon.model.records import EarlierAttempts
+from trackside_daemon.model.session import Owner
 from trackside_daemon.model.state import State
 from trackside_daemon.training.export_limits import Limits
 from trackside_daemon.training.moment import Moment
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     Values = Mapping[str, float]
 
 WALL = 1_700_000_000.0
+OWN = Owner(f"uid:{os.getuid()}")
 """When the tests' time begins, in Unix time; the daemon's monotonic clock then is at 1,000 s, the client's at 50 s."""
 
 PATIENCE_MILLISECONDS = round(1000 * DEADLINE)
@@ -204,7 +206,7 @@ class RunsHarness:
 
     def open(self, id_: bytes, hello: Hello) -> None:
         """Apply a hello."""
-        session, batches = self.runs.open(self.sessions.get(id_), hello, self.now)
+        session, batches = self.runs.open(self.sessions.get(id_), hello, self.now, owner=OWN)
         if session is not None:
             self.sessions[id_] = session
         self.accept(batches)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from wire_messages import FakeSession, RunsHarness
+from wire_messages import OWN, FakeSession, RunsHarness
 
 from trackside_daemon.model.rank_process import RankProcess
 from trackside_daemon.model.session import process_of
@@ -34,7 +34,7 @@ def members(house: RunsHarness) -> tuple[RankProcess, ...]:
 def test_a_rank_of_this_machine_is_a_member_until_it_ends(house: RunsHarness) -> None:
     who = FakeSession("id-7", rank=3, local_rank=1, world=4, local_world=2, job_id="99", gpus=("GPU-aa",))
     house.hello(who)
-    assert members(house) == (RankProcess("train", "id-7", 0, 3, 1, "99", os.getpid(), ("GPU-aa",)),)
+    assert members(house) == (RankProcess("train", "id-7", 0, 3, 1, "99", os.getpid(), ("GPU-aa",), owner=OWN.id),)
     house.bye(who)
     assert members(house) == ()
 

@@ -112,9 +112,9 @@ def test_who_is_not_known_tells_nothing(house: RunsHarness) -> None:
 
 
 def test_a_member_is_in_the_pod_that_it_says(house: RunsHarness, who: FakeSession) -> None:
-    assert member(house)[-6:-3] == ("", "", "")
+    assert member(house)[-7:-4] == ("", "", "")
     house.hello(who, about=ProcessInfo(k8s_pod="train-0", k8s_namespace="ml", k8s_container="main"))
-    assert member(house)[-6:-3] == ("train-0", "ml", "main")
+    assert member(house)[-7:-4] == ("train-0", "ml", "main")
 
 
 def test_the_name_of_a_pod_is_cut_for_a_label() -> None:

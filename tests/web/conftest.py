@@ -15,6 +15,7 @@ from wire_messages import RunsHarness
 from trackside_daemon.alerts.firing_alerts import FiringAlerts
 from trackside_daemon.alerts.silences import Silences
 from trackside_daemon.alerts.test_alert import AlertTester
+from trackside_daemon.checkpoints.audit_process import AuditProcess
 from trackside_daemon.checkpoints.checkpoints import Checkpoints
 from trackside_daemon.checkpoints.settings import CheckpointSection
 from trackside_daemon.collectors.host.cpu import CPUS
@@ -107,7 +108,14 @@ class Site:
         self.speaking: tuple[frozenset[int], list[Any]] = (frozenset(), [])
         self.history = Recorder(directory, Bounds(0))
         self.recorded = CapturesHarness(self.history.database, self.history.writer)
-        self.checkpoints = Checkpoints(CheckpointSection(), "", tuple, self.pushed.append)
+        self.checkpoints = Checkpoints(
+            CheckpointSection(),
+            "",
+            tuple,
+            self.pushed.append,
+            auditing=AuditProcess(1 << 29),
+            scanning=AuditProcess(1 << 29),
+        )
         self.silences = Silences()
         self.trial = AlertTester()
         self.history.start()

@@ -8,7 +8,9 @@ import sys
 from typing import Any
 
 import psutil
-from processes import DEADLINE
+import pytest
+from processes import DEADLINE, eventually
+from unprivileged_users import launcher
 
 from trackside_daemon.collectors.process.process import Process
 from trackside_daemon.model.metric import Batch, Sample
@@ -81,3 +83,24 @@ def test_a_process_on_a_gpu_is_listed_and_one_of_a_training_is_ended_if_it_is_th
     assert end(sleeper.pid, site.key, started=started) == 200
     assert sleeper.wait(DEADLINE) == -15
     assert end(sleeper.pid, site.key, started=started) == 409
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root starts processes of other users")
+def test_a_process_of_another_user_below_a_training_is_not_ended(site: Any) -> None:
+    """Another user may name any pid, or start a program that runs as root, such as sudo."""
+    rank = subprocess.Popen([*launcher(61032), sys.executable, "-c", "import time; time.sleep(1000)"])
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    try:
+        eventually(lambda: psutil.Process(rank.pid).uids().real == 61032)
+        started = {one.pid: psutil.Process(one.pid).create_time() for one in (rank, child)}
+        first = Process(rank.pid, 1, "rank", "python3", "S", "r", "r-1", 0, 1, 0.0, 1, started[rank.pid])
+        site.processes = (first, first._replace(pid=child.pid, role="other", started=started[child.pid]))
+        path, body = f"/api/v1/processes/{child.pid}/end", {"started": started[child.pid]}
+        answer = site.client().ask("POST", path, json=body, headers=site.key)
+        assert answer.status_code == 403
+        assert "another user" in answer.text
+        assert child.poll() is None
+    finally:
+        for one in (rank, child):
+            one.kill()
+            one.wait(DEADLINE)

@@ -37,6 +37,14 @@ class Liveness:
         """Return whether it is a process of this machine, also in another container."""
         return bool(self._boot) and identity.boot == self._boot
 
+    def is_of(self, identity: Identity, owner: str) -> bool:
+        """Return whether the process is that of an owner ``uid:NUMBER``: a client may name any pid."""
+        try:
+            uid = (self._proc / str(identity.pid)).stat().st_uid
+        except OSError:
+            return False
+        return owner == f"uid:{uid}" and self.is_gone(identity) is False
+
     def is_gone(self, identity: Identity) -> bool | None:
         """Return whether the process has ended (/proc/PID/stat, fields 3 and 22); None for another machine's."""
         if identity.boot != self._boot or not identity.start:

@@ -54,6 +54,7 @@ class RankSession(SessionTotals):
             monotonic seconds.
         daemonic: Its process is one that its parent ends by SIGTERM.
         elsewhere: The client is alive but its pid does not exist here: its process has its own pid namespace.
+        claimed: Nothing but the client's word connects it with its pid, which may be another user's process.
         k8s: Pod, namespace and container.
         plan: When to profile the run.
         room: The last report of its shared memory and files, at *room_at* nanoseconds of its monotonic clock.
@@ -75,6 +76,7 @@ class RankSession(SessionTotals):
         self.waits_until: float | None = None
         self.daemonic = False
         self.elsewhere = False
+        self.claimed = False
         self.k8s = ("", "", "")
         self.plan: ProfilePlan | None = None
         self.room: ResourceUsage | None = None
@@ -111,7 +113,7 @@ class RankSession(SessionTotals):
             rank=identity.rank,
             local_rank=identity.local_rank,
             job_id=identity.job_id,
-            pid=0 if self.elsewhere else self.process.pid,
+            pid=0 if self.elsewhere or self.claimed else self.process.pid,
             gpus=identity.gpus,
             k8s_pod=pod,
             k8s_namespace=namespace,

@@ -112,7 +112,7 @@ class Runs:
         revived = self._receive(session, now)
         if (process := process_of(hello.identity)) in self._watched:
             session.process = process
-            session.elsewhere = False
+            session.elsewhere = session.claimed = False
         session.daemonic = hello.about is not None and hello.about.daemonic
         plan = None if hello.about is None else hello.about.profile
         session.update_identity(identity, pod(hello.about, self._limits.label_bytes), plan)
@@ -300,7 +300,9 @@ class Runs:
         rank.apply_stall(run.stall)
         run.owner = owner._replace(verified=owner.verified or run.owner.verified)
         session = run.add_session(rank, identity)
-        session.elsewhere = session.process not in self._watched and self._liveness.is_gone(identity) is True
+        if session.process not in self._watched:
+            session.elsewhere = self._liveness.is_gone(identity) is True
+            session.claimed = not self._liveness.is_of(identity, owner.id)
         return session, batches + self._changed(session, now)
 
     def _open(

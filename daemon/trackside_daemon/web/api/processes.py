@@ -66,12 +66,31 @@ class ProcessesApi:
         if process is None or process.started is None or abs(process.started - wanted.started) > 1:
             raise HTTPException(409, f"process {pid}: no such process of a training; load the list again")
         try:
-            os.kill(pid, signal.SIGKILL if wanted.kill else signal.SIGTERM)
-        except ProcessLookupError:
+            self._signal(process, signal.SIGKILL if wanted.kill else signal.SIGTERM)
+        except (ProcessLookupError, FileNotFoundError):
             raise HTTPException(409, f"process {pid}: has ended already") from None
         except PermissionError:
             raise HTTPException(403, f"process {pid}: belongs to another user than the daemon") from None
         return JSONResponse({"pid": pid, "signal": "SIGKILL" if wanted.kill else "SIGTERM"})
+
+    def _signal(self, process: Process, number: int) -> None:
+        """Send a signal to a process, which has to be of the same user as its rank (pidfd_send_signal(2)).
+
+        A descriptor stays that of one process, whereas a pid may become another's at any moment.
+        """
+        handle = os.pidfd_open(process.pid)
+        try:
+            ranks = [one.pid for one in self._newest() if one.role == "rank" and _is_of(one, process)]
+            if len({self._owner(pid) for pid in (process.pid, *ranks)}) > 1:
+                raise HTTPException(403, f"process {process.pid}: belongs to another user than its training")
+            if not _is_same(process):
+                raise ProcessLookupError
+            signal.pidfd_send_signal(handle, number)
+        finally:
+            os.close(handle)
+
+    def _owner(self, pid: int) -> int:
+        return (self._proc / str(pid)).stat().st_uid
 
     def _list(self) -> list[dict[str, Any]]:
         on_gpus = self._on_gpus()
@@ -117,6 +136,19 @@ class ProcessesApi:
             return (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
         except OSError:
             return ""
+
+
+def _is_of(rank: Process, process: Process) -> bool:
+    return (rank.run_id, rank.rank) == (process.run_id, process.rank)
+
+
+def _is_same(process: Process) -> bool:
+    import psutil
+
+    try:
+        return process.started is not None and abs(psutil.Process(process.pid).create_time() - process.started) <= 1
+    except psutil.Error:
+        return False
 
 
 def _user(uid: int) -> str:
