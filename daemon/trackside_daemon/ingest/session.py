@@ -20,7 +20,7 @@ from trackside_daemon.training.rank import End
 from trackside_daemon.training.verdict import verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trackside.wire import Bye, Clock, Hello, Identity, Pushes, TrainingAlert, TrainingEvent
     from trackside_daemon.model.records import Record
@@ -85,6 +85,7 @@ class IngestSession:
         peer: The ROUTER's name for the connection of its last message.
         received_at: When that arrived, in monotonic seconds.
         is_logged: The log reports its late end; False after that, and if its owner left too many spools at once.
+        media: Numbers of images, texts and tables by the number of their message, which is not committed.
         refused: Reasons by number of refused messages whose nack the client may have missed.
         hooks_logged: Number of its failed hooks so far.
         pace: For how many milliseconds its client collects rows.
@@ -118,6 +119,7 @@ class IngestSession:
         self.bye: Bye | None = None
         self.opened = 0
         self.over = False
+        self.media: dict[int, int] = {}
         self.refused: dict[int, str] = {}
         self.shift = 0
 
@@ -169,6 +171,8 @@ class IngestSession:
         """Note that all messages up to *number* are committed, by this daemon or an earlier one."""
         self.committed = max(self.committed, number)
         self.accepted = max(self.accepted, number)
+        if self.media:
+            self.media = {waiting: items for waiting, items in self.media.items() if waiting > number}
 
     def pause(self, paused: float) -> float:
         """Return how much the session's total of paused seconds has grown."""
@@ -214,12 +218,12 @@ def checked_bye(bye: Bye) -> Bye:
     return replace(bye, status=cut(bye.status, CAUSE_BYTES), cause=cut(bye.cause, CAUSE_BYTES))
 
 
-def log_failed_hooks(session: IngestSession, happened: Sequence[TrainingEvent]) -> None:
-    """Log the hooks of the client that have turned themselves off, `HOOKS_LOGGED` of a session at most."""
+def log_failed_hooks(session: IngestSession, happened: Sequence[TrainingEvent], admit: Callable[[], bool]) -> None:
+    """Log the hooks of the client that have turned themselves off, `HOOKS_LOGGED` of a session at most, if *admit* returns so."""
     ref = session.ref
     for fields in [_fields(event.fields) for event in happened if event.kind == HOOK_FAILED]:
         session.hooks_logged += 1
-        if session.hooks_logged <= HOOKS_LOGGED:
+        if session.hooks_logged <= HOOKS_LOGGED and admit():
             hook, error = (cut(str(fields.get(name, "")), CAUSE_BYTES) for name in ("hook", "error"))
             text = "run %s rank %d: the hook %s failed and is off, training goes on: %s"
             log.warning(text, ref.name, ref.rank, hook, error, extra=log_fields(ref.run, ref.name, ref.rank))

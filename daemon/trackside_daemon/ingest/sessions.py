@@ -57,6 +57,9 @@ SESSIONS = 4096  # the most sessions; with more, the one that has been silent fo
 
 # How many refusals of a session are remembered in case a nack was lost: as many as can be unacknowledged.
 REFUSED = 64
+MEDIA_WAITING = (
+    1024  # images, texts and tables of an owner that may wait for the history, in a tenth of a second of its time
+)
 
 log = logging.getLogger("trackside")
 
@@ -98,6 +101,7 @@ class Sessions:
         self._sessions: dict[bytes, IngestSession] = {}
         self._counts = MessageCounts()
         self._logged_spools = NewRuns()
+        self._logged_hooks = NewRuns()
         self._questions = Questions()
         self._pacing = Pacing()
 
@@ -363,6 +367,11 @@ class Sessions:
         try:
             message = decode_body(envelope.kind, body)
             if envelope.kind == "batch":
+                if message.media:
+                    if self._media_waiting(session) > MEDIA_WAITING:
+                        outcome.answers.append(session.answer(session.committed))  # it has to come again
+                        return
+                    session.media[envelope.number] = len(message.media)
                 self._accept_batch(envelope.number, message, session, now, outcome)
             elif envelope.kind == "bye":
                 self._accept_bye(envelope.number, checked_bye(message), session, now, outcome)
@@ -380,6 +389,10 @@ class Sessions:
             self._counts.accept(envelope.kind)
         session.accepted = envelope.number
 
+    def _media_waiting(self, session: IngestSession) -> int:
+        """Return how many images, texts and tables of the session's owner are to be written: each costs all owners time."""
+        return sum(sum(one.media.values()) for one in self._sessions.values() if one.owner.id == session.owner.id)
+
     def _accept_batch(
         self, number: int, message: Pushes, session: IngestSession, now: Moment, outcome: Outcome
     ) -> None:
@@ -388,7 +401,7 @@ class Sessions:
         for frame in message.distributions:
             frame.check()
         session.shift = shift(message.clock, session.offset)
-        log_failed_hooks(session, message.events)
+        log_failed_hooks(session, message.events, lambda: self._logged_hooks.admit(session.owner.id, now.monotonic))
         late = ref.late or now.wall - message.clock.wall / 1e9 - session.offset > LATE_SECONDS
         if (exported := session.exported) is not None and not ref.late:
             outcome.batches.extend(self._runs.push(exported, message, columns, now, late=late))

@@ -31,6 +31,7 @@ MAX_BYTES = {
 KEY = 256  # characters of a key
 BINS = 1024  # most bins of a histogram
 ITEMS = 20_000  # most files of a run
+BATCH_ITEMS = 2048  # most items of a batch, which a client closes at 512 steps
 KEPT = 0.9  # part of a quota that is kept when it is exceeded, so that not each file deletes another
 
 log = logging.getLogger("trackside")
@@ -73,6 +74,7 @@ class MediaStore:
         """
         for place, item in enumerate(items):
             try:
+                _require_room(place)
                 # The name is the same when the batch comes again; those of a file that is imported have no number.
                 name = session.id + f"{number}.{place}.{item.time}.{item.key}".encode("utf-8", "replace")
                 self._write(session, sha256(name).hexdigest()[:24], item, shift)
@@ -160,6 +162,11 @@ class MediaStore:
         return sum(path.stat().st_size for path in self._root.glob("*/*") if path.is_file())
 
 
+def _require_room(place: int) -> None:
+    if place >= BATCH_ITEMS:
+        raise ValueError(f"more than {BATCH_ITEMS} items of a batch are too many")
+
+
 def _checked(item: MediaItem) -> tuple[bytes, int, int]:
     """Return the content of an item as it is kept, and width and height of an image.
 
@@ -170,7 +177,8 @@ def _checked(item: MediaItem) -> tuple[bytes, int, int]:
         raise ValueError(f"{len(item.data)} bytes of this kind are too many")
     if item.kind == "image":
         try:
-            image = check(item.data)
+            # Not unpacked: the writer serves all, and whoever looks at an image unpacks no more than its header allows.
+            image = check(item.data, unpack=False)
         except PngError as error:
             raise ValueError(f"this image cannot be used: {error}") from None
         return image.data, image.width, image.height
