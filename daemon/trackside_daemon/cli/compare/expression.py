@@ -147,7 +147,10 @@ class Condition:
     def _number(self, node: ast.expr, read: Read, key: str) -> float:
         """Return the number of a part; *key* is that of a bare ``baseline``."""
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
-            return float(node.value)
+            try:
+                return float(node.value)
+            except OverflowError:
+                raise ExpressionError(f"{self._text(node)[:20]}…: the number is too large") from None
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -self._number(node.operand, read, key)
         if isinstance(node, ast.Name) and node.id == _BASELINE:

@@ -25,7 +25,7 @@ def _settings(attempt: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in _FACTS:
         value = attempt.get(name)
         if value not in (None, "", [], ()):
-            yield name.replace("_", " "), " ".join(value) if name == "command" else setting(value)
+            yield name.replace("_", " "), " ".join(map(str, value)) if name == "command" else setting(value)
     for kind, values in (("", attempt.get("config")), ("package ", attempt.get("packages"))):
         for key, value in flat(values or {}).items():
             yield f"{kind}{key}", setting(value)

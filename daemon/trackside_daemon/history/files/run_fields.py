@@ -55,7 +55,7 @@ class AlertFields(msgspec.Struct):
     """An alert."""
 
     alert: str
-    severity: str
+    severity: Literal["info", "warning", "critical"]
     started: _Seconds
     ended: _Seconds | None = None
     summary: str = ""

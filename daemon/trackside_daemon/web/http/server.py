@@ -11,7 +11,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import h11
 import uvicorn
+from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trackside_daemon.web.http.auth_config import ACTIVE_CONFIG, REFUSED, WebConfigMiddleware
@@ -172,7 +174,9 @@ class _AbortHandle:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[ABORT] = self._transport.abort
-        await self._app(scope, receive, send)
+        # The rest of the request was no HTTP, or its client has left: nobody reads an answer.
+        with suppress(h11.LocalProtocolError, ClientDisconnect):
+            await self._app(scope, receive, send)
 
 
 class _ClientCertificateCheck:
