@@ -158,9 +158,9 @@ class Following:
         name = "trackside_training_"
         return {(one.metric.name.removeprefix(name), *one.labels): one.value for one in samples}  # type: ignore[misc]
 
-    def rank(self, pid: int, run: str = "run") -> None:
+    def rank(self, pid: int, run: str = "run", attempt: int = 0) -> None:
         """Say that a process is a rank."""
-        self.processes.append(RankProcess(run, run, 0, 0, 0, "", pid))
+        self.processes.append(RankProcess(run, run, attempt, 0, 0, "", pid))
 
 
 def record_of(following: Following, path: Path) -> Checkpoint:

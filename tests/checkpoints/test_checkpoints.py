@@ -22,6 +22,7 @@ from trackside_daemon.checkpoints.open_files import written_files
 from trackside_daemon.history.checkpoint_rows import StoredCheckpoint
 from trackside_daemon.linux.worker_process import WorkerFailed
 from trackside_daemon.model.checkpoint import as_json, shape_of, step_of
+from trackside_daemon.model.records import Event
 
 T = TypeVar("T", Audited, Scanned)
 
@@ -221,6 +222,32 @@ def test_a_file_that_a_rank_writes_is_found_and_waited_for(following: Following,
     save(path)
     following.wait(60)
     assert (following.state(path), record_of(following, path).found) == ("complete", "open")
+
+
+def test_a_file_that_is_written_again_is_of_the_attempt_that_wrote_it(following: Following, tmp_path: Path) -> None:
+    path = save(tmp_path / "step-7.pt")
+    following.report(path, 7)
+    following.wait(60)
+    following.open(attempt=1)
+    following.rank(os.getpid(), attempt=1)
+    with path.open("r+b"):
+        following.wait(2)
+    following.wait(60)
+    assert (following.state(path), record_of(following, path).attempt) == ("complete", 1)
+
+
+def test_the_newest_is_the_one_that_was_saved_last_whatever_the_clock_says(
+    following: Following, tmp_path: Path
+) -> None:
+    sequence = 10**15
+    for step, moved in ((30, 0.0), (20, 0.0), (10, -86400.0)):
+        path, sequence = save(tmp_path / f"step-{step}.pt"), sequence + 1
+        fields = {"path": str(path), "step": step, "sequence": sequence}
+        following.accept(Event("run", 0, WALL + following.now + moved, "checkpoint", 0, 99, fields))
+        following.wait(60)
+    newest = max(following.records.values(), key=lambda one: one.order)
+    assert (newest.step, newest.path) == (10, str(path))
+    assert following.series()["last_good_checkpoint_step", "run"] == 10.0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -103,6 +104,21 @@ def test_the_path_is_all_that_is_printed(here: Place) -> None:
     for flags, step in (([], 20), (["--max", "--metric=eval/acc"], 50), (["--good", "--max"], 30)):
         best = here.run("checkpoints", "best", "gpt", *flags)
         assert (best.status, best.out) == (0, f"{here.directory}/step-{step}.pt\n")
+
+
+def test_the_latest_is_the_one_that_was_saved_last_whatever_its_step_and_time(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    records = []
+    for sequence, step in enumerate((3000, 200, 100), 10**15):
+        write(path := tmp_path / f"step-{step}.pt")
+        records.append(replace(record(path, step), sequence=sequence))
+    with history(place.history) as one:
+        one.put([opened("aaaa1111", name="gpt"), *records])
+    assert place.run("checkpoints", "latest", "gpt").out == f"{tmp_path}/step-100.pt\n"
+    with answering(place):
+        assert place.run("checkpoints", "latest", "gpt", "--good").out == f"{tmp_path}/step-100.pt\n"
+        listed = json.loads(place.run("checkpoints", "gpt", "--json").out)["checkpoints"]
+    assert [one["step"] for one in listed] == [3000, 200, 100]
 
 
 def test_without_one_the_status_is_1_and_nothing_is_printed(here: Place) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import processes
 import pytest
-from processes import DEADLINE, clean_environ, eventually
+from processes import DEADLINE, clean_environ
 
 from trackside import default_run
 from trackside.checkpoints import folder, sharded, state
 from trackside.checkpoints.checkpoints import SPARE_BYTES, Checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-SCRIPT = str(Path(__file__).parent / "saving_forever.py")
 PLAIN = {
     "loss": 0.5,
     "words": ["a", ("b", 3)],
@@ -83,7 +82,9 @@ def test_what_is_saved_is_loaded_without_pytorch_too(
     assert (path.parent / "latest").readlink() == Path(path.name)
     (one, fields), (other, more) = reported
     assert (one, other) == ("checkpoint", "resume")
-    assert fields == {"path": str(path), "bytes": saved.bytes, "seconds": fields["seconds"], "metrics": {"loss": 0.5}}
+    measured = {name: fields.pop(name) for name in ("seconds", "sequence")}
+    assert fields == {"path": str(path), "bytes": saved.bytes, "metrics": {"loss": 0.5}, "step": 7}
+    assert measured["sequence"] == pytest.approx(saved.time * 1e6, abs=2)
     assert more == {"path": str(path), "step": 7}
     # The server that forks the process has no PyTorch, as its name is not in the code.
     code = "import sys, trackside; assert trackside.Checkpoints(sys.argv[1]).load()['loss'] == 0.5; assert 'tor' + 'ch' not in sys.modules"
@@ -190,40 +191,143 @@ def test_a_full_disk_is_a_line_and_leaves_the_last_one(small_disk: Path, caplog:
     assert SPARE_BYTES < 3 * 2**20
 
 
-def require_loadable(directory: Path, least: int) -> int:
-    """Check that the newest checkpoint and the one of the link can be loaded; return the step."""
-    checkpoints = Checkpoints(directory, keep=2)
-    loaded = checkpoints.load()
-    assert loaded is not None
-    assert loaded["step"] == checkpoints.step >= least
-    link = directory / "latest"
-    assert folder.defect(link.resolve()) == ""
-    return checkpoints.step
+def saved(checkpoints: Checkpoints, *all_steps: int, **metrics: float) -> None:
+    """Save steps, each of which has to be there and to be what is loaded then."""
+    for step in all_steps:
+        path = checkpoints.save({"step": step, "id": id(checkpoints)}, step, metrics)
+        assert path is not None
+        assert (path.is_dir(), (path.parent / "latest").resolve() == path.resolve()) == (True, True)
+        assert Checkpoints(checkpoints.directory).load() == {"step": step, "id": id(checkpoints)}
 
 
-def test_killed_at_each_change_of_a_file_there_is_a_loadable_latest(
-    tmp_path: Path, count: Callable[[int, int], int]
+def test_the_newest_is_the_one_that_was_saved_last_whatever_its_step(tmp_path: Path) -> None:
+    saved(Checkpoints(tmp_path), 1000, 2000, 3000)
+    new = Checkpoints(tmp_path, keep=2)
+    saved(new, 100)
+    assert steps(new) == [3000, 100]
+    saved(new, 200, 100)
+    assert steps(new) == [200, 100]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_what_is_damaged_neither_counts_nor_pushes_out_what_is_intact(tmp_path: Path, keep: int) -> None:
+    saved(Checkpoints(tmp_path), 1000, 2000, 3000)
+    file = tmp_path / "step-00003000" / state.PLAIN
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    checkpoints = Checkpoints(tmp_path, keep=keep)
+    assert (checkpoints.load()["step"], checkpoints.step) == (2000, 2000)
+    saved(checkpoints, 2100)
+    intact = [one.step for one in checkpoints.list() if not folder.defect(one.path)]
+    assert intact == [2000, 2100][-keep:]
+    saved(checkpoints, 2200, 2300)
+    assert steps(checkpoints) == [2200, 2300][-keep:]
+
+
+def test_the_best_is_gone_back_to(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1, best="loss")
+    saved(checkpoints, 1000, loss=0.1)
+    saved(checkpoints, 2000, 3000, loss=0.5)
+    best = checkpoints.best()
+    assert best is not None
+    checkpoints.load(path=best.path)
+    saved(checkpoints, 1100, 1000, loss=0.3)  # the step of the best again
+    assert (checkpoints.best(), steps(checkpoints)) == (best, [1000, 1000])
+    assert checkpoints.load(step=1000)
+    assert checkpoints.list()[-1].path.name == "step-00001000.2"
+    assert checkpoints.load(path=best.path)
+    with pytest.raises(LookupError, match=r"no intact checkpoint step-00003000; the steps there: 1000, 1000"):
+        checkpoints.load(path=tmp_path / "step-00003000")
+    os.truncate(best.path / state.PLAIN, 10)
+    saved(checkpoints, 1200, loss=0.4)
+    assert [one.metrics["loss"] for one in checkpoints.list()] == [0.3, 0.4]
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["", "an older version"])
+@pytest.mark.parametrize("moved", [-86400.0, 86400.0])
+def test_the_order_of_saving_survives_a_clock_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: float, older: bool
 ) -> None:
-    """A save with its pruning makes some 20 changes."""
-    step = 0
-    for number in range(1, 26)[:: 25 // count(8, 25)]:
-        training = processes.start([sys.executable, SCRIPT, str(tmp_path), str(number)], env=clean_environ())
-        assert training.wait(DEADLINE) == -signal.SIGKILL
-        step = require_loadable(tmp_path, step + 1)
-    Checkpoints(tmp_path, keep=2).save({"step": step + 1}, step + 1)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]  # what the killed ones left
+    with monkeypatch.context() as patch:
+        now = time.time() - moved
+        patch.setattr(time, "time", lambda: now)
+        saved(Checkpoints(tmp_path), 30, 20)
+        for one in folder.folders(tmp_path) if older else ():
+            about = json.loads((one.path / folder.MANIFEST).read_bytes())
+            del about["sequence"], about["writer"]
+            about["time"] += one.path.name.endswith("20")
+            (one.path / folder.MANIFEST).write_text(json.dumps(about))
+    checkpoints = Checkpoints(tmp_path)
+    assert steps(checkpoints) == [30, 20]
+    saved(checkpoints, 10)
+    assert steps(checkpoints) == [30, 20, 10]
 
 
-def test_killed_at_random_moments_there_is_a_loadable_latest(tmp_path: Path, count: Callable[[int, int], int]) -> None:
-    moments = random.Random(4)
-    step = 0
-    for _ in range(count(4, 200)):
-        training = processes.start([sys.executable, SCRIPT, str(tmp_path)], env=clean_environ())
-        eventually(lambda before=step: max(steps(Checkpoints(tmp_path)), default=0) > before + 1)  # type: ignore[misc]
-        time.sleep(moments.uniform(0, 0.02))
-        training.kill()
-        training.wait(DEADLINE)
-        step = require_loadable(tmp_path, step + 1)
+def test_what_the_link_names_stays_while_it_cannot_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    saved(checkpoints, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *_: os.open(tmp_path / "absent", os.O_RDONLY))
+        for step in (2, 3):
+            assert checkpoints.save({"step": step}, step)
+    assert (steps(checkpoints), checkpoints.load()) == ([1, 3], {"step": 3})
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith(
+        "latest names an earlier checkpoint than step-00000002, and cannot be replaced: no such file or directory"
+    )
+    assert not list(tmp_path.glob(".*"))
+    saved(checkpoints, 4)
+    assert steps(checkpoints) == [4]
+
+
+def test_the_newest_is_loaded_while_another_training_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Checkpoints(tmp_path, keep=1)
+    other.save({"step": 1}, 1)
+    defect = folder.defect
+
+    def deleted_first(path: Path) -> str:
+        if path.name.endswith("1"):
+            other.save({"step": 2}, 2)
+        return defect(path)
+
+    monkeypatch.setattr(folder, "defect", deleted_first)
+    assert Checkpoints(tmp_path).load() == {"step": 2}
+
+
+def test_the_newest_of_another_training_that_saves_here_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(Checkpoints(tmp_path), 1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", os.getppid)  # another process that lives
+        saved(Checkpoints(tmp_path, keep=1), 3, 4)
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    assert steps(checkpoints) == [2, 4]
+    saved(checkpoints, 5, 6)
+    assert steps(checkpoints) == [4, 6]
+
+
+def test_what_a_killed_process_left_gives_its_room_back_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the process that starts next has the number of the killed one."""
+    left = [tmp_path / f".writing-{folder._owner()}-step-00000001{end}" for end in ("", ".7")]
+    for path in left:
+        path.mkdir()
+    there: list[bool] = []
+    monkeypatch.setattr(
+        "trackside.checkpoints.checkpoints._require_room", lambda *_: there.extend(path.exists() for path in left)
+    )
+    saved(Checkpoints(tmp_path), 2)
+    assert there == [False, False]
+
+
+def test_a_directory_that_cannot_be_listed_is_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    checkpoints = Checkpoints(tmp_path / "file")
+    assert (checkpoints.load(), checkpoints.save({"a": 1}, 1)) == (None, None)
+    lines = [record.getMessage() for record in caplog.records]
+    assert "file is skipped: not a directory" in lines[0]
+    assert "the checkpoint of step 1 is not saved" in lines[1]
 
 
 def test_a_training_s_state_is_loaded_into_its_objects(tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ class Running:
         """Process a checkpoint that an audit has read, after the event that reports it if there is one."""
         found = "event" if reported else "open"
         if reported:
-            self.take(Batch("training", records=[replace(self.event("checkpoint", 0), step=step)]))
+            event = self.event("checkpoint", 0, step=step)  # as the training states it
+            self.take(Batch("training", records=[replace(event, step=step - 1)]))
         path = f"/runs/step-{step}.pt"
         record = Checkpoint(ID, path, self.attempt, self.now, found, state, step, "torch", 10, self.now)
         self.take(Batch("checkpoints", records=[record]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from math import isfinite
+from contextlib import suppress
+from math import isfinite, nan
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from builtins import list as list_  # the class has a method of this name
     from collections.abc import Iterator, Mapping
 
-    from trackside.checkpoints.folder import Saved, Writer
+    from trackside.checkpoints.folder import Folder, Saved, Writer
 
 SPARE_BYTES = 1024 * 1024  # what stays free on the disk after a checkpoint
 
@@ -28,12 +29,13 @@ SPARE_BYTES = 1024 * 1024  # what stays free on the disk after a checkpoint
 class Checkpoints:
     """The checkpoints in a directory. An intact one is there at any time, whenever the process is killed.
 
-    A checkpoint is a folder such as ``step-00000400``, and the link ``latest`` points to the newest. Rank 0 writes it. A
-    model that FSDP has sharded is written by all ranks, so all of them have to call `save` and `load`.
+    A checkpoint is a folder such as ``step-00000400``, and the link ``latest`` points to the newest: the one that was saved
+    last, also if an earlier training has left higher steps, or this one went back. Rank 0 writes it. A model that FSDP has
+    sharded is written by all ranks, so all of them have to call `save` and `load`.
 
     Args:
         directory: The directory, which is made.
-        keep: Number of newest checkpoints that stay.
+        keep: Number of newest checkpoints that stay. One that `load` has found damaged does not count.
         best: Name of a metric; the checkpoint with the best value of it stays as well.
         mode: Whether the lowest (``min``) or the highest (``max``) value is the best.
 
@@ -63,6 +65,7 @@ class Checkpoints:
         self.directory = Path(directory)
         self.step = 0
         self._keep, self._best, self._mode = keep, best, mode
+        self._damaged: set[Path] = set()  # as `load` has found
 
     def save(self, state: Any, step: int, metrics: Mapping[str, float] | None = None) -> Path | None:
         """Save a checkpoint, and delete those that are too many.
@@ -92,11 +95,11 @@ class Checkpoints:
         try:
             with default_run.phase("checkpoint"):
                 if together:
-                    saved = sharded.save(
+                    saved, sequence = sharded.save(
                         self.directory, step, state, lambda writer: self._end(writer, encoded, numbers)
                     )
                 else:
-                    saved = self._write(step, encoded, numbers)
+                    saved, sequence = self._write(step, encoded, numbers)
         except OSError as error:
             if first:
                 self._warn_unsaved(step, folder.reason(error))
@@ -106,29 +109,37 @@ class Checkpoints:
             fields = {"metrics": numbers} if numbers else {}
             seconds = round(monotonic() - began, 6)
             default_run.event(
-                "checkpoint", path=str(saved.path.absolute()), bytes=saved.bytes, seconds=seconds, **fields
+                "checkpoint",
+                path=str(saved.path.absolute()),
+                bytes=saved.bytes,
+                seconds=seconds,
+                **fields,
+                step=step,
+                sequence=sequence,
             )
         return saved.path
 
-    def load(self, into: Any = None, *, step: int | None = None) -> Any:
-        """Load the newest checkpoint that is intact; warnings name those that are skipped, and why.
+    def load(self, into: Any = None, *, step: int | None = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """Load the checkpoint that was saved last and is intact; warnings name those that are skipped, and why.
 
         Args:
             into: The objects that were given to `save`, to be restored by ``load_state_dict()``. With them, the random
                 generators are restored too. A checkpoint of a sharded model needs them.
-            step: Load the checkpoint of this step and no other.
+            step: Load the newest checkpoint of this step and no other.
+            path: Load this one of the directory and no other, such as ``checkpoints.best().path``.
 
         Returns:
             The state that `save` was given, with the ``state_dict()`` of its objects; of a sharded model without the
             model and its optimizers. None if there is no checkpoint.
 
         Raises:
-            LookupError: There is no intact checkpoint of *step*.
+            LookupError: There is no intact checkpoint of *step* or *path*.
             Exception: An object does not accept its state.
         """
         together = sharded.is_sharded(into)
         skipped: list_[str] = []
-        candidates = self._intact(step, skipped)
+        name = None if path is None else Path(path).name
+        candidates = self._intact(step, name, skipped)
         while True:
             one = sharded.from_first(lambda: next(candidates, None)) if together else next(candidates, None)
             if one is None:
@@ -138,7 +149,7 @@ class Checkpoints:
                     sharded.load(one.path, into)
                 kept = state.read_any(one.path)
             except Exception as error:  # noqa: BLE001  a damaged file makes PyTorch raise anything
-                _skip(skipped, one.path, f"{type(error).__name__}: {error}".split("\n", 1)[0])
+                self._skip(skipped, one.path, f"{type(error).__name__}: {error}".split("\n", 1)[0])
                 continue
             if into is not None:
                 state.restore(kept, sharded.others(into) if together else into)
@@ -146,69 +157,96 @@ class Checkpoints:
             more = {"skipped": skipped} if skipped else {}
             default_run.event("resume", path=str(one.path.absolute()), step=one.step, **more)
             return kept["state"]
-        if step is not None:
-            there = ", ".join(str(one.step) for one in self.list()) or "none"
-            raise LookupError(
-                f"{self.directory}: there is no intact checkpoint of step {step}; the steps there: {there}"
-            )
+        if step is not None or name is not None:
+            wanted = f"of step {step}" if name is None else name
+            there = ", ".join(str(one.step) for one in self._there()) or "none"
+            raise LookupError(f"{self.directory}: there is no intact checkpoint {wanted}; the steps there: {there}")
         return None
 
     def list(self) -> list_[Saved]:
-        """Return the complete checkpoints in the order of their steps, each with path, step, time, metrics and bytes."""
-        return folder.saved(self.directory)
+        """Return the complete checkpoints in the order of saving, each with path, step, time, metrics and bytes.
+
+        Raises:
+            OSError: The directory cannot be read.
+        """
+        return [one.saved for one in folder.folders(self.directory) if one.saved is not None]
 
     def best(self, metric: str = "") -> Saved | None:
-        """Return the checkpoint with the best value of a metric, by default the constructor's; None if none has it."""
-        name = metric or self._best
-        rated = [one for one in self.list() if isfinite(one.metrics.get(name, float("nan")))]
-        choose = min if self._mode == "min" else max
-        return choose(rated, key=lambda one: one.metrics[name], default=None)
+        """Return the checkpoint with the best value of a metric, by default the constructor's; None if none has it.
 
-    def _write(self, step: int, encoded: state.Encoded, metrics: Mapping[str, float]) -> Saved:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        _require_room(self.directory, encoded.size)
+        One that is damaged does not count, if `load` has found that, or its files have other sizes.
+
+        Raises:
+            OSError: The directory cannot be read.
+        """
+        name = metric or self._best
+        complete = {one.path: one for one in folder.folders(self.directory) if one.path not in self._damaged}
+        rated = [one.saved for one in complete.values() if one.saved and isfinite(one.saved.metrics.get(name, nan))]
+        ordered = sorted(rated, key=lambda one: one.metrics[name], reverse=self._mode == "max")
+        return next((one for one in ordered if complete[one.path].is_whole), None)
+
+    def _write(self, step: int, encoded: state.Encoded, metrics: Mapping[str, float]) -> tuple[Saved, int]:
         writer = folder.Writer(self.directory, step)
         try:
+            _require_room(self.directory, encoded.size)
             return self._end(writer, encoded, metrics)
         except BaseException:
             writer.discard()
             raise
 
-    def _end(self, writer: Writer, encoded: state.Encoded, metrics: Mapping[str, float]) -> Saved:
+    def _end(self, writer: Writer, encoded: state.Encoded, metrics: Mapping[str, float]) -> tuple[Saved, int]:
         """Write the state, give the checkpoint its name, and delete those that are too many."""
         with writer.file(encoded.file) as file:
             state.write(file, encoded)
-        saved = writer.publish(metrics)
-        best = self.best() if self._best else None
-        folder.prune(self.directory, self._keep, () if best is None else (best.path,))
-        return saved
+        saved, sequence = writer.publish(metrics)
+        self._damaged.discard(saved.path)
+        with suppress(OSError):  # it is saved, whatever becomes of the others
+            best = self.best() if self._best else None
+            stay = [saved.path] if best is None else [saved.path, best.path]
+            folder.prune(self.directory, self._keep, stay, self._damaged)
+        return saved, sequence
 
-    def _intact(self, step: int | None, skipped: list_[str]) -> Iterator[Saved]:
-        """Yield the intact checkpoints, of one step or of all, the newest first."""
-        complete = {one.path: one for one in self.list()}
-        for path in folder.named(self.directory):
-            one = complete.get(path)
-            if one is not None and step not in {None, one.step}:
-                continue
-            problem = f"it has no {folder.MANIFEST}" if one is None else folder.defect(path)
-            if problem:
-                _skip(skipped, path, problem)
-            elif one is not None:
-                yield one
+    def _intact(self, step: int | None, name: str | None, skipped: list_[str]) -> Iterator[Saved]:
+        """Yield the intact checkpoints, of one step, of one name or all, the newest first."""
+        seen: set[tuple[int, Path]] = set()
+        while new := [one for one in self._folders(skipped) if one[:2] not in seen]:
+            # Another process that saves here may delete all of these meanwhile, and leave a newer one.
+            seen.update(one[:2] for one in new)
+            for one in reversed(new):
+                if name not in {None, one.path.name} or (one.saved is not None and step not in {None, one.saved.step}):
+                    continue
+                problem = f"it has no {folder.MANIFEST}" if one.saved is None else folder.defect(one.path)
+                if problem:
+                    self._skip(skipped, one.path, problem)
+                elif one.saved is not None:
+                    yield one.saved
+
+    def _folders(self, skipped: list_[str]) -> list_[Folder]:
+        try:
+            return folder.folders(self.directory)
+        except OSError as error:
+            self._skip(skipped, self.directory, folder.reason(error))
+            return []
+
+    def _skip(self, skipped: list_[str], path: Path, problem: str) -> None:
+        self._damaged.add(path)
+        skipped.append(f"{path.name}: {problem}")
+        warn(f"checkpoint {path} is skipped: {problem}")
+
+    def _there(self) -> list_[Saved]:
+        try:
+            return self.list()
+        except OSError:
+            return []
 
     def _warn_unsaved(self, step: int, why: str) -> None:
-        there = self.list()
+        there = self._there()
         last = f"the last one is of step {there[-1].step}" if there else "there is none yet"
         warn(f"the checkpoint of step {step} is not saved: {self.directory}: {why}; {last}, and training goes on")
 
 
 def _encode(live: Any, random: Mapping[str, Any]) -> state.Encoded:
     return state.Encoded({"state": state.state_dicts(live), "random": random})
-
-
-def _skip(skipped: list_[str], path: Path, problem: str) -> None:
-    skipped.append(f"{path.name}: {problem}")
-    warn(f"checkpoint {path} is skipped: {problem}")
 
 
 def _rank() -> int:

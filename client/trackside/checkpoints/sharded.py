@@ -15,8 +15,6 @@ from trackside.checkpoints.folder import Writer, reason
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trackside.checkpoints.folder import Saved
-
 FOLDER = "shards"
 
 T = TypeVar("T")
@@ -32,8 +30,8 @@ def others(live: Mapping[str, Any]) -> dict[str, Any]:
     return {name: part for name, part in live.items() if not (_is_sharded_model(part) or hasattr(part, "param_groups"))}
 
 
-def save(directory: Path, step: int, live: Mapping[str, Any], finish: Callable[[Writer], Saved]) -> Saved:
-    """Save a checkpoint; the first rank makes its folder and calls *finish*."""
+def save(directory: Path, step: int, live: Mapping[str, Any], finish: Callable[[Writer], T]) -> T:
+    """Save a checkpoint; the first rank makes its folder and calls *finish*, whose result is returned on all."""
     writers: list[Writer] = []
 
     def begin() -> str:

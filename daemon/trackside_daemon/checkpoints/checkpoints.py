@@ -21,7 +21,7 @@ from trackside_daemon.checkpoints.runs_here import RunsHere
 from trackside_daemon.checkpoints.scans import Scans
 from trackside_daemon.checkpoints.tracked import Tracked, Waits
 from trackside_daemon.linux.worker_process import WorkerFailed
-from trackside_daemon.model.checkpoint import COMPLETE, GONE, WRITING, Checkpoint, step_of
+from trackside_daemon.model.checkpoint import COMPLETE, GONE, INT64, WRITING, Checkpoint, reported_step, step_of
 from trackside_daemon.model.metric import Batch
 from trackside_daemon.model.records import Event, RunState, SessionOpened
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 TICK_SECONDS = 1.0
 EACH = 256  # most checkpoints of a run that are followed, the newest ones
 NOTICES = 10_000  # most records that wait for the thread
-INT64 = 2**63  # beyond it a step is none
 SCAN_SECONDS = 30.0  # the longest scan
 SCANS = 16  # most scans of a tick, each of which may be waited for
 PATIENCE_SECONDS = 0.1  # for this long
@@ -172,13 +171,19 @@ class Checkpoints:
         path = os.path.normpath(Path(run.directory or "/") / text)
         if not is_usable(path):
             return
-        steps, given = (event.fields.get("step"), event.step), event.fields.get("metrics")
+        given, sequence = event.fields.get("metrics"), event.fields.get("sequence")
         numbers = given.items() if isinstance(given, dict) else ()
         metrics = {name: float(value) for name, value in numbers if _is_finite(value)}
         one = self._track(event.run, path, "event")
         one.write(now, reported=True)
-        step = next((one for one in steps if isinstance(one, int) and abs(one) < INT64), None)
-        one.update(attempt=event.attempt, step=step, time=event.time, metrics=metrics, found="event")
+        one.update(
+            attempt=event.attempt,
+            step=reported_step(event.fields, event.step),
+            time=event.time,
+            metrics=metrics,
+            found="event",
+            sequence=sequence if isinstance(sequence, int) and 0 < sequence < INT64 else 0,
+        )
 
     def _of(self, run: str) -> list[Tracked]:
         """Return the checkpoints of a run, oldest first."""
@@ -210,14 +215,14 @@ class Checkpoints:
 
     def _find_open_files(self, now: float) -> None:
         """Find what ranks write now."""
-        written: set[tuple[str, str]] = set()
+        written: dict[tuple[str, str], int] = {}
         for process in self._processes():
             if process.pid and self._runs.get(process.run_id):
                 paths = map(checkpoint_of, written_files(process.pid, self._proc))
                 named = (str(path) for path in paths if path is not None)
-                written.update((process.run_id, path) for path in named if is_usable(path))
-        for key in written:
-            self._track(*key, "open")
+                written.update(((process.run_id, path), process.attempt) for path in named if is_usable(path))
+        for key, attempt in written.items():
+            self._track(*key, "open").update(attempt=attempt)
         for key, one in self._tracked.items():
             was, one.open = one.open, key in written
             if one.open or was:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from itertools import groupby
+from math import isfinite
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from trackside_daemon.checkpoints.audit.files import fingerprint
 from trackside_daemon.history.checkpoint_rows import checkpoints
 from trackside_daemon.history.read import reader
-from trackside_daemon.history.read.charts import chart
-from trackside_daemon.history.read.series import LOSSES, Window
+from trackside_daemon.history.read.charts import Values
+from trackside_daemon.history.read.series import LOSSES
 from trackside_daemon.model.checkpoint import as_json
 from trackside_daemon.model.metric import json_number
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from trackside_daemon.history.read.reader import RunSeries
     from trackside_daemon.model.checkpoint import Checkpoint
+
+LOGS = 64  # most ranks of an attempt whose samples that are not packed yet are searched
 
 
 def overview(connection: sqlite3.Connection, uid: str, metric: str = "") -> dict[str, Any]:
@@ -30,8 +34,8 @@ def overview(connection: sqlite3.Connection, uid: str, metric: str = "") -> dict
         metric: A key; empty for the first that was reported with a checkpoint, else the loss.
 
     Returns:
-        ``run``; ``metric``: the key; ``checkpoints``: with ``value``, that of the metric at the step of the checkpoint, and
-        ``fingerprint``, which changes with its files.
+        ``run``; ``metric``: the key; ``checkpoints``: with ``value``, that of the metric at the step of the checkpoint, as
+        the attempt that wrote it pushed it, and ``fingerprint``, which changes with its files.
 
     Raises:
         ValueError: A block is damaged.
@@ -39,9 +43,9 @@ def overview(connection: sqlite3.Connection, uid: str, metric: str = "") -> dict
     records = checkpoints(connection, uid)
     reported = next((name for record in records for name in sorted(record.metrics)), "")
     keys = [metric or reported] if metric or reported else list(LOSSES)
-    series = list(reader.series(connection, uid, keys))
+    series = list(_series(connection, uid, keys))
     key = next((one.series.key for one in series), keys[0])
-    series = [one for one in series if one.series.key == key]
+    values = {one.attempt: Values(connection, one.series, one.tail) for one in series if one.series.key == key}
     return {
         "run": uid,
         "metric": key,
@@ -49,22 +53,39 @@ def overview(connection: sqlite3.Connection, uid: str, metric: str = "") -> dict
             {
                 **as_json(record),
                 "fingerprint": fingerprint(record.files),
-                "value": _value(connection, record, key, series),
+                "value": _value(record, key, values),
             }
             for record in records
         ],
     }
 
 
-def _value(connection: sqlite3.Connection, record: Checkpoint, key: str, series: Sequence[RunSeries]) -> Any:
-    """Return the metric as it was reported with a checkpoint, else as it was pushed last until its step; None without."""
+def _series(connection: sqlite3.Connection, uid: str, keys: Sequence[str]) -> Iterator[RunSeries]:
+    """Yield the series of each attempt, of its lowest rank that has one: the last stage of a pipeline pushes the loss."""
+    packed = f"EXISTS (SELECT 1 FROM series WHERE stream = stream.id AND key IN ({', '.join('?' * len(keys))}))"  # noqa: S608
+    rows = connection.execute(
+        f"SELECT attempt, rank, {packed} FROM stream JOIN run ON run.id = run WHERE uid = ? ORDER BY attempt, rank",  # noqa: S608
+        (*keys, uid),
+    ).fetchall()
+    for attempt, ranks in groupby(rows, itemgetter(0)):
+        lowest, *others = [(rank, is_packed) for _, rank, is_packed in ranks]
+        likely = [one for one in others if one[1]][:1]
+        for rank, _ in (lowest, *likely, *others[:LOGS]):
+            found = [one for one in reader.series(connection, uid, keys, [rank], attempt) if one.attempt == attempt]
+            if found:
+                yield from found
+                break
+
+
+def _value(record: Checkpoint, key: str, values: Mapping[int | None, Values]) -> Any:
+    """Return the metric as it was reported with a checkpoint, else as its attempt pushed it last until its step."""
     if key in record.metrics:
         return json_number(record.metrics[key])
-    own = next((one for one in series if one.attempt == record.attempt), None)
-    if own is None or record.step is None:
+    if record.step is None or record.attempt not in values:
         return None
-    points = chart(connection, own.series, own.tail, Window("step", -inf, record.step), 1).points
-    return json_number(points[-1][4]) if points else None
+    # The attempt of one that only a scan has found is a guess.
+    value = values[record.attempt].at(record.step, record.time, late=record.found == "event")
+    return None if value is None else json_number(value)
 
 
 def best(listed: Sequence[dict[str, Any]], *, highest: bool = False) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from trackside_daemon.detectors.wording import span
-from trackside_daemon.model.checkpoint import DAMAGED
+from trackside_daemon.model.checkpoint import DAMAGED, reported_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ class Checkpoints:
 
     def saved(self, event: Event, at: float) -> None:
         """Record a checkpoint that was reported at *at*, in watched seconds."""
-        self._save(event.step, at)
+        self._save(reported_step(event.fields, event.step), at)
 
     def _save(self, step: int | None, at: float) -> None:
         if self._last is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -35,10 +36,10 @@ def checkpoints(connection: sqlite3.Connection, run: str) -> list[Checkpoint]:
     """Return the checkpoints of a run, by its id, oldest first."""
     rows = connection.execute(
         "SELECT record FROM checkpoint JOIN run ON run.id = checkpoint.run WHERE NOT deleted AND run.uid = ? "
-        "ORDER BY checkpoint.time, checkpoint.id",
+        "ORDER BY checkpoint.id",
         (run,),
     )
-    return [_decode(record) for (record,) in rows]
+    return sorted((_decode(record) for (record,) in rows), key=attrgetter("order"))
 
 
 def recent_checkpoints(connection: sqlite3.Connection, since: float) -> list[StoredCheckpoint]:

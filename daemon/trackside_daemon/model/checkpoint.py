@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 WRITING, COMPLETE, DAMAGED, GONE = "writing", "complete", "damaged", "gone"
 STATES = (WRITING, COMPLETE, DAMAGED, GONE)
+INT64 = 2**63  # beyond it a step is none, and so is a sequence
 
 _STEP = re.compile(r"(?:step|checkpoint|iter|global)\D{0,3}(\d+)", re.IGNORECASE | re.ASCII)
 _NUMBERS = re.compile(r"\d+", re.ASCII)
@@ -55,6 +56,8 @@ class Checkpoint:
         reason: Why it is damaged, or why it cannot be checked, in one line.
         metrics: Numbers that the training reported for it.
         files: Its files as of the last audit that found them intact.
+        sequence: Its place in the order of saving, in Unix microseconds, as `trackside.Checkpoints` reports it, which no
+            clock moves; 0 if unknown.
     """
 
     run: str
@@ -71,6 +74,7 @@ class Checkpoint:
     reason: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     files: tuple[CheckedFile, ...] = ()
+    sequence: int = 0
 
     @property
     def good(self) -> bool:
@@ -80,13 +84,18 @@ class Checkpoint:
     @property
     def order(self) -> tuple[float, int]:
         """The key that sorts checkpoints from the oldest to the newest."""
-        return self.time, -1 if self.step is None else self.step
+        return self.sequence / 1e6 or self.time, -1 if self.step is None else self.step
 
 
 def as_json(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return a checkpoint as the API has it: without checksums, and with the number of its files."""
     fields = {name: getattr(checkpoint, name) for name in checkpoint.__slots__ if name != "files"}
     return {**fields, "metrics": dict(checkpoint.metrics), "files": len(checkpoint.files), "good": checkpoint.good}
+
+
+def reported_step(fields: Mapping[str, Any], pushed: int | None) -> int | None:
+    """Return the step of a checkpoint that an event reports: the one that its fields state, else the one pushed last."""
+    return next((one for one in (fields.get("step"), pushed) if isinstance(one, int) and abs(one) < INT64), None)
 
 
 def step_of(name: str) -> int | None:

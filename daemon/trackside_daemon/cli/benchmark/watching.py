@@ -81,11 +81,10 @@ class Watch:
     def _newest(self, found: Sequence[Checkpoint]) -> Checkpoint | None:
         """Return the newest good checkpoint that was not measured; older ones are left out."""
         good = [one for one in found if one["good"] and one["state"] == "complete" and Path(one["path"]).exists()]
-        newest: Checkpoint | None = max(good, key=lambda one: one["time"], default=None)
-        if newest is None or newest["fingerprint"] in self._seen:
+        if not good or good[-1]["fingerprint"] in self._seen:
             return None
-        self._seen.add(newest["fingerprint"])
-        return newest
+        self._seen.add(good[-1]["fingerprint"])
+        return good[-1]
 
     def _measure(self, checkpoint: Checkpoint, run: Receiver) -> Iterator[str]:
         path, step = checkpoint["path"], checkpoint["step"] or 0

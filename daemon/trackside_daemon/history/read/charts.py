@@ -1,4 +1,4 @@
-"""Read charts: a series in a limited number of buckets.
+"""Read charts: a series in a limited number of buckets; and single values of a series.
 
 A chart consists of the coarsest units that still give half as many buckets as requested: samples, cells of 64, or
 blocks of 4,096. Its buckets are unions of whole units, so their extremes are exact. Samples that are not packed yet come
@@ -8,8 +8,9 @@ from the log.
 from __future__ import annotations
 
 from array import array
+from functools import lru_cache
 from itertools import chain, compress
-from math import isfinite, isnan, nan
+from math import inf, isfinite, isnan, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trackside_daemon.history import codec
@@ -115,6 +116,63 @@ def chart(
         parts.append(_cells(*fresh, CELL) if coarse else _single(*fresh))
     columns = _join(parts)
     return _chart(columns.buckets(points), CELL if coarse else 1, samples if coarse else len(columns.steps), trimmed)
+
+
+class Values:
+    """The values of a series at steps: each is that of the last sample at or before the step, never of a later one.
+
+    Args:
+        connection: In a transaction.
+        series: The series.
+        tail: The log of its stream.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, series: StoredSeries, tail: LogTail) -> None:
+        ids = (series.id << BLOCK_BITS, series.id + 1 << BLOCK_BITS)
+        query = "SELECT id, step_min, time_min FROM block WHERE id >= ? AND id < ? ORDER BY id"
+        self._connection, self._fresh = connection, _single(*tail.read(series))
+        # Lowest step and time of each part; the part 0 is the log.
+        self._parts: list[tuple[int, float, float]] = connection.execute(query, ids).fetchall() if series.id else []
+        self._parts += [(0, -inf, -inf)] * bool(self._fresh.steps)
+        self._read = lru_cache(2)(self._part)
+
+    def at(self, step: int, time: float, *, late: bool) -> float | None:
+        """Return the value at a step, as it was at a time in Unix seconds; None without a sample.
+
+        A training that goes back makes steps again, so the samples until the time select what it made of the step. Those
+        of the same step that follow count too, since they may be pushed after what happened at it; with *late*, also if no
+        sample is as early as the time.
+
+        Raises:
+            ValueError: A block is damaged.
+        """
+        limit = round(time * 1e6)
+        for number, (_, low, begin) in reversed(list(enumerate(self._parts))):
+            if low <= step and begin <= limit:
+                columns = self._read(number)
+                for place in reversed(range(len(columns.steps))):
+                    if columns.steps[place] <= step and columns.times[place] <= limit:
+                        return self._on(number, place, step)
+        return self._on(0, 0, step) if late and self._parts and self._read(0).steps[0] <= step else None
+
+    def _on(self, number: int, place: int, step: int) -> float:
+        """Return the value of the last sample from a place on, before the steps exceed one or fall."""
+        columns = self._read(number)
+        while True:
+            at, value = columns.steps[place], columns.lasts[place]
+            place += 1
+            if place == len(columns.steps):
+                number, place = number + 1, 0
+                if number == len(self._parts):
+                    return value
+                columns = self._read(number)
+            if not at <= columns.steps[place] <= step:
+                return value
+
+    def _part(self, number: int) -> _Columns:
+        """Return the samples of a part; the cells of a trimmed block, whose last samples are left."""
+        block = self._parts[number][0]
+        return _join(_read_samples(self._connection, block, block, EVERYTHING)[0]) if block else self._fresh
 
 
 def _chart(buckets: list[list[float]], unit: int, samples: int, trimmed: bool = False) -> Chart:

@@ -302,11 +302,12 @@ ENDPOINTS = (
         "GET",
         "/runs/{id}/checkpoints",
         "checkpoints",
-        "List the checkpoints of a run, oldest first.",
+        "List the checkpoints of a run in the order of saving.",
         ("metric",),
         "state is writing, complete, damaged or gone; good is true for a complete one that an audit has found intact, at checked. "
-        "reason says why one is damaged, and in which file. value is that of the metric at the checkpoint's step: by default "
-        "the first one that was reported with a checkpoint, else the loss.",
+        "reason says why one is damaged, and in which file. value is that of the metric as reported with it, else the last "
+        "one at or before its step, of the attempt that wrote it: by default of the first metric that was reported with a "
+        "checkpoint, else of the loss.",
         group="checkpoints",
     ),
     Endpoint(
