@@ -37,7 +37,7 @@ def frame_of(fields: Mapping[str, Any]) -> DistributionFrame:
         ValueError: The line has another format.
     """
     try:
-        kind, layers = fields["of"], fields["layers"]
+        kind, layers = str(fields["of"]), fields["layers"]
         _, _, step = checked_position(0, 0, fields["step"])
         names = [name for name in DISTRIBUTION_COLUMNS.get(kind, ()) if all(name in one for one in layers.values())]
         columns = {name: pack("f", [float(one[name]) for one in layers.values()]) for name in names}
