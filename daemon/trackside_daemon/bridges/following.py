@@ -83,9 +83,9 @@ class Follower:
         return pushed
 
     def close(self, status: str) -> list[str]:
-        """Push the rest, end the runs, and return their names."""
+        """Push the rest, end the runs, and return their names; after ``stopped``, their files may still grow."""
         self._find_at = 0.0
-        self.poll(final=True)
+        self.poll(final=status != "stopped")
         for followed in self._runs.values():
             for note in followed.run.notes():
                 self._warn_once(f"{followed.run.place}: {note}")
@@ -138,6 +138,8 @@ class _FollowedRun:
 
     def poll(self, ending: Callable[[], bool], *, final: bool) -> int:
         """Push what is new, and return the number of samples; see `Follower.poll`."""
+        if self._session is not None and not self._session.is_open:  # the tool has recorded the end of the run
+            return 0
         if not self.run.live:  # a file that is read from its beginning each time
             modified = self.run.modified()
             if modified == self._read_at and not final:
